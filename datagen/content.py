@@ -1,0 +1,196 @@
+"""What is inside a sample: bytes that are unique, seeded, checkable, and made at memory speed.
+
+A file's payload is cut into blocks of 4096 bytes. Block b of file f under a seed is row b % 64 of a pool of random
+words (256 KiB, so it stays in a core's cache), every word XORed with the block's own 64-bit key, and the first 32 bytes
+replaced by a stamp:
+
+    magic (4 bytes), check (4), hash of the seed (8), running index of the file (8), offset of the block (8)
+
+All are little-endian. The stamp makes every block of a dataset different from every other; the keys make any other
+4096 bytes cut from it different too. For compressible data the last words of each row are zero before the key is
+applied, so the block ends in one 8-byte word repeated, which any compressor removes. Rows come again after 256 KiB
+only, and under another key, so no compressor finds a repetition in the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.spec import BLOCK_BYTES
+
+CONTENT_VERSION = 1
+"""Raised when the same seed, file and offset would give other bytes."""
+MAGIC = 0x4D454C44
+"""The bytes `DLEM` at the start of each block."""
+STAMP_BYTES = 32
+BLOCK_WORDS = BLOCK_BYTES // 8
+STAMP_WORDS = STAMP_BYTES // 8
+POOL_ROWS = 64
+BATCH_BLOCKS = 1024
+"""Blocks whose keys are computed at a time: enough to spread numpy's cost for each call."""
+
+Words = NDArray[np.uint64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a block says it is."""
+
+    seed_hash: int
+    file: int
+    """Running index of the file."""
+    offset: int
+    """Offset of the block in the file's payload, in bytes."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """The payload of every file of a dataset, as a pure function of (seed, running file index, offset)."""
+
+    seed: int
+    compressibility: float = 0.0
+    """Share of each block that a compressor removes, 0 to below 1."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Content, (self.seed, self.compressibility)  # the pool is made anew where it is used
+
+    @functools.cached_property
+    def seed_hash(self) -> int:
+        """What the stamps carry to tell this seed's blocks."""
+        return int(_mix(np.array([self.seed & _MASK], np.uint64) + _GOLDEN)[0])
+
+    @functools.cached_property
+    def _pool(self) -> Words:
+        # Raw words of a bit generator are stable across numpy versions; Generator.integers is not promised to be.
+        words: Words = np.random.SFC64([MAGIC, self.seed]).random_raw(POOL_ROWS * BLOCK_WORDS)
+        pool = words.reshape(POOL_ROWS, BLOCK_WORDS)
+        removable = min(round(self.compressibility * BLOCK_WORDS), BLOCK_WORDS - STAMP_WORDS)
+        pool[:, BLOCK_WORDS - removable :] = 0
+        return pool
+
+    def fill(self, out: memoryview | NDArray[np.uint8], file: int, offset: int) -> None:
+        """Write the payload bytes of `file` from `offset` on into all of `out`. Whole blocks are the fast way."""
+        target = np.frombuffer(out, np.uint8)
+        head = min(-offset % BLOCK_BYTES, target.size)
+        if head:
+            block = self._some_blocks(file, offset // BLOCK_BYTES, 1)
+            start = offset % BLOCK_BYTES
+            target[:head] = block[start : start + head]
+        self._fill_from_block(target[head:], file, (offset + head) // BLOCK_BYTES)
+
+    def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
+        """Return the index in `data` of the first byte that is not the payload's at `offset` on; None if all are."""
+        seen = np.frombuffer(data, np.uint8)
+        step = POOL_ROWS * BLOCK_BYTES
+        wanted = np.empty(min(step, seen.size), np.uint8)
+        start = 0
+        while start < seen.size:
+            # The first piece ends on a block, so that all others begin on one.
+            size = min(step - (offset + start) % BLOCK_BYTES, seen.size - start)
+            self.fill(wanted[:size], file, offset + start)
+            differs = seen[start : start + size] != wanted[:size]
+            if differs.any():
+                return start + int(differs.argmax())
+            start += size
+        return None
+
+    def _fill_from_block(self, target: NDArray[np.uint8], file: int, first: int) -> None:
+        whole = target.size // BLOCK_BYTES
+        words = target[: whole * BLOCK_BYTES].view(np.uint64)
+        if words.flags.aligned:
+            self._write_blocks(words.reshape(whole, BLOCK_WORDS), file, first)
+        else:
+            target[: whole * BLOCK_BYTES] = self._some_blocks(file, first, whole)
+        rest = target[whole * BLOCK_BYTES :]
+        if rest.size:
+            rest[:] = self._some_blocks(file, first + whole, 1)[: rest.size]
+
+    def _some_blocks(self, file: int, first: int, count: int) -> NDArray[np.uint8]:
+        blocks = np.empty((count, BLOCK_WORDS), np.uint64)
+        self._write_blocks(blocks, file, first)
+        return blocks.reshape(-1).view(np.uint8)
+
+    def _write_blocks(self, blocks: Words, file: int, first: int) -> None:
+        for start in range(0, len(blocks), BATCH_BLOCKS):
+            batch = blocks[start : start + BATCH_BLOCKS]
+            stamps, keys = self._stamps_and_keys(file, first + start, len(batch))
+            done = 0
+            while done < len(batch):
+                row = (first + start + done) % POOL_ROWS
+                size = min(POOL_ROWS - row, len(batch) - done)
+                piece = batch[done : done + size]
+                np.bitwise_xor(self._pool[row : row + size], keys[done : done + size], out=piece)
+                piece[:, :STAMP_WORDS] = stamps[done : done + size]  # while the blocks are in the cache
+                done += size
+
+    def _stamps_and_keys(self, file: int, first: int, count: int) -> tuple[Words, Words]:
+        offsets = np.arange(first, first + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
+        stamps = np.empty((count, STAMP_WORDS), np.uint64)
+        stamps[:, 1] = self.seed_hash
+        stamps[:, 2] = file
+        stamps[:, 3] = offsets
+        keys = _mix(_mix(np.uint64(self.seed_hash) ^ _mix(np.array([file], np.uint64) + _GOLDEN)) + offsets * _GOLDEN)
+        stamps[:, 0] = _check(stamps[:, 1], stamps[:, 2], offsets)
+        return stamps, keys.reshape(count, 1)
+
+
+def identify(block: memoryview | bytes) -> Stamp | None:
+    """Return what a block says it is, from its first 32 bytes; None when these are no stamp."""
+    if len(block) < STAMP_BYTES:
+        return None
+    words = np.frombuffer(block[:STAMP_BYTES], "<u8").astype(np.uint64)
+    if words[0] != _check(words[1:2], words[2:3], words[3:4])[0]:
+        return None
+    return Stamp(seed_hash=int(words[1]), file=int(words[2]), offset=int(words[3]))
+
+
+def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
+    """Return (index, stamp) of every stamp in `data`, wherever it lies."""
+    view = bytes(data)
+    magic = MAGIC.to_bytes(4, "little")
+    found = []
+    at = view.find(magic)
+    while at >= 0:
+        stamp = identify(view[at : at + STAMP_BYTES])
+        if stamp is not None:
+            found.append((at, stamp))
+        at = view.find(magic, at + 1)
+    return found
+
+
+def explain(seen: memoryview | bytes, at: int, content: Content, file: int) -> tuple[bool, str]:
+    """Say what lies at index `at` of `seen`, where the payload of `file` was wanted.
+
+    Returns whether it belongs to another file (or dataset), and the words for it.
+    """
+    first = max(0, at - BLOCK_BYTES + 1)
+    covering = [stamp for index, stamp in find_stamps(seen[first : at + STAMP_BYTES]) if index <= at - first]
+    if not covering:
+        return False, "there are bytes without a stamp of dlemu"
+    stamp = covering[-1]
+    place = f"file number {stamp.file}, payload offset {stamp.offset}"
+    if stamp.seed_hash != content.seed_hash:
+        return True, f"there is a block of another dataset ({place})"
+    if stamp.file != file:
+        return True, f"there is a block of {place}"
+    return False, f"there is a block stamped {place}, but not with its bytes or not in its place"
+
+
+def _check(seed_hash: Words, file: Words, offset: Words) -> Words:
+    """Return word 0 of stamps: the magic and, above it, 32 bits that depend on the rest of the stamp."""
+    high = _mix(seed_hash + _mix(file + _mix(offset + _GOLDEN))) & np.uint64(0xFFFFFFFF00000000)
+    return high | np.uint64(MAGIC)
+
+
+def _mix(words: Words) -> Words:
+    """Return splitmix64's finaliser of each word: a bijection that spreads every bit (Steele, Lea, Flood 2014)."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

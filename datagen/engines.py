@@ -1,0 +1,236 @@
+"""How a sample gets into memory: by a read into a reused buffer, by a library call, or not at all (null storage)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import Protocol
+
+from datagen.buffers import AlignedBuffer
+from datagen.errors import DatasetError, DlemuError, SpaceError
+from datagen.formats.base import Format, OpenFile, Sample, damaged
+from datagen.storage.base import Reader, Storage
+
+
+class Engine(Protocol):
+    """Reads samples and counts what that took, from its making on."""
+
+    app_bytes: int
+    read_calls: int
+    read_ns: int
+
+    def read(self, path: str, index: int, room: memoryview) -> Sample:
+        """Return a sample of a file, valid until the next call; where possible it lies in `room`, which is aligned.
+
+        Raises:
+            DatasetError: the file is gone, unreadable or damaged.
+        """
+        ...
+
+    def finish(self) -> None:
+        """End a batch: close what is open, and forget what was read."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open."""
+        ...
+
+
+class FastEngine:
+    """Reads by the format's `open`. Samples of one file that follow each other in a batch share one read of it."""
+
+    def __init__(self, storage: Storage, file_format: Format, samples: int, max_file_bytes: int) -> None:
+        self.app_bytes = 0
+        self.read_calls = 0
+        self.read_ns = 0
+        self._storage = storage
+        self._format = file_format
+        self._samples = samples
+        self._buffer = AlignedBuffer(max_file_bytes)
+        self._rooms: list[AlignedBuffer] = []
+        self._path = ""
+        self._source: FileSource | None = None
+        self._opened: OpenFile | None = None
+
+    def read(self, path: str, index: int, room: memoryview) -> Sample:
+        try:
+            if self._opened is None or path != self._path:
+                self._opened = self._open(path, room)
+                self._path = path
+            return self._opened.sample(index)
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    def _open(self, path: str, room: memoryview) -> OpenFile:
+        self.finish()
+        # Several samples share the bytes of a file, so these can't lie where one of the samples belongs.
+        in_place = room if self._samples == 1 else None
+        reader = self._storage.open(path)
+        self._source = FileSource(path, reader, self._storage.alignment, in_place, self._buffer, self._rooms)
+        return self._format.open(self._source, self._samples)
+
+    def finish(self) -> None:
+        self._opened = None
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
+            self.app_bytes += source.app_bytes
+            self.read_calls += source.read_calls
+            self.read_ns += source.read_ns
+
+    def close(self) -> None:
+        self.finish()
+
+
+class FileSource:
+    """One open file; what is read from it lies in `in_place` as long as that has room, then in `buffer`.
+
+    Decoded bytes lie in `rooms`, which grow in number as a file needs them and serve the next file again.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        reader: Reader,
+        alignment: int,
+        in_place: memoryview | None,
+        buffer: AlignedBuffer,
+        rooms: list[AlignedBuffer],
+    ) -> None:
+        self.path = path
+        self.size_bytes = reader.size_bytes
+        self.read_ns = 0
+        self._reader = reader
+        self._alignment = alignment
+        self._in_place = in_place
+        self._buffer = buffer
+        self._rooms = rooms
+        self._used_rooms = 0
+        self._used_bytes = 0
+
+    @property
+    def app_bytes(self) -> int:
+        return self._reader.app_bytes
+
+    @property
+    def read_calls(self) -> int:
+        return self._reader.read_calls
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        start = offset - offset % self._alignment
+        before = offset - start
+        target = self._take(-(-(before + size_bytes) // self._alignment) * self._alignment)
+        begun = time.monotonic_ns()
+        got = self._reader.read_into(target, start)
+        self.read_ns += time.monotonic_ns() - begun
+        if got < before + size_bytes:
+            raise damaged(self.path, f"the file ended, {before + size_bytes - got} bytes early,", start + got)
+        return target[before : before + size_bytes]
+
+    def room(self, size_bytes: int) -> memoryview:
+        if self._used_rooms == len(self._rooms):
+            self._rooms.append(AlignedBuffer())
+        self._used_rooms += 1
+        return self._rooms[self._used_rooms - 1].view(size_bytes)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _take(self, size_bytes: int) -> memoryview:
+        """Return memory for a read, behind that of the reads before (a buffer that grows leaves theirs alone)."""
+        start = -(-self._used_bytes // self._alignment) * self._alignment
+        self._used_bytes = start + size_bytes
+        if self._in_place is not None and self._used_bytes <= len(self._in_place):
+            return self._in_place[start : self._used_bytes]
+        return self._buffer.view(self._used_bytes)[start:]
+
+
+class LibraryEngine:
+    """Reads by the format's `load`, and counts by the kernel's books of this thread.
+
+    A library call can't be seen into: the time it had the processor counts as decoding, the rest as reading.
+    """
+
+    def __init__(self, file_format: Format, samples: int) -> None:
+        self.app_bytes = 0
+        self.read_calls = 0
+        self.read_ns = 0
+        self._format = file_format
+        self._samples = samples
+
+    def read(self, path: str, index: int, room: memoryview) -> Sample:
+        wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        with ThreadBooks() as books:
+            try:
+                sample = self._format.load(path, index, self._samples)
+            except OSError as error:
+                raise unreadable(path, error) from error
+            app_bytes, read_calls = books.since_start()
+        self.app_bytes += app_bytes
+        self.read_calls += read_calls
+        self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
+        return sample
+
+    def finish(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class ThreadBooks:
+    """The kernel's account of what this thread reads: /proc/thread-self/io, rchar and syscr (proc(5))."""
+
+    def __enter__(self) -> ThreadBooks:
+        self._descriptor = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
+        self._start = self._look()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        os.close(self._descriptor)
+
+    def since_start(self) -> tuple[int, int]:
+        """Return bytes and calls since the start, without those of looking at the books."""
+        bytes_now, calls_now, _ = self._look()
+        bytes_then, calls_then, looked_bytes = self._start
+        return bytes_now - bytes_then - looked_bytes, calls_now - calls_then - 1
+
+    def _look(self) -> tuple[int, int, int]:
+        text = os.pread(self._descriptor, 4096, 0)
+        values = dict(line.split(b": ") for line in text.splitlines())
+        return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
+
+
+class NullEngine:
+    """Reads nothing: every sample has its nominal size, and bytes that nobody wrote."""
+
+    app_bytes = 0
+    read_calls = 0
+    read_ns = 0
+
+    def __init__(self, nominal_sample_bytes: int) -> None:
+        self._bytes = nominal_sample_bytes
+        self._data = AlignedBuffer().view(nominal_sample_bytes)
+
+    def read(self, path: str, index: int, room: memoryview) -> Sample:
+        data = room[: self._bytes] if len(room) >= self._bytes else self._data
+        return Sample(data, data, 0)
+
+    def finish(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+def unreadable(path: str, error: OSError) -> DlemuError:
+    """Turn an error of the system into words: what it was, and what to do."""
+    reason = f"{path}: {error.strerror or error}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
+    if error.errno == errno.ENOENT:
+        return DatasetError(f"{reason}: it was there at the start of the run; make it again with `dlemu datagen`")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
+    return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")

@@ -1,0 +1,361 @@
+"""The read path that every loader calls: sample numbers in, bytes in the caller's memory out.
+
+A `FetchSpec` is plain and frozen, so it crosses to worker processes; a `Fetcher` is opened where it is used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen import registry
+from datagen.buffers import AlignedBuffer
+from datagen.content import Content, explain
+from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
+from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.formats.base import RecordFormat, Sample, UnreadFormat
+from datagen.groups import GroupFormat, GroupReader, most_groups
+from datagen.layout import Layout, nominal_sample_bytes
+from datagen.manifest import Found
+from datagen.records import RecordReader
+from datagen.spec import DatasetSpec, Decode
+from datagen.storage.base import Storage
+
+PLACE_BYTES = 4096
+"""Samples begin at a multiple of this in memory, and so do crops in their sample: O_DIRECT and DMA want it."""
+
+CROP_BYTES = 1 << 20
+"""Records read at a time before they are cropped."""
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchSpec:
+    """What a worker needs to know to read samples of one split."""
+
+    layout: Layout
+    format: str
+    storage: str = "posix"
+    """Name of a module in `datagen.storage`, or a dotted name."""
+    engine: Literal["fast", "library"] = "fast"
+    decode: Decode = "none"
+    """`full` unpacks what the format encodes (pixels, numbers, packed chunks); `none` ships it as it was read."""
+    resize_bytes: int = 0
+    """Bytes to ship of each sample, cropped from what was read; 0 ships samples whole."""
+    verify: bool = False
+    """Compare every byte read with `content`."""
+    content: Content = field(default=Content(0))
+    max_file_bytes: int = 0
+    """Size of the largest file."""
+    max_sample_bytes: int = 0
+    """Size of the largest sample, where it may exceed its file (compressed formats); else 0."""
+    plain_samples: bool = False
+    """No sample is larger than `max_sample_bytes`: nothing is packed or written as text."""
+    max_record_bytes: int = 0
+    """Size of the largest record, framing included, where records are read by themselves; 0: files are read whole."""
+    max_group_bytes: int = 0
+    """Memory that the largest row group takes, where these are read whole (`datagen.groups`); else 0."""
+    dataset: DatasetSpec = field(default=DatasetSpec())
+    """What the files are made from, for formats of row groups."""
+    nominal_sample_bytes: int = 0
+    """Bytes of a sample of null storage."""
+    seed: int = 0
+    """Picks where samples are cropped."""
+
+    @classmethod
+    def for_dataset(
+        cls,
+        found: Found,
+        layout: Layout,
+        *,
+        storage: str = "posix",
+        engine: Literal["fast", "library"] = "fast",
+        decode: Decode = "none",
+        resize_bytes: int = 0,
+        verify: bool = False,
+        seed: int = 0,
+    ) -> FetchSpec:
+        """Return the spec that reads `layout`, one of the two of a dataset that was found."""
+        return cls(
+            layout=layout,
+            format=found.spec.format,
+            storage=storage,
+            engine=engine,
+            decode=decode,
+            resize_bytes=resize_bytes,
+            verify=verify,
+            content=Content(found.spec.seed, found.spec.compressibility),
+            max_file_bytes=found.max_file_bytes,
+            max_sample_bytes=found.max_sample_bytes,
+            plain_samples=found.plain_samples,
+            max_record_bytes=found.max_record_bytes,
+            max_group_bytes=found.max_group_bytes,
+            dataset=found.spec,
+            nominal_sample_bytes=nominal_sample_bytes(found.spec),
+            seed=seed,
+        )
+
+    @property
+    def in_place(self) -> bool:
+        """Samples are read straight to where the caller wants them."""
+        by_record = self.layout.num_samples_per_file == 1 or self.max_record_bytes > 0
+        return self.max_group_bytes > 0 or (self.resize_bytes == 0 and by_record)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Return the most memory of its own that a `Fetcher` touches, beside the caller's."""
+        if self.max_group_bytes:
+            return 0
+        if self.max_record_bytes:
+            return max(self.place_bytes, CROP_BYTES) if self.resize_bytes else 0
+        samples = 0 if self.max_sample_bytes <= self.max_file_bytes else self.max_sample_bytes
+        decoded = self.max_sample_bytes if self.decode == "full" else 0
+        return decoded + (samples if self.in_place else self.max_file_bytes + max(samples, self.resize_bytes))
+
+    @property
+    def place_bytes(self) -> int:
+        """Memory set aside for each whole sample."""
+        shares_its_file = self.plain_samples and self.layout.num_samples_per_file > 1
+        largest = self.max_sample_bytes if shares_its_file else max(self.max_file_bytes, self.max_sample_bytes)
+        most = max(self.max_record_bytes or largest, self.nominal_sample_bytes, 1)
+        places = -(-most // PLACE_BYTES) + (self.max_record_bytes > 0)  # a record may begin and end within a place
+        return places * PLACE_BYTES
+
+    def slot_bytes(self, batch_size: int) -> int:
+        """Return the memory that a batch needs, a multiple of 4096 bytes."""
+        if self.max_group_bytes:
+            rows = self.layout.num_samples_per_file
+            groups = most_groups(batch_size, rows, self.dataset.parquet.row_group_size)
+            return groups * self.max_group_bytes + PLACE_BYTES
+        if self.resize_bytes:
+            return -(-batch_size * self.resize_bytes // PLACE_BYTES) * PLACE_BYTES
+        return batch_size * self.place_bytes + PLACE_BYTES  # one more, for memory that is not aligned itself
+
+
+class Fetched(NamedTuple):
+    """What one batch took."""
+
+    places: list[tuple[int, int]]
+    """Offset and bytes of each sample in the caller's memory, in the order asked for; of row groups each stretch."""
+    app_bytes: int
+    """Bytes read from storage."""
+    read_calls: int
+    read_ns: int
+    """Time in reads."""
+    decode_ns: int
+    """Time in everything else: taking files apart, unpacking, cropping, verifying."""
+
+
+class Fetcher:
+    """Reads samples. One thread at a time may use it; it owns its buffers.
+
+    Files read whole are closed with each batch; files of records stay open until `close`, or until the fetcher is gone.
+
+    `storage` stands in for the one that the spec names.
+
+    Raises:
+        UserError: the format or storage is unknown, or the settings contradict each other.
+    """
+
+    def __init__(self, spec: FetchSpec, storage: Storage | None = None) -> None:
+        if spec.verify and spec.layout.names is not None:
+            raise UserError("reader.verify needs a dataset made by dlemu: this one has file names of its own")
+        self._spec = spec
+        self._engine = _engine(spec, storage)
+        self._buffer = AlignedBuffer()
+        self._decode = spec.decode == "full"
+        self._reads_nothing = isinstance(self._engine, NullEngine)
+        self._verify = spec.verify and not self._reads_nothing
+
+    def fetch(self, samples: Sequence[int], out: memoryview) -> Fetched:
+        """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
+
+        With `resize_bytes`, sample number b of the batch lies at b * resize_bytes; else `places` says where.
+
+        Raises:
+            DatasetError: a file is gone, unreadable, damaged, or (with verify) does not hold what it should.
+            SpaceError: `out` is too small for a sample.
+        """
+        started_ns = time.monotonic_ns()
+        engine = self._engine
+        app_bytes, read_calls, read_ns = engine.app_bytes, engine.read_calls, engine.read_ns
+        try:
+            places = self._fill(samples, out)
+        finally:
+            engine.finish()
+        read_ns = engine.read_ns - read_ns
+        decode_ns = max(0, time.monotonic_ns() - started_ns - read_ns)
+        return Fetched(places, engine.app_bytes - app_bytes, engine.read_calls - read_calls, read_ns, decode_ns)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._engine.close()
+
+    def _fill(self, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+        engine = self._engine
+        if isinstance(engine, RecordReader):
+            fill_records = self._fetch_record_crops if self._spec.resize_bytes else self._fetch_records
+            return fill_records(engine, samples, out)
+        if isinstance(engine, GroupReader):
+            return self._fetch_groups(engine, samples, out)
+        if self._spec.max_group_bytes:  # null storage: as many bytes as the columns of the batch have
+            return [(0, min(len(samples) * self._spec.nominal_sample_bytes, len(out)))]
+        fill = self._fetch_crops if self._spec.resize_bytes else self._fetch_whole
+        return fill(engine, samples, out)
+
+    def _fetch_crops(self, engine: Engine, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+        size = self._spec.resize_bytes
+        target = np.frombuffer(out, np.uint8)
+        nowhere = memoryview(b"")
+        places = []
+        for number, sample in enumerate(samples):
+            data = np.frombuffer(self._read(engine, sample, nowhere).data, np.uint8)
+            begin = number * size
+            start = crop_start(self._spec.seed, sample, data.size, size)
+            _put_crop(target[begin : begin + size], data[start : start + size])
+            places.append((begin, size))
+        return places
+
+    def _fetch_records(self, reader: RecordReader, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+        begin = -_address(out) % PLACE_BYTES
+        places = reader.read(samples, out[begin:])
+        if begin:
+            places = [(begin + start, size) for start, size in places]
+        if self._verify:
+            for sample, (start, size) in zip(samples, places, strict=True):
+                self._compare_record(sample, out[start : start + size])
+        return places
+
+    def _fetch_groups(self, reader: GroupReader, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+        begin = -_address(out) % PLACE_BYTES
+        places = [(begin + start, size) for start, size in reader.read(samples, out[begin:])]
+        for values in reader.values:
+            self._compare(Sample(values.data, values.data, values.payload_offset), values.file)
+        return places
+
+    def _fetch_record_crops(
+        self, reader: RecordReader, samples: Sequence[int], out: memoryview
+    ) -> list[tuple[int, int]]:
+        """Read some records at a time, as many as a processor's cache holds, and crop them."""
+        spec, target = self._spec, np.frombuffer(out, np.uint8)
+        size = spec.resize_bytes
+        together = max(1, CROP_BYTES // spec.place_bytes)
+        room = self._buffer.view(together * spec.place_bytes)
+        for first in range(0, len(samples), together):
+            some = samples[first : first + together]
+            for number, (sample, (start, length)) in enumerate(zip(some, reader.read(some, room), strict=True), first):
+                if self._verify:
+                    self._compare_record(sample, room[start : start + length])
+                start += crop_start(spec.seed, sample, length, size)
+                crop = np.frombuffer(room[start : start + min(size, length)], np.uint8)
+                _put_crop(target[number * size : (number + 1) * size], crop)
+        return [(number * size, size) for number in range(len(samples))]
+
+    def _compare_record(self, sample: int, data: memoryview) -> None:
+        file, index = self._spec.layout.locate(sample)
+        self._compare(Sample(data, data, index * len(data)), file)
+
+    def _fetch_whole(self, engine: Engine, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+        base = _address(out)
+        begin = -base % PLACE_BYTES
+        places = []
+        for sample in samples:
+            data = self._read(engine, sample, out[begin : begin + self._spec.place_bytes]).data
+            size = len(data)
+            offset = _address(data) - base
+            if not 0 <= offset < len(out):  # it was decoded elsewhere
+                if begin + size > len(out):
+                    raise SpaceError(
+                        f"sample {sample} has {size} bytes, its place {self._spec.place_bytes}: set "
+                        "dataset.record_length_bytes_resize to the bytes of each sample that the trainer is to get"
+                    )
+                offset = begin
+                np.copyto(np.frombuffer(out, np.uint8)[offset : offset + size], np.frombuffer(data, np.uint8))
+            places.append((offset, size))
+            begin += -(-(offset - begin + size) // PLACE_BYTES) * PLACE_BYTES
+        return places
+
+    def _read(self, engine: Engine, sample: int, room: memoryview) -> Sample:
+        layout = self._spec.layout
+        file, index = layout.locate(sample)
+        path = "" if self._reads_nothing else layout.path(file)
+        read = engine.read(path, index, room)
+        if self._verify:
+            self._compare(read, file)
+        if self._decode and read.decode is not None:
+            read = read._replace(data=read.decode())
+            if self._spec.in_place:
+                self._engine.finish()  # what is decoded will lie where the file lies now
+        return read
+
+    def _compare(self, read: Sample, file: int) -> None:
+        layout, content = self._spec.layout, self._spec.content
+        running_index = layout.running_index(file)
+        at = read.first_difference(content, running_index)
+        if at is None:
+            return
+        _, seen = explain(read.plain_payload, at, content, running_index)
+        raise DatasetError(
+            f"{layout.path(file)} (file number {running_index}) is not what was generated: "
+            f"at payload offset {read.payload_offset + at} {seen}. "
+            "Run `dlemu datagen verify`; if it finds nothing, the storage returned wrong bytes"
+        )
+
+
+def crop_start(seed: int, sample: int, sample_bytes: int, crop_bytes: int) -> int:
+    """Return where the crop of a sample begins: a multiple of 4096 drawn by (seed, sample), or 0 if it is shorter."""
+    spare = sample_bytes - crop_bytes
+    if spare < PLACE_BYTES:
+        return 0
+    # splitmix64 of the pair, in whole numbers: a numpy call for one number costs ten times as much
+    word = (seed * 0xD1342543DE82EF95 + sample * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+    return PLACE_BYTES * ((word ^ (word >> 31)) % (spare // PLACE_BYTES + 1))
+
+
+def _put_crop(place: NDArray[np.uint8], crop: NDArray[np.uint8]) -> None:
+    """Copy a crop into its place; what it leaves is made zero."""
+    np.copyto(place[: crop.size], crop)
+    place[crop.size :] = 0
+
+
+def _storage(name: str) -> Storage:
+    storage: Storage = registry.find("datagen.storage", name, "Storage")()
+    return storage
+
+
+def _engine(spec: FetchSpec, given: Storage | None) -> Engine | RecordReader | GroupReader:
+    storage = given or _storage(spec.storage)
+    if storage.reads_nothing:
+        return NullEngine(spec.nominal_sample_bytes)
+    file_format = registry.find("datagen.formats", spec.format, "Format")()
+    if isinstance(file_format, UnreadFormat):
+        return NullEngine(spec.nominal_sample_bytes)
+    samples = spec.layout.num_samples_per_file
+    if spec.engine == "library":
+        if spec.storage != "posix":
+            raise UserError(
+                f"reader.engine=library reads files by their path through the page cache, not from {spec.storage}: "
+                "set reader.engine=fast, or reader.odirect=false"
+            )
+        if not isinstance(file_format, GroupFormat):
+            return LibraryEngine(file_format, samples)
+    if isinstance(file_format, GroupFormat):
+        return GroupReader(storage, file_format, spec.layout, spec.dataset, spec.engine, spec.decode, spec.verify)
+    if isinstance(file_format, RecordFormat):
+        if file_format.mapped and given is None and spec.storage == "posix":
+            storage = _storage("mapped")
+        return RecordReader(storage, file_format, spec.layout, spec.verify)
+    return FastEngine(storage, file_format, samples, 0 if spec.in_place else spec.max_file_bytes)
+
+
+def _address(memory: memoryview) -> int:
+    address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    return address

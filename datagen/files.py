@@ -1,0 +1,130 @@
+"""The files of a dataset one after another: training first, then validation, under their running index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen import registry
+from datagen.buffers import AlignedBuffer
+from datagen.content import Content
+from datagen.errors import UserError
+from datagen.formats.base import FileJob, Format, SideFile, UnreadFormat, sides_of
+from datagen.layout import Layout, layouts, record_shapes
+from datagen.spec import DatasetSpec, together
+from datagen.storage.base import Writer
+
+
+@dataclass(frozen=True)
+class Part:
+    """A data file, or a side file of one."""
+
+    path: str
+    size_bytes: int | None
+    """Its exact bytes; None when content decides them."""
+    write: Callable[[Writer, AlignedBuffer], None]
+    """Write it, front to back."""
+    is_side: bool
+
+    def is_made(self) -> bool:
+        """Say whether it is there with its right size (any size, where content decides). Raises OSError."""
+        try:
+            seen = os.stat(self.path).st_size
+        except FileNotFoundError:
+            return False
+        return seen > 0 if self.size_bytes is None else seen == self.size_bytes
+
+
+@dataclass(frozen=True)
+class Files:
+    """All files that a spec asks for. Arrays hold one number a file; nothing else grows."""
+
+    spec: DatasetSpec
+    format: Format
+    content: Content
+    train: Layout
+    valid: Layout
+    shapes: NDArray[np.int64]
+    sizes: NDArray[np.int64] | None
+    """Exact bytes of each file; None when content decides them."""
+    sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
+    """What goes with each file, and its bytes."""
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def path(self, running_index: int) -> str:
+        layout, file = self._place(running_index)
+        return layout.path(file)
+
+    def parts(self, running_index: int) -> list[Part]:
+        """Return a file and those that go with it."""
+        layout, file = self._place(running_index)
+        job = self.job(running_index)
+        size = None if self.sizes is None else int(self.sizes[running_index])
+        parts = [Part(layout.path(file), size, partial(self.format.write, job), False)]
+        for side, sizes in self.sides:
+            parts.append(Part(side.path(layout, file), int(sizes[running_index]), partial(side.write, job), True))
+        return parts
+
+    def folders(self) -> list[str]:
+        """Return every folder that holds files of the dataset."""
+        splits = (self.train, self.valid)
+        folders = [folder for layout in splits for folder in layout.folders()]
+        own = (side.folder(layout) for side, _ in self.sides for layout in splits)
+        return folders + [folder for folder in own if folder is not None]
+
+    def _place(self, running_index: int) -> tuple[Layout, int]:
+        if running_index < self.train.num_files:
+            return self.train, running_index
+        return self.valid, running_index - self.train.num_files
+
+    def job(self, running_index: int) -> FileJob:
+        return FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
+
+    def size_bytes(self, running_index: int) -> int:
+        """Return the bytes of a data file; where content decides them, those of its samples."""
+        if self.sizes is not None:
+            return int(self.sizes[running_index])
+        return int(self.shapes[running_index].prod()) * self.spec.element_bytes * self.spec.num_samples_per_file
+
+    def all_bytes(self, running_index: int) -> int:
+        """Return the bytes of a data file and those that go with it."""
+        return self.size_bytes(running_index) + sum(int(sizes[running_index]) for _, sizes in self.sides)
+
+    def total_bytes(self, rank: int = 0, ranks: int = 1) -> int:
+        """Return the bytes of a rank's share, which are the files i with i % ranks == rank, and what goes with them."""
+        sides = sum(int(sizes[rank::ranks].sum()) for _, sizes in self.sides)
+        if self.sizes is not None:
+            return sides + int(self.sizes[rank::ranks].sum())
+        elements = int(self.shapes[rank::ranks].prod(axis=1).sum())
+        return sides + elements * self.spec.element_bytes * self.spec.num_samples_per_file
+
+    def is_made(self, running_index: int) -> bool:
+        """Say whether a file and all that goes with it are there with their right sizes. Raises OSError."""
+        return all(part.is_made() for part in self.parts(running_index))
+
+
+def files_of(spec: DatasetSpec) -> Files:
+    """Return the files of a spec.
+
+    Raises:
+        UserError: listing the values that are impossible, or what its format can't do.
+    """
+    problems = spec.check()
+    if problems:
+        raise UserError(together(problems))
+    file_format = cast("Format", registry.find("datagen.formats", spec.format, "Format")())
+    shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
+    sizes = file_format.file_bytes(spec, shapes)
+    if isinstance(file_format, UnreadFormat):
+        sizes = file_format.unread_bytes(len(shapes))
+    content = Content(spec.seed, spec.compressibility)
+    sides = tuple((side, side.file_bytes(spec, shapes)) for side in sides_of(file_format))
+    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, sides)

@@ -1,0 +1,151 @@
+"""NumPy's array files (.npy): their header, written as np.save does, and their samples, picked along the last axis.
+
+Format: NEP 1. Magic of 6 bytes, version, length of the header, the header as a Python literal, the items.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.formats.base import FileJob, Sample, Source, damaged
+
+CHUNK_BYTES = 1 << 20
+"""Payload made and written at a time: it stays in a core's second-level cache meanwhile."""
+PREFIX_BYTES = 10
+"""Magic, version 1.0 and the length of the header."""
+ALIGNMENT = 64
+"""NumPy pads the header so that the items begin at a multiple of this."""
+GROWTH_DIGITS = 21
+"""Room that NumPy leaves for the first axis: the digits of the largest 64-bit number, and one."""
+
+_HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
+
+
+class ArrayError(Exception):
+    """What is wrong with an array; its path is added by who knows it."""
+
+
+@dataclass(frozen=True)
+class Array:
+    """A .npy in memory, taken apart."""
+
+    payload: memoryview
+    item_bytes: int
+    fortran_order: bool
+    last_axis: int
+
+
+def header(job: FileJob) -> bytes:
+    """Return the header of the array that holds a file's records, samples last."""
+    return array_header(np.dtype(job.spec.record_element_type).str, (*job.shape, job.spec.num_samples_per_file))
+
+
+def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
+    """Return the header of a C-ordered array as np.save writes it, version 1.0."""
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    text += " " * (GROWTH_DIGITS - len(str(shape[0])))
+    total = -(-(PREFIX_BYTES + len(text) + 1) // ALIGNMENT) * ALIGNMENT
+    return (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", total - PREFIX_BYTES)
+        + text.ljust(total - PREFIX_BYTES - 1).encode()
+        + b"\n"
+    )
+
+
+def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
+    """Return the size of .npy files whose records have these shapes (files, axes)."""
+    # Shapes drawn have two axes, whose digits always fit the same header; those of more axes are all equal.
+    largest = tuple(shapes.max(axis=0, initial=1).tolist())
+    header_bytes = len(array_header(descr, (*largest, samples)))
+    sizes: NDArray[np.int64] = header_bytes + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
+    return sizes
+
+
+def write_payload(job: FileJob, chunk: memoryview, write: Callable[[memoryview], None]) -> None:
+    """Make a file's whole payload, a piece of `chunk` at a time."""
+    for offset in range(0, job.payload_bytes, len(chunk)):
+        piece = chunk[: min(len(chunk), job.payload_bytes - offset)]
+        job.content.fill(piece, job.running_index, offset)
+        write(piece)
+
+
+def parse(data: memoryview, name: str) -> Array:
+    """Take a .npy apart.
+
+    Raises:
+        ArrayError: `data` is none, or does not hold what its header states; `name` is the array's in the message.
+        ValueError, SyntaxError, TypeError, LookupError, struct.error: its header is no header.
+    """
+    if bytes(data[:6]) != b"\x93NUMPY":
+        raise ArrayError(f"{name} is no NumPy array")
+    length_format, start = ("<H", PREFIX_BYTES) if data[6] == 1 else ("<L", PREFIX_BYTES + 2)
+    (header_bytes,) = struct.unpack_from(length_format, data, 8)
+    payload = data[start + header_bytes :]
+    descr, fortran_order, shape = _parse_header(bytes(data[start : start + header_bytes]))
+    dtype = np.dtype(descr)
+    if dtype.hasobject:
+        raise ArrayError(f"{name} holds Python objects, which only pickle can read,")
+    if len(payload) != math.prod(shape) * dtype.itemsize:
+        raise ArrayError(f"{name} has {len(payload)} bytes, which does not make {shape} of {descr},")
+    return Array(payload, dtype.itemsize, fortran_order, shape[-1] if shape else 1)
+
+
+def _parse_header(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:
+    match = _HEADER.fullmatch(text)
+    if match is None:  # a structured type, or a writer with other spacing
+        fields = ast.literal_eval(text.decode("latin-1").strip())
+        return fields["descr"], bool(fields["fortran_order"]), tuple(fields["shape"])
+    descr, order, shape = match.groups()
+    return descr.decode(), order == b"True", tuple(int(axis) for axis in shape.split(b",") if axis.strip())
+
+
+class Samples:
+    """The samples of an array in memory; nothing is copied unless they interleave."""
+
+    def __init__(self, source: Source, array: Array, samples: int, name: str) -> None:
+        self._source = source
+        self._array = array
+        self._samples = samples
+        self._name = name
+        self._picked: memoryview | None = None
+
+    def sample(self, index: int) -> Sample:
+        payload = self._array.payload
+        if self._samples == 1:
+            return Sample(payload, payload, 0)
+        return Sample(self._pick(index), payload, 0)
+
+    def _pick(self, index: int) -> memoryview:
+        """Copy x[..., index] out: in C order its items lie one stride apart."""
+        array = self._array
+        if array.last_axis != self._samples:
+            found = f"{self._name} holds {array.last_axis} samples, not {self._samples} as in the settings"
+            raise damaged(self._source.path, found, 0)
+        size = len(array.payload) // self._samples
+        if array.fortran_order:
+            return array.payload[index * size : (index + 1) * size]
+        items = np.frombuffer(array.payload, np.uint8).reshape(-1, self._samples, array.item_bytes)
+        self._picked = self._picked or self._source.room(size)
+        np.frombuffer(self._picked, np.uint8).reshape(-1, array.item_bytes)[...] = items[:, index]
+        return self._picked
+
+
+def loaded(array: NDArray[np.generic], index: int, samples: int) -> Sample:
+    """Return a sample of an array that np.load made."""
+    payload = as_it_lies(array)
+    return Sample(payload if samples == 1 else as_it_lies(array[..., index]), payload, 0)
+
+
+def as_it_lies(array: NDArray[np.generic]) -> memoryview:
+    """Return an array's bytes in the order of its memory, copied together where they lie apart."""
+    return np.ascontiguousarray(array.reshape(-1, order="A")).view(np.uint8).data

@@ -1,0 +1,145 @@
+"""HDF5 through memory of ours: Python's file protocol for HDF5's own reader and writer, and what a file holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from datagen.errors import DlemuError
+from datagen.formats._library import library
+from datagen.formats.base import Source
+
+BLOCK_BYTES = 16 << 10
+"""HDF5's records of a file's structure are read in pieces of this, which hold several."""
+
+
+def hdf5() -> Any:
+    """Return h5py. Raises UserError where it is not installed."""
+    return library("h5py", "hdf5")
+
+
+@dataclass
+class Sketch:
+    """A file that HDF5 writes, kept in memory by pieces: what it never writes takes no room."""
+
+    size_bytes: int = 0
+    pieces: dict[int, bytes] = field(default_factory=dict)
+    """Offset -> bytes written there; a later write replaces an earlier one, of the same extent."""
+    _position: int = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + (self.size_bytes if whence == os.SEEK_END else 0)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size_bytes: int) -> bytes:
+        raise OSError("a sketch of a file is only written")
+
+    def write(self, data: memoryview) -> int:
+        self.pieces[self._position] = bytes(data)
+        self._position += len(data)
+        self.size_bytes = max(self.size_bytes, self._position)
+        return len(data)
+
+    def truncate(self, size_bytes: int) -> int:
+        self.size_bytes = size_bytes
+        return size_bytes
+
+    def flush(self) -> None:
+        return
+
+    def drain(self) -> list[tuple[int, bytes]]:
+        """Return (offset, bytes) of what was written since the last call, in order, and forget it."""
+        pieces, self.pieces = sorted(self.pieces.items()), {}
+        return pieces
+
+
+class Window:
+    """A file that HDF5 reads, brought by a `Source`: whole, or in the pieces that are asked for, each of them once."""
+
+    def __init__(self, source: Source, *, whole: bool) -> None:
+        self.failure: DlemuError | OSError | None = None
+        """What the storage said of a read that HDF5 asked for: look at it after each call of HDF5.
+
+        HDF5 was given zeros instead. An error thrown through it would leave a file open inside, which then calls a
+        window that is no more when Python ends.
+        """
+        self._source = source
+        self._whole = source.read(0, source.size_bytes) if whole else None
+        self._blocks: dict[int, memoryview] = {}
+        self._extents: dict[int, memoryview] = {}
+        self._position = 0
+
+    def extents(self, places: list[tuple[int, int]]) -> list[memoryview]:
+        """Return the bytes at each (offset, bytes); those that lie one behind the other come by one read.
+
+        Raises:
+            DatasetError: the file has fewer.
+        """
+        if self._whole is not None:
+            return [self._whole[offset : offset + size] for offset, size in places]
+        missing = sorted(place for place in places if place[0] not in self._extents)
+        for first, last in _runs(missing):
+            start = missing[first][0]
+            read = self._source.read(start, sum(missing[last]) - start)
+            for offset, size in missing[first : last + 1]:
+                self._extents[offset] = read[offset - start : offset - start + size]
+        return [self._extents[offset] for offset, _ in places]
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size_bytes: int) -> bytes:
+        room = bytearray(size_bytes)
+        return bytes(room[: self.readinto(memoryview(room))])
+
+    def readinto(self, room: memoryview) -> int:
+        try:
+            done = self._copy(room)
+        except (DlemuError, OSError) as error:
+            self.failure = error
+            room[:] = bytes(len(room))
+            done = len(room)
+        self._position += done
+        return done
+
+    def _copy(self, room: memoryview) -> int:
+        start = self._position
+        size = max(0, min(len(room), self._source.size_bytes - start))
+        known = self._whole[start : start + size] if self._whole is not None else self._extents.get(start)
+        if known is not None and len(known) >= size:
+            room[:size] = known[:size]
+            return size
+        done = 0
+        while done < size:
+            number, within = divmod(start + done, BLOCK_BYTES)
+            piece = self._block(number)[within : within + size - done]
+            room[done : done + len(piece)] = piece
+            done += len(piece)
+        return size
+
+    def _block(self, number: int) -> memoryview:
+        if number not in self._blocks:
+            start = number * BLOCK_BYTES
+            self._blocks[number] = self._source.read(start, min(BLOCK_BYTES, self._source.size_bytes - start))
+        return self._blocks[number]
+
+    def flush(self) -> None:
+        return
+
+
+def _runs(places: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Return (first, last) of each stretch of places that follow each other without a gap."""
+    first = 0
+    for i, place in enumerate(places):
+        if i + 1 == len(places) or sum(place) != places[i + 1][0]:
+            yield first, i
+            first = i + 1

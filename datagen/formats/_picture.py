@@ -1,0 +1,197 @@
+"""What all formats of pictures share: one picture a file, of the file's stated size, whatever the picture's shape.
+
+The bytes of a file are a pure function of (content, running index, shape, size), so they can be made again to compare
+with: no library encodes them, whose next version might do it in another way.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.content import STAMP_BYTES, Content
+from datagen.errors import DlemuError
+from datagen.formats._library import library
+from datagen.formats.base import FileJob, Sample, Source, damaged
+from datagen.spec import BLOCK_BYTES, DatasetSpec
+from datagen.storage.base import Writer
+
+LEAST_PADDING_BYTES = STAMP_BYTES
+"""Each file begins with so much of its content as it is, so that it can be told whose it is."""
+CHANNELS = (1, 3)
+"""Grey, and red, green and blue."""
+
+
+class Shape(NamedTuple):
+    """The shape of a picture, in pixels."""
+
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of its pixels."""
+        return self.height * self.width * self.channels
+
+
+class PictureError(Exception):
+    """What is wrong with a picture's file, and where; its path is added by who knows it."""
+
+    def __init__(self, found: str, offset: int) -> None:
+        super().__init__(found)
+        self.offset = offset
+
+
+class Codec(Protocol):
+    """One kind of picture."""
+
+    name: str
+    longest_side: int
+
+    def smallest(self, shape: Shape) -> int:
+        """Return the bytes of the smallest file that holds a picture of a shape, and the least padding."""
+        ...
+
+    def make(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+        """Return the bytes of a file of this size, at least the smallest."""
+        ...
+
+    def look(self, data: memoryview) -> Shape:
+        """Return the shape of a picture whose file is whole, from its marks alone.
+
+        Raises:
+            PictureError: the file is truncated or none of this kind.
+        """
+        ...
+
+    def decode(self, data: memoryview, shape: Shape, room: memoryview) -> memoryview:
+        """Return a picture's pixels, in `room` (which is theirs) if the library can. Raises what the library does."""
+        ...
+
+
+@dataclass(frozen=True)
+class PictureFormat:
+    """Reads and writes pictures of one kind."""
+
+    codec: Codec
+
+    def unfit(self, spec: DatasetSpec) -> list[str]:
+        name = self.codec.name
+        problems = []
+        if spec.compression != "none":
+            problems.append(f"dataset.compression is {spec.compression}: format {name} knows none only")
+        if spec.num_samples_per_file != 1:
+            seen = spec.num_samples_per_file
+            problems.append(f"dataset.num_samples_per_file is {seen}: a {name} file holds one picture")
+        if spec.record_element_type != "uint8":
+            problems.append(f"dataset.record_element_type is {spec.record_element_type}: pixels of {name} are uint8")
+        return problems or self._unfit_shape(spec)
+
+    def _unfit_shape(self, spec: DatasetSpec) -> list[str]:
+        dims = spec.record_dims or (max(1, int(spec.record_length_bytes**0.5)),) * 2
+        if len(dims) not in (2, 3) or dims[2:] not in ((), *((count,) for count in CHANNELS)):
+            return [f"dataset.record_dims is {list(dims)}: wanted height and width, and 1 or 3 channels if any"]
+        if max(dims) > self.codec.longest_side:
+            return [
+                f"a picture of {_words(dims)} pixels: a side of {self.codec.name} has {self.codec.longest_side} at most"
+            ]
+        least = self.codec.smallest(_shape(dims))
+        if spec.record_length_bytes_stdev == 0 and spec.record_length_bytes < least:
+            return [
+                f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {self.codec.name} file of "
+                f"{_words(dims)} pixels has {least} bytes or more"
+            ]
+        return []
+
+    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        if spec.record_length_bytes_stdev == 0:
+            return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
+        # Shapes that are drawn are of one byte a pixel, and may be too small for any file.
+        least = (self.codec.smallest(_shape(tuple(shape))) for shape in shapes.tolist())
+        sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), np.fromiter(least, np.int64, len(shapes)))
+        return sizes
+
+    def write(self, job: FileJob, writer: Writer, buffer: object) -> None:
+        sizes = self.file_bytes(job.spec, np.array([job.shape], np.int64))
+        assert sizes is not None
+        writer.write(self.codec.make(job.content, job.running_index, _shape(job.shape), int(sizes[0])).data)
+
+    def open(self, source: Source, samples: int) -> PictureFile:
+        """Read the file whole, by one call."""
+        return PictureFile(self.codec, source.path, source.read(0, source.size_bytes), source.room)
+
+    def load(self, path: str, index: int, samples: int) -> Sample:
+        """Read the file whole; Pillow decodes it, as it does in most scripts."""
+        with open(path, "rb") as file:
+            data = memoryview(file.read())
+        opened = PictureFile(self.codec, path, data, lambda size: memoryview(bytearray(size)))
+        return opened.sample(index)._replace(decode=lambda: opened.guarded(lambda: pillow_pixels(data)))
+
+
+class PictureFile:
+    """One picture, whose file is in memory."""
+
+    def __init__(self, codec: Codec, path: str, data: memoryview, room: Callable[[int], memoryview]) -> None:
+        self._codec = codec
+        self._path = path
+        self._data = data
+        self._room = room
+        try:
+            self._shape = codec.look(data)
+        except PictureError as error:
+            raise damaged(path, str(error), error.offset) from error
+
+    def sample(self, index: int) -> Sample:
+        return Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
+
+    def guarded(self, decode: Callable[[], memoryview]) -> memoryview:
+        """Decode; what a library has against a picture is told as damage of its file."""
+        try:
+            return decode()
+        except DlemuError:
+            raise
+        except (OSError, ValueError, SyntaxError, RuntimeError) as error:
+            raise damaged(self._path, f"a picture that can't be decoded ({error})", 0) from error
+
+    def _decode(self) -> memoryview:
+        shape = self._shape
+        return self.guarded(lambda: self._codec.decode(self._data, shape, self._room(shape.size_bytes)))
+
+    def _rebuild(self, content: Content, file: int) -> memoryview:
+        if len(self._data) < self._codec.smallest(self._shape):
+            return memoryview(b"")  # no file of ours, which are never that small
+        return self._codec.make(content, file, self._shape, len(self._data)).data
+
+
+def pillow_pixels(data: memoryview) -> memoryview:
+    """Decode by Pillow. Raises what Pillow raises; UserError where it is not installed."""
+    image = library("PIL.Image", "image").open(io.BytesIO(data))
+    pixels: NDArray[np.uint8] = np.ascontiguousarray(image)
+    return pixels.reshape(-1).data
+
+
+def padding_then_codes(
+    content: Content, file: int, padding: memoryview | NDArray[np.uint8], count: int
+) -> NDArray[np.uint8]:
+    """Fill `padding` with the first bytes of a file's content, and return `count` of those after them.
+
+    They begin at the next block, for whole blocks are made fastest.
+    """
+    content.fill(padding, file, 0)
+    codes = np.empty(count, np.uint8)
+    content.fill(codes, file, -(-len(padding) // BLOCK_BYTES) * BLOCK_BYTES)
+    return codes
+
+
+def _shape(dims: tuple[int, ...]) -> Shape:
+    return Shape(dims[0], dims[1], dims[2] if len(dims) > 2 else 1)
+
+
+def _words(dims: tuple[int, ...]) -> str:
+    return " x ".join(map(str, dims))

@@ -1,0 +1,250 @@
+"""What every format does: sizes by arithmetic, writing from a `Content`, reading from a `Source`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.buffers import AlignedBuffer
+from datagen.content import Content
+from datagen.errors import DatasetError
+from datagen.layout import Layout
+from datagen.spec import DatasetSpec
+from datagen.storage.base import Writer
+
+
+class Sample(NamedTuple):
+    """One sample in memory."""
+
+    data: memoryview
+    """Its bytes as they were read."""
+    payload: memoryview
+    """The stretch of the file's payload that was read for it, in the order in which `Content` numbers it.
+
+    Empty where `decode` gives it.
+    """
+    payload_offset: int
+    """Where that stretch begins in the file's payload."""
+    decode: Callable[[], memoryview] | None = None
+    """Unpacks `data` (pixels, numbers, plain bytes); None where that is plain already. Raises DatasetError."""
+    rebuild: Callable[[Content, int], memoryview] | None = None
+    """Makes what `payload` must be, of the dataset's content and the file's running index.
+
+    None where it is the content itself. Raises DatasetError.
+    """
+
+    def first_difference(self, content: Content, file: int) -> int | None:
+        """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were.
+
+        Raises:
+            DatasetError: it can't be unpacked.
+        """
+        seen = self.plain_payload
+        if self.rebuild is None:
+            return content.first_difference(seen, file, self.payload_offset)
+        wanted = np.frombuffer(self.rebuild(content, file), np.uint8)
+        size = min(wanted.size, len(seen))
+        differs = np.frombuffer(seen, np.uint8)[:size] != wanted[:size]
+        if differs.any():
+            return int(differs.argmax())
+        return None if wanted.size == len(seen) else size
+
+    @property
+    def plain_payload(self) -> memoryview:
+        """Return the payload, unpacked where that is needed. Raises DatasetError."""
+        return self.payload if self.decode is None or len(self.payload) else self.decode()
+
+
+class Source(Protocol):
+    """One file to read from, and memory for what it holds."""
+
+    path: str
+    size_bytes: int
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        """Return bytes of the file, exactly as many as asked; they stay until the file is closed.
+
+        Raises:
+            DatasetError: the file ends before, or can't be read.
+        """
+        ...
+
+    def room(self, size_bytes: int) -> memoryview:
+        """Return memory for decoded bytes, other at each call; it stays until the file is closed."""
+        ...
+
+
+class OpenFile(Protocol):
+    """One file whose structure is known."""
+
+    def sample(self, index: int) -> Sample:
+        """Return one of its samples.
+
+        Raises:
+            DatasetError: there is no such sample, or it is damaged.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FileJob:
+    """One file to write."""
+
+    spec: DatasetSpec
+    content: Content
+    running_index: int
+    shape: tuple[int, ...]
+    """Shape of each record in the file."""
+
+    @property
+    def record_bytes(self) -> int:
+        """Return the bytes of a record of this shape."""
+        return math.prod(self.shape) * self.spec.element_bytes
+
+    @property
+    def payload_bytes(self) -> int:
+        """Return the bytes of all records of the file."""
+        return self.record_bytes * self.spec.num_samples_per_file
+
+
+class Format(Protocol):
+    """A file format. It holds no state."""
+
+    def unfit(self, spec: DatasetSpec) -> list[str]:
+        """Return the problems of a spec that this format can't do: key, what was seen, what is wanted."""
+        ...
+
+    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the exact size of files with records of these shapes (files, axes); None when content decides it."""
+        ...
+
+    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        """Write one file, front to back, its bytes a pure function of the job where `file_bytes` knows their count."""
+        ...
+
+    def open(self, source: Source, samples: int) -> OpenFile:
+        """Read a file fast, as far as its samples need it.
+
+        Raises:
+            DatasetError: the file is truncated or not of this format.
+        """
+        ...
+
+    def load(self, path: str, index: int, samples: int) -> Sample:
+        """Read one of a file's `samples` by the library call that a user's script would make.
+
+        Raises:
+            DatasetError: the file is damaged or not of this format.
+        """
+        ...
+
+
+class SideFile(Protocol):
+    """A file that goes with each data file, such as its index. It holds no state."""
+
+    def path(self, layout: Layout, file: int) -> str:
+        """Return the path of the side file of data file `file`."""
+        ...
+
+    def folder(self, layout: Layout) -> str | None:
+        """Return the folder of its own that it needs, None when it lies beside the data file."""
+        ...
+
+    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the exact size of the side files of data files with these shapes (files, 2)."""
+        ...
+
+    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        """Write it, front to back, its bytes a pure function of the job: it is made without reading the data file."""
+        ...
+
+
+OpenSide = Callable[[int], Source | None]
+"""Opens the side file of that number among a format's `sides`; None where there is none. Raises OSError."""
+
+
+class RecordFile(Protocol):
+    """One file of records, open for as long as its reader likes; what it knows of the file does not grow by reading."""
+
+    @property
+    def scattered(self) -> bool:
+        """Say that neighbours may lie apart: then they are asked for one by one."""
+        ...
+
+    def span(self, index: int, count: int) -> tuple[int, int]:
+        """Return offset and bytes in the file of `count` neighbouring records.
+
+        Raises:
+            DatasetError: there are no such records.
+        """
+        ...
+
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
+        """Return (start, bytes) of each sample in `data`, the bytes of `span(index, count)`; sums are checked if asked.
+
+        Raises:
+            MovedError: the records lie elsewhere than `span` supposed; it knows better now.
+            DatasetError: the records are damaged.
+        """
+        ...
+
+    def largest_bytes(self) -> int:
+        """Return the bytes of the largest record, looked up in the file or its index.
+
+        Raises:
+            DatasetError: the file is damaged.
+        """
+        ...
+
+
+class MovedError(Exception):
+    """Records lie elsewhere than supposed: ask for their span again."""
+
+
+@runtime_checkable
+class RecordFormat(Format, Protocol):
+    """A format of many records a file, each read by itself, in place, from files that stay open between batches."""
+
+    sides: tuple[SideFile, ...]
+    """Side files that are made, counted, resumed and verified along with each data file."""
+    mapped: bool
+    """Ordinary files are read through memory maps."""
+
+    def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes that each record takes in files of these shapes (files, 2)."""
+        ...
+
+    def open_records(self, source: Source, samples: int, side: OpenSide) -> RecordFile:
+        """Make a file ready for reading records. `source` and sides serve until the reader closes the file.
+
+        Raises:
+            DatasetError: the file can't be of this format.
+        """
+        ...
+
+
+@runtime_checkable
+class UnreadFormat(Format, Protocol):
+    """A format whose files are never read: samples are made in memory."""
+
+    def unread_bytes(self, files: int) -> NDArray[np.int64]:
+        """Return the size of each file, by running index."""
+        ...
+
+
+def sides_of(file_format: Format) -> tuple[SideFile, ...]:
+    """Return the side files of a format; only record formats have any."""
+    return file_format.sides if isinstance(file_format, RecordFormat) else ()
+
+
+def damaged(path: str, found: str, offset: int) -> DatasetError:
+    """Say that a file is not what it should be, and what to do."""
+    return DatasetError(
+        f"{path}: {found} at offset {offset}. Run `dlemu datagen verify` to find every damaged file; "
+        "delete those and run `dlemu datagen` with the same settings to make them again"
+    )

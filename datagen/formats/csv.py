@@ -1,0 +1,128 @@
+"""CSV: a line of numbers a record, without a header, as pandas writes it (DLIO's datasets).
+
+A record's bytes stand as decimal numbers, 0 to 255, with commas between them and a line feed behind the last. How long
+that text is depends on the numbers; of random ones 3.57 bytes each.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.buffers import AlignedBuffer
+from datagen.formats._array import CHUNK_BYTES
+from datagen.formats.base import FileJob, Sample, Source, damaged
+from datagen.spec import DatasetSpec
+from datagen.storage.base import Writer
+
+COMMA, LINE_FEED, ZERO = b",\n0"
+NUMBER_BYTES = 4
+"""The longest number and what follows it."""
+Bytes = NDArray[np.uint8]
+
+
+class Format:
+    """Reads and writes .csv."""
+
+    def unfit(self, spec: DatasetSpec) -> list[str]:
+        problems = []
+        if spec.compression != "none":
+            problems.append(f"dataset.compression is {spec.compression}: format csv knows none only")
+        if spec.record_element_type != "uint8":
+            problems.append(f"dataset.record_element_type is {spec.record_element_type}: format csv knows uint8 only")
+        return problems
+
+    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        return None
+
+    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        texts, lengths = _texts()
+        chunk = buffer.view(CHUNK_BYTES // NUMBER_BYTES)
+        for start in range(0, job.payload_bytes, job.record_bytes):
+            for offset in range(0, job.record_bytes, len(chunk)):
+                piece = chunk[: min(len(chunk), job.record_bytes - offset)]
+                job.content.fill(piece, job.running_index, start + offset)
+                numbers = np.frombuffer(piece, np.uint8)
+                text = texts[numbers][np.arange(NUMBER_BYTES) < lengths[numbers][:, None]]
+                if offset + len(piece) == job.record_bytes:
+                    text[-1] = LINE_FEED
+                writer.write(text.data)
+
+    def open(self, source: Source, samples: int) -> CsvFile:
+        """Read the file whole, by one call: where a line begins is not known before."""
+        return CsvFile(source.path, source.read(0, source.size_bytes), samples)
+
+    def load(self, path: str, index: int, samples: int) -> Sample:
+        """Read the file whole; NumPy makes numbers of the line."""
+        with open(path, "rb") as file:
+            opened = CsvFile(path, memoryview(file.read()), samples)
+        sample = opened.sample(index)
+        return sample._replace(decode=lambda: _by_numpy(path, sample.data))
+
+
+class CsvFile:
+    """One file in memory, its lines found."""
+
+    def __init__(self, path: str, data: memoryview, samples: int) -> None:
+        self._path = path
+        self._data = data
+        text = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(text == LINE_FEED)
+        if len(ends) != samples or ends[-1] + 1 != len(text):
+            more = "" if len(text) and text[-1] == LINE_FEED else ", the last of them without its end,"
+            found = f"{len(ends)} whole lines{more} where {samples} samples were wanted"
+            raise damaged(path, found, len(text))
+        self._bounds = [0, *(ends + 1).tolist()]
+
+    def sample(self, index: int) -> Sample:
+        first, last = self._bounds[index], self._bounds[index + 1]
+        line = self._data[first : last - 1]
+        # Lines of one file hold equally many numbers, so a line tells where in the payload it stands.
+        numbers = int(np.count_nonzero(np.frombuffer(line, np.uint8) == COMMA)) + 1
+        return Sample(line, memoryview(b""), index * numbers, decode=lambda: self._decode(line, first))
+
+    def _decode(self, line: memoryview, offset: int) -> memoryview:
+        try:
+            return _numbers(np.frombuffer(line, np.uint8)).data
+        except ValueError as error:
+            raise damaged(self._path, str(error), offset) from error
+
+
+def _texts() -> tuple[Bytes, Bytes]:
+    """Return the text of each number from 0 to 255 with a comma behind it, and its length."""
+    texts = [f"{number},".encode() for number in range(256)]
+    table = np.frombuffer(b"".join(text.ljust(NUMBER_BYTES) for text in texts), np.uint8)
+    return table.reshape(256, NUMBER_BYTES), np.array([len(text) for text in texts], np.uint8)
+
+
+def _numbers(line: Bytes) -> Bytes:
+    """Return the numbers of a line: their last digits stand before the commas, and so on.
+
+    Raises:
+        ValueError: a field is no whole number from 0 to 255, written without a sign or leading zeros.
+    """
+    ends = np.append(np.flatnonzero(line == COMMA), len(line))
+    lengths = np.diff(ends, prepend=-1) - 1
+    if not ((lengths >= 1) & (lengths <= 3)).all():
+        raise ValueError("a field that is no number from 0 to 255")
+    digits = line - np.uint8(ZERO)  # wraps: what is no digit is 10 or more
+    if ((digits > 9) & (line != COMMA)).any() or (digits[(ends - lengths)[lengths > 1]] == 0).any():
+        raise ValueError("a field that is no number from 0 to 255")
+    values = digits[ends - 1].astype(np.int64)
+    for place, worth in ((2, 10), (3, 100)):
+        longer = lengths >= place
+        values[longer] += worth * digits[ends[longer] - place].astype(np.int64)
+    if (values > 255).any():
+        raise ValueError("a field that is no number from 0 to 255")
+    numbers: Bytes = values.astype(np.uint8)
+    return numbers
+
+
+def _by_numpy(path: str, line: memoryview) -> memoryview:
+    try:
+        numbers: Bytes = np.loadtxt(io.BytesIO(line), np.uint8, delimiter=",", ndmin=1)
+    except (ValueError, OverflowError) as error:
+        raise damaged(path, f"np.loadtxt can't read a line ({error})", 0) from error
+    return numbers.data

@@ -1,0 +1,376 @@
+"""HDF5 as DLIO lays it out: datasets `records_0` ... (samples, d1, d2, ...) and `labels` (samples) of zeros.
+
+HDF5's own library writes and reads the structure (file format of its latest version, as DLIO asks for). The bytes of
+records that lie in one piece pass it by: they are generated to, and read from, the place that it names. Chunked records
+are packed here too, so that threads share that work; unpacking is HDF5's.
+
+Sample i's payload is its part of each dataset in order, then comes sample i + 1.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.buffers import AlignedBuffer
+from datagen.errors import DatasetError
+from datagen.formats import _array
+from datagen.formats._hdf5_file import Sketch, Window, hdf5
+from datagen.formats.base import FileJob, Sample, Source, damaged
+from datagen.spec import DatasetSpec
+from datagen.storage.base import Writer
+
+LABEL_BYTES = 8
+HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)
+"""What h5py raises of files that are damaged or foreign."""
+
+
+class Format:
+    """Reads and writes HDF5."""
+
+    def unfit(self, spec: DatasetSpec) -> list[str]:
+        problems = []
+        if spec.compression == "zip":
+            problems.append("dataset.compression is zip: format hdf5 knows none and gzip")
+        if spec.enable_chunking and not spec.hdf5.chunk_dims and spec.chunk_size < 1:
+            problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking wants 1 byte or more")
+        parts = spec.hdf5.num_dset_per_record
+        if parts < 1 or (parts > 1 and (not spec.record_dims or spec.record_dims[0] % parts)):
+            problems.append(
+                f"dataset.hdf5.num_dset_per_record is {parts}: wanted 1, or a number that divides the first of "
+                f"dataset.record_dims, which is {list(spec.record_dims)}"
+            )
+        return problems or _unfit_shapes(spec)
+
+    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        if _is_chunked(spec):
+            return None
+        payload: NDArray[np.int64] = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
+        if not len(payload):
+            return payload
+        # The structure has the same size whatever the numbers in it.
+        sketch, _ = _sketch(spec, tuple(shapes[0].tolist()))
+        return payload + (sketch.size_bytes - int(payload[0]))
+
+    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        if _is_chunked(job.spec):
+            _write_chunked(job, writer)
+        else:
+            _write_plain(job, writer, buffer.view(_array.CHUNK_BYTES))
+
+    def open(self, source: Source, samples: int) -> Hdf5File:
+        return Hdf5File(source, samples)
+
+    def load(self, path: str, index: int, samples: int) -> Sample:
+        with open(path, "rb"):  # what the system has against the file is told as that, not as damage
+            pass
+        try:
+            with hdf5().File(path, "r") as file:
+                names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or ["records_0"]
+                data = b"".join(np.ascontiguousarray(file[name][index]).tobytes() for name in names)
+        except HDF5_ERRORS as error:
+            raise damaged(path, f"h5py can't read sample {index} ({error})", 0) from error
+        return Sample(memoryview(data), memoryview(data), index * len(data))
+
+
+def _unfit_shapes(spec: DatasetSpec) -> list[str]:
+    record = _dataset_shape(spec, spec.record_dims or (2, 2))[1:]
+    problems = []
+    chunk, most = spec.hdf5.chunk_dims, spec.hdf5.max_shape
+    if chunk and (len(chunk) != len(record) + 1 or min(chunk) < 1):
+        wanted = f"{len(record) + 1} numbers of 1 or more, samples and then a record's {len(record)} axes"
+        problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {wanted}")
+    if most and len(most) != len(record):
+        problems.append(f"dataset.hdf5.max_shape is {list(most)}: wanted {len(record)} numbers, a record's axes")
+    elif most and spec.record_dims and any(a < b for a, b in zip(most, record, strict=True)):
+        problems.append(f"dataset.hdf5.max_shape is {list(most)}: wanted at least the record's {list(record)}")
+    return problems
+
+
+def _is_chunked(spec: DatasetSpec) -> bool:
+    return bool(spec.compression == "gzip" or spec.enable_chunking or spec.hdf5.chunk_dims or spec.hdf5.max_shape)
+
+
+def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of each dataset; of a record with `record_dims` DLIO leaves out a first axis of 1."""
+    record = (shape[0] // spec.hdf5.num_dset_per_record, *shape[1:])
+    if spec.record_dims and record[0] == 1:
+        record = record[1:]
+    return (spec.num_samples_per_file, *record)
+
+
+def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape of a chunk of a dataset of this shape; None leaves it to h5py, as DLIO does."""
+    if spec.hdf5.chunk_dims:
+        wanted = spec.hdf5.chunk_dims
+    elif spec.enable_chunking:
+        axes = max(1, len(shape) - 1)
+        wanted = (1, *[math.ceil((spec.chunk_size / spec.element_bytes) ** (1 / axes))] * (len(shape) - 1))
+    else:
+        return None
+    return tuple(min(a, b) for a, b in zip(wanted, shape, strict=True))
+
+
+def _sketch(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Sketch, list[int]]:
+    """Return the structure of a file, and where the bytes of its datasets lie, the labels' last."""
+    h5py = hdf5()
+    sketch, offsets = Sketch(), []
+    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # gives the datasets their places though nothing is written
+    layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    layout.set_obj_track_times(False)
+    with _new_file(sketch) as file:
+        for name, size, element in _datasets(spec, shape):
+            kind = h5py.h5t.py_create(np.dtype(element))
+            dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(size), layout)
+            offsets.append(int(dataset.get_offset()))
+    return sketch, offsets
+
+
+def _new_file(sketch: Sketch) -> Any:
+    """Return a new file over the sketch, as h5py.File(..., libver="latest") makes it, but for the time of its making.
+
+    Old releases of h5py note that time in the root group: two equal files would differ, and `verify` writes one anew.
+    """
+    h5py = hdf5()
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_obj_track_times(False)
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, sketch)
+    return h5py.File(h5py.h5f.create(b"sketch", h5py.h5f.ACC_TRUNC, creation, access))
+
+
+def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    for part in range(spec.hdf5.num_dset_per_record):
+        yield f"records_{part}", _dataset_shape(spec, shape), spec.record_element_type
+    yield "labels", (spec.num_samples_per_file,), "int64"
+
+
+def _write_plain(job: FileJob, writer: Writer, chunk: memoryview) -> None:
+    sketch, offsets = _sketch(job.spec, job.shape)
+    places: dict[int, bytes | int] = {**sketch.pieces, **{offset: part for part, offset in enumerate(offsets)}}
+    for offset in sorted(places):
+        writer.write(bytes(offset - writer.position))
+        place = places[offset]
+        if isinstance(place, bytes):
+            writer.write(place)
+        elif place < job.spec.hdf5.num_dset_per_record:
+            _write_part(job, place, writer, chunk)
+        else:
+            _write_labels(job, writer)
+
+
+def _write_part(job: FileJob, part: int, writer: Writer, chunk: memoryview) -> None:
+    """Write the bytes of one dataset: a part of each sample."""
+    if job.spec.hdf5.num_dset_per_record == 1:
+        _array.write_payload(job, chunk, writer.write)
+        return
+    part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
+    for sample in range(job.spec.num_samples_per_file):
+        start = sample * job.record_bytes + part * part_bytes
+        for offset in range(0, part_bytes, len(chunk)):
+            piece = chunk[: min(len(chunk), part_bytes - offset)]
+            job.content.fill(piece, job.running_index, start + offset)
+            writer.write(piece)
+
+
+def _write_labels(job: FileJob, writer: Writer) -> None:
+    left = LABEL_BYTES * job.spec.num_samples_per_file
+    while left:
+        size = min(left, _array.CHUNK_BYTES)
+        writer.write(bytes(size))
+        left -= size
+
+
+def _write_chunked(job: FileJob, writer: Writer) -> None:
+    spec, sketch = job.spec, Sketch()
+    shape = _dataset_shape(spec, job.shape)
+    options: dict[str, Any] = {"chunks": _chunk_shape(spec, shape), "dtype": spec.record_element_type}
+    if spec.hdf5.max_shape:
+        options["maxshape"] = (shape[0], *spec.hdf5.max_shape)
+    if spec.compression == "gzip":
+        options |= {"compression": "gzip", "compression_opts": spec.compression_level}
+    with _new_file(sketch) as file:
+        for part in range(spec.hdf5.num_dset_per_record):
+            dataset = file.create_dataset(f"records_{part}", shape, **options)
+            for start, packed in _chunks(job, part, shape, dataset.chunks):
+                dataset.id.write_direct_chunk(start, packed)
+                _pass_on(sketch, writer)
+        file.create_dataset("labels", data=np.zeros(shape[0], np.int64))
+    _pass_on(sketch, writer)
+
+
+def _pass_on(sketch: Sketch, writer: Writer) -> None:
+    """Write what HDF5 wrote; outside of its calls, so that a full disk or a stop is told as what it is."""
+    for offset, data in sketch.drain():
+        writer.skip(max(0, offset + len(data) - writer.position))
+        writer.write_at(data, offset)
+
+
+def _chunks(
+    job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """Return (first element, packed bytes) of each chunk of a dataset; a chunk that juts out is filled with zeros."""
+    level = job.spec.compression_level if job.spec.compression == "gzip" else None
+    grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
+    for first in range(0, shape[0], chunk[0]):
+        slab = _slab(job, part, shape, first, min(chunk[0], shape[0] - first))
+        for place in np.ndindex(*map(len, grid)):
+            start = tuple(axis[i] for axis, i in zip(grid, place, strict=True))
+            cut = tuple(slice(a, a + size) for a, size in zip(start, chunk[1:], strict=True))
+            piece = slab[(slice(None), *cut)]
+            full = np.zeros(chunk, slab.dtype)
+            full[tuple(slice(axis) for axis in piece.shape)] = piece
+            plain = full.tobytes()
+            yield (first, *start), plain if level is None else zlib.compress(plain, level)
+
+
+def _slab(job: FileJob, part: int, shape: tuple[int, ...], first: int, samples: int) -> NDArray[Any]:
+    """Return a part of some samples, as an array."""
+    part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
+    slab = np.empty((samples, part_bytes), np.uint8)
+    for i in range(samples):
+        job.content.fill(slab[i], job.running_index, (first + i) * job.record_bytes + part * part_bytes)
+    return slab.view(job.spec.record_element_type).reshape(samples, *shape[1:])
+
+
+class Hdf5File:
+    """One file: its structure as HDF5 tells it, its samples from where they lie."""
+
+    def __init__(self, source: Source, samples: int) -> None:
+        self._source = source
+        self._gathered: memoryview | None = None
+        self._decoded: memoryview | None = None
+        # A file of one sample is read as a whole, by one call; of several only what is asked for.
+        self._window = Window(source, whole=samples == 1)
+        self._window.read(1)  # storage that fails at once must not fail inside h5f.open, which leaks what it opened
+        self._check_storage()
+        try:
+            file = _open(self._window)
+            # HDF5 must let go of the file before Python ends: it would call a window that is no more.
+            close = weakref.finalize(self, file.close)
+            self._parts = [_Part(dataset) for dataset in _records(file)]
+        except HDF5_ERRORS as error:
+            raise self._failed("no readable HDF5 structure", error) from error
+        self._check_storage()
+        for part in self._parts:
+            if part.samples != samples:
+                found = f"a dataset holds {part.samples} samples, not {samples} as in the settings"
+                raise damaged(source.path, found, 0)
+            if part.offset is not None and part.offset + part.samples * part.bytes > source.size_bytes:
+                raise damaged(source.path, "a dataset ends behind the file", part.offset)
+        self._record_bytes = sum(part.bytes for part in self._parts)
+        self._is_plain = all(part.offset is not None for part in self._parts)
+        if self._is_plain:
+            close()
+
+    def sample(self, index: int) -> Sample:
+        try:
+            places = [place for part in self._parts for place in part.places(index)]
+        except HDF5_ERRORS as error:
+            raise self._failed(f"no readable chunks of sample {index}", error) from error
+        self._check_storage()
+        data = self._together(self._window.extents(places))
+        offset = index * self._record_bytes
+        if self._is_plain:
+            return Sample(data, data, offset)
+        return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))
+
+    def _together(self, pieces: list[memoryview]) -> memoryview:
+        """Return the bytes of all pieces, copied together if there are several."""
+        if len(pieces) == 1:
+            return pieces[0]
+        size = sum(map(len, pieces))
+        if self._gathered is None or len(self._gathered) < size:
+            self._gathered = self._source.room(size)
+        target = self._gathered[:size]
+        np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(target, np.uint8))
+        return target
+
+    def _decode(self, index: int) -> memoryview:
+        """Let HDF5 put a sample together from its chunks, which lie in memory by now."""
+        self._decoded = self._decoded or self._source.room(self._record_bytes)
+        done = 0
+        try:
+            for part in self._parts:
+                part.read(index, self._decoded[done : done + part.bytes])
+                done += part.bytes
+        except HDF5_ERRORS as error:
+            raise self._failed(f"no readable chunks of sample {index}", error) from error
+        self._check_storage()
+        return self._decoded
+
+    def _check_storage(self) -> None:
+        """Raise what the storage said of a read during HDF5's last call."""
+        if self._window.failure is not None:
+            raise self._window.failure
+
+    def _failed(self, found: str, error: Exception) -> DatasetError | OSError:
+        if isinstance(self._window.failure, DatasetError | OSError):
+            return self._window.failure
+        return damaged(self._source.path, f"{found} ({error})", 0)
+
+
+class _Part:
+    """One dataset of a file."""
+
+    def __init__(self, dataset: Any) -> None:
+        h5py = hdf5()
+        self._dataset = dataset
+        self._shape: tuple[int, ...] = dataset.shape
+        self.samples = self._shape[0]
+        self.bytes = math.prod(self._shape[1:]) * int(dataset.get_type().get_size())
+        layout = dataset.get_create_plist()
+        self._chunk: tuple[int, ...] = layout.get_chunk() if layout.get_layout() == h5py.h5d.CHUNKED else ()
+        self.offset: int | None = None if self._chunk else dataset.get_offset()
+        if not self._chunk and self.offset is None:
+            raise ValueError("a dataset without bytes of its own in the file")
+
+    def places(self, index: int) -> Iterator[tuple[int, int]]:
+        """Return (offset, bytes) of what holds a sample: its own bytes, or the chunks that it has a share in."""
+        if self.offset is not None:
+            yield self.offset + index * self.bytes, self.bytes
+            return
+        first = index - index % self._chunk[0]
+        grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self._chunk[1:], strict=True)]
+        for place in np.ndindex(*map(len, grid)):
+            start = tuple(axis[i] for axis, i in zip(grid, place, strict=True))
+            chunk = self._dataset.get_chunk_info_by_coord((first, *start))
+            if chunk.byte_offset is None:
+                raise ValueError(f"the chunk at {(first, *start)} was never written")
+            yield chunk.byte_offset, chunk.size
+
+    def read(self, index: int, room: memoryview) -> None:
+        """Read a sample by HDF5."""
+        spaces = hdf5().h5s
+        count = (1, *self._shape[1:])
+        there = self._dataset.get_space()
+        there.select_hyperslab((index, *[0] * (len(count) - 1)), count)
+        array = np.frombuffer(room, self._dataset.dtype).reshape(count)
+        self._dataset.read(spaces.create_simple(count), there, array)
+
+
+def _open(window: Window) -> Any:
+    h5py = hdf5()
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, window)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    return h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
+
+
+def _records(file: Any) -> Iterator[Any]:
+    """Open the datasets of records, `records_0` and those numbered after it."""
+    h5py = hdf5()
+    group = h5py.h5g.open(file, b"/")
+    part = 0
+    while part == 0 or b"records_%d" % part in group:
+        yield h5py.h5d.open(group, b"records_%d" % part)
+        part += 1

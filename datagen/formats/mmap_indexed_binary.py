@@ -1,0 +1,29 @@
+"""The files of `indexed_binary`, read through memory maps (DLIO's `mmap_indexed_binary`).
+
+Page faults do the reading, as far as the kernel reads ahead of them. Past the page cache (`reader.odirect`) nothing can
+be mapped, so then these files are read as `indexed_binary` reads them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datagen.formats import _indexed, indexed_binary
+from datagen.formats.base import Sample, damaged
+
+
+class Format(indexed_binary.Format):
+    """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
+
+    mapped = True
+
+    def load(self, path: str, index: int, samples: int) -> Sample:
+        """Copy a record out of np.memmap, after the whole index."""
+        offset, size = _indexed.entry(path, index, samples)
+        try:
+            record = np.array(np.memmap(path, np.uint8, "r")[offset : offset + size])
+        except ValueError as error:  # an empty file can't be mapped
+            raise damaged(path, f"it can't be mapped ({error})", 0) from error
+        if record.size != size:
+            raise damaged(path, f"the file ends within record {index}", offset + record.size)
+        return Sample(record.data, record.data, offset)

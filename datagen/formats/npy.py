@@ -1,0 +1,49 @@
+"""NumPy's .npy: one array (d1, d2, ..., samples) of records, as np.save writes it (DLIO's datasets)."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.buffers import AlignedBuffer
+from datagen.formats import _array
+from datagen.formats.base import FileJob, Sample, Source, damaged
+from datagen.spec import DatasetSpec
+from datagen.storage.base import Writer
+
+NAME = "the array"
+
+
+class Format:
+    """Reads and writes .npy."""
+
+    def unfit(self, spec: DatasetSpec) -> list[str]:
+        if spec.compression != "none":
+            return [f"dataset.compression is {spec.compression}: format npy knows none only"]
+        return []
+
+    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        return _array.array_bytes(np.dtype(spec.record_element_type).str, shapes, spec.num_samples_per_file)
+
+    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        writer.write(_array.header(job))
+        _array.write_payload(job, buffer.view(_array.CHUNK_BYTES), writer.write)
+
+    def open(self, source: Source, samples: int) -> _array.Samples:
+        """Read the array whole, by one call; nothing is copied unless its samples interleave."""
+        data = source.read(0, source.size_bytes)
+        try:
+            array = _array.parse(data, NAME)
+        except _array.ArrayError as error:
+            raise damaged(source.path, str(error), 0) from error
+        except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
+            raise damaged(source.path, f"no readable .npy structure ({error})", 0) from error
+        return _array.Samples(source, array, samples, NAME)
+
+    def load(self, path: str, index: int, samples: int) -> Sample:
+        try:
+            return _array.loaded(np.load(path), index, samples)
+        except (ValueError, IndexError, EOFError) as error:
+            raise damaged(path, f"np.load can't read it ({error})", 0) from error

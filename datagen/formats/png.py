@@ -1,0 +1,170 @@
+"""PNG: one picture a file, grey or colour, 8 bits a channel.
+
+The pixels are the content's, of so many levels that the picture fits the file: deflate data of one block whose Huffman
+codes all have the same length b, one of them the end of the block, the others the 2^b - 1 levels. What is then left of
+the file's size is a private chunk of content. No deflater is involved, so the bytes are the same everywhere; inflating
+them is the work it always is. Formats: PNG (W3C, third edition), RFC 1950 (zlib), RFC 1951 (deflate).
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from datagen.content import Content
+from datagen.formats._picture import (
+    LEAST_PADDING_BYTES,
+    PictureError,
+    PictureFormat,
+    Shape,
+    padding_then_codes,
+    pillow_pixels,
+)
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PADDING = b"dlEm"
+"""A chunk that readers pass over (first letter small), private (second small), safe to copy (last small)."""
+CHUNK_BYTES = 12
+"""Length, name and sum of a chunk."""
+ZLIB_HEADER = b"\x78\x01"
+LITERALS = 256
+END_OF_BLOCK = 256
+LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
+"""The order in which deflate gives the lengths of the code for code lengths (RFC 1951, 3.2.7)."""
+MOST_BITS = 8
+COLOURS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""PNG's colour types and the channels that each decodes to."""
+
+
+class Png:
+    """PNG files."""
+
+    name = "png"
+    longest_side = (1 << 31) - 1
+
+    def smallest(self, shape: Shape) -> int:
+        return _bytes_needed(shape, 1)
+
+    def make(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+        fitting = [bits for bits in range(1, MOST_BITS + 1) if _bytes_needed(shape, bits) <= size_bytes]
+        bits = fitting[-1]
+        padding = np.empty(LEAST_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
+        row_bytes = shape.width * shape.channels
+        codes = padding_then_codes(content, file, padding, shape.height * row_bytes)
+        header = struct.pack(">LLBBBBB", shape.width, shape.height, 8, 0 if shape.channels == 1 else 2, 0, 0, 0)
+        chunks = [
+            SIGNATURE,
+            *_chunk(b"IHDR", header),
+            *_chunk(PADDING, padding.data),
+            *_chunk(b"IDAT", _packed(codes.reshape(shape.height, row_bytes), bits)),
+            *_chunk(b"IEND", b""),
+        ]
+        return np.concatenate([np.frombuffer(part, np.uint8) for part in chunks])
+
+    def look(self, data: memoryview) -> Shape:
+        if data[:8] != SIGNATURE:
+            raise PictureError("no PNG signature", 0)
+        at, shape = len(SIGNATURE), None
+        try:
+            while True:
+                size, name = struct.unpack_from(">L4s", data, at)
+                if shape is None:
+                    shape = _header(data, at, name)
+                if at + CHUNK_BYTES + size > len(data):
+                    raise PictureError("a PNG chunk that ends behind the file", at)
+                if name == b"IEND":
+                    return shape
+                at += CHUNK_BYTES + size
+        except struct.error as error:
+            raise PictureError("a PNG file without its end", len(data)) from error
+
+    def decode(self, data: memoryview, shape: Shape, room: memoryview) -> memoryview:
+        return pillow_pixels(data)
+
+
+class Format(PictureFormat):
+    """Reads and writes .png."""
+
+    def __init__(self) -> None:
+        super().__init__(Png())
+
+
+def _header(data: memoryview, at: int, name: bytes) -> Shape:
+    width, height, _, colour = struct.unpack_from(">LLBB", data, at + 8)
+    if name != b"IHDR" or colour not in COLOURS:
+        raise PictureError("no PNG header", at)
+    return Shape(height, width, COLOURS[colour])
+
+
+def _bytes_needed(shape: Shape, bits: int) -> int:
+    """Return the bytes of a file with levels of so many bits and the least padding."""
+    codes = shape.height * (1 + shape.width * shape.channels) + 1
+    zlib_bytes = len(ZLIB_HEADER) + len(_block_header(bits)) + -(-codes * bits // 8) + 4
+    return len(SIGNATURE) + 4 * CHUNK_BYTES + 13 + LEAST_PADDING_BYTES + zlib_bytes
+
+
+def _levels(bits: int) -> NDArray[np.uint8]:
+    """Return the values of pixels that are used, spread over all; 0 is among them, for a row's filter has it too."""
+    count = (1 << bits) - 1
+    return (np.arange(count) * 255 // max(1, count - 1)).astype(np.uint8)
+
+
+def _block_header(bits: int) -> bytes:
+    """Return the start of a last block with codes of its own: `bits` for each level and the end, 0 for all others.
+
+    Codes that are never used are listed until it ends on a whole byte.
+    """
+    used = {*_levels(bits).tolist(), END_OF_BLOCK}
+    stated = LENGTH_ORDER.index(bits) + 1
+    fixed = 3 + 5 + 5 + 4 + 3 * stated + LITERALS + 1 + 1
+    more = -fixed % 8
+    fields = [(1, 1), (2, 2), (more, 5), (0, 5), (stated - 4, 4)]
+    # The lengths 0 and `bits` have the codes 0 and 1, of one bit.
+    fields += [(int(length in (0, bits)), 3) for length in LENGTH_ORDER[:stated]]
+    fields += [(int(symbol in used), 1) for symbol in range(LITERALS + 1 + more)]
+    fields += [(0, 1)]  # one code for distances, of length 0: there are none
+    number = position = 0
+    for value, width in fields:
+        number |= value << position
+        position += width
+    return number.to_bytes(position // 8, "little")
+
+
+def _packed(codes: NDArray[np.uint8], bits: int) -> bytes:
+    """Return zlib data of a picture, row by row; the low bits of `codes` are the deflate codes of its pixels."""
+    end = (1 << bits) - 1
+    height, row_bytes = codes.shape
+    count = height * (row_bytes + 1)
+    stream = np.zeros(-(-(count + 1) // 8) * 8, np.uint8)
+    rows = stream[:count].reshape(height, row_bytes + 1)  # each row begins with the code of its filter, 0: none
+    np.bitwise_and(codes, end, out=rows[:, 1:])
+    np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # that code is the end's
+    plain = _pixels_of_codes(bits)[stream[:count]]
+    stream[count] = end
+    data = _pack(stream, bits)[: -(-(count + 1) * bits // 8)]
+    return ZLIB_HEADER + _block_header(bits) + data.tobytes() + struct.pack(">L", isal_zlib.adler32(plain))
+
+
+def _pixels_of_codes(bits: int) -> NDArray[np.uint8]:
+    """Return the pixel for each code as it lies in the stream: Huffman codes lie there with their first bit lowest."""
+    levels, pixels = _levels(bits), np.zeros(1 << bits, np.uint8)
+    for number in range(len(levels)):
+        pixels[int(format(number, f"0{bits}b")[::-1], 2)] = levels[number]
+    return pixels
+
+
+def _pack(stream: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Put codes of `bits` bits side by side, the first lowest; eight of them fill `bits` bytes."""
+    words = np.zeros(len(stream) // 8, "<u8")
+    for i in range(8):
+        words |= stream[i::8].astype(np.uint64) << np.uint64(i * bits)
+    packed: NDArray[np.uint8] = words.view(np.uint8).reshape(-1, 8)[:, :bits].reshape(-1)
+    return packed
+
+
+def _chunk(name: bytes, data: bytes | memoryview) -> tuple[bytes, bytes | memoryview, bytes]:
+    total = isal_zlib.crc32(data, isal_zlib.crc32(name))
+    return struct.pack(">L", len(data)) + name, data, struct.pack(">L", total)

@@ -1,0 +1,43 @@
+"""Files that nobody reads: samples are made in memory, so what is left is the loader and the loop (DLIO's `synthetic`).
+
+Each file holds its running index as text, as DLIO's do, and is looked for at the start of a run like any other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.buffers import AlignedBuffer
+from datagen.errors import UserError
+from datagen.formats.base import FileJob, OpenFile, Sample, Source
+from datagen.spec import DatasetSpec
+from datagen.storage.base import Writer
+
+
+class Format:
+    """Writes a file's number, reads nothing."""
+
+    def unfit(self, spec: DatasetSpec) -> list[str]:
+        if spec.compression != "none":
+            return [f"dataset.compression is {spec.compression}: format synthetic knows none"]
+        return []
+
+    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> None:
+        """Return None: a file's size depends on its number (`unread_bytes`), not on its shape."""
+
+    def unread_bytes(self, files: int) -> NDArray[np.int64]:
+        return np.array([len(str(number)) for number in range(files)], np.int64)
+
+    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        writer.write(str(job.running_index).encode())
+
+    def open(self, source: Source, samples: int) -> OpenFile:
+        raise _nothing_to_read(source.path)
+
+    def load(self, path: str, index: int, samples: int) -> Sample:
+        raise _nothing_to_read(path)
+
+
+def _nothing_to_read(path: str) -> UserError:
+    return UserError(f"{path} is a file of format synthetic, which holds no samples: choose another dataset.format")

@@ -1,0 +1,264 @@
+"""Reading row groups: a batch brings every row group that holds some of its rows, each once, whole.
+
+That is how training reads columnar files: a group's columns are read at once and cut into batches. Batches whose rows
+lie far apart would read far more than they use, and are refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.engines import ThreadBooks, unreadable
+from datagen.errors import SpaceError
+from datagen.formats.base import Format, Source, damaged
+from datagen.layout import Layout
+from datagen.records import Place, SmallReads, runs
+from datagen.spec import DatasetSpec, Decode
+from datagen.storage.base import Reader, Storage
+
+
+class GroupsFile(Protocol):
+    """One open file of row groups."""
+
+    def groups_of(self, index: int, count: int) -> range:
+        """Return the row groups that hold `count` rows from `index` on; raises DatasetError where there are none."""
+        ...
+
+    def spans(self, group: int) -> list[tuple[int, int]]:
+        """Return offset and bytes in the file of the stretches that hold the columns asked for."""
+        ...
+
+    def values(self, group: int) -> list[tuple[int, int, int]]:
+        """Return (offset in the file, bytes, payload offset) of the values asked for; none for files of others."""
+        ...
+
+    def largest_bytes(self) -> int:
+        """Return the most memory that reading one of its row groups takes, alignment included."""
+        ...
+
+
+@runtime_checkable
+class GroupFormat(Format, Protocol):
+    """A format whose rows come in groups that are read whole, in part of their columns."""
+
+    def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> int:
+        """Return the most memory that reading a row group takes in files of these shapes, alignment included."""
+        ...
+
+    def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
+        """Make a file ready for reading row groups; raises DatasetError when it is not of this format."""
+        ...
+
+    def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
+        """Read and decode the columns asked for; return their buffers."""
+        ...
+
+    def load_group(self, path: str, index: int, spec: DatasetSpec) -> list[memoryview]:
+        """Do the same by the library call that a user's script would make."""
+        ...
+
+
+def most_groups(batch_size: int, rows: int, group_rows: int) -> int:
+    """Return how many row groups a batch of neighbouring rows may touch, in files of so many rows.
+
+    Each file that it begins, ends or crosses brings one group more than its rows fill.
+    """
+    return min(batch_size, batch_size // min(group_rows, rows) + batch_size // rows + 3)
+
+
+class OpenGroups(NamedTuple):
+    """The open file."""
+
+    file: int
+    path: str
+    reader: Reader
+    source: SmallReads
+    groups: GroupsFile
+
+
+class Values(NamedTuple):
+    """Some of a file's payload as it was read."""
+
+    file: int
+    data: memoryview
+    payload_offset: int
+
+
+class GroupReader:
+    """Reads row groups of one split. One thread at a time may use it; the file read last stays open."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        file_format: GroupFormat,
+        layout: Layout,
+        spec: DatasetSpec,
+        engine: Literal["fast", "library"] = "fast",
+        decode: Decode = "none",
+        verify: bool = False,
+    ) -> None:
+        self.app_bytes = 0
+        self.read_calls = 0
+        self.read_ns = 0
+        self.values: list[Values] = []
+        """The payload that the last batch read of files of ours, where it is to be verified."""
+        self._storage = storage
+        self._format = file_format
+        self._layout = layout
+        self._spec = spec
+        self._library = engine == "library"
+        self._decodes = self._library or decode == "full"
+        self._verify = verify
+        self._open: OpenGroups | None = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def read(self, samples: Sequence[int], out: memoryview) -> list[Place]:
+        """Read the row groups of these rows into `out`; return (start, bytes) of each stretch, in their order.
+
+        Raises:
+            DatasetError: a file is gone, unreadable, truncated or damaged.
+            SpaceError: the rows lie in more row groups than neighbouring rows would.
+        """
+        self.values = []
+        places: list[Place] = []
+        at = 0
+        for opened, group in self._groups(samples):
+            read = self._decoded if self._decodes else self._as_it_lies
+            at = read(opened, group, out, at, places)
+        return places
+
+    def finish(self) -> None:
+        """End a batch: the file stays open for the next."""
+
+    def close(self) -> None:
+        """Close what is open."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.reader.close()
+
+    def _groups(self, samples: Sequence[int]) -> Iterator[tuple[OpenGroups, int]]:
+        """Yield each row group once."""
+        seen = set()
+        for first, count in runs(samples, self._layout.num_samples_per_file):
+            file, index = self._layout.locate(first)
+            opened = self._file(file)
+            for group in opened.groups.groups_of(index, count):
+                if (file, group) not in seen:
+                    seen.add((file, group))
+                    yield opened, group
+
+    def _file(self, file: int) -> OpenGroups:
+        if self._open is not None and self._open.file == file:
+            return self._open
+        self.close()
+        path = self._layout.path(file)
+        try:
+            reader = self._storage.open(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        source = SmallReads(path, reader, self._storage.alignment)
+        try:
+            groups = self._format.open_groups(source, self._spec)
+        except BaseException:
+            reader.close()
+            raise
+        self._open = OpenGroups(file, path, reader, source, groups)
+        return self._open
+
+    def _as_it_lies(self, opened: OpenGroups, group: int, out: memoryview, at: int, places: list[Place]) -> int:
+        alignment = self._storage.alignment
+        for offset, size in opened.groups.spans(group):
+            before = offset % alignment
+            start = at + before
+            stop = -(-(start + size) // alignment) * alignment
+            _check_room(stop, out)
+            self._fill(opened, out[at:stop], offset - before, before + size)
+            for begin, length, payload_offset in opened.groups.values(group) if self._verify else ():
+                if offset <= begin < offset + size:
+                    data = out[start + begin - offset : start + begin - offset + length]
+                    self.values.append(Values(opened.file, data, payload_offset))
+            places.append((start, size))
+            at = stop
+        return at
+
+    def _fill(self, opened: OpenGroups, target: memoryview, offset: int, wanted: int) -> None:
+        calls, begun = opened.reader.read_calls, time.monotonic_ns()
+        try:
+            got = opened.reader.read_into(target, offset)
+        except OSError as error:
+            raise unreadable(opened.path, error) from error
+        self.read_ns += time.monotonic_ns() - begun
+        self.read_calls += opened.reader.read_calls - calls
+        self.app_bytes += got
+        if got < wanted:
+            raise damaged(opened.path, f"the file ended, {wanted - got} bytes early,", offset + got)
+
+    def _decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, places: list[Place]) -> int:
+        pages = iter(opened.groups.values(group) if self._verify else ())
+        for column in self._by_library(opened, group) if self._library else self._by_decoding(opened, group):
+            stop = at + len(column)
+            _check_room(stop, out)
+            out[at:stop] = column
+            places.append((at, len(column)))
+            while at < stop:
+                _, length, payload_offset = next(pages, (0, stop - at, -1))
+                if payload_offset >= 0:
+                    self.values.append(Values(opened.file, out[at : at + length], payload_offset))
+                at += length
+        return at
+
+    def _by_decoding(self, opened: OpenGroups, group: int) -> list[memoryview]:
+        """Decode what is read through the storage; only the reads count as reading."""
+        reader, source = opened.reader, opened.source
+        before = reader.app_bytes, reader.read_calls, source.read_ns
+        columns = self._format.decode_group(source, group, self._spec)
+        self.app_bytes += reader.app_bytes - before[0]
+        self.read_calls += reader.read_calls - before[1]
+        self.read_ns += source.read_ns - before[2]
+        return columns
+
+    def _by_library(self, opened: OpenGroups, group: int) -> list[memoryview]:
+        """As with other formats, the time that the library had the processor counts as decoding."""
+        wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        with ThreadBooks() as books:
+            try:
+                columns = self._format.load_group(opened.path, group, self._spec)
+            except OSError as error:
+                raise unreadable(opened.path, error) from error
+            app_bytes, read_calls = books.since_start()
+        self.app_bytes += app_bytes
+        self.read_calls += read_calls
+        self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
+        return columns
+
+
+def _check_room(wanted: int, out: memoryview) -> None:
+    if wanted > len(out):
+        raise SpaceError(
+            f"the rows of a batch lie in row groups of more than {len(out)} bytes, which neighbouring rows would fit: "
+            "set reader.sample_shuffle=off, or make the dataset with a dataset.parquet.row_group_size of fewer rows"
+        )
+
+
+def largest_group_bytes(file_format: GroupFormat, layout: Layout, spec: DatasetSpec, storage: Storage) -> int:
+    """Return the most memory that a row group takes, looked up in the footer of each file in use."""
+    largest = 0
+    for file in range(layout.num_files):
+        path = layout.path(file)
+        try:
+            reader = storage.open(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        try:
+            groups = file_format.open_groups(SmallReads(path, reader, storage.alignment), spec)
+            largest = max(largest, groups.largest_bytes())
+        finally:
+            reader.close()
+    return largest

@@ -1,0 +1,164 @@
+"""Names, sizes and places of a dataset's files by arithmetic: nothing here grows with the number of samples.
+
+The names and the law of sizes are DLIO's, so either tool trains on the other's datasets.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.spec import PICTURES, DatasetSpec, Split
+
+SIZE_SEED = 10
+"""DLIO seeds the draw of record shapes with this number, whatever the dataset."""
+DRAW_CHUNK_FILES = 1 << 16
+"""Files whose shapes are drawn at a time while skipping to the first one wanted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the samples of one split lie. Sample s is number s % samples of file s // samples, files in name order."""
+
+    folder: str
+    """The split's folder, `DATA_FOLDER/train` or `DATA_FOLDER/valid`."""
+    split: Split
+    num_files: int
+    """Files in use: the first so many in name order."""
+    num_samples_per_file: int
+    extension: str
+    file_prefix: str = "img"
+    named_files: int = 0
+    """The number of files that the names state (`_of_N`), which may be larger than `num_files`."""
+    num_subfolders: int = 0
+    first_running_index: int = 0
+    """Index of file 0 among all files of the dataset, training files first: it keys sizes and content."""
+    names: tuple[str, ...] | None = None
+    """Paths below `folder` of files with names of their own, in order; None when the names follow the rule."""
+
+    @property
+    def num_samples(self) -> int:
+        return self.num_files * self.num_samples_per_file
+
+    def name(self, file: int) -> str:
+        """Return a file's path below `folder`."""
+        if self.names is not None:
+            return self.names[file]
+        base = f"{self.file_prefix}_{str(file).rjust(len(str(self.named_files)), '0')}{self.ruled_ending}"
+        below = self.subfolder(file)
+        return f"{below}/{base}" if below else base
+
+    @property
+    def ruled_ending(self) -> str:
+        """What names by the rule end in after the file's number."""
+        return f"_of_{self.named_files}.{self.extension}"
+
+    def subfolder(self, file: int) -> str:
+        """Return the sub-folder of a file whose name follows the rule; empty without sub-folders."""
+        return subfolder_name(file, self.num_subfolders) if self.num_subfolders > 1 else ""
+
+    def path(self, file: int) -> str:
+        """Return the path of a file, 0 to num_files - 1."""
+        return self.folder + "/" + self.name(file)
+
+    def locate(self, sample: int) -> tuple[int, int]:
+        """Return the file that holds a sample and the sample's index in it.
+
+        Raises:
+            IndexError: there is no such sample.
+        """
+        if not 0 <= sample < self.num_files * self.num_samples_per_file:
+            raise IndexError(f"sample {sample} of {self.num_samples} in {self.folder}")
+        return divmod(sample, self.num_samples_per_file)
+
+    def running_index(self, file: int) -> int:
+        """Return the file's index among all files of the dataset."""
+        return self.first_running_index + file
+
+    def folders(self) -> list[str]:
+        """Return every folder that holds files."""
+        if self.num_subfolders > 1:
+            return [f"{self.folder}/{subfolder_name(i, self.num_subfolders)}" for i in range(self.num_subfolders)]
+        return [self.folder]
+
+
+def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
+    """Return the layouts of the training and validation files that `spec` asks for."""
+    extension = extension_of(spec)
+    train = Layout(
+        folder=os.path.join(spec.data_folder, "train"),
+        split="train",
+        num_files=spec.num_files_train,
+        num_samples_per_file=spec.num_samples_per_file,
+        extension=extension,
+        file_prefix=spec.file_prefix,
+        named_files=spec.num_files_train,
+        num_subfolders=spec.num_subfolders_train,
+    )
+    valid = Layout(
+        folder=os.path.join(spec.data_folder, "valid"),
+        split="valid",
+        num_files=spec.num_files_eval,
+        num_samples_per_file=spec.num_samples_per_file,
+        extension=extension,
+        file_prefix=spec.file_prefix,
+        named_files=spec.num_files_eval,
+        num_subfolders=spec.num_subfolders_eval,
+        first_running_index=spec.num_files_train,
+    )
+    return train, valid
+
+
+def extension_of(spec: DatasetSpec) -> str:
+    """Return the file name extension: the format's name, of a dotted one the last part."""
+    return spec.format.rpartition(".")[2]
+
+
+def subfolder_name(index: int, count: int) -> str:
+    """Return a sub-folder's name: its index, zero-padded to the width of their count."""
+    index %= count
+    return str(index).rjust(len(str(count)), "0")
+
+
+def record_shape(spec: DatasetSpec, running_index: int) -> tuple[int, ...]:
+    """Return the shape of each record in one file; of many files, `record_shapes` is the cheap way."""
+    return tuple(record_shapes(spec, running_index, running_index + 1)[0].tolist())
+
+
+def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]:
+    """Return the record shapes of files `start` to `stop` - 1 as an array (files, axes).
+
+    All have `record_dims` where these are given. Else the law is DLIO's, for two axes: seed 10, two normals a file
+    with mean int(sqrt(L)) and deviation S / (2 sqrt(L)), where L is `record_length_bytes` and S its deviation; each
+    cut to a whole number, at least 1. S = 0 draws nothing. A file's shape does not depend on how many there are.
+    """
+    if spec.record_dims:
+        return np.tile(np.array(spec.record_dims, np.int64), (stop - start, 1))
+    root = math.sqrt(spec.record_length_bytes)
+    mean = int(root)
+    if spec.record_length_bytes_stdev <= 0:
+        return np.full((stop - start, 2), mean, np.int64)
+    random = np.random.RandomState(SIZE_SEED)
+    for skipped in range(0, start, DRAW_CHUNK_FILES):
+        random.standard_normal(2 * min(DRAW_CHUNK_FILES, start - skipped))
+    deviation = spec.record_length_bytes_stdev / 2.0 / root
+    drawn = random.normal(mean, deviation, (stop - start, 2))
+    return cast("NDArray[np.int64]", np.maximum(drawn.astype(np.int64), 1))
+
+
+def nominal_sample_bytes(spec: DatasetSpec) -> int:
+    """Return the bytes of a sample of mean shape, before compression; of a picture those of its file.
+
+    Where it has columns, they are those that are read.
+    """
+    if spec.format in PICTURES:
+        return int(spec.record_length_bytes)
+    if spec.format == "parquet" and spec.parquet.columns:
+        return sum(np.dtype(column.dtype).itemsize * column.size for column in spec.parquet.columns if column.read)
+    shape = spec.record_dims or (int(math.sqrt(spec.record_length_bytes)),) * 2
+    return math.prod(shape) * spec.element_bytes

@@ -1,0 +1,283 @@
+"""Reading records: many small reads a batch, from files that stay open between batches.
+
+Neighbouring records of a batch that lie side by side in a file are read by one call. Locating and checking is the
+format's (`RecordFormat`); this module knows open files, memory and the account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.engines import unreadable
+from datagen.errors import SpaceError
+from datagen.formats.base import MovedError, RecordFile, RecordFormat, Source, damaged
+from datagen.layout import Layout
+from datagen.storage import posix
+from datagen.storage.base import Reader, Storage
+
+MOST_OPEN_FILES = 512
+"""Files that a reader keeps open; enough for each file of DLIO's bert."""
+LONG_BATCH = 256
+"""Batches of more samples are cut by numpy, whose calls cost as much as a loop over so many."""
+SHARE_OF_LIMIT = 8
+"""A reader takes one part in so many of the process's file descriptors, which it shares with others of its kind."""
+
+
+Run = tuple[int, int]
+"""First sample, and how many that follow each other in a file."""
+Place = tuple[int, int]
+"""Start and bytes of a sample in memory."""
+OpenRecords = tuple[str, Reader, RecordFile]
+"""Path of an open file, and what reads it. Plain tuples: small records are read at a few microseconds each."""
+Asked = tuple[OpenRecords, int, int, int, int]
+"""An open file, index of a record, how many, their offset and bytes."""
+
+
+class RecordReader:
+    """Reads samples of one split. One thread at a time may use it."""
+
+    def __init__(self, storage: Storage, file_format: RecordFormat, layout: Layout, verify: bool) -> None:
+        self.app_bytes = 0
+        self.read_calls = 0
+        self.read_ns = 0
+        self._samples = layout.num_samples
+        self._samples_per_file = layout.num_samples_per_file
+        self._alignment = storage.alignment
+        self._verify = verify
+        self._files = OpenFiles(storage, file_format, layout, open_files_wanted())
+
+    def read(self, samples: Sequence[int], out: memoryview) -> list[Place]:
+        """Read samples into `out`, as densely as the storage's alignment lets them lie; return (start, bytes) of each.
+
+        Raises:
+            DatasetError: a file is gone, unreadable, truncated or damaged.
+            SpaceError: `out` is too small, or too many files are open.
+            IndexError: there is no such sample.
+        """
+        if samples and not 0 <= min(samples) <= max(samples) < self._samples:
+            raise IndexError(f"samples {min(samples)} to {max(samples)} of {self._samples}")
+        found = runs(samples, self._samples_per_file)
+        most = self._files.most
+        places: list[Place] = []
+        at = 0
+        for start in range(0, len(found), most):  # so that no file is closed before its turn
+            at = self._read_runs(found[start : start + most], out, at, places)
+        return places
+
+    def finish(self) -> None:
+        """End a batch: files stay open for the next."""
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._files.close()
+
+    def _read_runs(self, found: list[Run], out: memoryview, at: int, places: list[Place]) -> int:
+        """Read runs one behind the other from `at` on, add the samples' places, return where the last run ends."""
+        while True:
+            asked = self._asked(found)
+            starts, end = self._fill(asked, out, at)
+            try:
+                places += self._places(asked, starts, out)
+                return end
+            except MovedError:  # once for each file at most
+                continue
+
+    def _asked(self, found: list[Run]) -> list[Asked]:
+        get, per_file = self._files.get, self._samples_per_file
+        asked = []
+        for first, count in found:
+            file, index = divmod(first, per_file)
+            opened = get(file)
+            records = opened[2]
+            if count > 1 and records.scattered:
+                asked += [(opened, one, 1, *records.span(one, 1)) for one in range(index, index + count)]
+            else:
+                offset, size = records.span(index, count)
+                asked.append((opened, index, count, offset, size))
+        return asked
+
+    def _fill(self, asked: list[Asked], out: memoryview, at: int) -> tuple[list[int], int]:
+        """Read all that is asked; return where each begins and the end of the last."""
+        alignment, room = self._alignment, len(out)
+        starts = []
+        app_bytes = read_calls = 0
+        begun = time.monotonic_ns()
+        for (path, reader, _), _, _, offset, size in asked:
+            before = offset % alignment
+            start = at + before
+            stop = -(-(start + size) // alignment) * alignment
+            if stop > room:
+                raise SpaceError(f"{path}: its records are larger than the {room} bytes set aside for a batch")
+            calls = reader.read_calls
+            try:
+                got = reader.read_into(out[at:stop], offset - before)
+            except OSError as error:
+                raise unreadable(path, error) from error
+            if got < before + size:
+                raise damaged(path, f"the file ended, {before + size - got} bytes early,", offset - before + got)
+            read_calls += reader.read_calls - calls
+            app_bytes += got
+            starts.append(start)
+            at = stop
+        self.read_ns += time.monotonic_ns() - begun
+        self.app_bytes += app_bytes
+        self.read_calls += read_calls
+        return starts, at
+
+    def _places(self, asked: list[Asked], starts: list[int], out: memoryview) -> list[Place]:
+        verify = self._verify
+        places = []
+        for ((_, _, records), index, count, _, size), start in zip(asked, starts, strict=True):
+            for place, sample_bytes in records.samples(index, count, out[start : start + size], verify):
+                places.append((start + place, sample_bytes))
+        return places
+
+
+def runs(samples: Sequence[int], samples_per_file: int) -> list[Run]:
+    """Cut a batch into runs (first sample, count) of ascending neighbours within a file, in the order given."""
+    if len(samples) > LONG_BATCH:
+        return _long_runs(np.asarray(samples, np.int64), samples_per_file)
+    found = []
+    first = following = -1
+    for sample in samples:
+        if sample == following and sample % samples_per_file:
+            following += 1
+            continue
+        if first >= 0:
+            found.append((first, following - first))
+        first, following = sample, sample + 1
+    if first >= 0:
+        found.append((first, following - first))
+    return found
+
+
+def _long_runs(samples: NDArray[np.int64], samples_per_file: int) -> list[Run]:
+    begins = np.flatnonzero((samples[1:] != samples[:-1] + 1) | (samples[1:] % samples_per_file == 0)) + 1
+    begins = np.concatenate([[0], begins])
+    counts = np.diff(begins, append=len(samples))
+    return list(zip(samples[begins].tolist(), counts.tolist(), strict=True))
+
+
+class OpenFiles:
+    """The files read last, still open."""
+
+    def __init__(self, storage: Storage, file_format: RecordFormat, layout: Layout, most: int) -> None:
+        self._storage = storage
+        self._format = file_format
+        self._layout = layout
+        self.most = most
+        self._open: OrderedDict[int, OpenRecords] = OrderedDict()
+        self._closing = weakref.finalize(self, _close_all, self._open)
+
+    def get(self, file: int) -> OpenRecords:
+        """Return a file, opened if need be; the one used longest ago may be closed for it."""
+        opened = self._open.get(file)
+        if opened is None:
+            while len(self._open) >= self.most:
+                self._open.popitem(last=False)[1][1].close()
+            opened = self._open[file] = self._opened(file)
+        else:
+            self._open.move_to_end(file)
+        return opened
+
+    def close(self) -> None:
+        """Close all."""
+        _close_all(self._open)
+
+    def _opened(self, file: int) -> OpenRecords:
+        path = self._layout.path(file)
+        try:
+            reader = self._storage.open(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        try:
+            source = SmallReads(path, reader, self._storage.alignment)
+            side = partial(_open_side, self._storage, self._format, self._layout, file)
+            records = self._format.open_records(source, self._layout.num_samples_per_file, side)
+        except BaseException:
+            reader.close()
+            raise
+        return path, reader, records
+
+
+def _open_side(storage: Storage, file_format: RecordFormat, layout: Layout, file: int, number: int) -> Source | None:
+    """Open a side file for as long as its source lives."""
+    path = file_format.sides[number].path(layout, file)
+    try:
+        reader = storage.open(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    source = SmallReads(path, reader, storage.alignment)
+    weakref.finalize(source, reader.close)
+    return source
+
+
+def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:
+    while opened:
+        with contextlib.suppress(OSError):
+            opened.popitem()[1][1].close()
+
+
+def open_files_wanted() -> int:
+    """Return how many files a reader may keep open under this process's limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(MOST_OPEN_FILES, soft // SHARE_OF_LIMIT))
+
+
+class SmallReads:
+    """A `Source` for what a format must know of a file beside its records: each read gets memory of its own."""
+
+    def __init__(self, path: str, reader: Reader, alignment: int) -> None:
+        self.path = path
+        self.size_bytes = reader.size_bytes
+        self.read_ns = 0
+        self._reader = reader
+        self._alignment = alignment
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        before = offset % self._alignment
+        wanted = before + size_bytes
+        target = _aligned(-(-wanted // self._alignment) * self._alignment, self._alignment)
+        begun = time.monotonic_ns()
+        try:
+            got = self._reader.read_into(target, offset - before)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        self.read_ns += time.monotonic_ns() - begun
+        if got < wanted:
+            raise damaged(self.path, f"the file ended, {wanted - got} bytes early,", offset - before + got)
+        return target[before:wanted]
+
+    def room(self, size_bytes: int) -> memoryview:
+        return memoryview(bytearray(size_bytes))
+
+
+def _aligned(size_bytes: int, alignment: int) -> memoryview:
+    """Return memory that begins at a multiple of `alignment`."""
+    memory = np.empty(size_bytes + alignment - 1, np.uint8)
+    start = -memory.__array_interface__["data"][0] % alignment
+    return memory[start : start + size_bytes].data
+
+
+def largest_record_bytes(file_format: RecordFormat, layout: Layout) -> int:
+    """Return the bytes of the largest record in use, looked up in each file or its index: it takes a while.
+
+    Raises:
+        DatasetError: a file can't be read, or is damaged.
+    """
+    files = OpenFiles(posix.Storage(), file_format, layout, 1)
+    try:
+        return max(files.get(file)[2].largest_bytes() for file in range(layout.num_files))
+    finally:
+        files.close()

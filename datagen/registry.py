@@ -1,0 +1,83 @@
+"""The folder is the registry: a module in a package is found by its name, anyone else's by its dotted name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+from datagen.errors import UserError
+
+
+def names(package: str) -> list[str]:
+    """Return the names a user may write: the modules of `package`, in order, without `base` and `_private` ones."""
+    folder = importlib.import_module(package).__path__
+    found = [module.name for module in pkgutil.iter_modules(folder)]
+    return sorted(name for name in found if name != "base" and not name.startswith("_"))
+
+
+def find(package: str, name: str, attribute: str) -> Any:
+    """Return `attribute` of the module called `name`.
+
+    A plain name is a module of `package`; a dotted name is the user's own `module`, or `module.Class` (which then
+    stands in for `attribute`).
+
+    Raises:
+        UserError: nothing has that name, it lacks `attribute`, or a library that it imports is not installed.
+    """
+    if "." in name:
+        return _find_own(package, name, attribute)
+    known = names(package)
+    if name not in known:
+        raise UserError(_unknown(package, name, known))
+    return _attribute(_import(f"{package}.{name}"), attribute)
+
+
+def _find_own(package: str, name: str, attribute: str) -> Any:
+    parent, _, last = name.rpartition(".")
+    if _exists(name):
+        return _attribute(_import(name), attribute)
+    if parent and _exists(parent):
+        return _attribute(_import(parent), last)
+    raise UserError(
+        f"{name!r} is no module that Python can import, nor a class in one: put its folder on PYTHONPATH, "
+        f"or name one of {package}: {', '.join(names(package))}"
+    )
+
+
+def _exists(module: str) -> bool:
+    """Say whether a module can be found; its parents are imported, so their own failures are told as such."""
+    parent = module.rpartition(".")[0]
+    if parent and not _exists(parent):
+        return False
+    if parent and not hasattr(_import(parent), "__path__"):
+        return False
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # a module without __spec__, such as __main__
+        return False
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{module} needs the Python package {error.name!r}, which is not installed: install it with pip"
+        ) from error
+
+
+def _attribute(module: ModuleType, attribute: str) -> Any:
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise UserError(f"module {module.__name__} ({module.__file__}) has no {attribute!r}: define it there") from None
+
+
+def _unknown(package: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{package} has no {name!r}: {hint}It knows {', '.join(known)}, or the dotted name of your own module"

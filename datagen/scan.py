@@ -1,0 +1,191 @@
+"""What lies in a split's folder: files by their names, and whether their sizes are what the law of sizes says."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.errors import DatasetError
+from datagen.layout import Layout
+
+SHOWN_NAMES = 3
+"""Names that a message shows of many."""
+SIZE_CHECKS = 4096
+"""Files of a dataset whose size is looked up, drawn by a seed; all the others are known by arithmetic."""
+SIZE_CHECK_SEED = 1
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The files below one split's folder, at most one folder down."""
+
+    names: list[str]
+    """Paths below the folder of those with the wanted extension, in order of their base names."""
+    other_extensions: Counter[str]
+    num_subfolders: int
+
+
+def scan(folder: str, extension: str) -> Scan:
+    """List a split's folder; one that does not exist is empty. Hidden names are passed over. Raises OSError."""
+    names: list[str] = []
+    others: Counter[str] = Counter()
+    subfolders = 0
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    subfolders += 1
+                    found = [f"{entry.name}/{name}" for name in os.listdir(entry.path) if not name.startswith(".")]
+                else:
+                    found = [entry.name]
+                _sort_out(found, "." + extension, names, others)
+    except FileNotFoundError:
+        return Scan([], Counter(), 0)
+    names.sort(key=lambda name: name.rpartition("/")[2])
+    return Scan(names, others, subfolders)
+
+
+def _sort_out(found: list[str], suffix: str, names: list[str], others: Counter[str]) -> None:
+    for name in found:
+        if name.endswith(suffix):
+            names.append(name)
+        else:
+            others[os.path.splitext(name)[1] or name] += 1
+
+
+def count_ruled(layout: Layout) -> int | None:
+    """Return how many files of the layout's own names are there, or None when one of those in use is missing.
+
+    Names are taken apart where they are listed and a byte is kept for each file, so that a million files cost a second
+    and a megabyte; `scan` and `recognise` are for folders that are not as they should be. Raises OSError.
+    """
+    if layout.named_files < layout.num_files:
+        return None
+    seen = bytearray(layout.named_files)
+    for folder in layout.folders():
+        below = folder[len(layout.folder) + 1 :]
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    file = _ruled_index(entry.name, layout)
+                    if file is not None and layout.subfolder(file) == below:
+                        seen[file] = 1
+        except FileNotFoundError:
+            return None
+    return sum(seen) if all(memoryview(seen)[: layout.num_files]) else None
+
+
+def _ruled_index(name: str, layout: Layout) -> int | None:
+    """Return the number of the file that has this name by the layout's rule."""
+    before, after = len(layout.file_prefix) + 1, len(layout.ruled_ending)
+    digits = name[before:-after]
+    if not (digits.isdecimal() and name.endswith(layout.ruled_ending) and name.startswith(layout.file_prefix + "_")):
+        return None
+    file = int(digits)
+    return file if file < layout.named_files and len(digits) == len(str(layout.named_files)) else None
+
+
+def recognise(scanned: Scan, asked: Layout, advice: str) -> tuple[Layout, list[str]]:
+    """Return the layout of the files found, holding as many as asked for, and notes.
+
+    Names of DLIO's rule give a layout by arithmetic, `_of_N` with an N of its own included; other names a sorted list.
+
+    Raises:
+        DatasetError: fewer files than asked for, or some of them missing.
+    """
+    wanted = asked.num_files
+    if len(scanned.names) < wanted and not _states_more(scanned, asked):
+        raise DatasetError(_incomplete(asked, scanned, advice))
+    ruled = _ruled(scanned, asked)
+    if ruled is None:
+        return _listed(scanned, asked, "their names do not follow one rule, so they are taken in the order of names")
+    there = set(scanned.names)
+    missing = [name for name in map(ruled.name, range(wanted)) if name not in there]
+    if not missing:
+        return ruled, surplus(ruled, len(scanned.names))
+    base_names = {name.rpartition("/")[2] for name in there}
+    lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
+    if lost:
+        raise DatasetError(_incomplete(asked, scanned, advice, lost))
+    return _listed(scanned, asked, "their sub-folders do not follow the rule, so they are taken in the order of names")
+
+
+def _states_more(scanned: Scan, asked: Layout) -> bool:
+    """Say whether some of the files asked for are missing from a set that had enough of them."""
+    ruled = _ruled(scanned, asked)
+    return ruled is not None and ruled.named_files >= asked.num_files
+
+
+def _ruled(scanned: Scan, asked: Layout) -> Layout | None:
+    """Return the layout that most likely made these names: the one asked for, or the only one there is."""
+    rule = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(asked.extension)}")
+    matches = map(rule.fullmatch, scanned.names)
+    sets = {(match[1], int(match[2])) for match in matches if match}
+    mine = (asked.file_prefix, asked.named_files)
+    if mine not in sets:
+        if len(sets) != 1:
+            return None
+        mine = sets.pop()
+    prefix, named_files = mine
+    if named_files < asked.num_files:
+        return None
+    return replace(asked, file_prefix=prefix, named_files=named_files, num_subfolders=scanned.num_subfolders)
+
+
+def _listed(scanned: Scan, asked: Layout, why: str) -> tuple[Layout, list[str]]:
+    layout = replace(asked, names=tuple(scanned.names[: asked.num_files]))
+    return layout, [f"{asked.folder}: {len(scanned.names)} files; {why}"]
+
+
+def surplus(layout: Layout, there: int) -> list[str]:
+    """Return a note when more files are there than are used."""
+    if there <= layout.num_files:
+        return []
+    return [f"{layout.folder} holds {there} files; the first {layout.num_files} by name are used"]
+
+
+def _incomplete(asked: Layout, scanned: Scan, advice: str, missing: list[str] | None = None) -> str:
+    if missing is None:
+        there = set(scanned.names)
+        missing = [name for name in map(asked.name, range(asked.num_files)) if name not in there]
+    shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
+    return (
+        f"{asked.folder} holds {len(scanned.names)} {asked.extension} files, {asked.num_files} are asked for: "
+        f"{len(missing)} missing ({shown}). {advice}"
+    )
+
+
+def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64]) -> tuple[int, list[str]]:
+    """Look up the sizes of at most 4096 files; return how many were looked up, and a message for each wrong one.
+
+    `path` gives the path of a file of which `sizes` says how many bytes it should have.
+
+    Raises OSError.
+    """
+    count = min(len(sizes), SIZE_CHECKS)
+    random = np.random.default_rng(SIZE_CHECK_SEED)
+    files = random.choice(len(sizes), count, replace=False) if count else np.empty(0, np.int64)
+    wrong = []
+    for file in sorted(files.tolist()):
+        try:
+            seen = os.stat(path(file)).st_size
+        except FileNotFoundError:
+            wrong.append(f"{path(file)} is missing")
+            continue
+        if seen != sizes[file]:
+            wrong.append(f"{path(file)} has {seen} bytes, wanted {sizes[file]}")
+    return count, wrong
+
+
+def sizes_on_disk(layout: Layout) -> NDArray[np.int64]:
+    """Look up the size of every file in use. Raises OSError."""
+    sizes = (os.stat(layout.path(file)).st_size for file in range(layout.num_files))
+    return np.fromiter(sizes, np.int64, layout.num_files)

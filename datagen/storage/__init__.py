@@ -1,0 +1,1 @@
+"""Where files are: one module a backend, each with one class `Storage`; `datagen.storage.base` says what it does."""

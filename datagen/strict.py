@@ -1,0 +1,215 @@
+"""Strict building of frozen dataclass trees from plain mappings (parsed YAML or JSON): every problem in one message."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from datagen.errors import UserError
+
+T = TypeVar("T")
+_FAILED: Any = object()
+
+
+def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
+    """Build a dataclass from a mapping whose keys are its field names; `where` is the section's name for messages.
+
+    Understands nested dataclasses, Literal, tuple[X, ...], dict[str, X], unions, bool, int (also a whole float), float
+    (also an int) and str. A dataclass with a classmethod `from_value(value, where)` is built by that instead.
+
+    Raises:
+        UserError: listing every unknown key (with the nearest), missing key and value of a wrong type.
+    """
+    builder = _Builder(cls, where)
+    result = builder.dataclass(cls, mapping, where)
+    if builder.problems:
+        raise UserError(together(builder.problems))
+    return typing.cast(T, result)
+
+
+def together(problems: list[str]) -> str:
+    """Make one message of one or several problems."""
+    if len(problems) == 1:
+        return problems[0]
+    return f"{len(problems)} problems:" + "".join(f"\n  - {problem}" for problem in problems)
+
+
+class _Builder:
+    """One build: collects problems, knows the root so that a key in the wrong section can be told its own."""
+
+    def __init__(self, root: type[object], where: str) -> None:
+        self.problems: list[str] = []
+        self._root = root
+        self._where = where
+
+    def dataclass(self, cls: type[Any], value: object, where: str) -> Any:
+        if value is None:  # a section that YAML shows empty
+            value = {}
+        if not isinstance(value, Mapping):
+            return self._wrong(where, value, "a mapping of " + ", ".join(_keys(cls)))
+        hints = typing.get_type_hints(cls)
+        keys = _keys(cls)
+        for key in value:
+            if key not in keys:
+                self.problems.append(self._unknown(cls, str(key), where))
+        made = {key: self.value(hints[key], value[key], _join(where, key)) for key in keys if key in value}
+        for field in dataclasses.fields(cls):
+            if field.init and field.name not in value and _is_required(field):
+                wanted = _describe(hints[field.name])
+                self.problems.append(f"{_join(where, field.name)} is missing: wanted {wanted}")
+                made[field.name] = _FAILED
+        return _FAILED if any(part is _FAILED for part in made.values()) else cls(**made)
+
+    def value(self, hint: Any, value: object, where: str) -> Any:
+        if hint is object or hint is Any:
+            return value
+        if isinstance(hint, type) and hasattr(hint, "from_value"):
+            return self._from_value(hint.from_value, value, where)
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            return self.dataclass(hint, value, where)
+        origin = get_origin(hint)
+        if origin is Literal:
+            return self._literal(get_args(hint), value, where)
+        if origin in (Union, types.UnionType):
+            return self._union(hint, value, where)
+        if origin is tuple:
+            return self._tuple(hint, value, where)
+        if origin is dict:
+            return self._dict(hint, value, where)
+        made = _scalar(hint, value)
+        return self._wrong(where, value, _describe(hint)) if made is _FAILED else made
+
+    def _from_value(self, make: Callable[[object, str], Any], value: object, where: str) -> Any:
+        try:
+            return make(value, where)
+        except UserError as error:
+            self.problems.append(str(error))
+            return _FAILED
+
+    def _literal(self, allowed: tuple[object, ...], value: object, where: str) -> Any:
+        for one in allowed:
+            if one == value and type(one) is type(value):
+                return one
+        near = difflib.get_close_matches(str(value), [str(one) for one in allowed], 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        return self._wrong(where, value, _describe_literal(allowed) + hint)
+
+    def _union(self, hint: Any, value: object, where: str) -> Any:
+        for option in get_args(hint):
+            trial = _Builder(self._root, self._where)
+            made = trial.value(option, value, where)
+            if made is not _FAILED and not trial.problems:
+                return made
+        return self._wrong(where, value, _describe(hint))
+
+    def _tuple(self, hint: Any, value: object, where: str) -> Any:
+        if not isinstance(value, list | tuple):
+            return self._wrong(where, value, _describe(hint))
+        item = get_args(hint)[0]
+        made = tuple(self.value(item, one, f"{where}[{i}]") for i, one in enumerate(value))
+        return _FAILED if any(one is _FAILED for one in made) else made
+
+    def _dict(self, hint: Any, value: object, where: str) -> Any:
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            return self._wrong(where, value, _describe(hint))
+        item = get_args(hint)[1]
+        made = {str(key): self.value(item, one, _join(where, str(key))) for key, one in value.items()}
+        return _FAILED if any(one is _FAILED for one in made.values()) else made
+
+    def _wrong(self, where: str, value: object, wanted: str) -> Any:
+        seen = "empty" if value is None else f"{value!r} ({type(value).__name__})"
+        self.problems.append(f"{where or 'the settings'} is {seen}: wanted {wanted}")
+        return _FAILED
+
+    def _unknown(self, cls: type[Any], key: str, where: str) -> str:
+        seen = f"unknown key {_join(where, key)}"
+        elsewhere = _paths(self._root, self._where)
+        same_name = [path for path in elsewhere if path.rpartition(".")[2] == key]
+        if same_name:
+            return f"{seen}: it belongs at {' or '.join(same_name)}"
+        near = difflib.get_close_matches(key, _keys(cls), 1)
+        if near:
+            return f"{seen}: did you mean {_join(where, near[0])}?"
+        near = difflib.get_close_matches(key, [path.rpartition(".")[2] for path in elsewhere], 1)
+        if near:
+            paths = [path for path in elsewhere if path.rpartition(".")[2] == near[0]]
+            return f"{seen}: did you mean {' or '.join(paths)}?"
+        return f"{seen}: {where or 'the top level'} knows {', '.join(_keys(cls))}"
+
+
+def _keys(cls: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls) if field.init]
+
+
+def _paths(cls: type[Any], where: str) -> list[str]:
+    """Return the dotted names of all keys below `cls`, sections included."""
+    hints = typing.get_type_hints(cls)
+    paths = []
+    for key in _keys(cls):
+        path = _join(where, key)
+        paths.append(path)
+        if dataclasses.is_dataclass(hints[key]) and not hasattr(hints[key], "from_value"):
+            paths += _paths(hints[key], path)
+    return paths
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _scalar(hint: Any, value: object) -> Any:
+    if hint is type(None):
+        return None if value is None else _FAILED
+    if isinstance(value, bool):  # bool is an int to Python, never to a user
+        return value if hint is bool else _FAILED
+    if hint is int:
+        return _whole(value)
+    if hint is float:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else _FAILED
+    return value if hint is str and isinstance(value, str) else _FAILED
+
+
+def _whole(value: object) -> Any:
+    if isinstance(value, int):
+        return value
+    return int(value) if isinstance(value, float) and value.is_integer() else _FAILED
+
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    type(None): "nothing",
+}
+
+
+def _describe(hint: Any) -> str:
+    """Say in words what a type hint wants."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return _describe_literal(get_args(hint))
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_describe(option) for option in get_args(hint)))
+    if origin is tuple:
+        return f"a list, each item {_describe(get_args(hint)[0])}"
+    if origin is dict:
+        return "a mapping"
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return f"a mapping of {', '.join(_keys(hint))}"
+    return _WORDS.get(hint, "a value")
+
+
+def _describe_literal(allowed: tuple[object, ...]) -> str:
+    return "one of " + ", ".join(str(one) for one in allowed)

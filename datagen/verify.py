@@ -1,0 +1,233 @@
+"""Checking a dataset: every byte of every file against what was generated, and every file against the list."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from datagen import crew, manifest
+from datagen.buffers import AlignedBuffer
+from datagen.content import explain, find_stamps
+from datagen.crew import Progress, Tally
+from datagen.engines import FastEngine
+from datagen.errors import DatasetError
+from datagen.files import Files, Part, files_of
+from datagen.spec import BLOCK_BYTES, DatasetSpec
+from datagen.storage.base import Bytes
+from datagen.storage.posix import FileReader, Storage
+
+Kind = Literal["truncated", "changed", "swapped", "missing", "foreign", "unreadable"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong."""
+
+    severity: Literal["error", "warning"]
+    path: str
+    kind: Kind
+    message: str
+    """What was found and at which offset, what was wanted."""
+
+
+def verify(
+    spec: DatasetSpec,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    threads: int = 1,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Finding]:
+    """Compare the files i with i % ranks == rank with what was generated; rank 0 also looks for files that are not
+    of the dataset. Returns what is wrong, by path; an empty list means that every byte is right.
+
+    Raises:
+        DatasetError: no manifest says what was generated.
+    """
+    made = manifest.read(spec.data_folder)
+    if made is None:
+        raise DatasetError(
+            f"{spec.data_folder} has no {manifest.MANIFEST_NAME}: dlemu did not make this dataset, "
+            "so it can't know what the bytes should be"
+        )
+    files = files_of(replace(made.spec, data_folder=spec.data_folder))
+    tally = Tally(files.total_bytes(rank, ranks))
+    checker = _Checker(files, tally)
+    crew.run(checker.worker, range(rank, len(files), ranks), tally, threads, progress)
+    if progress:
+        progress(tally.progress())
+    found = checker.findings + (_foreign(files) if rank == 0 else [])
+    return sorted(found, key=lambda finding: finding.path)
+
+
+class _Checker:
+    """Checks files in several threads."""
+
+    def __init__(self, files: Files, tally: Tally) -> None:
+        self.findings: list[Finding] = []
+        self._files = files
+        self._tally = tally
+        self._lock = threading.Lock()
+
+    def worker(self) -> Callable[[int], None]:
+        """Return a function that checks one file, with buffers of its own."""
+        made, seen = AlignedBuffer(), AlignedBuffer()
+
+        def check(running_index: int) -> None:
+            for part in self._files.parts(running_index):
+                self._check(running_index, part, made, seen)
+            self._tally.add(files=1)
+
+        return check
+
+    def _check(self, running_index: int, part: Part, made: AlignedBuffer, seen: AlignedBuffer) -> None:
+        path = part.path
+        finding: Finding | None
+        try:
+            os.stat(path)
+            if part.size_bytes is None:
+                finding = self._check_payload(running_index)
+            else:
+                finding = self._check_bytes(running_index, part, part.size_bytes, made, seen)
+        except FileNotFoundError:
+            finding = Finding("error", path, "missing", "there is no such file")
+        except OSError as error:
+            finding = Finding("error", path, "unreadable", f"it can't be read: {error.strerror}")
+        except DatasetError as error:
+            finding = Finding("error", path, "unreadable", str(error))
+        if finding is not None:
+            with self._lock:
+                self.findings.append(finding)
+
+    def _check_bytes(
+        self, running_index: int, part: Part, wanted: int, made: AlignedBuffer, seen: AlignedBuffer
+    ) -> Finding | None:
+        """Write the file again, into a writer that compares instead."""
+        reader = Storage().open(part.path)
+        try:
+            comparison = _Comparison(reader, seen, self._tally)
+            try:
+                part.write(comparison, made)
+            except _DifferenceError as difference:
+                return self._judge(running_index, part, wanted, reader, difference.offset)
+            if reader.size_bytes != comparison.position:
+                at = min(reader.size_bytes, comparison.position)
+                return self._judge(running_index, part, wanted, reader, at)
+            return None
+        finally:
+            reader.close()
+
+    def _judge(self, running_index: int, part: Part, wanted: int, reader: FileReader, offset: int) -> Finding:
+        """Say what is wrong with a file that first differs at `offset`."""
+        path, content = part.path, self._files.content
+        if reader.size_bytes == wanted and part.is_side:
+            message = f"it differs from what was generated at offset {offset}"
+            return Finding("error", path, "changed", message)
+        if reader.size_bytes == wanted:
+            seen, at = _around(reader, offset)
+            swapped, words = explain(seen, at, content, running_index)
+            message = f"it differs from what was generated at offset {offset}: {words}, not of file {running_index}"
+            return Finding("error", path, "swapped" if swapped else "changed", message)
+        first = next(iter(find_stamps(_around(reader, 0)[0])), None)
+        if first is not None and (first[1].file, first[1].seed_hash) != (running_index, content.seed_hash):
+            message = f"at offset {first[0]} it begins as file number {first[1].file}, not {running_index}"
+            return Finding("error", path, "swapped", message)
+        message = f"it has {reader.size_bytes} bytes, wanted {wanted}; up to offset {offset} it is right"
+        return Finding("error", path, "truncated" if reader.size_bytes < wanted else "changed", message)
+
+    def _check_payload(self, running_index: int) -> Finding | None:
+        """Read the samples as a loader would, and compare them: packed bytes depend on the library that packed them."""
+        files = self._files
+        path, samples = files.path(running_index), files.spec.num_samples_per_file
+        engine = FastEngine(Storage(), files.format, samples, 0)
+        try:
+            checked, wanted = 0, files.size_bytes(running_index)
+            for index in range(samples):
+                if checked == wanted:
+                    break  # the payload of a sample may be that of the whole file
+                sample = engine.read(path, index, memoryview(b""))
+                payload, start = sample.plain_payload, sample.payload_offset
+                at = sample.first_difference(files.content, running_index)
+                self._tally.add(size_bytes=len(payload))
+                if at is not None:
+                    swapped, words = explain(payload, at, files.content, running_index)
+                    message = f"its payload differs from what was generated at offset {start + at}: {words}"
+                    return Finding("error", path, "swapped" if swapped else "changed", message)
+                checked += len(payload)
+            if checked != wanted:
+                message = f"its samples have {checked} bytes, wanted {wanted}"
+                return Finding("error", path, "truncated", message)
+            return None
+        finally:
+            engine.finish()
+
+
+class _DifferenceError(Exception):
+    """The file differs, first at `offset`."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
+
+
+class _Comparison:
+    """A writer that compares what it is given with a file that exists."""
+
+    def __init__(self, reader: FileReader, buffer: AlignedBuffer, tally: Tally) -> None:
+        self.position = 0
+        self._reader = reader
+        self._buffer = buffer
+        self._tally = tally
+
+    def write(self, data: Bytes) -> None:
+        self.write_at(data, self.position)
+        self.position += len(data)
+        self._tally.add(size_bytes=len(data))
+
+    def skip(self, size_bytes: int) -> None:
+        self.position += size_bytes
+        self._tally.add(size_bytes=size_bytes)
+
+    def write_at(self, data: Bytes, offset: int) -> None:
+        view = self._buffer.view(len(data))
+        got = self._reader.read_into(view, offset)
+        seen, wanted = np.frombuffer(view[:got], np.uint8), np.frombuffer(data, np.uint8)
+        differs = seen != wanted[:got]
+        if differs.any():
+            raise _DifferenceError(offset + int(differs.argmax()))
+        if got < len(data):
+            raise _DifferenceError(offset + got)
+
+    def commit(self, fsync: bool) -> None:
+        return
+
+    def discard(self) -> None:
+        return
+
+
+def _around(reader: FileReader, offset: int) -> tuple[memoryview, int]:
+    """Return the bytes of a file near an offset, enough to hold the stamp of the block there, and its index in them."""
+    start = max(0, offset - BLOCK_BYTES)
+    view = memoryview(bytearray(2 * BLOCK_BYTES))
+    got = reader.read_into(view, start)
+    return view[:got], offset - start
+
+
+def _foreign(files: Files) -> list[Finding]:
+    """Find what lies in the dataset's folders and is not of it."""
+    known = {part.path for i in range(len(files)) for part in files.parts(i)}
+    folders = {files.train.folder, files.valid.folder, *files.folders()}
+    known |= folders
+    findings = []
+    for folder in sorted(folders):
+        if not os.path.isdir(folder):
+            continue
+        with os.scandir(folder) as entries:
+            strangers = [entry.path for entry in entries if entry.path not in known]
+        findings += [Finding("warning", path, "foreign", "it is not of this dataset") for path in strangers]
+    return findings
