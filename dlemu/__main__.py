@@ -1,0 +1,5 @@
+"""`python -m dlemu`: the same as `dlemu`."""
+
+from dlemu.cli import main
+
+main()

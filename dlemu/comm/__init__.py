@@ -1,0 +1,25 @@
+"""Ranks: how they find each other, meet and fail together. Above this floor nobody knows whether MPI is there.
+
+On a node ranks meet over a tree of Unix sockets that block in the kernel; MPI carries only what crosses nodes.
+"""
+
+from dlemu.comm.base import Comm, Interrupted, Launcher, PeerLostError, detect_launcher, launcher_size
+from dlemu.comm.failure import Failure, RankEnd, first_failure
+from dlemu.comm.launch import run_ranks
+from dlemu.comm.local import LocalComm
+from dlemu.comm.open import open_comm
+
+__all__ = [
+    "Comm",
+    "Failure",
+    "Interrupted",
+    "Launcher",
+    "LocalComm",
+    "PeerLostError",
+    "RankEnd",
+    "detect_launcher",
+    "first_failure",
+    "launcher_size",
+    "open_comm",
+    "run_ranks",
+]

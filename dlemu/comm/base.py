@@ -1,0 +1,97 @@
+"""What every communicator does, and which kind this process was started for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from datagen.errors import DlemuError
+
+Launcher = Literal["none", "mpi"]
+
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+class PeerLostError(DlemuError):
+    """Another rank ended or stayed away; its own message, if it had one, is the cause to show."""
+
+
+class Interrupted(BaseException):
+    """This process was told to stop: put your affairs in order and let it pass.
+
+    Not an `Exception`, so that no broad `except` on the way swallows it.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"told to stop by signal {signal_number}")
+        self.signal_number = signal_number
+
+    @property
+    def exit_status(self) -> int:
+        """The shell's convention: 128 + signal, so 130 for Ctrl-C and 143 for SIGTERM."""
+        return 128 + self.signal_number
+
+
+class Comm(Protocol):
+    """The ranks of one run. Every call is collective and has a deadline; waiting costs no CPU.
+
+    All calls raise `PeerLostError` when a rank is gone or did not arrive within the deadline. After any
+    exception out of a call the communicator is spent: only `abort` and `close` are of use then.
+    Calls belong to one thread, the main one.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    node: int
+    """Index of this rank's node in `hosts`."""
+    hosts: tuple[str, ...]
+    """Host name of each node, in node order; rank 0 is on node 0."""
+
+    def meet(self, value_ns: int) -> int:
+        """Return the maximum of `value_ns` over all ranks (CLOCK_MONOTONIC; translated between the clocks of hosts)."""
+        ...
+
+    def synchronise_clocks(self) -> tuple[int, ...]:
+        """Estimate each node's monotonic clock against node 0's; nanoseconds to add to get node 0's time."""
+        ...
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Return every rank's value in rank order on rank 0, None elsewhere."""
+        ...
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value on every rank."""
+        ...
+
+    def close(self) -> None:
+        """Leave in good order; the last call. After a failure it only lets go of what this rank holds."""
+        ...
+
+    def abort(self, status: int) -> None:
+        """End every rank now because this one failed; does not return where a launcher (MPI) does the ending."""
+        ...
+
+
+def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many processes mpirun or srun says it started, 1 when no launcher is seen.
+
+    MPICH and its kin set PMI_SIZE, Open MPI OMPI_COMM_WORLD_SIZE, MVAPICH MV2_COMM_WORLD_SIZE; srun sets
+    SLURM_STEP_NUM_TASKS for each step. The largest counts: one launcher may have been started by another.
+    """
+    sizes = [environment.get(name, "") for name in _SIZE_VARIABLES]
+    return max((int(size) for size in sizes if size.isdecimal()), default=1)
+
+
+def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
+    """Say whether this process is one of several that mpirun or srun started.
+
+    A launcher of a single process (`srun --pty bash`, `mpirun -np 1`) is no launcher: MPI has nothing to do there.
+    A bare PMIx launcher tells the rank but not the size, so it counts unless a size of 1 is known.
+    """
+    if launcher_size(environment) > 1:
+        return "mpi"
+    size_known = any(name in environment for name in _SIZE_VARIABLES)
+    return "mpi" if "PMIX_RANK" in environment and not size_known else "none"

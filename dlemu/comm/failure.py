@@ -1,0 +1,93 @@
+"""How ranks end, and which of several ends is the cause that a user should read."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a rank ended before its time."""
+
+    rank: int
+    kind: str
+    """The exception's class name, or `Exit`, `Signal`, `Interrupted`, `Stuck` where there was none."""
+    message: str
+    """Fit for a user."""
+    status: int
+    """The exit status that a run which failed for this reason should end with."""
+    at_ns: int
+    """CLOCK_MONOTONIC when it was noticed."""
+    echo: bool = False
+    """It only follows from another rank's failure."""
+    traceback: str = ""
+    """Of an exception that nobody foresaw; empty for those whose message is enough."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Failure:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank's process ended."""
+
+    rank: int
+    status: int
+    """Its exit status; 128 + signal when a signal ended it."""
+    signal: int
+    """The signal that ended it, 0 when none did."""
+    failure: Failure | None
+
+
+def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
+    """Return the cause of a failed run: the earliest failure that is no echo, else the earliest echo, else None."""
+    failures = [end.failure for end in ends if end.failure is not None]
+    return min(failures, key=lambda failure: (failure.echo, failure.at_ns), default=None)
+
+
+def killed(rank: int, process: int, signal_number: int, at_ns: int) -> Failure:
+    """Describe a rank that a signal ended before it could say a word."""
+    name = signal.Signals(signal_number).name
+    hint = ""
+    if signal_number == signal.SIGKILL:
+        hint = "; if the machine ran out of memory, `dmesg` names the process: use fewer ranks, workers or prefetches"
+    elif signal_number == signal.SIGBUS:
+        hint = "; a full /dev/shm does this: see `df /dev/shm`"
+    message = f"rank {rank} (process {process}) was killed by {name}{hint}"
+    return Failure(rank=rank, kind="Signal", message=message, status=128 + signal_number, at_ns=at_ns)
+
+
+def exited(rank: int, status: int, at_ns: int) -> Failure:
+    """Describe a rank that ended with a status and no message."""
+    message = f"rank {rank} ended with exit status {status}"
+    return Failure(rank=rank, kind="Exit", message=message, status=status, at_ns=at_ns)
+
+
+def stuck(rank: int, process: int, grace_seconds: float, at_ns: int) -> Failure:
+    """Describe a rank that had to be killed because it did not heed the others' end."""
+    message = f"rank {rank} (process {process}) did not stop within {grace_seconds:g} s and was killed"
+    return Failure(rank=rank, kind="Stuck", message=message, status=128 + signal.SIGKILL, at_ns=at_ns, echo=True)
+
+
+def unkillable(rank: int, process: int, at_ns: int) -> Failure:
+    """Describe a rank that lives on after SIGKILL."""
+    message = (
+        f"rank {rank} (process {process}) was killed but does not end: it waits in the kernel, as a read from storage "
+        "that hangs does; see `dmesg` and the state of the file system"
+    )
+    return Failure(rank=rank, kind="Stuck", message=message, status=128 + signal.SIGKILL, at_ns=at_ns, echo=True)
+
+
+def interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Failure:
+    """Describe a rank that was told to stop."""
+    name = "Ctrl-C (SIGINT)" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
+    message = f"interrupted by {name}"
+    status = 128 + signal_number
+    return Failure(rank=rank, kind="Interrupted", message=message, status=status, at_ns=at_ns, echo=echo)

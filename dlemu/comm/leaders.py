@@ -1,0 +1,155 @@
+"""What crosses nodes: one rank of each node, its leader, speaks MPI for all of them.
+
+MPI's own waits spin on a core, so nothing here blocks in MPI: every call is a nonblocking one that is tested between
+sleeps, which grow from 50 microseconds to a millisecond. The only exception are the few pings that compare clocks.
+
+`dlemu.comm.mpi` hands in mpi4py's objects; this module never imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dlemu.comm.base import PeerLostError
+
+_FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2
+_PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
+_PINGS = 40
+_TAG = 1
+
+
+class Leaders:
+    """The nodes' leaders, in the order of their world ranks. Calls are collective over them.
+
+    Raises `PeerLostError` when another leader does not arrive, or moves nothing, for `timeout_seconds`.
+    """
+
+    def __init__(self, mpi: Any, comm: Any, timeout_seconds: float) -> None:
+        """`mpi` is the module mpi4py.MPI, `comm` a communicator of the leaders alone."""
+        self._mpi, self._comm, self._timeout_seconds = mpi, comm, timeout_seconds
+        self.node: int = comm.Get_rank()
+        self.nodes: int = comm.Get_size()
+        self._abandoned: list[Any] = []
+
+    def maximum(self, value: int, *, patient: bool = False) -> int:
+        """Return the maximum (int64) over the nodes; `patient` waits for ever."""
+        own, highest = array("q", [value]), array("q", [0])
+        request = self._comm.Iallreduce(own, highest, op=self._mpi.MAX)
+        self._wait(request, (own, highest), "another host", patient=patient)
+        return highest[0]
+
+    def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
+        """Return on node 0 what each world rank gave; nothing elsewhere."""
+        found = dict(parts)
+        if self.node == 0:
+            for node in range(1, self.nodes):
+                for _ in range(self._receive_numbers(node, 1)[0]):
+                    rank, num_bytes = self._receive_numbers(node, 2)
+                    found[rank] = self._receive_bytes(node, num_bytes)
+            return found
+        self._send(0, array("q", [len(found)]))
+        for rank, payload in found.items():
+            self._send(0, array("q", [rank, len(payload)]))
+            for piece in _pieces(payload):
+                self._send(0, piece)
+        return {}
+
+    def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
+        """Return node 0's bytes on every node."""
+        size = array("q", [len(payload)])
+        self._wait(self._comm.Ibcast(size, root=0), size, "another host")
+        if self.node != 0:
+            payload = bytearray(size[0])
+        for piece in _pieces(payload):
+            self._wait(self._comm.Ibcast([piece, self._mpi.BYTE], root=0), piece, "another host")
+        return payload
+
+    def clock_offsets(self) -> tuple[int, ...]:
+        """Return for each node the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's.
+
+        Of several pings the fastest counts: the answer was stamped half way, to within half its round trip.
+        """
+        found = array("q", bytes(8 * self.nodes))
+        if self.node == 0:
+            for node in range(1, self.nodes):
+                found[node] = self._ping(node)
+        else:
+            self._answer_pings()
+        self._wait(self._comm.Ibcast(found, root=0), found, "another host")
+        return tuple(found)
+
+    def _ping(self, node: int) -> int:
+        best_ns, offset_ns = 1 << 62, 0
+        for _ in range(_PINGS):
+            sent_ns = time.monotonic_ns()
+            self._send(node, array("q", [sent_ns]), spin=True)
+            stamp_ns = self._receive_numbers(node, 1, spin=True)[0]
+            round_trip_ns = time.monotonic_ns() - sent_ns
+            if round_trip_ns < best_ns:
+                best_ns, offset_ns = round_trip_ns, sent_ns + round_trip_ns // 2 - stamp_ns
+        return offset_ns
+
+    def _answer_pings(self) -> None:
+        for ping in range(_PINGS):
+            self._receive_numbers(0, 1, spin=ping > 0)  # node 0 may be busy with the nodes before
+            self._send(0, array("q", [time.monotonic_ns()]), spin=True)
+
+    def _receive_numbers(self, node: int, count: int, *, spin: bool = False) -> array[int]:
+        numbers = array("q", bytes(8 * count))
+        self._wait(self._comm.Irecv(numbers, source=node, tag=_TAG), numbers, f"host {node}", spin=spin)
+        return numbers
+
+    def _receive_bytes(self, node: int, num_bytes: int) -> bytearray:
+        data = bytearray(num_bytes)
+        for piece in _pieces(data):
+            request = self._comm.Irecv([piece, self._mpi.BYTE], source=node, tag=_TAG)
+            self._wait(request, piece, f"host {node}")
+        return data
+
+    def _send(self, node: int, data: array[int] | memoryview, *, spin: bool = False) -> None:
+        message = [data, self._mpi.BYTE] if isinstance(data, memoryview) else data
+        self._wait(self._comm.Isend(message, dest=node, tag=_TAG), data, f"host {node}", spin=spin)
+
+    def _wait(self, request: Any, buffers: object, awaited: str, *, spin: bool = False, patient: bool = False) -> None:
+        """Wait for a request; `buffers` must live as long as it does, and mpi4py's request does not see to that."""
+        timeout_seconds = math.inf if patient else self._timeout_seconds
+        with contact(self._mpi):
+            if not finished(request, timeout_seconds, spin=spin):
+                self._abandoned.append((request, buffers))  # MPI may still write there
+                raise PeerLostError(f"{awaited} did not arrive within {self._timeout_seconds:g} s")
+
+
+def finished(request: Any, timeout_seconds: float, *, spin: bool = False) -> bool:
+    """Sleep (or `spin`) until the request is complete, or return False after the timeout."""
+    deadline_seconds = time.monotonic() + timeout_seconds
+    pause = _FIRST_SLEEP_SECONDS
+    while not request.Test():
+        if time.monotonic() > deadline_seconds:
+            return False
+        if spin:
+            os.sched_yield()
+            continue
+        time.sleep(pause)
+        pause = min(pause * _SLEEP_GROWTH, _LONGEST_SLEEP_SECONDS)
+    return True
+
+
+@contextlib.contextmanager
+def contact(mpi: Any) -> Iterator[None]:
+    """Turn MPI's errors into ours."""
+    try:
+        yield
+    except mpi.Exception as error:
+        raise PeerLostError(f"MPI lost contact with another rank: {error}") from error
+
+
+def _pieces(data: bytes | bytearray) -> Iterator[memoryview]:
+    view = memoryview(data)
+    for start in range(0, len(view), _PIECE_BYTES):
+        yield view[start : start + _PIECE_BYTES]

