@@ -1,0 +1,1 @@
+"""Hydra groups, installed as `dlemu.configs`."""

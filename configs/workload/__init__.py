@@ -1,0 +1,1 @@
+"""One workload a file."""

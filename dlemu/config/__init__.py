@@ -1,0 +1,51 @@
+"""The settings of a run, and hydra's only door. Importing this costs nothing: hydra comes with the first call.
+
+workload = load(["workload=unet3d", "accelerator=v100", "ranks=18"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlemu.config.folders import resolved_folder
+from dlemu.config.names import workload_names
+from dlemu.config.schema import Workload
+
+__all__ = ["check_runnable", "datagen_command", "load", "resolved_folder", "to_yaml", "workload_names"]
+
+
+def load(overrides: Sequence[str], *, config_dir: str | None = None) -> Workload:
+    """Return the workload that the overrides name and change: composed, resolved, built strictly and checked.
+
+    `workload=NAME` takes a shipped workload or one of CONFIG_DIR/workload, `workload=FILE.yaml` any file. Later layers
+    win: the file, the pair of `accelerator=NAME`, the entries of `scale=NAME`, then every other override.
+
+    Raises UserError that lists the problems: bad grammar, unknown names and keys with the nearest, impossible values.
+    """
+    from dlemu.config import loading
+
+    return loading.load(overrides, config_dir)
+
+
+def to_yaml(workload: Workload) -> str:
+    """Return all settings as YAML; loading it as a workload file gives an equal Workload."""
+    from dlemu.config import dump
+
+    return dump.to_yaml(workload)
+
+
+def datagen_command(source: Sequence[str] | Workload) -> str:
+    """Return the `dlemu datagen ...` command, quoted for a shell, that makes the dataset of overrides or a Workload.
+
+    Of overrides it keeps the user's own words; for a Workload it names a shipped workload and what differs from it.
+    """
+    from dlemu.config import dump
+
+    return dump.datagen_command(source)
+
+
+def check_runnable(workload: Workload) -> None:
+    """Raise UserError that lists what this version can't do of what the workload asks `dlemu train` to do."""
+    from dlemu.config import check
+
+    check.check_runnable(workload)

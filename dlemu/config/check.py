@@ -1,0 +1,156 @@
+"""What values are possible (`check`), and what this version can train (`check_runnable`)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+
+from datagen.errors import UserError
+from datagen.registry import names
+from datagen.spec import together
+from dlemu.config.names import nearest
+from dlemu.config.schema import Workload
+from dlemu.config.streams import reads_streams
+
+SMALLEST = sys.float_info.min
+Limit = tuple[float, float, str]
+"""Least and greatest possible value, and both in words."""
+
+
+def _at_least(least: float) -> Limit:
+    return least, math.inf, f"{least} or more"
+
+
+LIMITS: dict[str, Limit] = {
+    "ranks": _at_least(1),
+    "timeout_seconds": (SMALLEST, math.inf, "more than 0"),
+    "model.model_size_bytes": _at_least(0),
+    "reader.batch_size": _at_least(1),
+    "reader.batch_size_eval": _at_least(1),
+    "reader.read_threads": _at_least(0),
+    "reader.prefetch_size": _at_least(0),
+    "reader.computation_threads": _at_least(1),
+    "reader.transfer_size": _at_least(0),
+    "reader.shuffle_size": _at_least(1),
+    "reader.nice": (0, 19, "0 to 19"),
+    "train.epochs": _at_least(1),
+    "train.seed": _at_least(0),
+    "evaluation.eval_after_epoch": _at_least(1),
+    "evaluation.epochs_between_evals": _at_least(1),
+    "checkpoint.checkpoint_after_epoch": _at_least(1),
+    "checkpoint.epochs_between_checkpoints": _at_least(1),
+    "metric.au": (SMALLEST, 1, "a share above 0 and at most 1, such as 0.9"),
+    "metric.exclude_start_steps": _at_least(0),
+    "metric.exclude_end_steps": _at_least(0),
+    "metric.ceiling_seconds": _at_least(0),
+}
+MINUS_ONE_OR_POSITIVE = {
+    "train.total_training_steps": "-1 for every step",
+    "checkpoint.steps_between_checkpoints": "-1 for none within an epoch",
+}
+LOCAL_STORAGE = "local_fs"
+
+
+def check(workload: Workload) -> None:
+    """Raise one UserError that lists every value that is impossible in itself."""
+    problems = [
+        *_range_problems(workload),
+        *_duration_problems(workload),
+        *_table_problems(workload),
+        *workload.dataset.check(),
+    ]
+    if problems:
+        raise UserError(together(problems))
+
+
+def check_runnable(workload: Workload) -> None:
+    """Raise one UserError that lists all this version can't do of what the workload asks for, before any training."""
+    problems = [*_scope_problems(workload), *_storage_problems(workload), *_stream_problems(workload)]
+    problems += workload.unsupported
+    problems += _name_problems("dataset.format", workload.dataset.format, "datagen.formats")
+    problems += _name_problems("reader.data_loader", workload.reader.data_loader, "dlemu.loaders")
+    if problems:
+        raise UserError(together(problems))
+
+
+def _range_problems(workload: Workload) -> Iterator[str]:
+    for key, (least, greatest, words) in LIMITS.items():
+        if not least <= (seen := _value(workload, key)) <= greatest:
+            yield f"{key} is {seen}: wanted {words}"
+    for key, meaning in MINUS_ONE_OR_POSITIVE.items():
+        if (seen := _value(workload, key)) < 1 and seen != -1:
+            yield f"{key} is {seen}: wanted 1 or more, or {meaning}"
+
+
+def _value(workload: Workload, key: str) -> float:
+    seen: object = workload
+    for name in key.split("."):
+        seen = getattr(seen, name)
+    assert isinstance(seen, (int, float))
+    return seen
+
+
+def _duration_problems(workload: Workload) -> Iterator[str]:
+    yield from workload.reader.preprocess_time.problems("reader.preprocess_time")
+    yield from workload.train.computation_time.problems("train.computation_time")
+    yield from workload.evaluation.eval_time.problems("evaluation.eval_time")
+    for name, accelerator in workload.accelerators.items():
+        yield from accelerator.computation_time.problems(f"accelerators.{name}.computation_time")
+        if accelerator.batch_size < 1:
+            yield f"accelerators.{name}.batch_size is {accelerator.batch_size}: wanted 1 or more"
+
+
+def _table_problems(workload: Workload) -> Iterator[str]:
+    choices = (
+        ("accelerator", workload.accelerator, list(workload.accelerators)),
+        ("scale", workload.scale, list(workload.scales)),
+    )
+    for key, name, known in choices:
+        if name and name not in known:
+            yield f"{key} is {name!r}: wanted one of {', '.join(known) or 'none, for the workload has no such table'}"
+
+
+def _scope_problems(workload: Workload) -> Iterator[str]:
+    if not workload.workflow.train:
+        only = [name for name in ("generate_data", "checkpoint") if getattr(workload.workflow, name)]
+        advice = ", or run dlemu datagen" if "generate_data" in only else ""
+        asks = " and ".join(only) or "nothing"
+        yield (
+            f"workflow.train is false: nothing would be trained, the workload asks for {asks};"
+            f" set workflow.train=true{advice}"
+        )
+
+
+def _storage_problems(workload: Workload) -> Iterator[str]:
+    if workload.storage.storage_type != LOCAL_STORAGE:
+        yield (
+            f"storage.storage_type is {workload.storage.storage_type!r}: not possible yet;"
+            f" wanted {LOCAL_STORAGE}, for folders of any mounted file system"
+        )
+    folders = {"dataset.data_folder": workload.dataset.data_folder}
+    if workload.workflow.checkpoint:
+        folders["checkpoint.checkpoint_folder"] = workload.checkpoint.checkpoint_folder
+    for key, folder in folders.items():
+        if "://" in folder:
+            yield f"{key} is {folder!r}: object storage is not possible yet; wanted a folder of a mounted file system"
+
+
+def _stream_problems(workload: Workload) -> Iterator[str]:
+    reader = workload.reader
+    if not reads_streams(reader.data_loader, workload.dataset.format):
+        return
+    for key in ("odirect", "verify"):
+        if getattr(reader, key):
+            yield (
+                f"reader.{key} is true: TensorFlow itself reads tfrecord files, through the page cache and without"
+                f" knowing their content; wanted reader.{key}=false, or reader.data_loader=pytorch"
+            )
+
+
+def _name_problems(key: str, name: str, package: str) -> Iterator[str]:
+    # A dotted name is the user's own module: the registry finds it, or says why not, where it is opened.
+    known = names(package)
+    if "." not in name and name not in known:
+        listed = ", ".join(known)
+        yield f"{key} is {name!r}: {nearest(name, known)}wanted one of {listed}, or the dotted name of your own module"

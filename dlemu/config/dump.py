@@ -1,0 +1,76 @@
+"""A Workload written down again: as YAML, and as the command that generates its dataset."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from dlemu.config.duration import Duration
+from dlemu.config.loading import DEFAULT_WORKLOAD, load
+from dlemu.config.names import workload_names
+from dlemu.config.overrides import override, parse
+from dlemu.config.schema import Workload
+
+DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
+"""Where a dataset's settings come from; the rest of a command line says nothing about bytes."""
+
+
+def to_yaml(workload: Workload) -> str:
+    """Write every setting; see `dlemu.config.to_yaml`."""
+    return OmegaConf.to_yaml(OmegaConf.create(_plain(workload)))
+
+
+def datagen_command(source: Sequence[str] | Workload) -> str:
+    """Write the command for a shell; see `dlemu.config.datagen_command`."""
+    words = _from_workload(source) if isinstance(source, Workload) else _of_data(source)
+    return shlex.join(["dlemu", "datagen", *words])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Duration):
+        return value.to_value()
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return _escaped(value) if isinstance(value, str) else value
+
+
+def _escaped(text: str) -> str:
+    """Keep a literal `${` from being read as a reference: OmegaConf wants a backslash before it, others doubled."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+
+
+def _of_data(overrides: Sequence[str]) -> list[str]:
+    """Keep the user's own words, as far as they can touch the dataset."""
+    return [setting.text for setting in parse(overrides).all if setting.path[0] in DATA_SECTIONS]
+
+
+def _from_workload(workload: Workload) -> list[str]:
+    """Name the nearest shipped workload and each setting of the dataset in which this one differs."""
+    name = workload.model.name if workload.model.name in workload_names() else DEFAULT_WORKLOAD
+    words = [override(["workload"], name)]
+    base = load(words)
+    if workload.scale in base.scales:
+        words.append(override(["scale"], workload.scale))
+        base = load(words)
+    for section in ("storage", "dataset"):
+        words += _differences([section], getattr(workload, section), getattr(base, section))
+    return words
+
+
+def _differences(path: list[str], wanted: Any, given: Any) -> Iterator[str]:
+    """Name each setting below a section in which it differs from another."""
+    for field in fields(wanted):
+        here, there = getattr(wanted, field.name), getattr(given, field.name)
+        if is_dataclass(here):
+            yield from _differences([*path, field.name], here, there)
+        elif here != there:
+            yield override([*path, field.name], here)

@@ -1,0 +1,153 @@
+"""How long one emulated activity takes: DLIO's grammar for times, as a frozen value."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from datagen.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+DurationType = Literal["fixed", "normal", "uniform", "gamma", "exponential", "poisson"]
+
+PARAMETERS: dict[DurationType, tuple[str, ...]] = {
+    "fixed": ("mean",),
+    "normal": ("mean", "stdev"),
+    "uniform": ("min", "max"),
+    "gamma": ("shape", "scale"),
+    "exponential": ("scale",),
+    "poisson": ("lam",),
+}
+"""The parameters of each type, as DLIO hands them to numpy's distribution of that name; all are needed."""
+
+GRAMMAR = "a number of seconds, {mean: M, stdev: S}, or {type: normal|uniform|gamma|exponential|poisson, ...}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duration:
+    """Seconds of one emulated activity: fixed (`mean` alone) or drawn anew each time.
+
+    The grammar is DLIO's: a number, `{mean, stdev}`, or `{type: normal|uniform|gamma|exponential|poisson, ...}`.
+    """
+
+    type: DurationType = "fixed"
+    mean: float = 0.0
+    stdev: float = 0.0
+    min: float = 0.0
+    max: float = 0.0
+    shape: float = 0.0
+    scale: float = 0.0
+    lam: float = 0.0
+
+    @classmethod
+    def from_value(cls, value: object, where: str) -> Duration:
+        """Read what a configuration says at the key `where`; UserError with every problem of the value."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Mapping):
+            return _from_mapping(value, where)
+        if not _is_number(value):
+            raise UserError(f"{where} is {value!r} ({type(value).__name__}): wanted {GRAMMAR}")
+        return _checked(cls(mean=_float(value)), where)
+
+    def to_value(self) -> float | dict[str, Any]:
+        """Return the shortest value that `from_value` reads back as this one."""
+        if self.type == "fixed":
+            return self.mean
+        return {"type": self.type, **{name: getattr(self, name) for name in PARAMETERS[self.type]}}
+
+    def problems(self, where: str) -> list[str]:
+        """Say which numbers are impossible; seconds are finite and not negative."""
+        found = []
+        for name in PARAMETERS[self.type]:
+            seen = getattr(self, name)
+            if not (math.isfinite(seen) and seen >= 0):
+                key = where if self.type == "fixed" else f"{where}.{name}"
+                found.append(f"{key} is {seen!r}: wanted a finite number of at least 0")
+        if self.type == "uniform" and self.min > self.max:
+            found.append(f"{where}.min is {self.min!r} and max {self.max!r}: wanted min at most max")
+        return found
+
+
+NO_TIME = Duration()
+
+
+def is_zero(duration: Duration) -> bool:
+    """Whether the activity takes no time at all, whatever is drawn."""
+    return duration.type == "fixed" and duration.mean == 0
+
+
+def mean_seconds(duration: Duration) -> float:
+    """Return the mean of the distribution in seconds (of a normal one before its negative draws are cut at 0)."""
+    means = {
+        "fixed": duration.mean,
+        "normal": duration.mean,
+        "uniform": (duration.min + duration.max) / 2,
+        "gamma": duration.shape * duration.scale,
+        "exponential": duration.scale,
+        "poisson": duration.lam,
+    }
+    return means[duration.type]
+
+
+def draw_seconds(duration: Duration, random: np.random.Generator, count: int) -> NDArray[np.float64]:
+    """Return `count` durations in seconds, shape (count,); a negative draw counts as 0.
+
+    Time can't run backwards; DLIO mirrors negative draws, which lengthens the mean without a word.
+    """
+    import numpy as np
+
+    if duration.type == "fixed":
+        return np.full(count, duration.mean, dtype=np.float64)
+    parameters = [getattr(duration, name) for name in PARAMETERS[duration.type]]
+    drawn = np.asarray(getattr(random, duration.type)(*parameters, size=count), dtype=np.float64)
+    return np.maximum(drawn, 0.0)
+
+
+def _from_mapping(value: Mapping[Any, Any], where: str) -> Duration:
+    kind = value.get("type", "fixed" if not value.get("stdev") else "normal")
+    if not isinstance(kind, str) or kind not in PARAMETERS:
+        raise UserError(f"{where}.type is {kind!r}: wanted one of {', '.join(PARAMETERS)}{_nearest(kind, PARAMETERS)}")
+    wanted = PARAMETERS[kind]
+    # `stdev: 0` beside a mean is DLIO's way to say that the time is fixed.
+    given = {name: number for name, number in value.items() if name != "type" and (name != "stdev" or kind != "fixed")}
+    problems = [
+        f"{where}.{name} is missing: {kind} needs {' and '.join(wanted)}" for name in wanted if name not in given
+    ]
+    for name, number in given.items():
+        if name not in wanted:
+            problems.append(f"unknown key {where}.{name}: {kind} takes {' and '.join(wanted)}{_nearest(name, wanted)}")
+        elif not _is_number(number):
+            problems.append(f"{where}.{name} is {number!r} ({type(number).__name__}): wanted a number of seconds")
+    if problems:
+        raise UserError("; ".join(problems))
+    return _checked(Duration(type=kind, **{name: _float(given[name]) for name in wanted}), where)
+
+
+def _checked(duration: Duration, where: str) -> Duration:
+    problems = duration.problems(where)
+    if problems:
+        raise UserError("; ".join(problems))
+    return duration
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _nearest(name: object, known: Mapping[Any, Any] | tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

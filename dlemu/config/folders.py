@@ -1,0 +1,31 @@
+"""Where folders lie: DLIO's rule that relative ones start at the storage's root."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from dlemu.config.schema import Storage, Workload
+
+
+def resolved_folder(storage: Storage, folder: str) -> str:
+    """Return the place of `dataset.data_folder` or `checkpoint.checkpoint_folder`.
+
+    A relative folder starts at `storage.storage_root`; `~` is the user's home; a URL stays as it is.
+    """
+    folder = os.path.expanduser(folder)
+    root = os.path.expanduser(storage.storage_root)
+    if "://" in folder or os.path.isabs(folder) or os.path.normpath(root) == os.curdir:
+        return folder
+    return os.path.normpath(os.path.join(root, folder))
+
+
+def with_resolved_folders(workload: Workload) -> Workload:
+    """Return the workload with both folders in their place, and the root left at `./` so that no one joins again."""
+    storage, dataset, checkpoint = workload.storage, workload.dataset, workload.checkpoint
+    return replace(
+        workload,
+        dataset=replace(dataset, data_folder=resolved_folder(storage, dataset.data_folder)),
+        checkpoint=replace(checkpoint, checkpoint_folder=resolved_folder(storage, checkpoint.checkpoint_folder)),
+        storage=replace(storage, storage_root=Storage.storage_root),
+    )

@@ -1,0 +1,71 @@
+"""Which workloads there are: files in the folder `workload` of the package, and in a folder of the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from importlib import resources
+
+from datagen.errors import UserError
+
+SUFFIX = ".yaml"
+
+
+def workload_names(config_dir: str | None = None) -> list[str]:
+    """Return the names that `workload=NAME` takes, sorted; `config_dir` adds those in CONFIG_DIR/workload."""
+    shipped = [entry.name for entry in (resources.files("dlemu.configs") / "workload").iterdir()]
+    return sorted({name.removesuffix(SUFFIX) for name in [*shipped, *_own(config_dir)] if name.endswith(SUFFIX)})
+
+
+def workload_file(choice: str, config_dir: str | None) -> str | None:
+    """Return the path of the user's own file that `choice` means, or None when it is a shipped workload's name.
+
+    A choice with a slash or an ending is a path; a name is looked for in CONFIG_DIR/workload first. UserError when
+    there is no such file or name.
+    """
+    if os.sep in choice or choice.endswith((SUFFIX, ".yml")):
+        return _checked_path(choice)
+    if f"{choice}{SUFFIX}" in _own(config_dir):
+        return os.path.join(str(config_dir), "workload", f"{choice}{SUFFIX}")
+    known = workload_names(config_dir)
+    if choice not in known:
+        raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, known)}known are {', '.join(known)}")
+    return None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean X? ` or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}? " if near else ""
+
+
+def _own(config_dir: str | None) -> list[str]:
+    if config_dir is None:
+        return []
+    folder = os.path.join(config_dir, "workload")
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise UserError(
+            f"--config-dir {config_dir}: {folder} can't be listed ({error.strerror});"
+            " wanted a folder that holds workload/NAME.yaml"
+        ) from None
+
+
+def _checked_path(path: str) -> str:
+    if not path.endswith(SUFFIX):
+        raise UserError(f"workload={path} is a path that does not end in {SUFFIX}: wanted a YAML file of that ending")
+    if not os.path.isfile(path):
+        raise UserError(
+            f"workload={path}: there is no such file; wanted a YAML file, or a name: {', '.join(workload_names())}"
+        )
+    return path
+
+
+def _suggestion(choice: str, known: list[str]) -> str:
+    # DLIO has one file for each accelerator, called WORKLOAD_ACCELERATOR.
+    base, _, accelerator = choice.rpartition("_")
+    if base in known:
+        return f"did you mean workload={base} accelerator={accelerator}? "
+    return nearest(choice, known)

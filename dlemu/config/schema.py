@@ -1,0 +1,174 @@
+"""Every setting of a run, declared once: section and key names are DLIO's, units are in the names or the docstrings.
+
+A `Workload` is frozen and holds plain values only, so it crosses processes and is written as `config.yaml` as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from datagen.spec import DatasetSpec, Decode
+from dlemu.config.duration import NO_TIME
+from dlemu.config.duration import Duration as Duration
+
+Shuffle = Literal["off", "seed", "random"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """What one type of accelerator does with a workload; the pair belongs together."""
+
+    batch_size: int
+    computation_time: Duration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    name: str = "default"
+    type: str = ""
+    model_size_bytes: int = 10240
+    """Bytes of one checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workflow:
+    generate_data: bool = False
+    train: bool = True
+    evaluation: bool = False
+    checkpoint: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    storage_type: str = "local_fs"
+    storage_root: str = "./"
+    """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    data_loader: str = "pytorch"
+    """Name of a module in `dlemu.loaders`, or the dotted name of your own."""
+    batch_size: int = 1
+    """Samples of one step on one accelerator."""
+    batch_size_eval: int = 1
+    read_threads: int = 1
+    """Worker processes (or threads) that read, for each rank; 0 reads in the trainer itself.
+
+    With tensorflow and tfrecord: files that are read at a time.
+    """
+    prefetch_size: int = 2
+    """Batches ready or under way over all workers of a rank, as DLIO counts; 0 means two for each worker."""
+    file_shuffle: Shuffle = "off"
+    sample_shuffle: Shuffle = "off"
+    computation_threads: int = 1
+    """Batches that TensorFlow takes apart at a time (tensorflow with tfrecord)."""
+    transfer_size: int = 0
+    """Bytes that TensorFlow reads at a time; 0 leaves that to TensorFlow (tensorflow with tfrecord)."""
+    shuffle_size: int = 1024
+    """Samples in the window that `sample_shuffle` draws from (tensorflow with tfrecord)."""
+    odirect: bool = False
+    """Read past the page cache (O_DIRECT)."""
+    engine: Literal["fast", "library"] = "fast"
+    """`fast` reads by preadv into a reused buffer; `library` makes the call a user's script would (np.load, ...)."""
+    decode: Decode = "none"
+    """`full` unpacks in the workers what the format encodes: pixels of jpeg and png, numbers of csv, chunks of HDF5.
+
+    `none` hands over the bytes as they are stored. Formats of plain bytes (npz, npy, HDF5 without chunks) are the same
+    either way; the call of `engine=library` may unpack by itself (h5py does).
+    """
+    verify: bool = False
+    """Check every byte of every sample against what was generated (costs CPU; finds wrong data)."""
+    preprocess_time: Duration = NO_TIME
+    """Seconds a worker spends on each sample after reading it."""
+    pin_memory: bool = False
+    """Copy each batch to pinned memory (needs a CUDA device)."""
+    multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
+    nice: int = 10
+    """Niceness of the workers, so that a trainer never waits long for a core (0 to 19)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    epochs: int = 1
+    computation_time: Duration = NO_TIME
+    """Seconds an accelerator computes on one batch."""
+    total_training_steps: int = -1
+    """End after this many steps over all epochs; -1 takes every step of every epoch."""
+    seed: int = 123
+    seed_change_epoch: bool = True
+    synchronous: bool = False
+    """The host asks for the next batch only after the step (a training loop that reads the loss each step)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    eval_time: Duration = NO_TIME
+    eval_after_epoch: int = 1
+    epochs_between_evals: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    checkpoint_folder: str = "./checkpoints/"
+    checkpoint_after_epoch: int = 1
+    epochs_between_checkpoints: int = 1
+    steps_between_checkpoints: int = -1
+    """Also every so many steps within an epoch; -1 only at the end of epochs."""
+    type: Literal["rank_zero", "all_ranks"] = "rank_zero"
+    fsync: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    au: float = 0.90
+    """The run passes when the headline AU reaches this share."""
+    exclude_start_steps: int = 1
+    """Steps dropped from `au` at the start of each block (a stretch of steps between epoch starts and checkpoints)."""
+    exclude_end_steps: int = 0
+    ceiling_seconds: float = 2.0
+    """How long the emulator's own ceiling is measured against null storage before the run; 0 skips it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    folder: str = ""
+    """The run's folder; empty makes `results/WORKLOAD/YYYYmmdd-HHMMSS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One run, complete."""
+
+    ranks: int = 1
+    """Ranks (one accelerator each) to fork on this host; under mpirun or srun the launcher's count is used."""
+    accelerator: str = ""
+    """A name in `accelerators`; it picks `reader.batch_size` and `train.computation_time`.
+
+    Given as an override it replaces the pair of the file; in a file it fills in what the file leaves open.
+    """
+    scale: str = ""
+    """A name in `scales`, given as an override; it shrinks the workload's bytes but keeps its shape and step time.
+
+    In a file it only records the scale that made the values beside it.
+    """
+    timeout_seconds: float = 600.0
+    """How long a rank waits for a batch or for another rank before the run is ended."""
+    framework: str = "pytorch"
+    model: Model = Model()
+    workflow: Workflow = Workflow()
+    dataset: DatasetSpec = field(default_factory=DatasetSpec)
+    storage: Storage = Storage()
+    reader: Reader = Reader()
+    train: Train = Train()
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
+    metric: Metric = Metric()
+    output: Output = Output()
+    accelerators: dict[str, Accelerator] = field(default_factory=dict)
+    scales: dict[str, dict[str, object]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What the configuration said that has no effect, and why; filled by `dlemu.config.load`, printed and saved."""
+    unsupported: tuple[str, ...] = ()
+    """What the configuration asked for that dlemu can't do yet, and why; `check_runnable` refuses to train with it."""
