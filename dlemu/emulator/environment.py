@@ -1,0 +1,60 @@
+"""What a host is made of, as far as it explains a result."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import psutil
+
+from dlemu import __version__
+
+_PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py", "hydra-core", "pyarrow")
+
+
+def describe_host() -> dict[str, Any]:
+    """Return the host's name, processor, cores, memory (bytes) and kernel, and the versions that matter."""
+    return {
+        "host": platform.node(),
+        "processor": _processor(),
+        "cpu_count": os.cpu_count() or 1,
+        "cpu_usable": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "dlemu": __version__,
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+    }
+
+
+def describe_folder(folder: str) -> dict[str, Any]:
+    """Return the file system a folder lies on: mount point, type, device, size and free space (bytes)."""
+    path = os.path.realpath(folder)
+    mounts = [part for part in psutil.disk_partitions(all=True) if _within(path, part.mountpoint)]
+    usage = psutil.disk_usage(path)
+    found: dict[str, Any] = {"folder": path, "total_bytes": usage.total, "free_bytes": usage.free}
+    if mounts:
+        mount = max(mounts, key=lambda part: len(part.mountpoint))
+        found |= {"mount": mount.mountpoint, "file_system": mount.fstype, "device": mount.device}
+    return found
+
+
+def _within(path: str, mount: str) -> bool:
+    return path == mount or path.startswith(mount.rstrip("/") + "/")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()

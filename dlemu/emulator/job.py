@@ -1,0 +1,176 @@
+"""One run, checked and ready: everything a rank needs, made once on rank 0 before anything is measured."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from datagen.errors import UserError
+from datagen.fetch import FetchSpec
+from datagen.layout import Layout
+from datagen.manifest import Found
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.config.streams import reads_streams
+from dlemu.emulator.plan import EndlessPlan, Plan, RankPlan
+from dlemu.emulator.schedule import Epoch, make_schedule
+from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
+from dlemu.loaders.base import BatchPlan, LoaderSpec, Phase
+
+CEILING_STEPS = (5, 4000)
+"""Fewest and most steps of the ceiling measurement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run's complete description; picklable, the same on every rank."""
+
+    workload: Workload
+    ranks: int
+    found: Found
+    seed: int
+    """Seed of the shuffles and draws; `train.seed`, or a fresh one when a shuffle is `random`."""
+    folder: str
+    """The run's folder."""
+    started_at: str
+    """ISO 8601 with zone."""
+
+    @property
+    def live_folder(self) -> str:
+        """Where the ranks' step logs lie while the run goes on."""
+        return os.path.join(self.folder, "live")
+
+    @property
+    def train_plan(self) -> Plan:
+        """Who reads what in training."""
+        return self._plan(self.found.train, self.workload.reader.batch_size)
+
+    @property
+    def valid_plan(self) -> Plan | None:
+        """Who reads what in evaluation; None without evaluation."""
+        if not self.workload.workflow.evaluation or self.found.valid is None:
+            return None
+        return self._plan(self.found.valid, self.workload.reader.batch_size_eval)
+
+    @property
+    def schedule(self) -> tuple[Epoch, ...]:
+        """What happens when."""
+        return make_schedule(self.workload, self.train_plan.steps_per_epoch)
+
+    @property
+    def rows_per_rank(self) -> int:
+        """Rows a rank's step log needs."""
+        evaluations = sum(epoch.evaluation for epoch in self.schedule)
+        valid_steps = self.valid_plan.steps_per_epoch if self.valid_plan else 0
+        return sum(epoch.steps for epoch in self.schedule) + evaluations * valid_steps
+
+    @property
+    def ceiling_steps(self) -> int:
+        """Steps of the ceiling measurement; 0 when there is none (`metric.ceiling_seconds=0`, or nothing computes)."""
+        seconds, step = self.workload.metric.ceiling_seconds, mean_seconds(self.workload.train.computation_time)
+        if seconds <= 0 or step <= 0:
+            return 0
+        fewest, most = CEILING_STEPS
+        return min(max(ceil(seconds / step), fewest), most)
+
+    @property
+    def streams(self) -> bool:
+        """Files are read as streams."""
+        return reads_streams(self.workload.reader.data_loader, self.workload.dataset.format)
+
+    @property
+    def batches_ahead(self) -> int:
+        """Most batches that a rank's loader has ready or under way."""
+        reader, spec = self.workload.reader, self.loader_spec(0)
+        if self.streams:
+            return spec.prefetch_size + spec.computation_threads + ceil(spec.shuffle_window / reader.batch_size)
+        if reader.data_loader == "tensorflow":
+            return spec.prefetch_size + max(1, spec.read_threads)
+        return spec.read_threads * spec.prefetch_per_worker
+
+    def _plan(self, layout: Layout, batch_size: int) -> Plan:
+        reader, train = self.workload.reader, self.workload.train
+        settings: dict[str, Any] = {
+            "num_files": layout.num_files,
+            "num_samples_per_file": layout.num_samples_per_file,
+            "batch_size": batch_size,
+            "ranks": self.ranks,
+            "file_shuffle": reader.file_shuffle != "off",
+            "sample_shuffle": reader.sample_shuffle != "off",
+            "seed": self.seed,
+            "seed_change_epoch": train.seed_change_epoch,
+        }
+        return StreamPlan(**settings, cycle=max(1, reader.read_threads)) if self.streams else Plan(**settings)
+
+    def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:
+        return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
+
+    def loader_spec(self, rank: int) -> LoaderSpec:
+        """Return what the rank's loader is given."""
+        reader = self.workload.reader
+        return LoaderSpec(
+            rank=rank,
+            phases=self._phases(rank),
+            read_threads=reader.read_threads,
+            prefetch_per_worker=prefetch_per_worker(reader.prefetch_size, reader.read_threads),
+            prefetch_size=reader.prefetch_size,
+            computation_threads=reader.computation_threads,
+            transfer_bytes=reader.transfer_size,
+            shuffle_window=reader.shuffle_size if reader.sample_shuffle != "off" else 0,
+            preprocess_time=reader.preprocess_time,
+            seed=self.seed,
+            nice=reader.nice,
+            multiprocessing_context=reader.multiprocessing_context,
+            pin_memory=reader.pin_memory,
+        )
+
+    def _phases(self, rank: int) -> dict[str, Phase]:
+        plan, reader = self.train_plan, self.workload.reader
+        fetch = self._fetch_spec(self.found.train)
+        phases = {
+            "train": Phase(fetch, self._rank_plan(plan, rank), reader.batch_size),
+            "ceiling": Phase(replace(fetch, storage="null", verify=False), EndlessPlan(plan, rank), reader.batch_size),
+        }
+        if self.valid_plan is not None and self.found.valid is not None:
+            valid = self._fetch_spec(self.found.valid)
+            phases["valid"] = Phase(valid, self._rank_plan(self.valid_plan, rank), reader.batch_size_eval)
+        return phases
+
+    def _fetch_spec(self, layout: Layout) -> FetchSpec:
+        reader = self.workload.reader
+        return FetchSpec.for_dataset(
+            self.found,
+            layout,
+            storage="direct" if reader.odirect else "posix",
+            engine=reader.engine,
+            decode=reader.decode,
+            resize_bytes=self.workload.dataset.record_length_bytes_resize,
+            verify=reader.verify,
+            seed=self.seed,
+        )
+
+
+def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
+    """Return batches each worker keeps ready: `prefetch_size` over all workers, rounded up, or 2 (DLIO's rule)."""
+    if prefetch_size <= 0:
+        return 2
+    return max(1, ceil(prefetch_size / max(1, read_threads)))
+
+
+def make_job(workload: Workload, ranks: int, found: Found, *, folder: str, started_at: str) -> Job:
+    """Put a job together and check that it can run; raises UserError (DatasetError when samples do not fill a step)."""
+    shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
+    seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed
+    job = Job(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder, started_at=started_at)
+    job.train_plan.check("train")
+    if workload.workflow.evaluation:
+        if job.valid_plan is None:
+            raise UserError(
+                "workflow.evaluation=true, but dataset.num_files_eval=0: make a validation set with "
+                "dataset.num_files_eval=N (for `dlemu datagen` too), or leave evaluation out"
+            )
+        job.valid_plan.check("valid")
+    return job

@@ -1,0 +1,57 @@
+"""What rank 0 notes while a run goes on, so that a run that is cut short still tells its story."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from dlemu.emulator.checkpoint import SavedCheckpoint
+
+_FILE = "journal.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journal:
+    """Everything a result needs besides the step logs."""
+
+    wall_clock_offset_ns: int
+    """What to add to rank 0's CLOCK_MONOTONIC to get nanoseconds since 1970 (UTC)."""
+    started_ns: int
+    """CLOCK_MONOTONIC of rank 0 when the ranks were up and the first epoch had not begun."""
+    hosts: tuple[dict[str, Any], ...] = ()
+    """`describe_host` of each node, in node order."""
+    rank_nodes: tuple[int, ...] = ()
+    """Index in `hosts` of each rank's node."""
+    storage: dict[str, Any] | None = None
+    """`describe_folder` of the dataset."""
+    ceiling_au_percent: float | None = None
+    checkpoints: tuple[SavedCheckpoint, ...] = ()
+    ended_ns: int | None = None
+    cpu_seconds: tuple[float, ...] = ()
+    """CPU time of each rank with its workers, from the first epoch's start to the end of the last."""
+
+    def noting(self, **changes: Any) -> Journal:
+        """Return the journal with something noted."""
+        return replace(self, **changes)
+
+    def save(self, folder: str) -> None:
+        """Write it by rename."""
+        path = os.path.join(folder, _FILE)
+        with open(path + ".part", "w") as out:
+            json.dump(asdict(self), out)
+        os.replace(path + ".part", path)
+
+
+def read_journal(folder: str) -> Journal | None:
+    """Return what a run noted before it ended, None if it never came so far."""
+    try:
+        with open(os.path.join(folder, _FILE)) as lines:
+            noted = json.load(lines)
+    except FileNotFoundError:
+        return None
+    noted["checkpoints"] = tuple(SavedCheckpoint(**saved) for saved in noted["checkpoints"])
+    for name in ("hosts", "rank_nodes", "cpu_seconds"):
+        noted[name] = tuple(noted[name])
+    return Journal(**noted)

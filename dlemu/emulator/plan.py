@@ -1,0 +1,112 @@
+"""Who reads what: the samples of every batch of every rank, by arithmetic, the same in every process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.errors import DatasetError
+from dlemu.emulator.permutation import permute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One epoch is a shuffled order of all samples, cut into as many equal stretches as there are ranks.
+
+    Each rank reads its stretch in order, batch by batch, so that without a shuffle a file's samples are read one after
+    the other by one rank. What is left when every rank has had the same number of whole batches is dropped.
+    """
+
+    num_files: int
+    num_samples_per_file: int
+    batch_size: int
+    ranks: int
+    file_shuffle: bool
+    sample_shuffle: bool
+    seed: int
+    seed_change_epoch: bool
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the dataset."""
+        return self.num_files * self.num_samples_per_file
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+        return self.num_samples // (self.batch_size * self.ranks)
+
+    @property
+    def dropped_samples(self) -> int:
+        """Samples of an epoch that no rank reads, because they do not fill a batch on every rank."""
+        return self.num_samples - self.steps_per_epoch * self.batch_size * self.ranks
+
+    def check(self, split: str) -> None:
+        """Raise DatasetError when the samples do not fill one step."""
+        wanted = self.batch_size * self.ranks
+        if self.num_samples < wanted:
+            files = -(-wanted // self.num_samples_per_file)
+            key = "num_files_train" if split == "train" else "num_files_eval"
+            raise DatasetError(
+                f"the {split} set has {self.num_samples} samples ({self.num_files} files x "
+                f"{self.num_samples_per_file}); one step of {self.ranks} ranks x batch {self.batch_size} wants "
+                f"{wanted}: use fewer ranks, a smaller batch, or a dataset with dataset.{key}={files} or more"
+            )
+
+    def sample_ids(self, rank: int, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the samples of a batch, shape (batch_size,); `epoch` and `step` count from 1."""
+        return self.batches(rank, epoch, np.array([step])).ravel()
+
+    def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples of some of a rank's batches, shape (steps, batch_size)."""
+        first = (rank * self.steps_per_epoch + steps - 1) * self.batch_size
+        positions = first[:, np.newaxis] + np.arange(self.batch_size)
+        return self.samples_at(epoch, positions.ravel()).reshape(positions.shape)
+
+    def epoch_seed(self, epoch: int) -> int:
+        """Return the seed of an epoch's shuffles, by DLIO's rule."""
+        return self.seed + epoch if self.seed_change_epoch else self.seed
+
+    def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples that stand at `positions` of an epoch's order."""
+        seed = self.epoch_seed(epoch)
+        if self.sample_shuffle:
+            return permute(positions, self.num_samples, seed)
+        if not self.file_shuffle:
+            return positions
+        files, within = np.divmod(positions, self.num_samples_per_file)
+        return permute(files, self.num_files, seed) * self.num_samples_per_file + within
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One rank's part of a plan, as its loader sees it."""
+
+    plan: Plan
+    rank: int
+
+    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the samples of a batch, shape (batch_size,)."""
+        return self.plan.sample_ids(self.rank, epoch, step)
+
+    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples of some batches, shape (steps, batch_size); steps beyond the last repeat it."""
+        return self.plan.batches(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
+
+
+@dataclass(frozen=True)
+class EndlessPlan:
+    """One rank's part of a plan, begun again when it ends; for measuring the emulator with any number of steps."""
+
+    plan: Plan
+    rank: int
+
+    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the samples of a batch, shape (batch_size,)."""
+        return self.batches(epoch, np.array([step])).ravel()
+
+    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples of some batches, shape (steps, batch_size)."""
+        return self.plan.batches(self.rank, epoch, (steps - 1) % self.plan.steps_per_epoch + 1)

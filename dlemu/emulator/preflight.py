@@ -1,0 +1,71 @@
+"""What the host must have before a run may start: memory and file descriptors. Checked once on each node."""
+
+from __future__ import annotations
+
+import resource
+
+import psutil
+
+from datagen.errors import SpaceError
+from dlemu.emulator.job import Job
+from dlemu.loaders.base import LoaderSpec
+
+_PROCESS_BYTES = 24 << 20
+"""Private memory of one idle rank or worker, measured on CPython 3.11 with PyTorch 2.13 forked after import."""
+_TENSORFLOW_BYTES = 64 << 20
+"""Private memory of a rank beside its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
+_FILES_PER_WORKER = 6
+"""Descriptors a rank holds for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
+_FILES_PER_RANK = 64
+
+
+def check_host(job: Job, local_ranks: int) -> None:
+    """Raise SpaceError when this host can't hold its ranks."""
+    _check_files(job)
+    _check_memory(job, local_ranks)
+
+
+def files_wanted(read_threads: int) -> int:
+    """Return the file descriptors that a rank needs."""
+    return _FILES_PER_RANK + _FILES_PER_WORKER * read_threads
+
+
+def _check_files(job: Job) -> None:
+    wanted = files_wanted(job.workload.reader.read_threads)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted <= hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    elif hard < wanted:
+        raise SpaceError(
+            f"{job.workload.reader.read_threads} workers want {wanted} file descriptors a rank and the limit is "
+            f"{hard}: lower reader.read_threads, or raise the limit (`ulimit -n {wanted}`)"
+        )
+
+
+def memory_wanted(job: Job, local_ranks: int) -> int:
+    """Return the bytes that the ranks of a host will touch: batch buffers, read buffers, processes."""
+    spec = job.loader_spec(0)
+    if job.streams:
+        return local_ranks * (_stream_bytes(job, spec) + _TENSORFLOW_BYTES)
+    workers = max(1, spec.read_threads)
+    buffers = workers * (spec.slots_per_worker * spec.slot_bytes + spec.phases["train"].fetch.buffer_bytes)
+    return local_ranks * (buffers + (workers + 1) * _PROCESS_BYTES)
+
+
+def _stream_bytes(job: Job, spec: LoaderSpec) -> int:
+    """Return what a rank's stream holds: the window, batches of records, batches ready or with the trainer."""
+    fetch, batch = spec.phases["train"].fetch, spec.phases["train"].batch_size
+    record = fetch.nominal_sample_bytes
+    shipped = fetch.resize_bytes or record
+    making, ready = spec.computation_threads + 1, spec.prefetch_size + 2
+    return spec.shuffle_window * record + batch * (making * (record + shipped) + ready * shipped)
+
+
+def _check_memory(job: Job, local_ranks: int) -> None:
+    wanted, available = memory_wanted(job, local_ranks), psutil.virtual_memory().available
+    if wanted > available:
+        raise SpaceError(
+            f"{local_ranks} ranks x {job.workload.reader.read_threads} workers want {wanted / 2**30:.1f} GiB of memory "
+            f"on this host for their buffers and {available / 2**30:.1f} GiB are available: lower ranks, "
+            "reader.read_threads, reader.prefetch_size or reader.batch_size"
+        )

@@ -1,0 +1,209 @@
+"""One rank's run, from its loader's start to the gathered log."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+
+from dlemu.comm import Comm
+from dlemu.config.schema import Duration
+from dlemu.emulator.accelerator import compute_times_ns
+from dlemu.emulator.checkpoint import save_checkpoint
+from dlemu.emulator.clock import Clock, MonotonicClock
+from dlemu.emulator.environment import describe_folder, describe_host
+from dlemu.emulator.handover import Handover, Prefetched, Synchronous
+from dlemu.emulator.job import Job
+from dlemu.emulator.journal import Journal, read_journal
+from dlemu.emulator.loop import Stretch, Watcher, run_stretch
+from dlemu.emulator.schedule import Epoch
+from dlemu.emulator.steplog import EVALUATION, TRAINING, StepLog, StepRows, read_log
+from dlemu.loaders.base import Loader, LoaderSpec
+from dlemu.metrics.au import au_percent, kept_rows
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """What a run measured; every published number is computed from it."""
+
+    rows: StepRows
+    """The step logs of all ranks."""
+    journal: Journal
+
+
+def run_rank(
+    job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Loader], watch: Watcher | None = None
+) -> RunLog | None:
+    """Run this rank to its end; return the whole run's log on rank 0, None elsewhere.
+
+    Raises DlemuError with a message for users. The rank's rows up to then lie in `job.live_folder`; workers die with
+    the rank, so after an error the process must end.
+    """
+    loader = make_loader(job.loader_spec(comm.rank))
+    try:
+        rank = _Rank(job, comm, loader, watch)
+        log, journal = rank.run()
+    except Exception as error:
+        explained = loader.explain(error)
+        if explained is not None:
+            raise explained from error
+        raise
+    cpu_seconds = rank.cpu_seconds()
+    loader.close()
+    return _gather(comm, log, journal, cpu_seconds)
+
+
+def salvage(job: Job) -> RunLog | None:
+    """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
+    journal = read_journal(job.live_folder)
+    if journal is None:
+        return None
+    logs = sorted(name for name in os.listdir(job.live_folder) if name.startswith("rank_"))
+    rows = [read_log(os.path.join(job.live_folder, name)) for name in logs]
+    return RunLog(np.concatenate(rows), journal)
+
+
+def _gather(comm: Comm, log: StepLog, journal: Journal, cpu_seconds: float) -> RunLog | None:
+    ended_ns = comm.meet(time.monotonic_ns())
+    parts = comm.gather((log.rows.copy(), cpu_seconds))
+    if parts is None:
+        return None
+    noted = journal.noting(ended_ns=ended_ns, cpu_seconds=tuple(cpu for _, cpu in parts))
+    return RunLog(np.concatenate([rows for rows, _ in parts]), noted)
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time so far of this process and those it started that are alive."""
+    rank = psutil.Process()
+    times = [process.cpu_times() for process in (rank, *rank.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
+
+
+class _Rank:
+    """What the parts of one rank's run share."""
+
+    def __init__(self, job: Job, comm: Comm, loader: Loader, watch: Watcher | None) -> None:
+        self._job, self._comm, self._loader, self._watch = job, comm, loader, watch
+        self._clock: Clock = MonotonicClock()
+        self._journal = Journal(
+            wall_clock_offset_ns=time.time_ns() - time.monotonic_ns(), started_ns=self._clock.now_ns()
+        )
+        self._log = StepLog(job.rows_per_rank, self._log_path())
+        self._cpu_seconds_before = 0.0
+
+    def _log_path(self) -> str | None:
+        """Return where the rank's rows go: into memory alone where the run's folder can't be seen from this host."""
+        if not os.path.isdir(self._job.live_folder):
+            return None
+        return os.path.join(self._job.live_folder, f"rank_{self._comm.rank:05d}.steps")
+
+    def run(self) -> tuple[StepLog, Journal]:
+        self._loader.start()
+        self._describe()
+        ceiling = self._measure_ceiling()
+        self._note(ceiling_au_percent=ceiling, started_ns=self._comm.meet(self._clock.now_ns()))
+        self._cpu_seconds_before = _cpu_seconds()
+        for epoch in self._job.schedule:
+            self._comm.synchronise_clocks()
+            self._train(epoch)
+            if epoch.evaluation:
+                self._evaluate(epoch)
+        return self._log, self._journal
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of this rank and its workers since the first epoch began."""
+        return _cpu_seconds() - self._cpu_seconds_before
+
+    def _note(self, **changes: object) -> None:
+        self._journal = self._journal.noting(**changes)
+        if self._comm.rank == 0:
+            self._journal.save(self._job.live_folder)
+
+    def _describe(self) -> None:
+        host = describe_host() if self._comm.local_rank == 0 else None
+        told = self._comm.gather((self._comm.node, host))
+        if told is not None:
+            hosts = {node: described for node, described in told if described is not None}
+            self._note(
+                hosts=tuple(hosts[node] for node in sorted(hosts)),
+                rank_nodes=tuple(node for node, _ in told),
+                storage=describe_folder(self._job.workload.dataset.data_folder),
+            )
+
+    def _handover(self, phase: str, epoch: int, steps: int) -> Handover:
+        batches = self._loader.batches(phase, epoch, steps)
+        reader, train = self._job.workload.reader, self._job.workload.train
+        if train.synchronous or reader.read_threads == 0:
+            return Synchronous(batches, self._clock)
+        return Prefetched(batches, self._clock, self._job.workload.timeout_seconds, self._comm.rank)
+
+    def _compute_ns(self, duration: Duration, epoch: int, steps: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return compute_times_ns(duration, seed=self._job.seed, rank=self._comm.rank, epoch=epoch, steps=steps)
+
+    def _train(self, epoch: Epoch) -> None:
+        compute_ns = self._compute_ns(self._job.workload.train.computation_time, epoch.number, epoch.steps)
+        first_step = 1
+        free_ns = self._comm.meet(self._clock.now_ns())
+        with self._handover("train", epoch.number, epoch.steps) as handover:
+            for block in epoch.blocks:
+                stretch = Stretch(
+                    phase=TRAINING,
+                    epoch=epoch.number,
+                    block=block.number,
+                    first_step=first_step,
+                    compute_ns=compute_ns[first_step - 1 :][: block.steps],
+                )
+                run_stretch(stretch, free_ns, handover, self._comm, self._clock, self._log, self._watch)
+                first_step += block.steps
+                if block.checkpoint:
+                    free_ns = self._checkpoint(epoch.number, block.number)
+
+    def _checkpoint(self, epoch: int, block: int) -> int:
+        """Save a checkpoint; return when it was done."""
+        workload = self._job.workload
+        saved = save_checkpoint(
+            workload.checkpoint,
+            workload.checkpoint.checkpoint_folder,
+            workload.model.model_size_bytes,
+            self._comm,
+            self._clock,
+            epoch=epoch,
+            block=block,
+        )
+        self._note(checkpoints=(*self._journal.checkpoints, saved))
+        return self._comm.meet(self._clock.now_ns())
+
+    def _evaluate(self, epoch: Epoch) -> None:
+        plan = self._job.valid_plan
+        assert plan is not None  # checked by make_job
+        steps = plan.steps_per_epoch
+        stretch = Stretch(
+            phase=EVALUATION,
+            epoch=epoch.number,
+            block=1,
+            first_step=1,
+            compute_ns=self._compute_ns(self._job.workload.evaluation.eval_time, -epoch.number, steps),
+        )
+        free_ns = self._comm.meet(self._clock.now_ns())
+        with self._handover("valid", epoch.number, steps) as handover:
+            run_stretch(stretch, free_ns, handover, self._comm, self._clock, self._log, self._watch)
+
+    def _measure_ceiling(self) -> float | None:
+        """Run the same loop against null storage and return its AU in percent; None when not asked for."""
+        steps = self._job.ceiling_steps
+        if not steps:
+            return None
+        log = StepLog(steps)
+        duration = self._job.workload.train.computation_time
+        stretch = Stretch(
+            phase=TRAINING, epoch=0, block=1, first_step=1, compute_ns=self._compute_ns(duration, 0, steps)
+        )
+        free_ns = self._comm.meet(self._clock.now_ns())
+        with self._handover("ceiling", 0, steps) as handover:
+            run_stretch(stretch, free_ns, handover, self._comm, self._clock, log)
+        logs = self._comm.gather(log.rows.copy())
+        return None if logs is None else au_percent(kept_rows(np.concatenate(logs), 1, 0))

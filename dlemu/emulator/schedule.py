@@ -1,0 +1,70 @@
+"""What happens when: the epochs of a run, their blocks of steps, the checkpoints and evaluations between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dlemu.config.schema import Workload
+
+
+@dataclass(frozen=True)
+class Block:
+    """Steps without interruption: from an epoch's start or a checkpoint to the next checkpoint or the epoch's end."""
+
+    number: int
+    steps: int
+    checkpoint: bool
+    """A checkpoint follows."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    number: int
+    blocks: tuple[Block, ...]
+    evaluation: bool
+    """An evaluation follows."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of all blocks."""
+        return sum(block.steps for block in self.blocks)
+
+
+def make_schedule(workload: Workload, steps_per_epoch: int) -> tuple[Epoch, ...]:
+    """Lay out the run. Checkpoints and evaluations fall where DLIO puts them."""
+    epochs = []
+    left = workload.train.total_training_steps
+    for number in range(1, workload.train.epochs + 1):
+        steps = steps_per_epoch if left < 0 else min(steps_per_epoch, left)
+        if steps == 0:
+            break
+        left -= steps if left >= 0 else 0
+        epochs.append(Epoch(number, _blocks(workload, number, steps), _evaluates(workload, number)))
+    return tuple(epochs)
+
+
+def _blocks(workload: Workload, epoch: int, steps: int) -> tuple[Block, ...]:
+    every = workload.checkpoint.steps_between_checkpoints
+    if not workload.workflow.checkpoint or every <= 0:
+        return (Block(1, steps, checkpoint=_checkpoints_after(workload, epoch)),)
+    whole, rest = divmod(steps, every)
+    blocks = [Block(number, every, checkpoint=True) for number in range(1, whole + 1)]
+    if rest:
+        blocks.append(Block(whole + 1, rest, checkpoint=False))
+    return tuple(blocks)
+
+
+def _checkpoints_after(workload: Workload, epoch: int) -> bool:
+    settings = workload.checkpoint
+    return workload.workflow.checkpoint and _falls_on(
+        epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints
+    )
+
+
+def _evaluates(workload: Workload, epoch: int) -> bool:
+    settings = workload.evaluation
+    return workload.workflow.evaluation and _falls_on(epoch, settings.eval_after_epoch, settings.epochs_between_evals)
+
+
+def _falls_on(epoch: int, first: int, every: int) -> bool:
+    return epoch >= first and (epoch - first) % every == 0

@@ -1,0 +1,95 @@
+"""The step log: one fixed row for each rank and step, written as it happens, from which every number can be recomputed.
+
+A rank's rows lie in a file mapped into its memory: writing one is a store, and what was measured outlives the rank.
+All times are nanoseconds of CLOCK_MONOTONIC of the rank's host, unless they are differences.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.errors import SpaceError
+
+STEP_COLUMNS = {
+    # Which step
+    "rank": "rank",
+    "phase": "0 training, 1 evaluation",
+    "epoch": "epoch, from 1",
+    "block": "stretch of steps between epoch start and checkpoints, from 1 in each epoch",
+    "step": "step within its epoch, from 1",
+    # The accelerator's own timeline: wait + compute + sync = next_free - free, exactly
+    "free_ns": "the step before was over on every accelerator; for the first step of a block: its start",
+    "wait_ns": "the accelerator waited for its batch",
+    "compute_ns": "the accelerator computed (nominal, never stretched by the host)",
+    "sync_ns": "the accelerator waited for the slowest one",
+    # The host's stamps, for comparison
+    "asked_ns": "the host began to wait for the batch",
+    "got_ns": "the host had the batch",
+    "slept_ns": "the host woke after the computation",
+    "met_ns": "the host left the meeting of all ranks",
+    # The batch's story
+    "ready_ns": "the batch was in the trainer's hands",
+    "started_ns": "a worker began to fetch the batch",
+    "finished_ns": "a worker had the batch complete",
+    "read_ns": "spent in reads",
+    "decode_ns": "spent in decoding and preprocessing",
+    "worker": "the worker that made the batch",
+    "samples": "samples in the batch",
+    "app_bytes": "bytes read from storage for the batch",
+    "read_calls": "read calls made for the batch",
+    "sample_hash": "sum of a 64-bit hash of each sample's number, modulo 2^64 (as a signed number)",
+}
+"""Column -> meaning; all are int64. A row is in the log once its step is over, and `step` = 0 marks an unused row."""
+
+STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
+
+StepRows = NDArray[np.void]
+"""Rows of STEP_DTYPE, shape (rows,)."""
+
+TRAINING, EVALUATION = 0, 1
+
+
+class StepLog:
+    """One rank's rows, in file-backed memory when a path is given."""
+
+    def __init__(self, capacity: int, path: str | None = None) -> None:
+        size_bytes = max(1, capacity) * STEP_DTYPE.itemsize
+        fd = -1 if path is None else _allocate(path, size_bytes)
+        self._rows = np.frombuffer(mmap.mmap(fd, size_bytes), dtype=STEP_DTYPE)
+        if fd >= 0:
+            os.close(fd)
+        self._used = 0
+
+    def add(self, *values: int) -> None:
+        """Add a row; `values` are in the order of STEP_COLUMNS."""
+        self._rows[self._used] = values
+        self._used += 1
+
+    @property
+    def rows(self) -> StepRows:
+        """The rows so far."""
+        return self._rows[: self._used]
+
+
+def _allocate(path: str, size_bytes: int) -> int:
+    """Create the file with all its blocks: a full disk must show here, not as a SIGBUS in the middle of a run."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)
+    except OSError as error:
+        os.close(fd)
+        raise SpaceError(
+            f"no room for the step log {path}: {error.strerror}; wanted {size_bytes} bytes; free some space or set "
+            "output.folder to another disk"
+        ) from error
+    return fd
+
+
+def read_log(path: str) -> StepRows:
+    """Return the rows a rank left in its file, whether or not it ended well."""
+    rows = np.fromfile(path, dtype=STEP_DTYPE)
+    return rows[rows["step"] > 0]

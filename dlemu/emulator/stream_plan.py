@@ -1,0 +1,111 @@
+"""Who reads what when files are read as streams: each rank has files of its own and reads them from their beginning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.errors import DatasetError
+from dlemu.emulator.permutation import permute
+from dlemu.emulator.plan import Plan
+from dlemu.loaders.base import Streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamPlan(Plan):
+    """An epoch's files in a shuffled order, dealt out to the ranks as `tf.data` shards them: rank r has every R-th.
+
+    When there are fewer files than ranks, every rank reads all files and keeps every R-th record. A rank reads `cycle`
+    files at a time, a record of each in turn. The window that shuffles samples on their way is the loader's: this order
+    is the one before it, so it says which samples an epoch holds and not when each comes.
+    """
+
+    cycle: int
+    """Files that a rank reads at a time."""
+
+    @property
+    def by_file(self) -> bool:
+        """Each rank has files of its own."""
+        return self.num_files >= self.ranks
+
+    @property
+    def files_per_rank(self) -> int:
+        """Files that each rank reads."""
+        return self.num_files // self.ranks if self.by_file else self.num_files
+
+    @property
+    def kept_per_file(self) -> int:
+        """Records of a file that the rank which reads it keeps."""
+        return self.num_samples_per_file if self.by_file else self.num_samples_per_file // self.ranks
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+        return self.files_per_rank * self.kept_per_file // self.batch_size
+
+    def check(self, split: str) -> None:
+        """Raise DatasetError when a rank's records do not fill one step."""
+        if self.steps_per_epoch:
+            return
+        raise DatasetError(
+            f"the {split} set has {self.num_files} files x {self.num_samples_per_file} samples; read as streams, each "
+            f"of {self.ranks} ranks has {self.files_per_rank} files and keeps {self.kept_per_file} samples of each, "
+            f"which do not fill a batch of {self.batch_size}: use fewer ranks, a smaller batch, more files, or "
+            "reader.data_loader=pytorch, which picks samples one by one"
+        )
+
+    def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples that stand at `positions` of an epoch's order: rank 0's first, then rank 1's."""
+        ranks, places = np.divmod(positions, max(1, self.steps_per_epoch * self.batch_size))
+        group, within = np.divmod(places, self.cycle * self.kept_per_file)
+        width = np.minimum(self.cycle, self.files_per_rank - group * self.cycle)
+        record, slot = np.divmod(within, width)
+        files = self._files(epoch, group * self.cycle + slot, ranks)
+        if self.by_file:
+            return np.asarray(files * self.num_samples_per_file + record)
+        return np.asarray(files * self.num_samples_per_file + record * self.ranks + ranks)
+
+    def streams(self, rank: int, epoch: int, steps: int) -> Streams:
+        """Return what a rank reads for the first `steps` steps of an epoch: files in order, and how much of each."""
+        wanted = steps * self.batch_size
+        groups, rest = divmod(wanted, self.cycle * self.kept_per_file)
+        whole = min(groups * self.cycle, self.files_per_rank)
+        width = min(self.cycle, self.files_per_rank - whole)
+        slots = np.arange(min(width, rest))
+        counts = np.concatenate(
+            [np.full(whole, self.kept_per_file), (rest - slots + width - 1) // max(1, width)]  # a record each in turn
+        ).astype(np.int64)
+        return Streams(
+            files=self._files(epoch, np.arange(len(counts)), np.int64(rank)),
+            counts=counts,
+            first=0 if self.by_file else rank,
+            stride=1 if self.by_file else self.ranks,
+            seed=self.epoch_seed(epoch),
+        )
+
+    def _files(self, epoch: int, numbers: NDArray[np.int64], rank: NDArray[np.int64] | np.int64) -> NDArray[np.int64]:
+        """Return the files that are number 0, 1, ... of a rank's."""
+        places = numbers * self.ranks + rank if self.by_file else numbers
+        return permute(places, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else places
+
+
+@dataclass(frozen=True)
+class RankStreamPlan:
+    """One rank's part of a plan of streams, as its loader sees it."""
+
+    plan: StreamPlan
+    rank: int
+
+    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the samples of a batch before the window shuffles them, shape (batch_size,)."""
+        return self.plan.sample_ids(self.rank, epoch, step)
+
+    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples of some batches, shape (steps, batch_size); steps beyond the last repeat it."""
+        return self.plan.batches(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
+
+    def streams(self, epoch: int, steps: int) -> Streams:
+        """Return what to read for the first `steps` steps of an epoch."""
+        return self.plan.streams(self.rank, epoch, steps)

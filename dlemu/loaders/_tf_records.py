@@ -1,0 +1,176 @@
+"""tfrecord files read by `tf.data` itself: interleaved files, a shuffle window, batches, parsed Examples, prefetch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from datagen.errors import DatasetError
+from dlemu.config.duration import is_zero
+from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, Phase, StreamBatchPlan, Streams, hash_samples, preprocess
+
+FRAMING_BYTES = 16
+"""Around each record: its length (8 bytes), the CRC of that (4) and the CRC of the record (4)."""
+_FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
+_plain = tf.autograph.experimental.do_not_convert
+"""Rewriting `if` and `for` for graphs takes most of a first epoch's start, and there are none to rewrite."""
+_PATHS_AT_A_TIME = 1024
+_SPREAD = 0x9E3779B1
+"""An odd number that takes neighbouring samples to distant places when their crops are chosen."""
+
+
+class Records:
+    """The batches of one phase.
+
+    TensorFlow does not tell how long its reads take nor how many it makes. So a batch's story holds: `started_ns`, when
+    it was begun; `read_ns`, how long it waited for its records to come out of the files and the window; `decode_ns`,
+    parsing and cropping; `app_bytes`, the size of the records parsed (and of those left to other ranks) with their
+    framing; `read_calls`, 0. `sample_hash` is of the places in their files from which the records came.
+    """
+
+    def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
+        self._spec, self._phase = spec, phase
+        self._plan = cast(StreamBatchPlan, phase.plan)
+
+    def dataset(self, epoch: int, steps: int) -> Any:
+        """Return the pipeline of an epoch's first `steps` batches."""
+        spec, streams = self._spec, self._plan.streams(epoch, steps)
+        threads = max(1, spec.read_threads)
+        records = self._files(streams).interleave(
+            _plain(lambda path, file, count: self._records(path, file, count, streams)),
+            cycle_length=threads,
+            num_parallel_calls=threads,
+        )
+        if spec.shuffle_window:
+            records = records.shuffle(spec.shuffle_window, seed=streams.seed + spec.rank)
+        batches = records.batch(self._phase.batch_size, drop_remainder=True)
+        begun = tf.data.Dataset.range(steps).map(_plain(lambda _: tf.timestamp()))  # zip asks for it first
+        parsed = tf.data.Dataset.zip((begun, batches)).map(
+            _plain(lambda at, batch: self._parse(at, batch, streams.stride)),
+            num_parallel_calls=spec.computation_threads,
+        )
+        return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
+
+    def _files(self, streams: Streams) -> Any:
+        """Return path, number and records to keep of each file; paths are made when their turn comes."""
+        layout = self._phase.fetch.layout
+
+        def paths(files: NDArray[np.int64]) -> NDArray[np.object_]:
+            return np.array([layout.path(file).encode() for file in files.tolist()], object)
+
+        numbers = tf.data.Dataset.from_tensor_slices((streams.files, streams.counts)).batch(_PATHS_AT_A_TIME)
+        return numbers.map(
+            _plain(lambda files, counts: (_vector(tf.numpy_function(paths, [files], tf.string)), files, counts))
+        ).unbatch()
+
+    def _records(self, path: Any, file: Any, count: Any, streams: Streams) -> Any:
+        """Return the records of one file that this rank keeps, each with the number of its sample."""
+        records = tf.data.TFRecordDataset(path, buffer_size=self._spec.transfer_bytes or None)
+        if streams.stride > 1:
+            records = records.shard(streams.stride, streams.first)
+        begin = file * self._phase.fetch.layout.num_samples_per_file + streams.first
+        samples = tf.data.Dataset.range(begin, begin + count * streams.stride, streams.stride)
+        return tf.data.Dataset.zip((samples, records))
+
+    def _parse(self, begun: Any, batch: tuple[Any, Any], stride: int) -> tuple[Any, ...]:
+        together = tf.timestamp()
+        samples, records = batch
+        # Records that were left to other ranks are as many as those kept, of the same files, so of the same size.
+        size = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * stride
+        images = tf.io.parse_example(records, _FEATURES)["image"]
+        resize = self._phase.fetch.resize_bytes
+        if resize:
+            images = _crop(images, samples, resize)
+        waits = [images]
+        if not is_zero(self._spec.preprocess_time):
+            waits.append(tf.numpy_function(self._preprocess, [samples], tf.int64))
+        with tf.control_dependencies(waits):
+            done = tf.timestamp()
+        return begun, together, done, samples, size, images
+
+    def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
+        random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
+        return np.int64(preprocess(self._spec.preprocess_time, random, len(samples)))
+
+    def batches(self, epoch: int, elements: Iterator[tuple[Any, ...]], steps: int) -> Iterator[Batch]:
+        """Deliver `steps` batches out of the running pipeline, with their stories.
+
+        Raises:
+            DatasetError: a file is gone, damaged, no tfrecord of Examples, or holds fewer records than stated.
+        """
+        wall_clock_ns = time.time_ns() - time.monotonic_ns()
+        for step in range(steps):
+            try:
+                element = next(elements, None)
+            except tf.errors.OpError as error:
+                raise self._damaged(epoch, steps, step, str(error.message)) from None
+            if element is None:
+                raise self._damaged(epoch, steps, step, "the files ended early")
+            yield _batch(element, wall_clock_ns)
+
+    def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
+        """Find the file: TensorFlow names none, but none of those whose records are all delivered is at fault."""
+        layout, streams = self._phase.fetch.layout, self._plan.streams(epoch, steps)
+        behind = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
+        for file in streams.files[max(0, int(behind) - max(1, self._spec.read_threads)) :].tolist():
+            fault = _fault(layout.path(file), layout.num_samples_per_file)
+            if fault:
+                return DatasetError(
+                    f"{layout.path(file)}: {fault}. Run `dlemu datagen verify` to find every damaged file; delete "
+                    "those and run `dlemu datagen` with the same settings to make them again"
+                )
+        return DatasetError(
+            f"TensorFlow could not read a file in {layout.folder} ({reason}), and now can read them all: "
+            "the storage failed for a moment; see the kernel's log (dmesg) for why"
+        )
+
+
+def _vector(tensor: Any) -> Any:
+    return tf.ensure_shape(tensor, [None])
+
+
+def _crop(images: Any, samples: Any, size: int) -> Any:
+    """Return `size` bytes of each image, from a place that its number picks; short images are filled with zeros."""
+    spare = tf.maximum(tf.cast(tf.strings.length(images), tf.int64) - size, 0)
+    start = tf.cast(tf.math.floormod(samples * _SPREAD, spare + 1), tf.int32)
+    crops = tf.strings.substr(images, start, tf.fill(tf.shape(start), size))
+    return tf.io.decode_raw(crops, tf.uint8, fixed_length=size)
+
+
+def _batch(element: tuple[Any, ...], wall_clock_ns: int) -> Batch:
+    *stamps, samples, size, images = element
+    begun, together, done = (int(stamp.numpy() * 1e9) - wall_clock_ns for stamp in stamps)
+    ids = samples.numpy()
+    story = BatchStory(
+        slot=0,
+        places=[],
+        started_ns=begun,
+        finished_ns=min(max(begun, done), time.monotonic_ns()),  # the wall clock is only good to a microsecond
+        read_ns=max(0, together - begun),
+        decode_ns=max(0, done - together),
+        worker=0,
+        samples=len(ids),
+        app_bytes=int(size.numpy()),
+        read_calls=0,
+        sample_hash=hash_samples(ids),
+    )
+    return Batch(images, story)
+
+
+def _fault(path: str, samples: int) -> str:
+    """Return what is wrong with a file, or nothing."""
+    found = 0
+    try:
+        for record in tf.data.TFRecordDataset(path):
+            tf.io.parse_single_example(record, _FEATURES)
+            found += 1
+    except tf.errors.NotFoundError:
+        return "the file is gone"
+    except tf.errors.OpError as error:
+        return f"TensorFlow can't read record {found} ({str(error.message).splitlines()[0][-200:]})"
+    return "" if found >= samples else f"it holds {found} records, not {samples} as in the settings"

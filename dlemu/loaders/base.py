@@ -1,0 +1,218 @@
+"""What a loader is given, what it delivers, and the work that makes one batch, whoever does it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.errors import DlemuError, UserError
+from datagen.fetch import Fetcher, FetchSpec
+from dlemu.config.duration import draw_seconds, is_zero
+from dlemu.config.schema import Duration
+
+
+class BatchPlan(Protocol):
+    """Says which samples one rank's batch holds; picklable, and the same in every process."""
+
+    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the sample numbers of `step` (from 1) of `epoch` (from 1), shape (batch_size,)."""
+        ...
+
+    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sample numbers of several steps at once, shape (steps, batch_size)."""
+        ...
+
+
+class PlanAhead:
+    """Asks a plan for many batches at a time: a shuffle costs as much for one sample as for hundreds."""
+
+    _SAMPLES = 4096
+
+    def __init__(self, plan: BatchPlan, batch_size: int) -> None:
+        self._plan, self._steps = plan, max(1, self._SAMPLES // batch_size)
+        self._epoch, self._first = -1, 0
+        self._ids: NDArray[np.int64] = np.empty((0, batch_size), np.int64)
+
+    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the samples of a batch, shape (batch_size,)."""
+        if epoch != self._epoch or not 0 <= step - self._first < len(self._ids):
+            self._epoch, self._first = epoch, step
+            self._ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
+        ids: NDArray[np.int64] = self._ids[step - self._first]
+        return ids
+
+
+@dataclass(frozen=True, eq=False)
+class Streams:
+    """What one rank reads of an epoch when it reads files as streams: records `first + k * stride` of each file."""
+
+    files: NDArray[np.int64]
+    """File numbers in the order in which they are opened."""
+    counts: NDArray[np.int64]
+    """Records to keep of each file."""
+    first: int
+    stride: int
+    """More than 1 where ranks share files: the records between are read and left to the others."""
+    seed: int
+    """Of the window that shuffles samples."""
+
+
+class StreamBatchPlan(BatchPlan, Protocol):
+    """The plan of a loader that reads files as streams."""
+
+    def streams(self, epoch: int, steps: int) -> Streams:
+        """Return what to read for the first `steps` steps of `epoch`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stream of batches: training, evaluation, or the emulator's own ceiling on null storage."""
+
+    fetch: FetchSpec
+    plan: BatchPlan
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderSpec:
+    """All a loader needs to know; the same for every loader."""
+
+    rank: int
+    phases: Mapping[str, Phase]
+    read_threads: int
+    prefetch_per_worker: int
+    """Batches each worker may have ready or under way."""
+    prefetch_size: int
+    """Batches ready ahead of the trainer, where a loader counts them for all workers together."""
+    computation_threads: int
+    """Batches taken apart at a time, where that is not the readers' work."""
+    transfer_bytes: int
+    """Bytes to ask for at a time where files are read as streams; 0 leaves it to the framework."""
+    shuffle_window: int
+    """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
+    preprocess_time: Duration
+    seed: int
+    nice: int
+    multiprocessing_context: str
+    pin_memory: bool
+
+    @property
+    def slots_per_worker(self) -> int:
+        """Batch buffers of a worker: those ready or under way, one that the prefetch thread holds, one in training."""
+        return self.prefetch_per_worker + 2
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one batch buffer, large enough for every phase."""
+        return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
+
+
+class BatchStory(NamedTuple):
+    """How one batch came about. Times are nanoseconds of CLOCK_MONOTONIC; `places` are (offset, length) in the slot."""
+
+    slot: int
+    places: list[tuple[int, int]]
+    started_ns: int
+    finished_ns: int
+    read_ns: int
+    decode_ns: int
+    worker: int
+    samples: int
+    app_bytes: int
+    read_calls: int
+    sample_hash: int
+
+
+class Batch(NamedTuple):
+    """A batch in the trainer's hands. `data` is the loader's own type and holds until the next but one is taken."""
+
+    data: Any
+    story: BatchStory
+
+
+class Loader(Protocol):
+    """Streams batches in planned order. Built before its workers exist; `start` brings them up."""
+
+    def __init__(self, spec: LoaderSpec) -> None: ...
+
+    def start(self) -> None:
+        """Bring the workers up; from here on no batch pays for starting them."""
+        ...
+
+    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
+        """Deliver the batches of one epoch. Raises DlemuError when a batch can't be made."""
+        ...
+
+    def explain(self, error: Exception) -> DlemuError | None:
+        """Turn a framework's exception about a dead worker into one for users; None for any other."""
+        ...
+
+    def close(self) -> None:
+        """End the workers and wait for them."""
+        ...
+
+
+def refuse_pinning(spec: LoaderSpec, loader: str) -> None:
+    """Raise UserError when pinned batches are asked of a loader that has none."""
+    if spec.pin_memory:
+        raise UserError(
+            f"reader.pin_memory=true with reader.data_loader={loader}: only the pytorch loader pins batches"
+        )
+
+
+def hash_samples(sample_ids: NDArray[np.int64]) -> int:
+    """Return the sum of splitmix64 of each id modulo 2^64, as a signed int64: equal for equal multisets in any order.
+
+    Constants: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
+    """
+    z = sample_ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return int(z.sum(dtype=np.uint64).astype(np.int64))
+
+
+class BatchMaker:
+    """Makes batches in one worker: fetches the planned samples into a buffer and keeps the account."""
+
+    def __init__(self, spec: LoaderSpec, worker: int) -> None:
+        self._worker = worker
+        self._plans = {name: PlanAhead(phase.plan, phase.batch_size) for name, phase in spec.phases.items()}
+        self._fetchers = {name: Fetcher(phase.fetch) for name, phase in spec.phases.items()}
+        self._preprocess = spec.preprocess_time
+        self._random = np.random.default_rng([spec.seed, spec.rank, worker])
+
+    def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchStory:
+        """Fill `out` with the batch of `step` and tell its story."""
+        started_ns = time.monotonic_ns()
+        ids = self._plans[phase].sample_ids(epoch, step)
+        fetched = self._fetchers[phase].fetch(ids.tolist(), out)
+        decode_ns = fetched.decode_ns + preprocess(self._preprocess, self._random, len(ids))
+        return BatchStory(
+            slot=slot,
+            places=fetched.places,
+            started_ns=started_ns,
+            finished_ns=time.monotonic_ns(),
+            read_ns=fetched.read_ns,
+            decode_ns=decode_ns,
+            worker=self._worker,
+            samples=len(ids),
+            app_bytes=fetched.app_bytes,
+            read_calls=fetched.read_calls,
+            sample_hash=hash_samples(ids),
+        )
+
+
+def preprocess(duration: Duration, random: np.random.Generator, count: int) -> int:
+    """Sleep as long as preprocessing so many samples would take; return the nanoseconds really spent."""
+    if is_zero(duration):
+        return 0
+    before_ns = time.monotonic_ns()
+    time.sleep(float(draw_seconds(duration, random, count).sum()))
+    return time.monotonic_ns() - before_ns

@@ -1,0 +1,104 @@
+"""TensorFlow's own `tf.data`: its record reader for tfrecord, a parallel map over our readers for everything else."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads both as it is imported,
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # and would greet the user about the second from each rank
+
+import tensorflow as tf
+
+from datagen.errors import DlemuError
+from dlemu.config.streams import reads_streams
+from dlemu.loaders._tf_fetched import Fetched
+from dlemu.loaders._tf_records import Records
+from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, refuse_pinning
+
+
+class Loader:
+    """The `tensorflow` loader.
+
+    Of tfrecord files a batch is a tensor: strings, one a sample, or uint8 (B, resize). Their order is TensorFlow's, and
+    each epoch holds exactly the planned samples. Of all others it is uint8 arrays over a shared slot, in planned order.
+    """
+
+    def __init__(self, spec: LoaderSpec) -> None:
+        refuse_pinning(spec, "tensorflow")
+        self._spec = spec
+        phases = spec.phases.items()
+        streamed = {name for name, phase in phases if _streamed(phase.fetch.format, phase.fetch.storage)}
+        self._records = {name: Records(spec, phase) for name, phase in phases if name in streamed}
+        self._fetched = Fetched(spec, {name: phase for name, phase in phases if name not in streamed})
+
+    def start(self) -> None:
+        """Keep TensorFlow's own threads few: a rank has its share of the cores, and no accelerator."""
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.set_visible_devices([], "GPU")
+
+    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
+        """Deliver the batches of one epoch."""
+        if not steps:
+            return iter(())
+        records = self._records.get(phase)
+        if records is not None:
+            threads = min(self._spec.computation_threads, len(os.sched_getaffinity(0)))
+            running = _run(records.dataset(epoch, steps), threads, self._spec.nice)
+            return records.batches(epoch, running, steps)
+        made: dict[int, BatchStory | DlemuError] = {}
+        dataset = self._fetched.dataset(phase, epoch, steps, made)
+        running = _run(dataset, max(1, self._spec.read_threads), self._spec.nice)
+        return self._fetched.batches(phase, running, made)
+
+    def explain(self, error: Exception) -> DlemuError | None:
+        """Threads do not die by themselves."""
+        return None
+
+    def close(self) -> None:
+        """Free the ring; threads end with the pipelines that own them."""
+        self._fetched.close()
+
+
+def _streamed(file_format: str, storage: str) -> bool:
+    return reads_streams("tensorflow", file_format) and storage != "null"
+
+
+def _run(dataset: Any, threads: int, nice: int) -> Iterator[Any]:
+    """Start a pipeline on threads of its own and deliver its elements.
+
+    Autotuning is off: its thread can hold up the end of a pipeline for seconds, and threads and buffers are the
+    workload's to choose.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = threads
+    options.threading.max_intra_op_parallelism = 1
+    yield from _begun(dataset.with_options(options), nice)
+
+
+def _begun(dataset: Any, nice: int) -> Iterator[Any]:
+    """Take the first element in a thread of lower priority, which all threads of the pipeline inherit (Linux)."""
+    begun: list[Iterator[Any]] = []
+    failed: list[BaseException] = []
+
+    def begin() -> None:
+        os.nice(nice)
+        try:
+            elements = iter(dataset)
+            begun.append(itertools.chain([next(elements)], elements))
+        except StopIteration:
+            begun.append(iter(()))
+        except BaseException as error:  # carried to the caller, whatever it is
+            failed.append(error)
+
+    starter = threading.Thread(target=begin, name="dlemu-starter")
+    starter.start()
+    starter.join()
+    if failed:
+        raise failed[0]
+    return begun[0]

@@ -1,0 +1,76 @@
+"""Reader threads in the trainer's own process, no framework: reads release the interpreter, no process is crossed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from datagen.errors import DlemuError
+from dlemu.loaders._ring import SharedRing
+from dlemu.loaders.base import Batch, BatchMaker, BatchStory, LoaderSpec, refuse_pinning
+
+
+class Loader:
+    """The `threads` loader. A batch is the list of its samples' bytes, as views of a slot."""
+
+    def __init__(self, spec: LoaderSpec) -> None:
+        refuse_pinning(spec, "threads")
+        self._spec = spec
+        self._threads = max(1, spec.read_threads)
+        self._window = self._threads * spec.prefetch_per_worker
+        self._ring = SharedRing(self._window + 2, spec.slot_bytes)
+        self._local = threading.local()
+        self._numbers = iter(range(self._threads))
+        self._numbering = threading.Lock()
+        self._pool = ThreadPoolExecutor(self._threads, "dlemu-reader", self._open)
+
+    def _open(self) -> None:
+        with self._numbering:
+            worker = next(self._numbers)
+        os.nice(self._spec.nice)  # on Linux niceness is the thread's own
+        self._local.maker = BatchMaker(self._spec, worker)
+
+    def start(self) -> None:
+        """Start every thread: none is idle until all have met."""
+        meeting = threading.Barrier(self._threads)
+        for future in [self._pool.submit(meeting.wait) for _ in range(self._threads)]:
+            future.result()
+
+    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
+        """Deliver the planned batches in order, `read_threads` x `prefetch_per_worker` of them ready or under way."""
+        under_way: deque[Future[BatchStory]] = deque()
+        asked = 0
+        try:
+            for _ in range(steps):
+                while asked < steps and len(under_way) < self._window:
+                    asked += 1
+                    under_way.append(self._pool.submit(self._make, phase, epoch, asked))
+                story = under_way.popleft().result()
+                slot = self._ring.slot(story.slot)
+                yield Batch([slot[start : start + length] for start, length in story.places], story)
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def _make(self, phase: str, epoch: int, step: int) -> BatchStory:
+        maker: BatchMaker = self._local.maker
+        slot = step % (self._window + 2)
+        try:
+            return maker.make(phase, epoch, step, slot, self._ring.slot(slot))
+        except DlemuError:
+            raise
+        except Exception as error:
+            raise DlemuError(f"a reader thread of rank {self._spec.rank} failed:\n{traceback.format_exc()}") from error
+
+    def explain(self, error: Exception) -> DlemuError | None:
+        """Threads do not die by themselves."""
+        return None
+
+    def close(self) -> None:
+        """End the threads and free the ring."""
+        self._pool.shutdown(cancel_futures=True)
+        self._ring.close()

@@ -1,0 +1,97 @@
+"""Accelerator utilisation, by each definition in use. All take step rows and return percent, NaN for no time.
+
+Rows are `STEP_DTYPE` records of one or more ranks, epochs and blocks; wait, compute and sync are the accelerator's own
+timeline, the host's stamps are `asked_ns`, `got_ns`, `slept_ns` and `met_ns`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.void]
+
+
+def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> Rows:
+    """Return the rows left when each block of each rank loses its first and last steps."""
+    if not len(rows):
+        return rows
+    ordered, later = _by_block(rows)
+    first = np.concatenate([[0], later])
+    lengths = np.diff(np.append(first, len(ordered)))
+    place = np.arange(len(ordered)) - np.repeat(first, lengths)
+    kept: Rows = ordered[(place >= exclude_start) & (place < np.repeat(lengths, lengths) - exclude_end)]
+    return kept
+
+
+def blocks(rows: Rows) -> Iterator[Rows]:
+    """Yield each rank's rows of each block, in step order."""
+    for part in np.split(*_by_block(rows)):
+        if len(part):
+            yield part
+
+
+def _by_block(rows: Rows) -> tuple[Rows, NDArray[np.intp]]:
+    """Return the rows ordered by rank, epoch, block and step, and where each block but the first begins."""
+    ordered = rows[np.lexsort((rows["step"], rows["block"], rows["epoch"], rows["rank"]))]
+    keys = np.stack([ordered["rank"], ordered["epoch"], ordered["block"]])
+    return ordered, np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
+
+
+def au_percent(rows: Rows) -> float:
+    """Return compute / (wait + compute + sync), summed over the rows given.
+
+    With `kept_rows` this is the headline `au`; with all rows it is `au_rules`, the text of the MLPerf Storage rules
+    ("total compute time / total benchmark running time"), which drops nothing.
+    """
+    compute = int(rows["compute_ns"].sum())
+    total = compute + int(rows["wait_ns"].sum()) + int(rows["sync_ns"].sum())
+    return 100.0 * compute / total if total else math.nan
+
+
+def au_dlio_percent(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> float:
+    """Return DLIO 2.x's AU of one epoch: measured sleep over block time, on the host's own stamps.
+
+    For each block: sum(compute[s:e]) / (block time - sum(proc[:s]) - sum(proc[e:])), where compute runs from the batch
+    in hand to waking up, proc from asking for the batch to waking up, and block time from the block's start to the last
+    meeting. Blocks weigh by their steps, ranks alike. Source: `compute_metrics_train` and `end_train` of
+    dlio_benchmark's statscounter (2026-06).
+    """
+    return _over_ranks(rows, lambda block: _dlio_block(block, exclude_start, exclude_end))
+
+
+def au_dlio_v1_percent(rows: Rows) -> float:
+    """Return the AU of DLIO as used in MLPerf Storage v1.0: configured compute of all steps but the first over block
+    time without the first step; blocks weigh by their steps, ranks alike."""
+    return _over_ranks(rows, _dlio_v1_block)
+
+
+def _dlio_block(block: Rows, exclude_start: int, exclude_end: int) -> float:
+    end = len(block) - exclude_end
+    compute = (block["slept_ns"] - block["got_ns"])[exclude_start:end].sum()
+    process = block["slept_ns"] - block["asked_ns"]
+    total = _block_ns(block) - process[:exclude_start].sum() - process[end:].sum()
+    return float(compute / total) if total > 0 else math.nan
+
+
+def _dlio_v1_block(block: Rows) -> float:
+    total = _block_ns(block) - (block["slept_ns"][0] - block["asked_ns"][0])
+    return float(block["compute_ns"][1:].sum() / total) if total > 0 else math.nan
+
+
+def _block_ns(block: Rows) -> int:
+    return int(block["met_ns"][-1] - block["asked_ns"][0])
+
+
+def _over_ranks(rows: Rows, share: Callable[[Rows], float]) -> float:
+    """Return the mean over ranks of the step-weighted mean over blocks, in percent."""
+    weighted: dict[int, list[tuple[float, int]]] = {}
+    for block in blocks(rows):
+        weighted.setdefault(int(block["rank"][0]), []).append((share(block), len(block)))
+    if not weighted:
+        return math.nan
+    per_rank = [np.average([au for au, _ in parts], weights=[n for _, n in parts]) for parts in weighted.values()]
+    return 100.0 * float(np.mean(per_rank))

@@ -1,0 +1,63 @@
+"""What a workload asks of its storage when its accelerators never wait: arithmetic from the configuration alone.
+
+With L bytes a sample, batch b and computation time c an accelerator that is always busy takes b / c samples and
+b x L / c bytes a second; R accelerators take R times as much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from datagen.layout import nominal_sample_bytes
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+
+MB, GB = 1e6, 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """One workload on one type of accelerator. MB = 1e6 and GB = 1e9 bytes."""
+
+    workload: str
+    accelerator: str
+    """Empty for a workload that has no table of accelerators."""
+    format: str
+    data_loader: str
+    num_files: int
+    num_samples: int
+    sample_bytes: int
+    """Mean bytes of a sample as it lies on the storage, uncompressed."""
+    dataset_gb: float
+    batch_size: int
+    computation_seconds: float
+    """Mean computation time of one batch."""
+    samples_per_second: float | None
+    """One accelerator's demand at 100 % utilisation; None when nothing computes, for then there is no limit."""
+    mb_per_second: float | None
+    au_threshold_percent: float
+    """The AU at which a run passes."""
+
+
+def demand(name: str, workload: Workload) -> Demand:
+    """Return the demand of one accelerator of the workload, which is called `name`."""
+    data, reader = workload.dataset, workload.reader
+    sample_bytes = nominal_sample_bytes(data)
+    samples = data.num_files_train * data.num_samples_per_file
+    seconds = mean_seconds(workload.train.computation_time)
+    rate = reader.batch_size / seconds if seconds > 0 else None
+    return Demand(
+        workload=name,
+        accelerator=workload.accelerator,
+        format=data.format,
+        data_loader=reader.data_loader,
+        num_files=data.num_files_train,
+        num_samples=samples,
+        sample_bytes=sample_bytes,
+        dataset_gb=samples * sample_bytes / GB,
+        batch_size=reader.batch_size,
+        computation_seconds=seconds,
+        samples_per_second=rate,
+        mb_per_second=None if rate is None else rate * sample_bytes / MB,
+        au_threshold_percent=100 * workload.metric.au,
+    )

@@ -1,0 +1,57 @@
+"""Rates and waits of an epoch, from step rows. Time runs from the epoch's first block to its last step's end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dlemu.metrics.au import Rows, blocks
+
+PERCENTILES = (50, 90, 99, 100)
+
+
+def training_ns(rows: Rows) -> int:
+    """Return the time the accelerators were in training: over all blocks, from their start to their last step's end.
+
+    First steps count; the time of checkpoints and evaluations between the blocks does not. Blocks begin and end at the
+    same moments on all ranks, but the clocks of hosts differ: only stamps of one rank are compared.
+    """
+    per_rank: dict[int, int] = {}
+    for block in blocks(rows):
+        last = block[-1]
+        end_ns = last["free_ns"] + last["wait_ns"] + last["compute_ns"] + last["sync_ns"]
+        rank = int(last["rank"])
+        per_rank[rank] = per_rank.get(rank, 0) + int(end_ns - block["free_ns"][0])
+    return max(per_rank.values(), default=0)
+
+
+def per_second(amount: float, rows: Rows) -> float:
+    """Return `amount` per second of training, NaN for no time."""
+    elapsed_ns = training_ns(rows)
+    return amount * 1e9 / elapsed_ns if elapsed_ns else math.nan
+
+
+def first_batch_seconds(rows: Rows) -> float:
+    """Return how long the slowest rank waited for the first batch of the epoch."""
+    first = rows[rows["step"] == rows["step"].min()]
+    return float(first["wait_ns"].max() / 1e9)
+
+
+def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, float]:
+    """Return p50, p90, p99 and max in milliseconds."""
+    if not len(values_ns):
+        return {}
+    points = np.percentile(values_ns, PERCENTILES) / 1e6
+    return dict(zip(("p50", "p90", "p99", "max"), points.tolist(), strict=True))
+
+
+def late_handover_share(rows: Rows) -> float:
+    """Return the share of the waiting that passed after the batch was finished in its worker: the emulator's own part.
+
+    Of a late batch, what precedes `finished_ns` is the loader's and the storage's, what follows is hand-over.
+    """
+    wait_ns = rows["wait_ns"]
+    handover_ns = np.minimum(wait_ns, np.maximum(rows["ready_ns"] - rows["finished_ns"], 0))
+    total = int(wait_ns.sum())
+    return float(handover_ns.sum() / total) if total else 0.0
