@@ -1,0 +1,75 @@
+"""The roof: the only place that parses, prints or exits. One module a command, imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+
+import click
+
+from datagen.errors import DlemuError
+from dlemu import __version__
+
+COMMANDS = {
+    "train": "Train with emulated accelerators and say how busy the storage kept them.",
+    "datagen": "Make a workload's dataset, or verify one.",
+    "workloads": "List the workloads and what each accelerator asks of the storage.",
+    "doctor": "Check this host before a run.",
+}
+
+
+class _Commands(click.Group):
+    """Knows each command's name and one line of help without importing it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"dlemu.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Settings are hydra overrides: `dlemu train workload=unet3d accelerator=h100 ranks=18 scale=laptop`.",
+)
+@click.version_option(__version__, prog_name="dlemu")
+def cli() -> None:
+    """How many accelerators can this storage keep busy?
+
+    dlemu builds training datasets, streams them through real data loaders, and lets emulated accelerators sleep for
+    each batch as long as real ones would compute.
+    """
+
+
+def main() -> None:
+    """Run the command line. Exit status: docs/results.md."""
+    try:
+        cli.main(prog_name="dlemu", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.exceptions.Exit as leave:
+        sys.exit(leave.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted by Ctrl-C (SIGINT)")
+        sys.exit(130)
+    except DlemuError as error:
+        complain(str(error))
+        sys.exit(error.exit_status)
+    except Exception:
+        complain(traceback.format_exc().rstrip())
+        sys.exit(DlemuError.exit_status)  # not Python's 1, which says that a run did not pass
+
+
+def complain(message: str) -> None:
+    """Say on stderr what went wrong."""
+    print(f"dlemu: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,57 @@
+"""`dlemu doctor`: look at this host before a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dlemu.cli.checks import Check
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@click.command(name="doctor", short_help="Check this host before a run.")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
+    """Check this host before a run: what was seen, what is wanted, what to do.
+
+    \b
+    dlemu doctor workload=unet3d ranks=18 dataset.data_folder=/mnt/nvme/unet3d
+
+    Exit status: 0 nothing fails, 2 something does.
+    """
+    from rich.console import Console
+
+    from dlemu.cli.checks import all_checks
+    from dlemu.config import load
+
+    console = Console()
+    levels = []
+    for check in all_checks(load(overrides, config_dir=config_dir)):
+        show(check, console)
+        levels.append(check.level)
+    console.print(f"{len(levels)} checks: {levels.count('warn')} warn, {levels.count('fail')} fail", highlight=False)
+    raise SystemExit(2 if "fail" in levels else 0)
+
+
+def show(check: Check, console: Console) -> None:
+    """Print one check; what is wanted and what to do follow on lines of their own."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=4)
+    grid.add_column(width=13)
+    grid.add_column(overflow="fold")
+    told = Text(check.seen)
+    if check.wanted:
+        told.append(f"\nwanted: {check.wanted}")
+    if check.advice:
+        told.append(f"\nto do: {check.advice}", style="bold")
+    grid.add_row(Text(check.level, style=_COLOURS[check.level]), check.name, told)
+    console.print(grid)

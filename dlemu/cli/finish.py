@@ -1,0 +1,51 @@
+"""From what was measured to the run's folder and what the terminal shows."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from dlemu.config import to_yaml
+from dlemu.emulator.files import write_text
+from dlemu.emulator.job import Job
+from dlemu.emulator.run import RunLog
+from dlemu.mlperf.dlio_files import write_dlio_files
+from dlemu.report.folder import drop_live, write_steps, write_summary
+from dlemu.report.summary import build_summary
+from dlemu.report.terminal import print_result
+
+
+def finish(job: Job, log: RunLog | None, failure: str | None = None) -> dict[str, Any]:
+    """Write the run's folder and return its summary. A run that failed leaves the same folder, marked incomplete."""
+    summary = build_summary(job, log, failure)
+    folder = job.folder
+    write_text(folder, "config.yaml", to_yaml(job.workload))
+    if log is not None and len(log.rows):
+        write_steps(folder, log.rows)
+        if failure is None:
+            write_dlio_files(os.path.join(folder, "dlio"), job=job, log=log)
+    write_text(folder, "log.txt", _as_text(summary, folder))
+    write_summary(folder, summary)
+    drop_live(folder)
+    return summary
+
+
+def show(summary: dict[str, Any], folder: str) -> None:
+    """Print the table and the verdict."""
+    print_result(summary, folder, Console())
+
+
+def exit_status(summary: dict[str, Any]) -> int:
+    """Return 0 for a run that passed, 1 for one that completed without passing."""
+    return 0 if summary["passed"] else 1
+
+
+def _as_text(summary: dict[str, Any], folder: str) -> str:
+    text = io.StringIO()
+    print_result(summary, folder, Console(width=100, file=text))
+    return f"$ {shlex.join(sys.argv)}\n\n{text.getvalue()}"

@@ -1,0 +1,107 @@
+"""A run under mpirun or srun: rank 0 prepares, all ranks run; a guardian saves what was measured if they are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+from datagen.errors import DlemuError
+from dlemu.cli.finish import exit_status, finish, show
+from dlemu.cli.launcher import ECHO_SECONDS, under_mpi
+from dlemu.cli.making import make_dataset
+from dlemu.cli.prepare import loader_class, prepare_job
+from dlemu.cli.watching import watcher
+from dlemu.comm import Comm, PeerLostError
+from dlemu.comm.base import Interrupted
+from dlemu.comm.guardian import Guardian, watch
+from dlemu.config import load
+from dlemu.config.schema import Workload
+from dlemu.emulator.job import Job
+from dlemu.emulator.preflight import check_host
+from dlemu.emulator.run import run_rank, salvage
+from dlemu.report.folder import drop_folder
+
+
+def train_under_mpi(overrides: Sequence[str], config_dir: str | None) -> int:
+    """Run this rank and return its exit status: rank 0's is the run's."""
+    return under_mpi(lambda comm: _Run(comm).run(overrides, config_dir))
+
+
+class _Run:
+    """One training run of this rank under a launcher."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self._guardian: Guardian | None = None
+
+    def run(self, overrides: Sequence[str], config_dir: str | None) -> int:
+        workload = self._configure(overrides, config_dir)
+        if workload.workflow.generate_data:
+            make_dataset(workload, self._comm, fsync=False)
+        job = self._prepare(workload)
+        try:
+            return self._run(job)
+        except DlemuError as error:
+            _leave_word(job, self._comm.rank, str(error), echo=isinstance(error, PeerLostError))
+            raise
+        except Interrupted as error:
+            _leave_word(job, self._comm.rank, f"interrupted by {signal.Signals(error.signal_number).name}", echo=False)
+            raise
+
+    def _configure(self, overrides: Sequence[str], config_dir: str | None) -> Workload:
+        """Compose on rank 0 alone: the others need neither hydra nor the files."""
+        loaded = load(overrides, config_dir=config_dir) if self._comm.rank == 0 else None
+        workload: Workload = self._comm.broadcast(loaded)
+        return workload
+
+    def _prepare(self, workload: Workload) -> Job:
+        prepared = None
+        if self._comm.rank == 0:
+            prepared = prepare_job(workload, self._comm.size)
+            self._guardian = watch(lambda: _save_lost(prepared))
+        job: Job = self._comm.broadcast(prepared)
+        return job
+
+    def _run(self, job: Job) -> int:
+        if self._comm.local_rank == 0:
+            check_host(job, self._comm.local_size)
+        log = run_rank(job, self._comm, loader_class(job.workload), watcher(job, self._comm))
+        if log is None:
+            return 0
+        summary = finish(job, log)
+        assert self._guardian is not None  # rank 0 has both
+        self._guardian.release()
+        show(summary, job.folder)
+        return exit_status(summary)
+
+
+def _leave_word(job: Job, rank: int, message: str, echo: bool) -> None:
+    """Leave this rank's failure where the guardian finds it; a host that can't see the run's folder can't."""
+    with contextlib.suppress(OSError), open(os.path.join(job.live_folder, f"failure_{rank:05d}.json"), "w") as out:
+        json.dump({"echo": echo, "at": time.time(), "message": message}, out)
+
+
+def _save_lost(job: Job) -> None:
+    """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, which nobody listens to."""
+    time.sleep(ECHO_SECONDS)  # other ranks may still be writing their last word
+    log = salvage(job)
+    if log is None:
+        drop_folder(job.folder)
+    else:
+        finish(job, log, _cause(job))
+
+
+def _cause(job: Job) -> str:
+    words = []
+    for name in os.listdir(job.live_folder):
+        if name.startswith("failure_"):
+            with open(os.path.join(job.live_folder, name)) as lines:
+                words.append(json.load(lines))
+    if not words:
+        return "the ranks were killed from outside (a rank died and the launcher ended the others, or a time limit)"
+    message: str = min(words, key=lambda word: (word["echo"], word["at"]))["message"]
+    return message

@@ -1,0 +1,41 @@
+"""From a configuration to a job: dataset found, folder named, everything checked before anything is measured."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from datagen.manifest import inspect
+from datagen.registry import find
+from dlemu.config import check_runnable, datagen_command
+from dlemu.config.schema import Workload
+from dlemu.emulator.job import Job, make_job
+from dlemu.loaders.base import Loader
+from dlemu.report.folder import make_folder
+
+
+def prepare_job(workload: Workload, ranks: int) -> Job:
+    """Check the workload and its dataset, make the run's folder and return the job; raises UserError."""
+    check_runnable(workload)
+    found = inspect(workload.dataset, command_hint=datagen_command(workload))
+    now = datetime.now().astimezone()
+    folder = workload.output.folder or _new_folder(workload.model.name, now)
+    job = make_job(workload, ranks, found, folder=folder, started_at=now.isoformat(timespec="seconds"))
+    make_folder(folder)
+    return job
+
+
+def loader_class(workload: Workload) -> type[Loader]:
+    """Return the loader; imports its framework."""
+    loader: type[Loader] = find("dlemu.loaders", workload.reader.data_loader, "Loader")
+    return loader
+
+
+def _new_folder(name: str, now: datetime) -> str:
+    """Return results/NAME/TIME, with a number behind it when two runs begin in one second."""
+    first = os.path.join("results", name, now.strftime("%Y%m%d-%H%M%S"))
+    folder, number = first, 1
+    while os.path.exists(folder):
+        number += 1
+        folder = f"{first}-{number}"
+    return folder

@@ -1,0 +1,38 @@
+"""`dlemu train`: configuration, checks, ranks, result."""
+
+from __future__ import annotations
+
+import click
+
+from dlemu.cli.options import configured
+
+
+@click.command(name="train", short_help="Train with emulated accelerators.")
+@configured
+def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool) -> None:
+    """Train with emulated accelerators and say how busy the storage kept them.
+
+    \b
+    dlemu datagen workload=unet3d dataset.data_folder=/mnt/nvme/unet3d
+    dlemu train workload=unet3d accelerator=h100 ranks=18 dataset.data_folder=/mnt/nvme/unet3d
+    mpirun -np 18 dlemu train workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d
+
+    Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. Under mpirun or srun the
+    ranks are the launcher's.
+
+    Exit status: 0 the run passed, 1 it completed without passing, 2 a mistake to mend, 3 a worker or a rank failed,
+    128 + signal for a run that a signal ended.
+    """
+    from dlemu.comm import detect_launcher
+    from dlemu.config import load, to_yaml
+
+    if cfg:
+        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
+        return
+    if detect_launcher() == "mpi":
+        from dlemu.cli.mpi_run import train_under_mpi
+
+        raise SystemExit(train_under_mpi(overrides, config_dir))
+    from dlemu.cli.forked_run import train_forked
+
+    raise SystemExit(train_forked(overrides, config_dir))

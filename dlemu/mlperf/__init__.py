@@ -1,0 +1,1 @@
+"""MLPerf Storage and DLIO: their files, in their units and by their definitions."""

@@ -1,0 +1,107 @@
+"""Writes a run as DLIO 2.x would have left it, so that what reads DLIO's results (mlpstorage, scripts) reads ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from dlemu.config import load, workload_names
+from dlemu.config.schema import Workload
+from dlemu.emulator.files import write_text
+from dlemu.emulator.job import Job
+from dlemu.emulator.run import RunLog
+from dlemu.mlperf.dlio_blocks import Batches, blocks_by_rank
+from dlemu.mlperf.dlio_config import dlio_hydra, dlio_overrides, dlio_workload
+from dlemu.mlperf.dlio_stats import DlioRun, dlio_output, dlio_per_epoch_stats, dlio_summary
+
+
+def write_dlio_files(folder: str, *, job: Job, log: RunLog) -> None:
+    """Write summary.json, R_output.json and R_per_epoch_stats.json of each rank, dlio.log and dlio_config/.
+
+    `log` is that of a complete run. Raises SpaceError when a file can't be written.
+    """
+    run = _dlio_run(job, log)
+    for rank in run.blocks:
+        write_text(folder, f"{rank}_output.json", json.dumps(dlio_output(run, rank)))
+        write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(dlio_per_epoch_stats(run, rank), indent=4))
+    overrides = dlio_overrides(job.workload, _base(job.workload))
+    write_text(folder, "dlio_config/config.yaml", _yaml({"workload": dlio_workload(job.workload)}))
+    write_text(folder, "dlio_config/overrides.yaml", _yaml(overrides))
+    write_text(folder, "dlio_config/hydra.yaml", _yaml(dlio_hydra(folder, overrides)))
+    summary = dlio_summary(run)
+    write_text(folder, "dlio.log", "".join(f"{line}\n" for line in _log_lines(run, summary)))
+    write_text(folder, "summary.json", json.dumps(summary, indent=4))
+
+
+def _dlio_run(job: Job, log: RunLog) -> DlioRun:
+    reader = job.workload.reader
+    batches = Batches(train=reader.batch_size, evaluation=reader.batch_size_eval)
+    valid = job.found.valid
+    return DlioRun(
+        workload=job.workload,
+        ranks=job.ranks,
+        num_files_train=job.found.train.num_files,
+        num_files_eval=0 if valid is None else valid.num_files,
+        blocks=blocks_by_rank(log.rows, job.workload.metric, batches, log.journal.wall_clock_offset_ns),
+        journal=log.journal,
+        cpuinfo=_proc("cpuinfo"),
+        meminfo=_proc("meminfo"),
+    )
+
+
+def _base(workload: Workload) -> Workload:
+    """Return what the overrides change: the shipped workload of that name, or else all defaults."""
+    if workload.model.name not in workload_names():
+        return Workload()
+    shipped = load([f"workload={workload.model.name}"])
+    if workload.accelerator not in shipped.accelerators:
+        return shipped
+    return load([f"workload={workload.model.name}", f"accelerator={workload.accelerator}"])
+
+
+def _proc(name: str) -> dict[str, str]:
+    """Return the `key: value` lines of a file in /proc, of repeated keys the last; nothing where there is none."""
+    path = os.path.join("/proc", name)
+    if not os.path.exists(path):
+        return {}
+    with open(path) as lines:
+        pairs = [line.split(":", 1) for line in lines if ":" in line]
+    return {key.strip(): value.strip() for key, value in pairs if key.strip() != "processor"}
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False)
+
+
+def _log_lines(run: DlioRun, summary: dict[str, Any]) -> Iterator[str]:
+    hosts = summary["num_hosts"]
+    yield f"[OUTPUT] {summary['start']} a run of dlemu, told in DLIO's files: {run.ranks} ranks, hosts: {hosts}"
+    for epoch, stats in dlio_per_epoch_stats(run, 0).items():
+        yield f"[OUTPUT] {stats['start']} epoch {epoch} begins"
+        for name, span in stats.items():
+            if isinstance(span, dict):
+                yield f"[OUTPUT] {span['end']} epoch {epoch}: {name} ended after {float(span['duration']):.2f} s"
+        yield f"[OUTPUT] {stats['end']} epoch {epoch} ended, {stats['duration']} s of training"
+    yield from _metric_lines(run, summary)
+
+
+def _metric_lines(run: DlioRun, summary: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of the result as DLIO labels them, for scripts that look for them."""
+    metric = summary["metric"]
+    yield f"[METRIC] Number of Simulated Accelerators: {run.ranks}"
+    for label, key, unit in (
+        ("Training Accelerator Utilization [AU] (%)", "train_au", "percentage"),
+        ("Training Throughput (samples/second)", "train_throughput", "samples_per_second"),
+        ("Training I/O Throughput (MB/second)", "train_io", "MB_per_second"),
+        ("Checkpoint save duration (seconds)", "save_checkpoint_duration", "seconds"),
+        ("Checkpoint save I/O Throughput (GB/second)", "save_checkpoint_io", "GB_per_second"),
+    ):
+        if f"{key}_mean_{unit}" in metric:
+            mean, deviation = metric[f"{key}_mean_{unit}"], metric[f"{key}_stdev_{unit}"]
+            yield f"[METRIC] {label}: {mean:.4f} ({deviation:.4f})"
+    if "train_au_meet_expectation" in metric:
+        yield f"[METRIC] train_au_meet_expectation: {metric['train_au_meet_expectation']}"
