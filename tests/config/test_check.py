@@ -1,0 +1,94 @@
+"""Impossible values, and what can't be trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.config import check_runnable, load
+from dlemu.config.check import LIMITS, MINUS_ONE_OR_POSITIVE, check
+from dlemu.config.schema import Workload
+
+
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ("ranks=0", "1 or more"),
+        ("timeout_seconds=0", "more than 0"),
+        ("timeout_seconds=-5", "more than 0"),
+        ("model.model_size_bytes=-1", "0 or more"),
+        ("reader.batch_size=0", "1 or more"),
+        ("reader.read_threads=-1", "0 or more"),
+        ("reader.nice=-1", "0 to 19"),
+        ("reader.nice=20", "0 to 19"),
+        ("train.epochs=0", "1 or more"),
+        ("train.total_training_steps=0", "1 or more, or -1 for every step"),
+        ("train.total_training_steps=-2", "1 or more, or -1 for every step"),
+        ("checkpoint.steps_between_checkpoints=0", "1 or more, or -1 for none"),
+        ("metric.au=0", "a share above 0 and at most 1"),
+        ("metric.au=90", "a share above 0 and at most 1"),
+        ("metric.exclude_start_steps=-1", "0 or more"),
+        ("accelerators={x: {batch_size: 0, computation_time: 1}}", "1 or more"),
+        ("dataset.record_length_bytes=-1", "1 or more"),
+        ("dataset.compressibility=1", "0 or more, and below 1"),
+    ],
+)
+def test_an_impossible_value_is_named_with_what_is_possible(override: str, wanted: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load([override])
+    assert f"wanted {wanted}" in str(caught.value)
+
+
+def test_all_impossible_values_come_in_one_message() -> None:
+    with pytest.raises(UserError, match=r"^4 problems:"):
+        load(["ranks=0", "reader.batch_size=0", "metric.au=2", "dataset.num_files_train=-1"])
+
+
+@pytest.mark.parametrize(
+    "override", ["reader.nice=0", "reader.nice=19", "metric.au=1", "train.total_training_steps=-1"]
+)
+def test_the_edges_are_possible(override: str) -> None:
+    load([override])
+
+
+def test_every_limit_is_of_a_setting_and_its_default_keeps_it() -> None:
+    assert LIMITS.keys().isdisjoint(MINUS_ONE_OR_POSITIVE)
+    check(Workload())
+
+
+def test_names_that_are_in_no_table_are_refused() -> None:
+    with pytest.raises(UserError, match=r"(?s)accelerator is 'x'.*scale is 'y'"):
+        check(Workload(accelerator="x", scale="y"))
+
+
+def test_shipped_workloads_can_be_trained() -> None:
+    check_runnable(load([]))
+    check_runnable(load(["workload=unet3d", "scale=laptop"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("workflow.train=false", "workflow.train is false: nothing would be trained"),
+        ("storage.storage_type=s3", "storage.storage_type is 's3': not possible yet; wanted local_fs"),
+        ("dataset.data_folder=s3://bucket/x", "object storage is not possible yet"),
+        ("dataset.format=npzz", "dataset.format is 'npzz': did you mean npz?"),
+        ("reader.data_loader=pytorh", "reader.data_loader is 'pytorh': did you mean pytorch?"),
+        ("reader.transformed_record_dims=[2,2]", "reader.transformed_record_dims: not possible yet"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(override: str, said: str) -> None:
+    workload = load([override])
+    with pytest.raises(UserError) as caught:
+        check_runnable(workload)
+    assert said in str(caught.value)
+
+
+def test_a_module_of_ones_own_is_let_through() -> None:
+    check_runnable(load(["dataset.format=my.formats.raw", "reader.data_loader=my.loader"]))
+
+
+def test_checkpoints_are_checked_only_if_there_are_any() -> None:
+    check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x"]))
+    with pytest.raises(UserError, match=r"checkpoint\.checkpoint_folder"):
+        check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x", "workflow.checkpoint=true"]))

@@ -1,0 +1,179 @@
+"""DLIO's workload files, in every spelling since its first release, load as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import UserError
+from datagen.spec import DatasetSpec, Hdf5
+from dlemu.config import check_runnable, dlio, load, to_yaml
+from dlemu.config.layers import merged
+from dlemu.config.schema import Duration, Workload
+
+FOLDER = Path(__file__).parent / "dlio"
+FILES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def golden(name: str, *overrides: str) -> Workload:
+    return load([f"workload={FOLDER / name}.yaml", *overrides])
+
+
+def schema_has(key: str) -> bool:
+    section: object = Workload()
+    for name in key.split("."):
+        if not hasattr(section, name):
+            return False
+        section = getattr(section, name)
+    return True
+
+
+def test_the_first_releases_spelling() -> None:
+    old = golden("v05_unet3d")
+    assert old.model.name == "unet3d"
+    assert old.model.model_size_bytes == 499153191
+    assert old.dataset == DatasetSpec(
+        data_folder="data/unet3d/",
+        format="npz",
+        num_files_train=168,
+        num_files_eval=42,
+        record_length_bytes=146600628,
+        record_length_bytes_stdev=68341808,
+        record_length_bytes_resize=2097152,
+    )
+    assert (old.reader.batch_size, old.reader.file_shuffle, old.reader.sample_shuffle) == (4, "seed", "off")
+    assert old.train.computation_time == Duration(type="normal", mean=1.3604, stdev=0.05)
+    assert old.evaluation.eval_time == Duration(mean=11.572), "a spread of 0 is a fixed time"
+    assert (old.metric.exclude_start_steps, old.metric.exclude_end_steps) == (2, 1)
+    assert old.output.folder == "results/old"
+    assert old.notes == (
+        "reader.shuffle_size has no effect: shuffles are over the whole dataset, not a window",
+        "output.log_file has no effect: the log is log.txt in the run's folder",
+        "profiling.profiler has no effect: dlemu records device and host itself",
+        "profiling.iostat_devices has no effect: dlemu records device and host itself",
+    )
+    check_runnable(old)
+
+
+def test_the_spelling_of_2_is_the_same_workload_as_ours() -> None:
+    theirs, ours = golden("v20_unet3d"), load(["workload=unet3d", "accelerator=h100"])
+    assert not theirs.notes
+    assert not theirs.unsupported
+    assert theirs.reader == ours.reader
+    assert theirs.train == ours.train
+    assert theirs.metric == ours.metric
+    assert theirs.dataset.record_length_bytes_stdev == ours.dataset.record_length_bytes_stdev
+    assert theirs.model.model_size_bytes == ours.model.model_size_bytes
+    check_runnable(theirs)
+
+
+def test_a_saved_run_loads_from_below_workload() -> None:
+    saved = golden("saved_run", "++workload.reader.read_threads=8")
+    assert (saved.model.name, saved.dataset.num_files_train, saved.reader.read_threads) == ("unet3d", 14000, 8)
+    assert not saved.notes
+
+
+def test_settings_of_another_loader_are_noted() -> None:
+    workload = golden("tensorflow")
+    assert workload.dataset.record_length_bytes == 114660.07
+    assert (workload.reader.computation_threads, workload.reader.transfer_size) == (8, 262144)
+    assert [note.split(" ", 1)[0] for note in workload.notes] == [
+        "dataset.generation_buffer_size",
+        "reader.dont_use_mmap",
+        "reader.file_access",
+        "reader.data_loader_sampler",
+    ]
+
+
+def test_what_shapes_streams_has_no_effect_on_loaders_that_pick_samples() -> None:
+    picking = golden("tensorflow", "reader.data_loader=pytorch")
+    noted = {note.split(" ", 1)[0] for note in picking.notes}
+    assert {"reader.computation_threads", "reader.transfer_size"} <= noted
+    assert picking.reader.computation_threads == 1
+    for key, reason in dlio.NO_EFFECT_BUT_ON_STREAMS.items():
+        assert reason.is_harmless(getattr(Workload().reader, key.removeprefix("reader."))), "a saved default is silent"
+
+
+def test_object_storage_is_refused_and_keeps_its_secret() -> None:
+    workload = golden("s3")
+    with pytest.raises(UserError, match=r"(?s)storage_type is 's3'.*wanted local_fs.*s3://bucket/unet3d") as caught:
+        check_runnable(workload)
+    assert "hunter2" not in str(caught.value) + to_yaml(workload)
+
+
+def test_a_workload_that_only_checkpoints_is_refused() -> None:
+    workload = golden("checkpoint_only")
+    with pytest.raises(UserError, match="nothing would be trained, the workload asks for checkpoint") as caught:
+        check_runnable(workload)
+    assert "model.num_layers, model.parallelism, model.transformer: not possible yet" in str(caught.value)
+    assert {note.split(" ", 1)[0] for note in workload.notes} == {
+        "model.model_datatype",
+        "model.optimizer_datatype",
+        *(f"checkpoint.{key}" for key in ("time_between_checkpoints", "num_checkpoints_write", "num_checkpoints_read")),
+        *(f"checkpoint.{key}" for key in ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor", "ksm")),
+    }
+
+
+def test_a_models_layers_matter_only_to_checkpoints() -> None:
+    without, checkpointing = golden("layers"), golden("layers", "workflow.checkpoint=true")
+    assert len(without.notes) == 4
+    assert not without.unsupported
+    assert not checkpointing.notes
+    assert "model.layer_parameters" in checkpointing.unsupported[0]
+    assert checkpointing.checkpoint.type == "all_ranks"
+
+
+def test_records_with_dimensions_are_settings() -> None:
+    dataset = golden("dimensions").dataset
+    assert (dataset.record_dims, dataset.record_element_type) == ((64, 64, 3), "float32")
+    assert dataset.hdf5 == Hdf5(num_dset_per_record=2, chunk_dims=(1, 8, 8, 3))
+    old = load(["dataset.chunk_dims=[1, 8, 8]", "dataset.num_dset_per_record=1", "dataset.max_shape=[99, 99]"])
+    assert old.dataset.hdf5 == Hdf5(chunk_dims=(1, 8, 8), max_shape=(99, 99)), "the names of older files"
+
+
+def test_what_would_change_the_data_is_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        check_runnable(golden("dimensions"))
+    for key in ("transformed_record_dims", "data_loader_classname"):
+        assert f".{key}" in str(caught.value)
+    assert "transformed_record_element_type" not in str(caught.value), "uint8 asks for nothing"
+    assert not [text for text in golden("dimensions").unsupported if text.startswith("dataset.")]
+
+
+def test_times_are_drawn_as_asked() -> None:
+    workload = golden("times")
+    assert workload.reader.preprocess_time == Duration(type="gamma", shape=2, scale=0.001)
+    assert workload.train.computation_time == Duration(type="normal", mean=0.5, stdev=0.1)
+    assert workload.evaluation.eval_time == Duration(type="poisson", lam=1)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_survives_being_saved(name: str, tmp_path: Path) -> None:
+    workload = golden(name)
+    saved = tmp_path / "config.yaml"
+    saved.write_text(to_yaml(workload))
+    assert load([f"workload={saved}"]) == workload
+
+
+def test_inert_values_leave_no_note() -> None:
+    inert = ["workflow.debug=false", "profiling.profiler=none", "reader.read_type=on_demand", "dataset.keep_files=true"]
+    assert not load(inert).notes
+    assert len(load(["workflow.debug=true", "dataset.keep_files=false"]).notes) == 2
+
+
+def test_no_table_hides_a_setting_of_ours() -> None:
+    for key in (*dlio.RENAMED_KEYS, *dlio.NO_EFFECT, *dlio.UNSUPPORTED, *dlio.CHECKPOINT_SHAPE_KEYS):
+        assert not schema_has(key), key
+
+
+def test_every_new_name_is_a_setting() -> None:
+    taken_out = {*dlio.UNSUPPORTED, *dlio.CHECKPOINT_SHAPE_KEYS}
+    for key in dlio.RENAMED_KEYS.values():
+        assert schema_has(key) or key in taken_out or key.rpartition(".")[0] in taken_out, key
+
+
+def test_a_model_that_is_a_string_is_its_name() -> None:
+    assert dlio.renamed(("model",), "bert") == ("model", "name")
+    assert dlio.renamed(("model",), {"name": "bert"}) == ("model",)
+    assert merged([[(dlio.renamed(("data_reader", "batch_size"), 3), 3)]]) == {"reader": {"batch_size": 3}}

@@ -1,0 +1,148 @@
+"""A Workload written down reads back as the same, as YAML and as a command."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from datagen.errors import UserError
+from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
+from dlemu.config import datagen_command, load, to_yaml
+from dlemu.config.check import check
+from dlemu.config.overrides import override, parse
+from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload
+from tests.config.test_duration import durations
+
+# PyYAML writes some control characters and line separators in a way that it does not read back.
+TEXT = st.text(
+    st.one_of(
+        st.sampled_from("${}\\'\"=,:[]() ~.#@!%1e-+"),
+        st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]),
+    ),
+    max_size=12,
+)
+NAMES = TEXT.filter(bool)
+BYTES = st.floats(1, 1e15, allow_subnormal=False)
+MODELS = st.builds(Model, name=TEXT, type=TEXT, model_size_bytes=st.integers(0, 2**62))
+DIMS = st.lists(st.integers(1, 2**40), max_size=3).map(tuple)
+DATASETS = st.builds(
+    DatasetSpec,
+    data_folder=TEXT,
+    file_prefix=TEXT,
+    num_files_train=st.integers(0, 10**9),
+    record_length_bytes=BYTES,
+    record_length_bytes_stdev=st.one_of(st.just(0.0), BYTES),
+    compressibility=st.floats(0, 0.99, allow_subnormal=False),
+    format=st.just("npz"),
+    compression=st.sampled_from(["none", "zip"]),
+    record_dims=DIMS,
+    record_element_type=st.sampled_from(["uint8", "float32"]),
+    enable_chunking=st.booleans(),
+    hdf5=st.builds(Hdf5, chunk_dims=DIMS, num_dset_per_record=st.integers(1, 9), max_shape=DIMS),
+    parquet=st.builds(
+        ParquetSpec,
+        columns=st.lists(st.builds(ParquetColumn, name=TEXT, size=st.integers(1, 99)), max_size=2).map(tuple),
+        row_group_size=st.integers(1, 99),
+    ),
+)
+READERS = st.builds(
+    Reader,
+    batch_size=st.integers(1, 10**6),
+    sample_shuffle=st.sampled_from(["off", "seed", "random"]),
+    odirect=st.booleans(),
+    preprocess_time=durations(),
+)
+LEAVES = st.one_of(TEXT, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
+WORKLOADS = st.builds(
+    Workload,
+    model=MODELS,
+    dataset=DATASETS,
+    reader=READERS,
+    train=st.builds(Train, epochs=st.integers(1, 99), computation_time=durations()),
+    accelerators=st.dictionaries(
+        NAMES, st.builds(Accelerator, batch_size=st.integers(1, 99), computation_time=durations()), max_size=2
+    ),
+    scales=st.dictionaries(NAMES, st.dictionaries(NAMES, st.dictionaries(NAMES, LEAVES, max_size=2)), max_size=2),
+    notes=st.lists(TEXT, unique=True, max_size=2).map(tuple),
+    unsupported=st.lists(TEXT, unique=True, max_size=2).map(tuple),
+)
+
+
+def is_possible(workload: Workload) -> bool:
+    try:
+        check(workload)
+    except UserError:
+        return False
+    return not workload.dataset.data_folder.startswith("~")
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(workload=WORKLOADS)
+def test_yaml_reads_back_as_the_same_workload(workload: Workload, tmp_path: Path) -> None:
+    assume(is_possible(workload))
+    saved = tmp_path / "config.yaml"
+    saved.write_text(to_yaml(workload), encoding="utf-8")
+    assert load([f"workload={saved}"]) == workload
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["workload=unet3d", "accelerator=v100", "scale=laptop", "dataset.num_files_train=7", "ranks=3"],
+        ["storage.storage_root=some/where", "train.computation_time={type: uniform, min: 1, max: 2}"],
+        ["reader.transfer_size=3", "dataset.record_dims=[2]", "accelerators.mine={batch_size: 1, computation_time: 2}"],
+    ],
+)
+def test_what_was_loaded_reads_back_as_the_same(overrides: list[str], tmp_path: Path) -> None:
+    workload = load(overrides)
+    saved = tmp_path / "config.yaml"
+    saved.write_text(to_yaml(workload))
+    assert load([f"workload={saved}"]) == workload
+
+
+def test_yaml_is_complete() -> None:
+    text = to_yaml(Workload())
+    assert all(f"\n{key}:" in f"\n{text}" for key in Workload.__dataclass_fields__)
+    assert "multiprocessing_context: fork" in text
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.one_of(TEXT, st.integers(), st.booleans(), st.floats(allow_nan=False), st.lists(TEXT, max_size=3)))
+def test_a_written_override_reads_back(value: object) -> None:
+    (setting,) = parse([override(["a", "b"], value)]).settings
+    assert setting.path == ("a", "b")
+    assert setting.value == value
+    assert type(setting.value) is type(value)
+
+
+def run_command(command: str) -> Workload:
+    dlemu, datagen, *overrides = shlex.split(command)
+    assert (dlemu, datagen) == ("dlemu", "datagen")
+    return load(overrides)
+
+
+@settings(deadline=None, max_examples=20)
+@given(DATASETS)
+def test_the_command_of_a_workload_makes_its_dataset(dataset: DatasetSpec) -> None:
+    workload = replace(Workload(), dataset=dataset)
+    assume(is_possible(workload))
+    assert run_command(datagen_command(workload)).dataset == dataset
+
+
+def test_the_command_of_a_workload_is_short() -> None:
+    workload = load(["workload=unet3d", "scale=laptop", "accelerator=v100", "ranks=18", "dataset.num_files_train=7"])
+    assert datagen_command(workload) == "dlemu datagen workload=unet3d scale=laptop dataset.num_files_train=7"
+    assert datagen_command(load([])) == "dlemu datagen workload=default"
+
+
+def test_the_command_of_overrides_keeps_the_users_words() -> None:
+    words = ["workload=unet3d", "ranks=18", "++workload.dataset.data_folder='/mnt/a b'", "reader.batch_size=2"]
+    command = datagen_command(words)
+    assert command == """dlemu datagen workload=unet3d '++workload.dataset.data_folder='"'"'/mnt/a b'"'"''"""
+    assert run_command(command).dataset == load(words).dataset

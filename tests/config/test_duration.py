@@ -1,0 +1,110 @@
+"""The grammar of times, and what is drawn from them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datagen.errors import UserError
+from dlemu.config.duration import PARAMETERS, Duration, draw_seconds, is_zero, mean_seconds
+
+SECONDS = st.floats(0, 1e6, allow_subnormal=False)
+
+
+def durations() -> st.SearchStrategy[Duration]:
+    def of_type(kind: str) -> st.SearchStrategy[Duration]:
+        numbers = st.fixed_dictionaries(dict.fromkeys(PARAMETERS[kind], SECONDS))  # type: ignore[index]
+        return numbers.map(lambda given: Duration(type=kind, **given))  # type: ignore[arg-type]
+
+    return st.sampled_from(sorted(PARAMETERS)).flatmap(of_type).filter(lambda one: not one.problems("t"))
+
+
+@given(durations())
+def test_a_written_duration_reads_back(duration: Duration) -> None:
+    assert Duration.from_value(duration.to_value(), "t") == duration
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (2, Duration(mean=2)),
+        (0.5, Duration(mean=0.5)),
+        ({"mean": 1}, Duration(mean=1)),
+        ({"mean": 1, "stdev": 0}, Duration(mean=1)),
+        ({"mean": 1, "stdev": 0.5}, Duration(type="normal", mean=1, stdev=0.5)),
+        ({"type": "normal", "mean": 1, "stdev": 0}, Duration(type="normal", mean=1)),
+        ({"type": "uniform", "min": 1, "max": 2}, Duration(type="uniform", min=1, max=2)),
+        ({"type": "exponential", "scale": 1}, Duration(type="exponential", scale=1)),
+    ],
+)
+def test_the_grammar(value: object, wanted: Duration) -> None:
+    assert Duration.from_value(value, "t") == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("1", "t is '1' (str): wanted a number of seconds"),
+        (True, "t is True (bool)"),
+        ([1], "t is [1] (list)"),
+        (-1, "t is -1.0: wanted a finite number of at least 0"),
+        (10**400, "t is inf: wanted a finite number"),
+        (math.nan, "t is nan: wanted a finite number"),
+        ({}, "t.mean is missing: fixed needs mean"),
+        ({"stdev": 1}, "t.mean is missing: normal needs mean and stdev"),
+        ({"mean": 1, "stdev": -1}, "t.stdev is -1.0"),
+        ({"mean": "x"}, "t.mean is 'x' (str)"),
+        ({"type": "gama"}, "t.type is 'gama': wanted one of fixed, normal, uniform, gamma, exponential, poisson"),
+        ({"type": []}, "t.type is []"),
+        ({"type": "gamma", "shape": 1}, "t.scale is missing: gamma needs shape and scale"),
+        ({"type": "gamma", "shape": 1, "scale": 1, "mean": 1}, "unknown key t.mean: gamma takes shape and scale"),
+        ({"mean": 1, "sdev": 1}, "unknown key t.sdev"),
+        ({"type": "uniform", "min": 2, "max": 1}, "t.min is 2.0 and max 1.0"),
+    ],
+)
+def test_what_the_grammar_refuses(value: object, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Duration.from_value(value, "t")
+    assert said in str(caught.value)
+
+
+@given(durations(), st.integers(0, 50))
+def test_drawn_seconds_are_a_sane_array(duration: Duration, count: int) -> None:
+    drawn = draw_seconds(duration, np.random.default_rng(1), count)
+    assert drawn.shape == (count,)
+    assert drawn.dtype == np.float64
+    assert np.all(drawn >= 0)
+    if is_zero(duration):
+        assert not drawn.any()
+
+
+@pytest.mark.parametrize(
+    "duration",
+    [
+        Duration(mean=0.3),
+        Duration(type="normal", mean=5, stdev=0.1),
+        Duration(type="uniform", min=1, max=3),
+        Duration(type="gamma", shape=2, scale=3),
+        Duration(type="exponential", scale=2),
+        Duration(type="poisson", lam=4),
+    ],
+)
+def test_the_mean_of_many_draws_is_the_mean(duration: Duration) -> None:
+    drawn = draw_seconds(duration, np.random.default_rng(7), 100_000)
+    assert drawn.mean() == pytest.approx(mean_seconds(duration), rel=0.02)
+
+
+def test_a_negative_draw_counts_as_no_time() -> None:
+    drawn = draw_seconds(Duration(type="normal", mean=0, stdev=1), np.random.default_rng(7), 100_000)
+    assert drawn.min() == 0
+    assert drawn.mean() == pytest.approx(1 / math.sqrt(2 * math.pi), rel=0.02)
+
+
+def test_only_a_fixed_zero_is_no_time() -> None:
+    assert is_zero(Duration())
+    assert not is_zero(Duration(mean=0.1))
+    assert not is_zero(Duration(type="normal", stdev=1))

@@ -1,0 +1,282 @@
+"""What a user's words become: layers, spellings, choices by name, files of one's own, and errors worth reading."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.errors import UserError
+from dlemu.config import load, workload_names
+from dlemu.config.schema import Duration, Workload
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def message(overrides: list[str], config_dir: str | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        load(overrides, config_dir=config_dir)
+    return str(caught.value)
+
+
+def shipped_choices() -> list[list[str]]:
+    choices = []
+    for name in workload_names():
+        workload = load([f"workload={name}"])
+        accelerators = ["", *(f"accelerator={key}" for key in workload.accelerators)]
+        scales = ["", *(f"scale={key}" for key in workload.scales)]
+        choices += [[f"workload={name}", *filter(None, pair)] for pair in itertools.product(accelerators, scales)]
+    return choices
+
+
+def test_every_shipped_workload_loads_with_each_accelerator_and_scale() -> None:
+    choices = shipped_choices()
+    assert len(choices) > len(workload_names()), "some workload has accelerators and scales"
+    for choice in choices:
+        workload = load(choice)
+        assert workload.model.name in workload_names()
+        assert not workload.notes
+        assert not workload.unsupported
+        if workload.accelerator:
+            pair = workload.accelerators[workload.accelerator]
+            assert (workload.reader.batch_size, workload.train.computation_time) == (
+                pair.batch_size,
+                pair.computation_time,
+            )
+
+
+def test_nothing_said_is_the_default_workload() -> None:
+    assert load([]) == load(["workload=default"])
+    assert load([]).model.name == "default"
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++"])
+@pytest.mark.parametrize("section", ["", "workload."])
+def test_one_override_in_all_spellings(prefix: str, section: str) -> None:
+    spelled = load([f"{prefix}{section}reader.batch_size=9", f"{prefix}{section}reader.odirect=true"])
+    assert spelled == load(["reader={batch_size: 9, odirect: true}"])
+    assert (spelled.reader.batch_size, spelled.reader.odirect) == (9, True)
+
+
+@pytest.mark.parametrize("choice", ["workload=unet3d", "+workload=unet3d", "workload@_global_=unet3d"])
+def test_a_workload_is_chosen_in_all_spellings(choice: str) -> None:
+    assert load([choice]).model.name == "unet3d"
+
+
+def test_the_last_word_wins() -> None:
+    assert load(["train.epochs=2", "train.epochs=3", "workload=unet3d", "workload=default"]) == load(["train.epochs=3"])
+
+
+def test_old_names_work_as_overrides_too() -> None:
+    old = load(["workload=unet3d", "++workload.dataset.record_length=5e6", "model.model_size=7", "data_reader.nice=1"])
+    assert (old.dataset.record_length_bytes, old.model.model_size_bytes, old.reader.nice) == (5e6, 7, 1)
+
+
+def test_null_asks_for_the_default_of_the_schema() -> None:
+    assert load(["workload=unet3d", "reader.read_threads=null"]).reader.read_threads == Workload().reader.read_threads
+
+
+def test_a_sections_mapping_is_merged_and_a_time_is_replaced() -> None:
+    merged = load(["workload=unet3d", "dataset={num_files_train: 3}"])
+    assert (merged.dataset.num_files_train, merged.dataset.format) == (3, "npz")
+    gamma = load(
+        ["train.computation_time={mean: 1, stdev: 2}", "train.computation_time={type: gamma, shape: 1, scale: 2}"]
+    )
+    assert gamma.train.computation_time == Duration(type="gamma", shape=1, scale=2)
+
+
+def test_a_spread_beside_the_time_widens_it_wherever_it_stands() -> None:
+    wide = Duration(type="normal", mean=3, stdev=0.1)
+    for words in (["train.computation_time_stdev=0.1", "train.computation_time=3"],) * 2:
+        assert load(["workload=unet3d", *words]).train.computation_time == wide
+        assert load(["workload=unet3d", *reversed(words)]).train.computation_time == wide
+
+
+def test_accelerator_picks_the_pair_and_an_explicit_value_wins() -> None:
+    v100 = load(["workload=unet3d", "accelerator=v100"])
+    assert (v100.reader.batch_size, v100.train.computation_time.mean) == (4, 1.3604)
+    explicit = load(["reader.batch_size=2", "workload=unet3d", "accelerator=v100"])
+    assert (explicit.reader.batch_size, explicit.train.computation_time.mean) == (2, 1.3604)
+
+
+def test_accelerator_replaces_values_that_a_saved_file_has_resolved(tmp_path: Path) -> None:
+    table = "accelerators:\n  a: {batch_size: 1, computation_time: 1}\n  b: {batch_size: 2, computation_time: 2}\n"
+    text = f"accelerator: a\n{table}"
+    bare = write(tmp_path, "bare.yaml", text)
+    assert load([f"workload={bare}"]).reader.batch_size == 1, "fills in what the file leaves open"
+    saved = write(tmp_path, "saved.yaml", text + "reader: {batch_size: 7}\ntrain: {computation_time: 7}\n")
+    assert load([f"workload={saved}"]).reader.batch_size == 7, "what the file says stays"
+    other = load([f"workload={saved}", "accelerator=b"])
+    assert (other.reader.batch_size, other.train.computation_time.mean) == (2, 2)
+
+
+def test_a_changed_table_changes_the_pair() -> None:
+    assert load(["workload=unet3d", "accelerators.h100.batch_size=9"]).reader.batch_size == 9
+    assert load(["workload=unet3d", "accelerator=v100", "accelerators.v100.batch_size=9"]).reader.batch_size == 9
+
+
+def test_unknown_accelerator_names_those_that_are() -> None:
+    assert "did you mean h100? known are v100, a100, h100, b200" in message(["workload=unet3d", "accelerator=h10"])
+    assert "'default' has no accelerators" in message(["accelerator=h100"])
+
+
+def test_scale_wins_over_the_file_and_the_user_over_the_scale() -> None:
+    full, small = load(["workload=unet3d"]), load(["workload=unet3d", "scale=laptop"])
+    assert small.dataset.record_length_bytes < full.dataset.record_length_bytes / 200
+    assert small.train.computation_time == full.train.computation_time
+    own = load(["dataset.num_files_train=5", "workload=unet3d", "scale=laptop"])
+    assert (own.dataset.num_files_train, own.dataset.record_length_bytes) == (5, small.dataset.record_length_bytes)
+
+
+def test_unknown_scale_names_those_that_are() -> None:
+    assert "did you mean laptop?" in message(["workload=unet3d", "scale=laptp"])
+    assert "'default' has no scales" in message(["scale=laptop"])
+
+
+def test_a_file_that_only_claims_a_scale_is_refused(tmp_path: Path) -> None:
+    text = "scale: small\nscales: {small: {dataset: {num_files_train: 3}}}\ndataset: {num_files_train: %d}\n"
+    assert "give scale=small as an override" in message([f"workload={write(tmp_path, 'a.yaml', text % 300)}"])
+    assert load([f"workload={write(tmp_path, 'b.yaml', text % 3)}"]).scale == "small"
+
+
+def test_a_file_may_lie_anywhere_and_build_on_a_shipped_workload(tmp_path: Path) -> None:
+    text = "defaults:\n  - workload@_global_: unet3d\n  - _self_\nreader: {batch_size: 3}\n"
+    own = load([f"workload={write(tmp_path, 'own.yaml', text)}"])
+    assert (own.model.name, own.reader.batch_size, own.dataset.num_files_train) == ("unet3d", 3, 168)
+
+
+def test_a_relative_path_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "mine.yaml", "train: {epochs: 4}\n")
+    monkeypatch.chdir(tmp_path)
+    mine = load(["workload=mine.yaml"])
+    assert (mine.train.epochs, mine.model.name) == (4, "mine"), "a file without a model is called by its name"
+
+
+def test_config_dir_adds_workloads_and_wins_over_shipped_ones(tmp_path: Path) -> None:
+    write(tmp_path, "workload/mine.yaml", "defaults: [unet3d, _self_]\nreader: {batch_size: 3}\n")
+    write(tmp_path, "workload/default.yaml", "train: {epochs: 77}\n")
+    write(tmp_path, "config.yaml", "hydra: {run: {dir: elsewhere}}\n")
+    assert "mine" in workload_names(str(tmp_path))
+    mine = load(["workload=mine"], config_dir=str(tmp_path))
+    assert (mine.model.name, mine.reader.batch_size) == ("unet3d", 3)
+    assert load([], config_dir=str(tmp_path)).train.epochs == 77
+    assert load(["workload=unet3d"], config_dir=str(tmp_path)) == load(["workload=unet3d"])
+
+
+def test_a_relative_folder_starts_at_the_storage_root_once(tmp_path: Path) -> None:
+    rooted = load(["workload=unet3d", "storage.storage_root=mnt"])
+    assert (rooted.dataset.data_folder, rooted.storage.storage_root) == ("mnt/data/unet3d", "./")
+    assert rooted.checkpoint.checkpoint_folder == "mnt/checkpoints/unet3d"
+    assert load(["dataset.data_folder=/data", "storage.storage_root=mnt"]).dataset.data_folder == "/data"
+
+
+def test_hydras_run_folder_is_the_output_folder() -> None:
+    workload = load(["++hydra.run.dir=/tmp/leaf", "++hydra.output_subdir=dlio_config", "hydra/job_logging=none"])
+    assert workload.output.folder == "/tmp/leaf"
+    assert [note.split(" ", 1)[0] for note in workload.notes] == ["hydra.output_subdir", "hydra.job_logging"]
+
+
+def test_a_program_with_its_own_hydra_keeps_it(tmp_path: Path) -> None:
+    from hydra import compose, initialize_config_dir
+
+    write(tmp_path, "app.yaml", "answer: 42\n")
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        load([])
+        assert compose("app").answer == 42
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["workload=unet3"], "there is no workload 'unet3': did you mean unet3d? known are bert, cosmoflow, default,"),
+        (["workload=unet3d_h100"], "did you mean workload=unet3d accelerator=h100?"),
+        (["workload=nowhere/x.yaml"], "workload=nowhere/x.yaml: there is no such file"),
+        (["workload=x.yml"], "does not end in .yaml"),
+        (["workload=null"], "workload=null: wanted workload=NAME"),
+        (["workload="], "workload=: wanted workload=NAME"),
+        (["reader"], "'reader' is no override: wanted KEY=VALUE"),
+        (["~reader.batch_size"], "nothing can be deleted"),
+        (["reader.batch_size=1,2"], "dlemu takes one value for each key"),
+        (["reader.batch_size=range(1,3)"], "dlemu takes one value for each key"),
+        (["dataset.data_folder=/a=b"], """in a shell: 'dataset.data_folder="/a=b"'"""),
+        (["model@here=x"], "only workload has a package"),
+        (["=3"], "the key is empty"),
+        (["output.folder=${nowhere}"], "'nowhere' not found (at output.folder)"),
+        (["reader.batchsize=4"], "unknown key reader.batchsize: did you mean reader.batch_size?"),
+        (["batch_size=4"], "unknown key batch_size: it belongs at reader.batch_size"),
+        (["reader=4"], "reader is 4 (int): wanted a mapping"),
+        (["notes=[[1]]"], "notes[0] is [1] (list): wanted text"),
+        (["notes=4"], "notes is 4 (int): wanted a list"),
+        (["accelerators=4"], "accelerators is 4 (int): wanted a mapping"),
+        (["reader.file_shuffle=sed"], "wanted one of off, seed, random (did you mean seed?)"),
+        (["train.computation_time=-1"], "train.computation_time is -1.0: wanted a finite number of at least 0"),
+    ],
+)
+def test_bad_words_get_a_message_that_helps(overrides: list[str], said: str) -> None:
+    assert said in message(overrides)
+
+
+def test_several_problems_come_in_one_message() -> None:
+    assert message(["a=1,2", "b", "c=="]).startswith("3 problems:")
+    seen = message(["reader.batchsize=4", "train.epochs=five", "train.computation_time=x"])
+    assert seen.startswith("3 problems:")
+    assert all(key in seen for key in ("reader.batchsize", "train.epochs", "train.computation_time"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("reader: {batch_size: 3\n", "line 1"),
+        ("reader: {nice: 1, nice: 2}\n", "duplicate key nice"),
+        ("- a\n", "can't be composed"),
+        ("defaults: [nowhere]\nreader: {}\n", "Could not load 'nowhere'"),
+        ("model: {name: '???'}\n", "(at model.name)"),
+        ("workload: unet3d\n", "unknown key workload"),
+        ("workload: {ranks: 2}\nranka: 3\n", "unknown key ranka: did you mean ranks?"),
+    ],
+)
+def test_a_bad_file_gets_a_message_that_names_it(tmp_path: Path, text: str, said: str) -> None:
+    assert said in message([f"workload={write(tmp_path, 'bad.yaml', text)}"])
+
+
+def test_a_file_that_is_no_text_gets_a_message(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "bad.yaml can't be composed" in message([f"workload={tmp_path}/bad.yaml"])
+
+
+def test_a_config_dir_without_workloads_gets_a_message(tmp_path: Path) -> None:
+    assert re.search(r"--config-dir .*/workload can't be listed", message([], config_dir=str(tmp_path)))
+
+
+KEYS = [
+    "",
+    "ranks",
+    "reader",
+    "reader.nice",
+    "train.computation_time",
+    "workload.accelerators",
+    "scales.x",
+    "model",
+    "notes",
+]
+VALUES = st.one_of(
+    st.text(st.sampled_from("${}\\'\"=,:[]()~.#@!%1e- ab\n"), max_size=9),
+    st.sampled_from(["{mean: 1, stdev: 2}", "[1, [2]]", "{a: {b: null}}", "null", "1e400", "${ranks}", "{1: 2}"]),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES), max_size=3))
+def test_no_words_end_in_a_traceback(words: list[tuple[str, str]]) -> None:
+    with contextlib.suppress(UserError):
+        load([f"{key}={value}" for key, value in words])

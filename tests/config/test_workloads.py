@@ -1,0 +1,74 @@
+"""The shipped workloads: what the benchmark's own rules and files say of them, and that each loads in every choice."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlemu.config import load, workload_names
+from dlemu.metrics.demand import demand
+
+PUBLISHED = [
+    ("unet3d", "v100", 2.940, 431.1),
+    ("unet3d", "a100", 11.006, 1613.5),
+    ("unet3d", "h100", 21.672, 3177.1),
+    ("unet3d", "b200", 43.210, 6334.6),
+    ("bert", "v100", 49.59, 0.124),
+    ("resnet50", "v100", 328.2, 37.6),
+    ("resnet50", "a100", 919.5, 105.4),
+    ("resnet50", "h100", 1785.7, 204.7),
+    ("cosmoflow", "v100", 106.8, 302.2),
+    ("cosmoflow", "a100", 181.5, 513.3),
+    ("cosmoflow", "h100", 285.7, 808.1),
+    ("retinanet", "b200", 504.7, 163.0),
+    ("retinanet", "mi355", 504.7, 163.0),
+    ("flux", "b200", 35.6, 77.0),
+    ("flux", "mi355", 35.6, 77.0),
+    ("megatron_deepspeed", "", 6.56, 0.0134),
+]
+"""Samples/s and MB/s of one busy accelerator: batch / time, times the record length that MLPerf Storage or DLIO states.
+"""
+SHAPE_PERCENT = 1.2
+"""DLIO makes square records, so a file holds up to this much less than the stated record length."""
+
+
+@pytest.mark.parametrize(("name", "accelerator", "samples_per_second", "mb_per_second"), PUBLISHED)
+def test_the_demand_is_the_published_one(
+    name: str, accelerator: str, samples_per_second: float, mb_per_second: float
+) -> None:
+    choice = [f"accelerator={accelerator}"] if accelerator else []
+    asked = demand(name, load([f"workload={name}", *choice]))
+    assert asked.samples_per_second == pytest.approx(samples_per_second, rel=2e-3)
+    assert asked.mb_per_second == pytest.approx(mb_per_second, rel=SHAPE_PERCENT / 100)
+
+
+def test_every_pair_that_is_shipped_is_checked_above() -> None:
+    shipped = {(name, kind) for name in workload_names() for kind in load([f"workload={name}"]).accelerators or [""]}
+    assert shipped - {("default", "")} == {(name, kind) for name, kind, _, _ in PUBLISHED}
+
+
+THRESHOLDS = {"cosmoflow": 0.70, "retinanet": 0.85}
+
+
+@pytest.mark.parametrize("name", workload_names())
+def test_every_workload_loads_small_and_large_and_is_possible(name: str) -> None:
+    full, small = load([f"workload={name}"]), load([f"workload={name}", *laptop(name)])
+    assert full.metric.au == THRESHOLDS.get(name, 0.90)
+    assert not full.notes, "a workload of ours says nothing that has no effect"
+    assert not full.unsupported
+    assert (small.reader, small.train.computation_time) == (full.reader, full.train.computation_time)
+    assert demand(name, small).dataset_gb < 2
+    samples = small.dataset.num_files_train * small.dataset.num_samples_per_file
+    assert samples >= 18 * 10 * full.reader.batch_size or name == "default"
+
+
+def laptop(name: str) -> list[str]:
+    return ["scale=laptop"] if load([f"workload={name}"]).scales else []
+
+
+def test_checkpoints_inside_training_are_the_published_ones() -> None:
+    bert, megatron = load(["workload=bert"]), load(["workload=megatron_deepspeed"])
+    assert (bert.workflow.checkpoint, bert.checkpoint.steps_between_checkpoints) == (True, 250)
+    assert bert.model.model_size_bytes == 4_034_713_312
+    assert (megatron.checkpoint.type, megatron.checkpoint.steps_between_checkpoints) == ("all_ranks", 1000)
+    assert megatron.model.model_size_bytes / 2**30 == pytest.approx(5.239 + 0.305, rel=1e-3)
+    assert not load(["workload=resnet50"]).workflow.checkpoint

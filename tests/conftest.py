@@ -1,0 +1,60 @@
+"""What holds for all tests.
+
+TensorFlow's threads do not survive a fork, so tests that run it do so in a process of their own, as ranks do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import traceback
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any_machine")  # a shared machine may be slow for a moment: examples have no time limit
+
+CHILD_PASSED, CHILD_FAILED = 0, 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not _runs_tensorflow(pyfuncitem):
+        return None
+    importlib.import_module("dlemu.loaders.tensorflow")  # once for all: importing TensorFlow starts none of its threads
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read_end)
+        _run(pyfuncitem, arguments, write_end)
+    os.close(write_end)
+    try:
+        with open(read_end, errors="replace") as told:
+            report = told.read()
+        _, status = os.waitpid(child, 0)
+    except BaseException:  # the test's time is up
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    assert status == 0, f"in a process of its own (wait status {status}):\n{report}"
+    return True
+
+
+def _runs_tensorflow(item: pytest.Function) -> bool:
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return item.get_closest_marker("tensorflow") is not None or parameters.get("name") == "tensorflow"
+
+
+def _run(item: pytest.Function, arguments: dict[str, object], write_end: int) -> None:
+    """Run the test and end this process, whatever comes of it."""
+    status = CHILD_FAILED
+    try:
+        item.obj(**arguments)
+        status = CHILD_PASSED
+    except BaseException:
+        os.write(write_end, traceback.format_exc()[-30_000:].encode())
+    finally:
+        os._exit(status)

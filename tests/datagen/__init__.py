@@ -1,0 +1,1 @@
+"""Tests of datagen: bytes, names, sizes."""

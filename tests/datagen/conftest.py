@@ -1,0 +1,39 @@
+"""Small datasets to test on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datagen.generate import finish, generate, prepare
+from datagen.spec import DatasetSpec
+
+MakeSpec = Callable[..., DatasetSpec]
+
+
+def make(spec: DatasetSpec, threads: int = 1) -> DatasetSpec:
+    """Make a dataset from start to end."""
+    prepare(spec)
+    generate(spec, threads=threads)
+    finish(spec)
+    return spec
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> MakeSpec:
+    """Return a function that gives a spec of a few small npz files; keywords change it."""
+
+    def spec(**changes: object) -> DatasetSpec:
+        values: dict[str, object] = {
+            "data_folder": str(tmp_path / "data"),
+            "format": "npz",
+            "num_files_train": 6,
+            "num_files_eval": 3,
+            "record_length_bytes": 20000.0,
+            "record_length_bytes_stdev": 6000.0,
+        }
+        return DatasetSpec(**(values | changes))  # type: ignore[arg-type]
+
+    return spec

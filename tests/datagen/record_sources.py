@@ -1,0 +1,69 @@
+"""Files in memory for tests of the record formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datagen import registry
+from datagen.buffers import AlignedBuffer
+from datagen.content import Content
+from datagen.errors import DatasetError
+from datagen.files import Files, files_of
+from datagen.formats.base import FileJob, RecordFormat
+from datagen.spec import DatasetSpec
+from datagen.storage import memory
+
+
+class MemorySource:
+    """A file that is already in memory."""
+
+    def __init__(self, data: bytes, path: str = "file") -> None:
+        self.path = path
+        self.size_bytes = len(data)
+        self._data = memoryview(bytearray(data))
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        if offset + size_bytes > self.size_bytes:
+            raise DatasetError(f"{self.path} ended")
+        return self._data[offset : offset + size_bytes]
+
+    def room(self, size_bytes: int) -> memoryview:
+        return memoryview(bytearray(size_bytes))
+
+
+def record_format(name: str) -> RecordFormat:
+    found: RecordFormat = registry.find("datagen.formats", name, "Format")()
+    return found
+
+
+def written(spec: DatasetSpec, shape: tuple[int, int], side: int | None = None) -> bytes:
+    """Return the bytes of a data file, or of one of its side files."""
+    made = record_format(spec.format)
+    storage = memory.Storage()
+    writer = storage.create("x")
+    job = FileJob(spec, Content(1), 7, shape)
+    (made if side is None else made.sides[side]).write(job, writer, AlignedBuffer())
+    writer.commit(fsync=False)
+    return storage.files["x"]
+
+
+def payload(start: int, stop: int, file: int = 7) -> bytes:
+    """Return what `written` puts into its samples."""
+    out = np.empty(stop, np.uint8)
+    Content(1).fill(out, file, 0)
+    return out[start:].tobytes()
+
+
+def memory_dataset(**changes: Any) -> tuple[Files, memory.Storage]:
+    """Make a dataset in memory."""
+    values: dict[str, Any] = {"data_folder": "/data", "num_files_train": 3, "num_samples_per_file": 5}
+    files, storage = files_of(DatasetSpec(**(values | changes))), memory.Storage()
+    for number in range(len(files)):
+        for part in files.parts(number):
+            writer = storage.create(part.path)
+            part.write(writer, AlignedBuffer())
+            writer.commit(fsync=False)
+            assert part.size_bytes == len(storage.files[part.path])
+    return files, storage

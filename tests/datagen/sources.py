@@ -1,0 +1,54 @@
+"""Files in memory for tests of single formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datagen.buffers import AlignedBuffer
+from datagen.content import Content
+from datagen.formats.base import FileJob, Format
+from datagen.spec import DatasetSpec
+from datagen.storage import memory
+
+FILE = 7
+"""Running index of the file that `written` makes."""
+
+
+class MemorySource:
+    """A file that is already in memory, and how often it was read."""
+
+    path = "file.dat"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.size_bytes = len(data)
+        self.reads: list[tuple[int, int]] = []
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        self.reads.append((offset, size_bytes))
+        return self._data[offset : offset + size_bytes]
+
+    def room(self, size_bytes: int) -> memoryview:
+        return memoryview(bytearray(size_bytes))
+
+
+def job(name: str, shape: tuple[int, ...], **settings: Any) -> FileJob:
+    spec = DatasetSpec(format=name, **settings)
+    assert spec.check() == []
+    return FileJob(spec, Content(1, spec.compressibility), FILE, shape)
+
+
+def written(file_format: Format, file_job: FileJob) -> bytes:
+    """Return the bytes of a file."""
+    storage = memory.Storage()
+    writer = storage.create("x")
+    file_format.write(file_job, writer, AlignedBuffer())
+    writer.commit(fsync=False)
+    return storage.files["x"]
+
+
+def expected(file_job: FileJob) -> bytes:
+    """Return the payload of a file."""
+    out = bytearray(file_job.payload_bytes)
+    file_job.content.fill(memoryview(out), FILE, 0)
+    return bytes(out)

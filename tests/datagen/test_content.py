@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pickle
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.content import Content, Stamp, explain, find_stamps, identify
+from datagen.spec import BLOCK_BYTES
+
+GOLDEN_CRC = 0xC0E3B946
+GOLDEN_HALF_CRC = 0x2CF6D716
+BIG_BYTES = 700 * BLOCK_BYTES + 123
+
+
+def payload(content: Content, file: int, size: int, offset: int = 0) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    out = np.zeros(size, np.uint8)
+    content.fill(out, file, offset)
+    return out
+
+
+BIG = payload(Content(3), 9, BIG_BYTES)
+
+
+@given(offset=st.integers(0, BIG_BYTES), data=st.data(), shift=st.integers(0, 9))
+@settings(max_examples=200)
+def test_any_piece_equals_the_slice_of_the_whole(offset: int, data: st.DataObject, shift: int) -> None:
+    size = data.draw(st.integers(0, min(BIG_BYTES - offset, 3 * BLOCK_BYTES)) | st.just(BIG_BYTES - offset))
+    room = bytearray(size + shift)
+    Content(3).fill(memoryview(room)[shift:], 9, offset)  # also at odd addresses
+    assert bytes(room[shift:]) == BIG[offset : offset + size].tobytes()
+
+
+def test_the_bytes_never_change() -> None:
+    # Changing these bytes takes a new CONTENT_VERSION: datasets made before would no longer verify.
+    assert zlib.crc32(BIG.tobytes()) == GOLDEN_CRC
+    assert zlib.crc32(payload(Content(1, 0.5), 0, 1 << 20).tobytes()) == GOLDEN_HALF_CRC
+
+
+def test_no_two_blocks_are_equal_within_and_across_files_and_seeds() -> None:
+    blocks = [
+        block.tobytes()
+        for seed in range(3)
+        for file in range(4)
+        for block in payload(Content(seed), file, 200 * BLOCK_BYTES).reshape(-1, BLOCK_BYTES)
+    ]
+    assert len(set(blocks)) == len(blocks) == 3 * 4 * 200
+
+
+def test_no_two_blocks_cut_at_another_offset_are_equal() -> None:
+    blocks = [
+        block.tobytes()
+        for file in range(4)
+        for block in payload(Content(0), file, 200 * BLOCK_BYTES, offset=183).reshape(-1, BLOCK_BYTES)
+    ]
+    assert len(set(blocks)) == len(blocks)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("level", [1, 6])
+def test_a_compressor_removes_the_stated_share(share: float, level: int) -> None:
+    plain = payload(Content(1, share), 5, 1 << 20).tobytes()
+    assert 1 - len(zlib.compress(plain, level)) / len(plain) == pytest.approx(share, abs=0.03)
+
+
+def test_every_block_names_its_file_and_offset() -> None:
+    content = Content(77)
+    data = payload(content, 123456, 10 * BLOCK_BYTES, offset=5 * BLOCK_BYTES)
+    for i in range(10):
+        block = data[i * BLOCK_BYTES :].tobytes()
+        assert identify(block) == Stamp(content.seed_hash, 123456, (5 + i) * BLOCK_BYTES)
+
+
+def test_a_damaged_stamp_is_none() -> None:
+    block = bytearray(payload(Content(0), 0, BLOCK_BYTES).tobytes())
+    for position in range(32):
+        block[position] ^= 1
+        assert identify(bytes(block)) is None
+        block[position] ^= 1
+    assert identify(bytes(block)) is not None
+    assert identify(b"short") is None
+
+
+@given(at=st.integers(0, BIG_BYTES - 1), start=st.integers(0, 5000))
+@settings(max_examples=60)
+def test_the_first_difference_is_found(at: int, start: int) -> None:
+    data = BIG.copy()
+    data[at] ^= 0x40
+    wanted = at - start if at >= start else None
+    assert Content(3).first_difference(data[start:], 9, start) == wanted
+
+
+def test_equal_bytes_have_no_difference() -> None:
+    assert Content(3).first_difference(BIG, 9, 0) is None
+    assert Content(3).first_difference(memoryview(b""), 9, 0) is None
+    assert Content(4).first_difference(BIG, 9, 0) is not None
+
+
+def test_stamps_are_found_wherever_they_lie() -> None:
+    data = b"x" * 77 + payload(Content(0), 2, 2 * BLOCK_BYTES).tobytes()
+    assert [(at, stamp.offset) for at, stamp in find_stamps(data)] == [(77, 0), (77 + BLOCK_BYTES, BLOCK_BYTES)]
+
+
+def test_explanations() -> None:
+    other = payload(Content(0), 2, BLOCK_BYTES).tobytes()
+    assert explain(other, 100, Content(0), 1) == (True, "there is a block of file number 2, payload offset 0")
+    assert explain(other, 100, Content(1), 2)[0]
+    assert explain(other, 100, Content(0), 2)[0] is False
+    assert "without a stamp" in explain(bytes(5000), 100, Content(0), 2)[1]
+
+
+def test_a_pickle_leaves_the_pool_behind() -> None:
+    content = Content(5, 0.25)
+    content.fill(memoryview(bytearray(10)), 0, 0)
+    again = pickle.loads(pickle.dumps(content))
+    assert again == content
+    assert len(pickle.dumps(content)) < 200

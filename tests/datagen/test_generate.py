@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datagen import crew, manifest
+from datagen.buffers import AlignedBuffer
+from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.formats.base import FileJob
+from datagen.formats.npz import Format
+from datagen.generate import Progress, finish, generate, prepare
+from datagen.layout import layouts
+from datagen.manifest import inspect
+from datagen.spec import DatasetSpec
+from datagen.storage.base import Writer
+from datagen.storage.posix import FileWriter
+from datagen.verify import verify
+from tests.datagen.conftest import MakeSpec, make
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    """Return every file below a folder, but for the manifest."""
+    files = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != manifest.MANIFEST_NAME]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def paths(spec: DatasetSpec) -> list[str]:
+    return [layout.path(i) for layout in layouts(spec) for i in range(layout.num_files)]
+
+
+def test_ranks_and_threads_make_the_same_bytes(small: MakeSpec, tmp_path: Path) -> None:
+    alone = make(small(num_subfolders_train=2))
+    shared = small(num_subfolders_train=2, data_folder=str(tmp_path / "shared"))
+    prepare(shared)
+    made = [generate(shared, rank=rank, ranks=4, threads=3, fsync=True) for rank in range(4)]
+    finish(shared)
+    assert sorted(part.files for part in made) == [2, 2, 2, 3]
+    assert contents(shared.data_folder) == contents(alone.data_folder)
+    assert sum(part.bytes for part in made) == sum(map(len, contents(shared.data_folder).values()))
+
+
+def test_seeds_and_compressibility_change_the_bytes(small: MakeSpec, tmp_path: Path) -> None:
+    one = make(small())
+    for name, change in (("seed", {"seed": 1}), ("share", {"compressibility": 0.5})):
+        other = make(small(data_folder=str(tmp_path / name), **change))
+        for path, data in contents(one.data_folder).items():
+            assert contents(other.data_folder)[path] != data
+
+
+def test_what_is_there_is_kept(small: MakeSpec) -> None:
+    spec = make(small())
+    before = {path: os.stat(path).st_mtime_ns for path in paths(spec)}
+    os.unlink(paths(spec)[2])
+    os.truncate(paths(spec)[4], 10)
+    prepare(spec)
+    made = generate(spec)
+    finish(spec)
+    assert (made.files, made.kept_files) == (2, 7)
+    after = {path: os.stat(path).st_mtime_ns for path in paths(spec)}
+    assert {path for path in before if before[path] != after[path]} == {paths(spec)[2], paths(spec)[4]}
+    assert verify(spec) == []
+
+
+def test_progress_ends_at_the_total(small: MakeSpec) -> None:
+    spec = small()
+    prepare(spec)
+    told: list[Progress] = []
+    generate(spec, threads=2, progress=told.append)
+    total = sum(os.path.getsize(path) for path in paths(spec))
+    assert (told[-1].files, told[-1].bytes, told[-1].total_bytes) == (9, total, total)
+    assert [one.bytes for one in told] == sorted(one.bytes for one in told)
+    generate(spec, progress=told.append)
+    assert (told[-1].files, told[-1].bytes) == (9, total)
+
+
+def test_another_dataset_is_not_mixed_in(small: MakeSpec) -> None:
+    spec = make(small())
+    before = contents(spec.data_folder)
+    with pytest.raises(UserError, match="num_files_train is 6 there and 7 in the settings; seed is 0 there and 1"):
+        prepare(replace(spec, num_files_train=7, seed=1))
+    assert contents(spec.data_folder) == before
+
+
+def test_files_of_others_are_not_overwritten(small: MakeSpec) -> None:
+    spec = small()
+    os.makedirs(layouts(spec)[0].folder)
+    Path(paths(spec)[0]).write_bytes(b"precious")
+    with pytest.raises(UserError, match=r"files that dlemu did not make, such as .*img_0_of_6\.npz"):
+        prepare(spec)
+    assert Path(paths(spec)[0]).read_bytes() == b"precious"
+
+
+def test_impossible_settings(small: MakeSpec) -> None:
+    for action in (prepare, generate, finish):
+        with pytest.raises(UserError, match=r"dataset\.num_samples_per_file is 0"):
+            action(small(num_samples_per_file=0))
+    with pytest.raises(UserError, match=r"datagen\.formats has no 'nppz': did you mean npz"):
+        prepare(small(format="nppz"))
+
+
+def test_finish_needs_every_file(small: MakeSpec) -> None:
+    spec = small()
+    prepare(spec)
+    generate(spec, rank=0, ranks=2)
+    with pytest.raises(DatasetError, match=r"4 of 9 files are not made .*img_1_of_6\.npz"):
+        finish(spec)
+    made = manifest.read(spec.data_folder)
+    assert made is not None
+    assert not made.complete
+
+
+def test_a_folder_that_cant_be_made(small: MakeSpec, tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    with pytest.raises(UserError, match=r"can't be written there; check dataset\.data_folder|no manifest"):
+        prepare(small())
+
+
+KILLED = """
+    import os, signal, sys
+    from datagen.generate import generate, prepare
+    from datagen.spec import DatasetSpec, Hdf5, ParquetSpec
+    from datagen.storage.posix import FileWriter
+    spec = eval(sys.argv[1])
+    writes = 0
+    whole = FileWriter.write
+    def write(self, data):
+        global writes
+        writes += 1
+        if writes == 22:
+            whole(self, data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        whole(self, data)
+    FileWriter.write = write
+    prepare(spec)
+    generate(spec)
+"""
+
+
+def test_killed_in_the_middle_it_goes_on(small: MakeSpec, tmp_path: Path) -> None:
+    spec = small()
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), repr(spec)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    done = [path for path in paths(spec) if os.path.exists(path)]
+    assert 0 < len(done) < 9
+    assert any(name.endswith(".part") for name in os.listdir(layouts(spec)[0].folder))
+    with pytest.raises(DatasetError, match="never finished"):
+        inspect(spec)
+    prepare(spec)
+    assert generate(spec).kept_files == len(done)
+    finish(spec)
+    assert contents(spec.data_folder) == contents(make(small(data_folder=str(tmp_path / "other"))).data_folder)
+    assert verify(spec) == []
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[str]:
+    """A file system of 96 KiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mounting, check=False, capture_output=True).returncode:
+        pytest.skip("needs root and the right to mount a tmpfs")
+    yield str(folder)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_too_small_is_told_before(small: MakeSpec, tiny_disk: str) -> None:
+    with pytest.raises(SpaceError, match=r"bytes left and \d+ are still to be made: free \d+ bytes"):
+        prepare(small(data_folder=tiny_disk))
+
+
+def test_a_full_disk_leaves_whole_files_and_resumes(small: MakeSpec, tiny_disk: str) -> None:
+    spec = small(data_folder=tiny_disk, num_files_train=3, num_files_eval=0, record_length_bytes_stdev=0)
+    prepare(spec)
+    ballast = Path(tiny_disk, "ballast")
+    ballast.write_bytes(bytes(70_000))
+    with pytest.raises(SpaceError, match=r"no room for .*img_1_of_3\.npz .* needs 20\d{3} bytes.*same command again"):
+        generate(spec)
+    assert os.listdir(layouts(spec)[0].folder) == ["img_0_of_3.npz"]
+    ballast.unlink()
+    assert generate(spec, threads=2).kept_files == 1
+    finish(spec)
+    assert verify(spec) == []
+
+
+def test_a_limit_on_file_sizes(small: MakeSpec) -> None:
+    spec = small(record_length_bytes_stdev=0)
+    prepare(spec)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(SpaceError, match="limit on file sizes"):
+            generate(spec, threads=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert contents(spec.data_folder) == {}
+
+
+def test_an_interrupt_stops_every_thread_and_leaves_no_part(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = small(num_files_train=400)
+    prepare(spec)
+    monkeypatch.setattr(crew, "PROGRESS_SECONDS", 0.0)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.files >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(spec, threads=2, progress=interrupt)
+    names = os.listdir(layouts(spec)[0].folder)
+    assert names
+    assert not [name for name in names if name.endswith(".part")]
+
+
+def test_a_failure_in_one_thread_ends_the_others(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = small(num_files_train=400)
+    prepare(spec)
+    whole = Format.write
+
+    def failing(self: Format, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        if job.running_index == 5:
+            raise OSError(5, "Input/output error")
+        whole(self, job, writer, buffer)
+
+    monkeypatch.setattr(Format, "write", failing)
+    with pytest.raises(UserError, match=r"img_005_of_400\.npz: Input/output error"):
+        generate(spec, threads=2)
+    assert not os.path.exists(paths(spec)[5])
+
+
+def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    sync, rename = os.fsync, os.rename
+
+    def noting_sync(descriptor: int) -> None:
+        events.append("fsync")
+        sync(descriptor)
+
+    def noting_rename(old: str, new: str) -> None:
+        events.append("rename")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", noting_sync)
+    monkeypatch.setattr(os, "rename", noting_rename)
+    spec = small(num_files_train=2, num_files_eval=0)
+    prepare(spec)
+    events.clear()
+    generate(spec, fsync=True)
+    assert events == ["fsync", "rename"] * 2
+    events.clear()
+    finish(spec)
+    assert events[-2:] == ["fsync", "rename"]
+
+
+def test_a_writer_survives_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: whole(fd, data[:7], offset))
+    writer = FileWriter(str(tmp_path / "file"))
+    writer.write(bytes(range(100)))
+    writer.commit(fsync=False)
+    assert (tmp_path / "file").read_bytes() == bytes(range(100))

@@ -1,0 +1,231 @@
+"""HDF5 beside what h5py's own high-level calls make, which are those of DLIO's generator."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.errors import DatasetError
+from datagen.formats.base import FileJob, Sample
+from datagen.formats.hdf5 import Format
+from datagen.spec import DatasetSpec, Hdf5
+from tests.datagen.sources import FILE, MemorySource, expected, job, written
+
+Settings = dict[str, Any]
+PLAIN: list[Settings] = [
+    {},
+    {"num_samples_per_file": 5},
+    {"num_samples_per_file": 3, "record_dims": (6, 7, 3), "record_element_type": "float32"},
+    {"record_dims": (1, 28, 28)},
+    {"record_dims": (1,), "num_samples_per_file": 4},
+    {"num_samples_per_file": 3, "record_dims": (6, 8), "hdf5": Hdf5(num_dset_per_record=3)},
+    {"record_dims": (2, 8), "hdf5": Hdf5(num_dset_per_record=2)},
+]
+CHUNKED: list[Settings] = [
+    {"compression": "gzip"},
+    {"compression": "gzip", "compression_level": 9, "num_samples_per_file": 5, "compressibility": 0.6},
+    {"num_samples_per_file": 3, "hdf5": Hdf5(chunk_dims=(2, 7, 50))},
+    {"num_samples_per_file": 3, "enable_chunking": True, "chunk_size": 100, "record_element_type": "int16"},
+    {"num_samples_per_file": 2, "hdf5": Hdf5(max_shape=(90, 90))},
+    {"record_dims": (4, 9), "compression": "gzip", "hdf5": Hdf5(num_dset_per_record=2, chunk_dims=(1, 1, 5))},
+]
+
+
+def made(values: Settings) -> FileJob:
+    return job("hdf5", values.get("record_dims", (21, 53)), **values)
+
+
+def of_h5py(file_job: FileJob, shape: tuple[int, ...], **options: Any) -> bytes:
+    """Make a file as DLIO's generator does, with the same bytes."""
+    spec, file = file_job.spec, io.BytesIO()
+    parts = spec.hdf5.num_dset_per_record
+    records = np.frombuffer(expected(file_job), spec.record_element_type)
+    records = records.reshape(spec.num_samples_per_file, parts, *shape)
+    with h5py.File(file, "w", libver="latest") as h5:
+        for part in range(parts):
+            data = records[:, part]
+            h5.create_dataset(f"records_{part}", data.shape, dtype=data.dtype, data=data, **options)
+        h5.create_dataset("labels", data=[0] * spec.num_samples_per_file)
+    return file.getvalue()
+
+
+def time_bytes(data: bytes) -> int:
+    """Bytes that the root group spends on the times of its making; old releases of h5py note them.
+
+    Its object header begins at 48 (after superblock version 3); bit 5 of the flags at its byte 5 says that four 4-byte
+    times follow (HDF5 File Format Specification 3.0, IV.A.1.b).
+    """
+    assert data[48:52] == b"OHDR"
+    return 16 if data[53] & 0x20 else 0
+
+
+def arrays(data: bytes) -> dict[str, Any]:
+    with h5py.File(io.BytesIO(data), "r") as file:
+        return {name: (file[name][...].tolist(), file[name].dtype, file[name].chunks) for name in file}
+
+
+def shape_of_part(values: Settings) -> tuple[int, ...]:
+    shape: tuple[int, ...] = values.get("record_dims", (21, 53))
+    shape = (shape[0] // values.get("hdf5", Hdf5()).num_dset_per_record, *shape[1:])
+    return shape[1:] if shape[0] == 1 and "record_dims" in values else shape
+
+
+@pytest.mark.parametrize("values", PLAIN, ids=str)
+def test_plain_files_are_h5pys(values: Settings) -> None:
+    file_job = made(values)
+    mine, theirs = written(Format(), file_job), of_h5py(file_job, shape_of_part(values))
+    assert time_bytes(mine) == 0, "what is made at another time must be the same"
+    assert len(mine) == len(theirs) - time_bytes(theirs)
+    # repr, for random bytes as floats are partly no number, which equals nothing
+    assert repr(arrays(mine)) == repr(arrays(theirs))
+    sizes = Format().file_bytes(file_job.spec, np.array([file_job.shape]))
+    assert sizes is not None
+    assert sizes.tolist() == [len(mine)]
+    assert written(Format(), file_job) == mine, "verifying writes them again"
+
+
+@given(first=st.integers(1, 400), second=st.integers(1, 400), samples=st.integers(1, 300))
+@settings(max_examples=40, deadline=None)
+def test_sizes_by_arithmetic(first: int, second: int, samples: int) -> None:
+    spec = DatasetSpec(format="hdf5", num_samples_per_file=samples)
+    sizes = Format().file_bytes(spec, np.array([(100, 100), (first, second)]))
+    assert sizes is not None
+    shape = (samples, first, second)
+    sink = io.BytesIO()
+    with h5py.File(sink, "w", libver="latest") as file:
+        file.create_dataset("records_0", shape, dtype="uint8", data=np.broadcast_to(np.uint8(0), shape))
+        file.create_dataset("labels", data=[0] * samples)
+    assert sizes[1] == len(sink.getvalue()) - time_bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("values", CHUNKED, ids=str)
+def test_chunked_files_hold_what_h5py_would_write(values: Settings) -> None:
+    file_job = made(values)
+    spec = file_job.spec
+    mine = written(Format(), file_job)
+    options: Settings = {"chunks": spec.hdf5.chunk_dims or None}
+    if spec.enable_chunking:
+        options["chunks"] = (1, 8, 8)  # 100 bytes are 50 elements, of which 7.07 make a side
+    if spec.hdf5.max_shape:
+        options["maxshape"] = (spec.num_samples_per_file, *spec.hdf5.max_shape)
+    if spec.compression == "gzip":
+        options |= {"compression": "gzip", "compression_opts": spec.compression_level}
+    theirs = of_h5py(file_job, shape_of_part(values), **options)
+    assert arrays(mine) == arrays(theirs)
+    assert len(mine) == len(theirs) - time_bytes(theirs)
+    assert Format().file_bytes(spec, np.array([file_job.shape])) is None
+
+
+@pytest.mark.parametrize("values", PLAIN + CHUNKED, ids=str)
+def test_samples_are_the_payload_in_order(values: Settings) -> None:
+    file_job = made(values)
+    samples = file_job.spec.num_samples_per_file
+    opened = Format().open(MemorySource(written(Format(), file_job)), samples)
+    payload = expected(file_job)
+    for index in [*range(samples), 0]:
+        sample = opened.sample(index)
+        start = index * file_job.record_bytes
+        assert bytes(sample.plain_payload) == payload[start : start + file_job.record_bytes]
+        assert sample.payload_offset == start
+        assert sample.first_difference(file_job.content, FILE) is None
+        if file_job.record_bytes > 8:  # where blocks of all files begin alike
+            assert sample.first_difference(file_job.content, FILE + 1) is not None
+
+
+def test_a_plain_sample_is_not_copied() -> None:
+    data = written(Format(), made({}))
+    source = MemorySource(data)
+    assert Format().open(source, 1).sample(0).data.obj is data
+    assert source.reads == [(0, len(data))]
+
+
+def test_of_many_samples_only_those_asked_for_are_read() -> None:
+    source = MemorySource(written(Format(), made({"num_samples_per_file": 1000})))
+    opened = Format().open(source, 1000)
+    opened.sample(900)
+    opened.sample(900)
+    assert sum(size for _, size in source.reads[:-1]) <= 32 << 10, "the structure"
+    assert source.reads[-1][1] == 21 * 53
+
+
+def test_a_packed_sample_is_read_once_whether_unpacked_or_not() -> None:
+    values = {"num_samples_per_file": 50, "compression": "gzip", "hdf5": Hdf5(chunk_dims=(1, 11, 53))}
+    source = MemorySource(written(Format(), made(values)))
+    sample = Format().open(source, 50).sample(30)
+    before = len(source.reads)
+    assert sample.decode is not None
+    assert len(sample.decode()) == 21 * 53
+    assert len(source.reads) == before
+    assert source.reads[-1][1] == len(sample.data), "chunks that lie behind each other come by one read"
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"compression": "lzf", "shuffle": True}])
+@pytest.mark.parametrize("samples", [1, 6])
+def test_files_of_others(options: Settings, samples: int) -> None:
+    array = np.arange(samples * 200, dtype=">f8").reshape(samples, 20, 10)
+    file = io.BytesIO()
+    with h5py.File(file, "w") as h5:
+        h5.create_dataset("records_0", data=array, **options)
+    opened = Format().open(MemorySource(file.getvalue()), samples)
+    for index in range(samples):
+        assert bytes(opened.sample(index).plain_payload) == array[index].tobytes()
+
+
+def refused(data: bytes, samples: int = 1) -> str:
+    with pytest.raises(DatasetError) as caught:
+        unpacked(Format().open(MemorySource(data), samples).sample(0))
+    return str(caught.value)
+
+
+def unpacked(sample: Sample) -> bytes:
+    return bytes(sample.plain_payload)
+
+
+def of_datasets(**datasets: Any) -> bytes:
+    file = io.BytesIO()
+    with h5py.File(file, "w") as h5:
+        for name, options in datasets.items():
+            h5.create_dataset(name, **options)
+    return file.getvalue()
+
+
+def test_what_is_no_dataset_of_ours() -> None:
+    assert "no readable HDF5 structure" in refused(b"")
+    assert "no readable HDF5 structure" in refused(bytes(3000))
+    assert "no readable HDF5 structure" in refused(of_datasets(images={"data": [[1, 2]]}))
+    assert "holds 2 samples, not 3" in refused(written(Format(), made({"num_samples_per_file": 2})), 3)
+    assert "without bytes of its own" in refused(of_datasets(records_0={"shape": (1, 5), "dtype": "u1"}))
+    never = {"shape": (1, 5), "dtype": "u1", "chunks": (1, 5)}
+    assert "never written" in refused(of_datasets(records_0=never))
+
+
+def test_a_storage_that_fails_is_not_called_damage() -> None:
+    class Failing(MemorySource):
+        def read(self, offset: int, size_bytes: int) -> memoryview:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        Format().open(Failing(written(Format(), made({"num_samples_per_file": 2}))), 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"compression": "zip"}, "none and gzip"),
+        ({"enable_chunking": True}, "chunk_size is 0"),
+        ({"hdf5": Hdf5(num_dset_per_record=2)}, "num_dset_per_record is 2"),
+        ({"hdf5": Hdf5(num_dset_per_record=2), "record_dims": (3, 4)}, "which is [3, 4]"),
+        ({"hdf5": Hdf5(chunk_dims=(8, 8))}, "wanted 3 numbers of 1 or more"),
+        ({"hdf5": Hdf5(max_shape=(8,))}, "wanted 2 numbers"),
+        ({"hdf5": Hdf5(max_shape=(8, 8)), "record_dims": (9, 8)}, "at least the record's [9, 8]"),
+    ],
+)
+def test_layouts_that_are_impossible(values: Settings, words: str) -> None:
+    (problem,) = DatasetSpec(format="hdf5", **values).check()
+    assert words in problem

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.errors import DatasetError
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.formats._indexed import CHUNK_BYTES, OFFSETS, SIZES, IndexedFile
+from datagen.formats.base import Source
+from datagen.layout import layouts
+from datagen.manifest import inspect
+from datagen.spec import DatasetSpec
+from datagen.verify import verify
+from tests.datagen.conftest import MakeSpec, make
+from tests.datagen.record_sources import MemorySource, payload, record_format, written
+
+FORMATS = ["indexed_binary", "mmap_indexed_binary"]
+Made = Callable[..., DatasetSpec]
+
+
+@pytest.fixture(params=FORMATS)
+def made(small: MakeSpec, request: pytest.FixtureRequest) -> Made:
+    return lambda **changes: make(small(**({"format": request.param, "num_samples_per_file": 5} | changes)))
+
+
+def opened(data: bytes, offsets: list[int] | None, sizes: list[int] | None, samples: int) -> IndexedFile:
+    def side(number: int) -> Source | None:
+        entries = (offsets, sizes)[number]
+        return None if entries is None else MemorySource(np.array(entries, "<u8").tobytes(), f"index {number}")
+
+    return IndexedFile(MemorySource(data, "data"), samples, side)
+
+
+@given(shape=st.tuples(st.integers(1, 60), st.integers(1, 60)), samples=st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_files_are_records_and_two_tables(shape: tuple[int, int], samples: int) -> None:
+    spec, size = DatasetSpec(format="indexed_binary", num_samples_per_file=samples), shape[0] * shape[1]
+    assert written(spec, shape) == payload(0, size * samples)
+    offsets, sizes = (np.frombuffer(written(spec, shape, side), "<u8").tolist() for side in (OFFSETS, SIZES))
+    assert (offsets, sizes) == ([size * number for number in range(samples)], [size] * samples)
+
+
+def test_a_large_index_is_made_in_pieces() -> None:
+    count = CHUNK_BYTES // 8 + 3
+    spec = DatasetSpec(format="indexed_binary", num_samples_per_file=count)
+    offsets = np.frombuffer(written(spec, (3, 2), OFFSETS), "<u8")
+    assert np.array_equal(offsets, np.arange(count) * 6)
+    assert set(np.frombuffer(written(spec, (3, 2), SIZES), "<u8").tolist()) == {6}
+
+
+def test_equal_records_keep_nothing_of_the_index() -> None:
+    """277 million records a file must cost no memory: only three entries of each index are looked at."""
+
+    class Counted(MemorySource):
+        bytes_read = 0
+
+        def read(self, offset: int, size_bytes: int) -> memoryview:
+            Counted.bytes_read += size_bytes
+            number = offset // 8
+            value = number * 2048 if self.path == "index 0" else 2048
+            return memoryview(value.to_bytes(8, "little"))
+
+    count = 277_203_535
+
+    def side(number: int) -> Source:
+        source = Counted(b"", f"index {number}")
+        source.size_bytes = 8 * count
+        return source
+
+    data = MemorySource(b"", "data")
+    data.size_bytes = 2048 * count
+    file = IndexedFile(data, count, side)
+    assert Counted.bytes_read == 2 * 3 * 8
+    assert file.span(count - 2, 2) == (2048 * (count - 2), 4096)
+    assert file.largest_bytes() == 2048
+
+
+@given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=20), gap=st.integers(0, 3))
+@settings(max_examples=200)
+def test_records_of_other_lengths_lie_where_the_index_says(sizes: list[int], gap: int) -> None:
+    starts = np.cumsum([0] + [size + gap for size in sizes])[:-1].tolist()
+    data = bytes(starts[-1] + sizes[-1] + 1)
+    file = opened(data, starts, sizes, len(sizes))
+    for number, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        assert file.span(number, 1) == (start, size)
+        assert file.samples(number, 1, memoryview(data)[start : start + size], False) == [(0, size)]
+    assert file.largest_bytes() == max(sizes)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "sizes", "words"),
+    [
+        (None, None, "10 bytes do not make 3 records .* no index"),
+        ([0, 3], [3, 3, 4], "index 0: the index ends; 3 records want 24 bytes, at offset 16"),
+        ([0, 3, 6], [3, 3, 5], "record 2 ends at 11, behind the file"),
+        ([0, 3, 1 << 63], [3, 3, 4], "behind the file"),
+    ],
+)
+def test_a_bad_index_is_told(offsets: list[int] | None, sizes: list[int] | None, words: str) -> None:
+    with pytest.raises(DatasetError, match=words):
+        opened(bytes(10), offsets, sizes, 3).span(2, 1)
+
+
+def test_fewer_records_than_stated() -> None:
+    with pytest.raises(DatasetError, match="no record 3: it holds 3"):
+        opened(bytes(9), None, None, 3).span(3, 1)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("storage", ["posix", "direct"])
+def test_uneven_files_of_others(small: MakeSpec, name: str, storage: str) -> None:
+    spec = small(format=name, num_files_train=1, num_files_eval=0, num_samples_per_file=4)
+    path = Path(layouts(spec)[0].path(0))
+    path.parent.mkdir(parents=True)
+    data, sizes = payload(0, 20_000), [5000, 1, 7000, 2000]
+    starts = [0, 5000, 6000, 13_500]
+    path.write_bytes(data)
+    for suffix, entries in ((".off.idx", starts), (".sz.idx", sizes)):
+        Path(f"{path}{suffix}").write_bytes(np.array(entries, "<u8").tobytes())
+    found = inspect(spec)
+    assert found.max_record_bytes == 7000
+    for engine in ("fast", "library") if storage == "posix" else ("fast",):
+        fetch = FetchSpec.for_dataset(found, found.train, storage=storage, engine=engine)
+        out = memoryview(bytearray(fetch.slot_bytes(4) + 4096))
+        places = Fetcher(fetch).fetch([0, 1, 2, 3], out).places
+        for (at, size), start, wanted in zip(places, starts, sizes, strict=True):
+            assert bytes(out[at : at + size]) == data[start : start + wanted]
+
+
+@pytest.mark.parametrize("suffix", ["", ".off.idx", ".sz.idx"])
+@pytest.mark.parametrize("damage", ["changed", "truncated", "missing"])
+def test_verify_names_each_damaged_file(made: Made, suffix: str, damage: str) -> None:
+    spec = made()
+    assert verify(spec) == []
+    path = Path(layouts(spec)[0].path(3) + suffix)
+    if damage == "changed":
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif damage == "truncated":
+        os.truncate(path, 17)
+    else:
+        path.unlink()
+    (finding,) = verify(spec)
+    assert (finding.path, finding.kind) == (str(path), damage)
+
+
+def test_a_lost_index_is_made_again(made: Made) -> None:
+    spec = made()
+    path = Path(layouts(spec)[0].path(1) + ".sz.idx")
+    before = path.read_bytes()
+    path.unlink()
+    with pytest.raises(DatasetError, match=r"index files .*\.sz\.idx is missing"):
+        inspect(spec)
+    make(spec)
+    assert path.read_bytes() == before
+
+
+def test_compression_is_refused() -> None:
+    for name in FORMATS:
+        spec = DatasetSpec(format=name, compression="zip")
+        assert record_format(name).unfit(spec) == [f"dataset.compression is zip: format {name} knows none"]

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datagen.layout import Layout, layouts, nominal_sample_bytes, record_shape, record_shapes
+from datagen.spec import DatasetSpec
+
+UNET3D = DatasetSpec(
+    format="npz",
+    data_folder="d",
+    num_files_train=168,
+    num_files_eval=8,
+    record_length_bytes=146600628,
+    record_length_bytes_stdev=68341808,
+)
+
+
+def test_names_are_padded_to_the_width_of_the_count() -> None:
+    train, valid = layouts(UNET3D)
+    assert train.path(0) == "d/train/img_000_of_168.npz"
+    assert train.path(167) == "d/train/img_167_of_168.npz"
+    assert valid.path(3) == "d/valid/img_3_of_8.npz"
+
+
+def test_sub_folders_take_turns() -> None:
+    train, _ = layouts(DatasetSpec(format="npz", data_folder="d", num_files_train=100, num_subfolders_train=10))
+    assert train.path(13) == "d/train/03/img_013_of_100.npz"
+    assert train.folders() == [f"d/train/0{i}" for i in range(10)]
+
+
+def test_name_order_is_number_order() -> None:
+    train, _ = layouts(DatasetSpec(format="npz", num_files_train=1234))
+    names = [train.name(i) for i in range(1234)]
+    assert names == sorted(names)
+
+
+@given(files=st.integers(1, 10**7), samples=st.integers(1, 5000), data=st.data())
+def test_locate_counts_samples_through_files(files: int, samples: int, data: st.DataObject) -> None:
+    layout = Layout(folder="d", split="train", num_files=files, num_samples_per_file=samples, extension="npz")
+    sample = data.draw(st.integers(0, layout.num_samples - 1))
+    file, index = layout.locate(sample)
+    assert file * samples + index == sample
+    assert 0 <= index < samples
+    assert 0 <= file < files
+
+
+@pytest.mark.parametrize("sample", [-1, 12])
+def test_no_such_sample(sample: int) -> None:
+    layout = Layout(folder="d", split="train", num_files=4, num_samples_per_file=3, extension="npz")
+    with pytest.raises(IndexError, match="of 12"):
+        layout.locate(sample)
+
+
+def test_a_layout_is_small_however_many_files() -> None:
+    layout, _ = layouts(DatasetSpec(format="npz", num_files_train=50_000_000))
+    assert len(pickle.dumps(layout)) < 1000
+    assert pickle.loads(pickle.dumps(layout)) == layout
+
+
+def test_validation_files_follow_in_the_running_index() -> None:
+    train, valid = layouts(UNET3D)
+    assert train.running_index(5) == 5
+    assert valid.running_index(5) == 173
+
+
+def test_shapes_follow_the_law_from_the_first_normals_of_seed_10() -> None:
+    root = 146600628**0.5
+    deviation = 68341808 / 2 / root
+    first = [int(int(root) + deviation * normal) for normal in (1.3315865, 0.71527897, -1.54540029)]
+    assert record_shapes(UNET3D, 0, 2).ravel().tolist()[:3] == first
+
+
+def test_shapes_equal_numpys_own_draw() -> None:
+    random = np.random.RandomState(10)
+    root = 146600628**0.5
+    drawn = random.normal(int(root), 68341808 / 2.0 / root, 2 * 168)
+    wanted = [max(int(value), 1) for value in drawn]
+    assert record_shapes(UNET3D, 0, 168).ravel().tolist() == wanted
+
+
+def test_the_stated_sizes_of_unet3d() -> None:
+    sizes = record_shapes(UNET3D, 0, 24500).prod(axis=1)
+    assert 0.2e6 < sizes.min() < 0.4e6
+    assert 416e6 < sizes.max() < 418e6
+    assert sizes[:168].mean() == pytest.approx(150.5e6, abs=0.1e6)
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 65535, 65536, 65537, 140000])
+def test_a_shape_does_not_depend_on_where_the_draw_starts(start: int) -> None:
+    everything = record_shapes(UNET3D, 0, 140010)
+    assert (record_shapes(UNET3D, start, start + 10) == everything[start : start + 10]).all()
+    assert record_shape(UNET3D, start) == tuple(everything[start])
+
+
+def test_without_deviation_all_files_are_equal() -> None:
+    spec = DatasetSpec(format="npz", record_length_bytes=1000)
+    assert record_shape(spec, 12345) == (31, 31)
+    assert nominal_sample_bytes(spec) == 961
+
+
+def test_names_of_their_own() -> None:
+    layout = Layout(
+        folder="d", split="train", num_files=2, num_samples_per_file=1, extension="npz", names=("b/x.npz", "y.npz")
+    )
+    assert [layout.path(i) for i in range(2)] == ["d/b/x.npz", "d/y.npz"]

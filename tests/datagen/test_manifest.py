@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datagen.errors import DatasetError
+from datagen.generate import generate, prepare
+from datagen.layout import layouts
+from datagen.manifest import MANIFEST_NAME, inspect, read
+from datagen.spec import DatasetSpec
+from tests.datagen.conftest import MakeSpec, make
+
+
+def dlio_file(path: str, shape: tuple[int, int], samples: int) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    np.savez(path, x=np.zeros((*shape, samples), np.uint8), y=[0] * samples)
+
+
+def as_if_by_dlio(spec: DatasetSpec) -> None:
+    """Make a dataset, and take away what says that dlemu did."""
+    make(spec)
+    os.unlink(os.path.join(spec.data_folder, MANIFEST_NAME))
+
+
+def test_what_was_made_is_found(small: MakeSpec) -> None:
+    spec = make(small())
+    found = inspect(spec)
+    train, valid = layouts(spec)
+    sizes = [os.path.getsize(layout.path(i)) for layout in (train, valid) for i in range(layout.num_files)]
+    assert (found.train, found.valid) == (train, valid)
+    assert found.spec == spec
+    assert found.max_file_bytes == max(sizes)
+    assert found.total_bytes == sum(sizes)
+    assert found.notes == ()
+    manifest = read(spec.data_folder)
+    assert manifest is not None
+    assert found.manifest == manifest
+    assert (manifest.complete, manifest.files, manifest.bytes) == (True, 9, sum(sizes))
+
+
+def test_no_validation_files(small: MakeSpec) -> None:
+    assert inspect(make(small(num_files_eval=0))).valid is None
+
+
+def test_a_dataset_may_be_moved_and_cropped_anew(small: MakeSpec, tmp_path: Path) -> None:
+    spec = make(small())
+    os.rename(spec.data_folder, tmp_path / "other")
+    moved = replace(spec, data_folder=str(tmp_path / "other"), record_length_bytes_resize=99)
+    assert inspect(moved).train.path(0).startswith(str(tmp_path / "other"))
+
+
+def test_a_larger_set_is_used_in_part(small: MakeSpec) -> None:
+    spec = make(small(num_files_train=12))
+    found = inspect(replace(spec, num_files_train=5))
+    assert found.train.num_files == 5
+    assert found.train.path(4).endswith("img_04_of_12.npz")
+    assert found.valid is not None
+    assert found.valid.first_running_index == 12
+    assert "first 5 by name" in found.notes[0]
+
+
+def test_a_dataset_of_dlio(small: MakeSpec) -> None:
+    spec = small(num_files_train=12, num_subfolders_train=4)
+    as_if_by_dlio(spec)
+    found = inspect(replace(spec, num_files_train=10, num_subfolders_train=0, file_prefix="other"))
+    assert found.manifest is None
+    assert [found.train.path(i) for i in range(10)] == [layouts(spec)[0].path(i) for i in range(10)]
+    assert found.spec.num_files_train == 12
+    assert found.max_sample_bytes > 0
+
+
+def test_a_dataset_of_dlio_with_sizes_of_its_own(small: MakeSpec) -> None:
+    spec = small(num_files_eval=0, num_samples_per_file=2)
+    for i in range(6):
+        dlio_file(layouts(spec)[0].path(i), (10, 10 + i), 2)
+    found = inspect(spec)
+    assert found.max_file_bytes == os.path.getsize(layouts(spec)[0].path(5))
+    assert any("sizes are not those of the settings" in note for note in found.notes)
+
+
+def test_names_of_their_own_are_taken_in_order(small: MakeSpec) -> None:
+    spec = small(num_files_train=3, num_files_eval=0)
+    for name in ("case_b", "case_a", "0/case_c", "case_d"):
+        dlio_file(f"{spec.data_folder}/train/{name}.npz", (5, 5), 1)
+    found = inspect(spec)
+    assert found.train.names == ("case_a.npz", "case_b.npz", "0/case_c.npz")
+    assert found.total_bytes == 3 * os.path.getsize(found.train.path(0))
+
+
+def test_sub_folders_against_the_rule(small: MakeSpec) -> None:
+    spec = small(num_files_train=4, num_files_eval=0)
+    for i in range(4):
+        dlio_file(f"{spec.data_folder}/train/{'ba'[i % 2]}/img_{i}_of_4.npz", (5, 5), 1)
+    assert [os.path.basename(name) for name in inspect(spec).train.names or ()] == [
+        f"img_{i}_of_4.npz" for i in range(4)
+    ]
+
+
+def fails(spec: DatasetSpec, match: str) -> str:
+    with pytest.raises(DatasetError, match=match) as caught:
+        inspect(spec, "dlemu datagen workload=w")
+    return str(caught.value)
+
+
+def test_no_folder(small: MakeSpec) -> None:
+    assert "Make it with: dlemu datagen workload=w" in fails(small(), "is no folder")
+
+
+def test_missing_files_are_named(small: MakeSpec) -> None:
+    spec = make(small(num_files_train=10))
+    for i in (2, 3, 5, 7):
+        os.unlink(layouts(spec)[0].path(i))
+    message = fails(spec, "holds 6 npz files, 10 are asked for: 4 missing")
+    assert "img_02_of_10.npz, img_03_of_10.npz, img_05_of_10.npz, ..." in message
+    assert "dlemu datagen workload=w" in message
+    assert inspect(replace(spec, num_files_train=2)).train.num_files == 2
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_fewer_files_than_asked_for(small: MakeSpec, manifest: bool) -> None:
+    spec = small()
+    (make if manifest else as_if_by_dlio)(spec)
+    fails(replace(spec, num_files_train=7), "holds 6 npz files, 7 are asked for")
+
+
+def test_no_validation_set_though_asked_for(small: MakeSpec) -> None:
+    spec = make(small(num_files_eval=0))
+    fails(replace(spec, num_files_eval=2), "valid holds 0 npz files, 2 are asked for")
+
+
+def test_wrong_format(small: MakeSpec) -> None:
+    spec = small(num_files_eval=0)
+    os.makedirs(f"{spec.data_folder}/train")
+    Path(f"{spec.data_folder}/train/img_0_of_6.hdf5").touch()
+    fails(spec, r"holds 1 files \.hdf5, none of \.npz")
+
+
+def test_unfinished(small: MakeSpec) -> None:
+    spec = small()
+    prepare(spec)
+    generate(spec)
+    assert "dlemu datagen workload=w" in fails(spec, "never finished")
+
+
+def test_other_settings(small: MakeSpec) -> None:
+    spec = make(small())
+    fails(replace(spec, record_length_bytes=1.0), r"record_length_bytes is 20000\.0 there and 1\.0 in the settings")
+
+
+def test_a_wrong_size_is_named(small: MakeSpec) -> None:
+    spec = make(small())
+    path = layouts(spec)[0].path(4)
+    size = os.path.getsize(path)
+    os.truncate(path, 100)
+    fails(spec, f"{path} has 100 bytes, wanted {size}")
+
+
+def test_a_wrong_size_in_a_dataset_of_dlio(small: MakeSpec) -> None:
+    spec = small()
+    as_if_by_dlio(spec)
+    os.truncate(layouts(spec)[0].path(4), 100)
+    fails(spec, "img_4_of_6.npz has 100 bytes")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"schema_version": 1}', '{"schema_version": 1, "spec": {"x": 1}}'])
+def test_a_broken_manifest(small: MakeSpec, text: str) -> None:
+    spec = make(small())
+    Path(spec.data_folder, MANIFEST_NAME).write_text(text)
+    fails(spec, MANIFEST_NAME)
+
+
+def test_a_manifest_of_a_newer_dlemu(small: MakeSpec) -> None:
+    spec = make(small())
+    path = Path(spec.data_folder, MANIFEST_NAME)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 99}))
+    fails(spec, "schema_version 99, this dlemu reads 1: update dlemu")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 1, "content_version": 99}))
+    fails(spec, "another version of dlemu")
+
+
+@pytest.mark.slow
+def test_many_files_are_inspected_by_arithmetic(tmp_path: Path) -> None:
+    """What grows with the files is one listing: no file is opened, and few are looked up."""
+    count = 20_000
+    spec = DatasetSpec(data_folder=str(tmp_path), format="npz", num_files_train=count, record_length_bytes=1)
+    train, _ = layouts(spec)
+    os.makedirs(train.folder)
+    dlio_file(train.path(0), (1, 1), 1)
+    for i in range(1, count):
+        os.link(train.path(0), train.path(i))
+    calls = 0
+    original = os.stat
+
+    def counting(*arguments: object, **options: object) -> os.stat_result:
+        nonlocal calls
+        calls += 1
+        return original(*arguments, **options)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", counting)
+        found = inspect(spec)
+    assert found.train.num_files == count
+    assert calls < 4200

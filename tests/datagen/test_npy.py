@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.errors import DatasetError
+from datagen.formats.npy import Format
+from datagen.spec import DatasetSpec
+from tests.datagen.sources import MemorySource, expected, job, written
+
+TYPES = ["uint8", "int16", "float32", "complex128"]
+
+
+@given(
+    shape=st.lists(st.integers(1, 6), min_size=1, max_size=8).map(tuple),
+    samples=st.integers(1, 12),
+    element=st.sampled_from(TYPES),
+)
+@settings(max_examples=60, deadline=None)
+def test_bytes_equal_numpys(shape: tuple[int, ...], samples: int, element: str) -> None:
+    made = job("npy", shape, num_samples_per_file=samples, record_dims=shape, record_element_type=element)
+    array = np.frombuffer(expected(made), element).reshape(*shape, samples)
+    numpys = io.BytesIO()
+    np.save(numpys, array)
+    mine = written(Format(), made)
+    assert mine == numpys.getvalue()
+    sizes = Format().file_bytes(made.spec, np.array([shape]))
+    assert sizes is not None
+    assert sizes.tolist() == [len(mine)]
+
+
+@pytest.mark.parametrize("axes", [1, 2, 7, 12])
+def test_long_headers_are_counted(axes: int) -> None:
+    shape = (1,) * (axes - 1) + (123_456,)
+    made = job("npy", shape, record_dims=shape)
+    sizes = Format().file_bytes(made.spec, np.array([shape]))
+    assert sizes is not None
+    assert sizes.tolist() == [len(written(Format(), made))]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_others_are_read(order: str) -> None:
+    array = np.asarray(np.arange(24, dtype=np.int32).reshape(2, 3, 4), order=order)  # type: ignore[call-overload]
+    file = io.BytesIO()
+    np.save(file, array)
+    opened = Format().open(MemorySource(file.getvalue()), 4)
+    for index in range(4):
+        assert bytes(opened.sample(index).data) == array[..., index].tobytes(order="A")
+
+
+def test_one_sample_is_read_by_one_call_and_not_copied() -> None:
+    data = written(Format(), job("npy", (30, 41)))
+    source = MemorySource(data)
+    assert Format().open(source, 1).sample(0).data.obj is data
+    assert source.reads == [(0, len(data))]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\x05\x00abcde", b"PK\x03\x04" + bytes(40)])
+def test_foreign_bytes_are_an_error(data: bytes) -> None:
+    with pytest.raises(DatasetError, match=r"file\.dat: .*`dlemu datagen verify`"):
+        Format().open(MemorySource(data), 1)
+
+
+def test_npy_is_never_compressed() -> None:
+    assert DatasetSpec(format="npy", compression="gzip").check() == [
+        "dataset.compression is gzip: format npy knows none only"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings_", "words"),
+    [
+        ({"record_dims": (4, 0)}, r"record_dims is \[4, 0\]"),
+        ({"record_dims": (4, 4), "record_length_bytes_stdev": 3}, "both given"),
+        ({"record_element_type": "str"}, "such as uint8 or float32"),
+        ({"record_element_type": "no such,type"}, "such as uint8 or float32"),
+    ],
+)
+def test_records_that_are_impossible(settings_: dict[str, object], words: str) -> None:
+    spec = DatasetSpec(format="npy", **settings_)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match=words):
+        assert not spec.check(), spec.check()[0]

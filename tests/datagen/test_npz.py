@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from datagen.buffers import AlignedBuffer
+from datagen.content import Content
+from datagen.errors import DatasetError
+from datagen.formats.base import FileJob
+from datagen.formats.npz import Format
+from datagen.spec import DatasetSpec
+from datagen.storage import memory, null
+
+
+class MemorySource:
+    """A file that is already in memory."""
+
+    path = "file.npz"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.size_bytes = len(data)
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        return self._data[offset : offset + size_bytes]
+
+    def room(self, size_bytes: int) -> memoryview:
+        return memoryview(bytearray(size_bytes))
+
+
+def written(shape: tuple[int, int], samples: int = 1, compression: str = "none", share: float = 0.0) -> bytes:
+    spec = DatasetSpec(format="npz", num_samples_per_file=samples, compression=compression)  # type: ignore[arg-type]
+    storage = memory.Storage()
+    writer = storage.create("x")
+    Format().write(FileJob(spec, Content(1, share), 7, shape), writer, AlignedBuffer())
+    writer.commit(fsync=False)
+    return storage.files["x"]
+
+
+def saved(save: Callable[..., None], **arrays: object) -> bytes:
+    file = io.BytesIO()
+    save(file, **arrays)
+    return file.getvalue()
+
+
+def stated_bytes(shape: tuple[int, int], samples: int) -> int:
+    sizes = Format().file_bytes(DatasetSpec(format="npz", num_samples_per_file=samples), np.array([shape]))
+    assert sizes is not None
+    return int(sizes[0])
+
+
+def expected(size: int) -> bytes:
+    out = np.empty(size, np.uint8)
+    Content(1).fill(out, 7, 0)
+    return out.tobytes()
+
+
+@given(first=st.integers(1, 300), second=st.integers(1, 300), samples=st.integers(1, 20))
+@settings(max_examples=60, deadline=None)
+def test_sizes_equal_numpys(first: int, second: int, samples: int) -> None:
+    shape = (first, second)
+    numpys = saved(np.savez, x=np.zeros((*shape, samples), np.uint8), y=[0] * samples)
+    assert len(written(shape, samples)) == len(numpys) == stated_bytes(shape, samples)
+
+
+def test_bytes_equal_numpys_but_for_the_date() -> None:
+    mine = written((30, 41), 2)
+    x = np.frombuffer(expected(30 * 41 * 2), np.uint8).reshape(30, 41, 2)
+    numpys = saved(np.savez, x=x, y=[0] * 2)
+    differing = np.flatnonzero(np.frombuffer(mine, np.uint8) != np.frombuffer(numpys, np.uint8))
+    with zipfile.ZipFile(io.BytesIO(mine)) as archive:
+        local = [info.header_offset for info in archive.infolist()]
+        central = [archive.start_dir, archive.start_dir + 46 + 5]
+    dates = {start + 10 + i for start in local for i in range(4)} | {
+        start + 12 + i for start in central for i in range(4)
+    }
+    assert set(differing.tolist()) <= dates
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [(1 << 31) - 128 - 2, (1 << 31) - 128 - 1, (1 << 31) - 128 - 56, 1 << 31])
+def test_sizes_equal_numpys_at_the_limit_of_32_bits(first: int, tmp_path: object) -> None:
+    counter = null.Storage().create("x")
+    spec = DatasetSpec(format="npz")
+    Format().write(FileJob(spec, Content(0), 0, (first, 1)), counter, AlignedBuffer())
+    sink = Sink()
+    np.savez(sink, x=np.broadcast_to(np.uint8(0), (first, 1, 1)), y=[0])
+    assert counter.position == sink.size_bytes == stated_bytes((first, 1), 1)
+
+
+class Sink(io.RawIOBase):
+    """A file that keeps nothing but its size."""
+
+    def __init__(self) -> None:
+        self._position = 0
+        self.size_bytes = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        assert whence == 0
+        self._position = offset
+        return offset
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, data: object) -> int:
+        size = memoryview(data).nbytes  # type: ignore[arg-type]
+        self._position += size
+        self.size_bytes = max(self.size_bytes, self._position)
+        return size
+
+
+@pytest.mark.parametrize("compression", ["none", "zip"])
+@pytest.mark.parametrize("samples", [1, 4])
+def test_numpy_reads_what_was_written(compression: str, samples: int) -> None:
+    data = written((500, 1300), samples, compression)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.testzip() is None
+    with np.load(io.BytesIO(data)) as loaded:
+        assert loaded["x"].shape == (500, 1300, samples)
+        assert loaded["x"].tobytes() == expected(500 * 1300 * samples)
+        assert loaded["y"].tolist() == [0] * samples
+
+
+@pytest.mark.parametrize("compression", ["none", "zip"])
+@pytest.mark.parametrize("samples", [1, 3])
+def test_samples_are_numpys(compression: str, samples: int) -> None:
+    data = written((100, 130), samples, compression)
+    x = np.load(io.BytesIO(data))["x"]
+    opened = Format().open(MemorySource(data), samples)
+    for index in range(samples):
+        sample = opened.sample(index)
+        assert bytes(sample.data) == x[..., index].tobytes()
+        assert bytes(sample.payload) == x.tobytes()
+        assert sample.payload_offset == 0
+
+
+def test_stored_samples_are_not_copied() -> None:
+    data = written((10, 10))
+    assert Format().open(MemorySource(data), 1).sample(0).data.obj is data
+
+
+def test_compressible_content_makes_small_files() -> None:
+    assert len(written((1000, 1000), compression="zip", share=0.8)) < 300_000
+
+
+ARRAYS: list[NDArray[np.generic]] = [
+    np.arange(24, dtype=np.int16).reshape(2, 3, 4),
+    np.asfortranarray(np.arange(24, dtype=np.float64).reshape(2, 3, 4)),
+    np.arange(5, dtype=np.uint8),
+    np.array(3.5),
+    np.zeros((2, 2), dtype=[("a", "<i4"), ("b", "u1")]),
+    np.zeros((0, 3), np.uint8),
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}-{array.shape}")
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_of_others_are_read(array: NDArray[np.generic], save: Callable[..., None]) -> None:
+    data = saved(save, labels=[1, 2], x=array)
+    assert bytes(Format().open(MemorySource(data), 1).sample(0).data) == array.tobytes(order="A")
+
+
+@pytest.mark.parametrize("array", ARRAYS[:2], ids=["C", "F"])
+def test_one_of_several_samples_of_others(array: NDArray[np.generic]) -> None:
+    opened = Format().open(MemorySource(saved(np.savez, x=array)), 4)
+    for index in range(4):
+        assert bytes(opened.sample(index).data) == array[..., index].tobytes(order="A")
+
+
+def test_a_comment_behind_the_directory() -> None:
+    file = io.BytesIO(written((10, 10)))
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = b"made elsewhere"
+    assert bytes(Format().open(MemorySource(file.getvalue()), 1).sample(0).data) == expected(100)
+
+
+WHOLE = {
+    (compression, samples): written((20, 30), samples, compression)
+    for compression in ("none", "zip")
+    for samples in (1, 2)
+}
+
+
+@given(kind=st.sampled_from(sorted(WHOLE)), data=st.data())
+@settings(max_examples=300)
+def test_truncated_anywhere_is_an_error(kind: tuple[str, int], data: st.DataObject) -> None:
+    whole = WHOLE[kind]
+    size = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(DatasetError, match=r"file\.npz: .* offset \d+.*`dlemu datagen verify`"):
+        Format().open(MemorySource(whole[:size]), kind[1]).sample(0)
+
+
+@given(kind=st.sampled_from(sorted(WHOLE)), data=st.data())
+@settings(max_examples=500)
+def test_a_wrong_byte_never_breaks_the_reader(kind: tuple[str, int], data: st.DataObject) -> None:
+    damaged = bytearray(WHOLE[kind])
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        sample = Format().open(MemorySource(bytes(damaged)), kind[1]).sample(0)
+    except DatasetError:
+        return
+    assert len(sample.data) <= 20 * 30
+
+
+@given(st.binary(max_size=300))
+def test_foreign_bytes_are_an_error(data: bytes) -> None:
+    with pytest.raises(DatasetError):
+        Format().open(MemorySource(data), 1)
+
+
+def test_packed_bytes_that_end_early() -> None:
+    """Memory that held another sample must never pass for the rest of this one."""
+    data = bytearray(written((20, 30), compression="zip"))
+    packed_size_at = data.index(b"PK\x01\x02") + 20
+    data[packed_size_at] -= 10
+    with pytest.raises(DatasetError, match="deflated data gives"):
+        Format().open(MemorySource(bytes(data)), 1)
+
+
+def test_a_shape_that_the_bytes_do_not_fill() -> None:
+    data = written((20, 30)).replace(b"(20, 30, 1)", b"(20, 31, 1)")
+    with pytest.raises(DatasetError, match=r"array x has 600 bytes, which does not make \(20, 31, 1\)"):
+        Format().open(MemorySource(data), 1)
+
+
+def test_an_archive_without_x() -> None:
+    with pytest.raises(DatasetError, match=r"no member x\.npy"):
+        Format().open(MemorySource(saved(np.savez, z=[1])), 1)
+
+
+def test_objects_are_refused() -> None:
+    with pytest.raises(DatasetError, match="Python objects"):
+        Format().open(MemorySource(saved(np.savez, x=np.array([{}], dtype=object))), 1)
+
+
+def test_fewer_samples_than_stated() -> None:
+    with pytest.raises(DatasetError, match="holds 2 samples, not 3"):
+        Format().open(MemorySource(written((10, 10), 2)), 3).sample(2)

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.content import Content
+from datagen.errors import DatasetError, SpaceError
+from datagen.fetch import Fetched, Fetcher, FetchSpec
+from datagen.formats.parquet import Format
+from datagen.groups import most_groups
+from datagen.layout import layouts
+from datagen.manifest import inspect
+from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
+from datagen.verify import verify
+from tests.datagen.conftest import MakeSpec, make
+from tests.datagen.record_sources import MemorySource, payload, written
+
+COLUMNS = (
+    ParquetColumn(name="label"),
+    ParquetColumn(name="codes", dtype="int8", size=13),
+    ParquetColumn(name="wide", size=100, read=False),
+    ParquetColumn(name="id", dtype="int64"),
+)
+ROW_BYTES, READ_BYTES = 4 + 13 + 400 + 8, 4 + 13 + 8
+
+
+def parquet(**changes: Any) -> ParquetSpec:
+    return replace(ParquetSpec(columns=COLUMNS, row_group_size=40), **changes)
+
+
+def spec_of(samples: int, groups: ParquetSpec) -> DatasetSpec:
+    return DatasetSpec(format="parquet", num_samples_per_file=samples, parquet=groups)
+
+
+def table_of(data: bytes) -> Any:
+    return pq.read_table(io.BytesIO(data))
+
+
+DTYPES = st.sampled_from(["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"])
+COLUMN_LISTS = st.lists(st.tuples(DTYPES, st.integers(1, 300)), min_size=1, max_size=20)
+
+
+@given(columns=COLUMN_LISTS, samples=st.integers(1, 60), rows=st.integers(1, 70))
+@settings(max_examples=60, deadline=None)
+def test_pyarrow_reads_what_was_written(columns: list[tuple[Any, int]], samples: int, rows: int) -> None:
+    named = tuple(ParquetColumn(name=f"c{i}", dtype=dtype, size=size) for i, (dtype, size) in enumerate(columns))
+    spec = spec_of(samples, ParquetSpec(columns=named, row_group_size=rows))
+    data = written(spec, (3, 3))
+    assert len(data) == Format().file_bytes(spec, np.array([[3, 3]]))[0]
+    file = pq.ParquetFile(io.BytesIO(data))
+    assert file.metadata.num_rows == samples
+    assert file.metadata.num_row_groups == -(-samples // rows)
+    at = 0
+    for group in range(file.metadata.num_row_groups):
+        table = file.read_row_group(group)
+        for column in table.columns:
+            values = b"".join(bytes(chunk.buffers()[-1]) for chunk in column.chunks)
+            assert values == payload(at, at + len(values))
+            at += len(values)
+
+
+def test_types_are_parquets_own_where_it_has_them() -> None:
+    schema = table_of(written(spec_of(3, parquet()), (1, 1))).schema
+    assert [str(field.type) for field in schema] == [
+        "float",
+        "fixed_size_binary[13]",
+        "fixed_size_binary[400]",
+        "int64",
+    ]
+
+
+def test_without_columns_a_row_is_one_value() -> None:
+    table = table_of(written(spec_of(3, ParquetSpec()), (20, 30)))
+    assert table.column_names == ["data"]
+    assert [value.as_py() for value in table["data"]] == [payload(600 * i, 600 * i + 600) for i in range(3)]
+
+
+@pytest.mark.parametrize("width", [1 << 19, (1 << 20) + 3])
+def test_large_values_take_several_pages(width: int) -> None:
+    spec = spec_of(5, ParquetSpec(columns=(ParquetColumn(name="x", dtype="uint8", size=width),), row_group_size=3))
+    table = table_of(written(spec, (1, 1)))
+    assert [value.as_py() for value in table["x"]] == [payload(i * width, i * width + width) for i in range(5)]
+
+
+def test_rows_one_by_one() -> None:
+    data = written(spec_of(50, parquet()), (1, 1))
+    rows = Format().open(MemorySource(data), 50)
+    for index in (0, 39, 40, 49):
+        row, group = rows.sample(index), index // 40
+        start = group * 40 * ROW_BYTES
+        assert row.payload_offset == start
+        assert bytes(row.payload) == payload(start, start + (40, 10)[group] * ROW_BYTES)
+        assert bytes(row.data[:4]) == payload(start + (index % 40) * 4, start + (index % 40) * 4 + 4)
+        assert len(row.data) == ROW_BYTES
+    with pytest.raises(DatasetError, match="no record 50: it holds 50"):
+        rows.sample(50)
+
+
+@pytest.fixture
+def dataset(small: MakeSpec) -> DatasetSpec:
+    return make(small(format="parquet", num_samples_per_file=100, parquet=parquet()))
+
+
+def fetched(fetch: FetchSpec, samples: list[int]) -> tuple[Fetched, list[bytes]]:
+    out = memoryview(bytearray(fetch.slot_bytes(len(samples))))
+    result = Fetcher(fetch).fetch(samples, out)
+    return result, [bytes(out[start : start + size]) for start, size in result.places]
+
+
+def fetch_of(spec: DatasetSpec, **options: Any) -> FetchSpec:
+    found = inspect(spec)
+    return FetchSpec.for_dataset(found, found.train, **options)
+
+
+@pytest.mark.parametrize("storage", ["posix", "direct"])
+def test_a_batch_reads_each_row_group_once_and_only_columns_asked_for(dataset: DatasetSpec, storage: str) -> None:
+    fetch = fetch_of(dataset, storage=storage, verify=True)
+    result, stretches = fetched(fetch, list(range(30, 130)))  # groups 0, 1 and 2 of file 0, group 0 of file 1
+    assert len(stretches) == 2 * 4  # `wide` lies between those that are read
+    rows = 40 + 40 + 20 + 40
+    assert sum(map(len, stretches)) == pytest.approx(rows * READ_BYTES, rel=0.2)
+    content = bytearray(40 * ROW_BYTES)
+    Content(dataset.seed).fill(memoryview(content), 0, 0)
+    assert bytes(content[: 40 * 4]) in stretches[0]
+    if storage == "posix":
+        assert result.read_calls == 2 * 4
+        assert result.app_bytes == sum(map(len, stretches))
+
+
+def test_all_columns_of_a_row_group_are_one_read(dataset: DatasetSpec) -> None:
+    every = tuple(replace(column, read=True) for column in COLUMNS)
+    result, _ = fetched(fetch_of(replace(dataset, parquet=parquet(columns=every)), verify=True), list(range(45, 50)))
+    assert result.read_calls == 1
+    assert result.app_bytes == pytest.approx(40 * ROW_BYTES, rel=0.05)
+
+
+def test_the_library_decodes_the_columns_asked_for(dataset: DatasetSpec) -> None:
+    _, stretches = fetched(fetch_of(dataset, engine="library"), [0, 1, 45])
+    content = bytearray(80 * ROW_BYTES)
+    Content(dataset.seed).fill(memoryview(content), 0, 0)
+    labels = bytes(content[: 40 * 4])
+    assert stretches[0] == labels
+    assert sum(map(len, stretches)) == 80 * READ_BYTES
+
+
+@pytest.mark.parametrize("storage", ["posix", "direct"])
+def test_decoding_reads_through_the_storage(dataset: DatasetSpec, storage: str) -> None:
+    library = fetched(fetch_of(dataset, engine="library", verify=True), [0, 1, 45])[1]
+    result, stretches = fetched(fetch_of(dataset, decode="full", storage=storage, verify=True), [0, 1, 45])
+    assert stretches == library
+    assert result.app_bytes > 80 * READ_BYTES
+    assert result.read_calls > 0
+    assert result.read_ns > 0
+
+
+@pytest.mark.parametrize("options", [{"engine": "library"}, {"decode": "full"}])
+def test_what_is_decoded_is_verified(dataset: DatasetSpec, options: dict[str, Any]) -> None:
+    path = layouts(dataset)[0].path(0)
+    content = bytearray(Path(path).read_bytes())
+    content[100] ^= 1
+    Path(path).write_bytes(content)
+    with pytest.raises(DatasetError, match="is not what was generated"):
+        fetched(fetch_of(dataset, verify=True, **options), [0])
+
+
+def test_null_storage_reads_nothing(dataset: DatasetSpec) -> None:
+    result, stretches = fetched(replace(fetch_of(dataset), storage="null"), list(range(64)))
+    assert (result.app_bytes, result.read_calls) == (0, 0)
+    assert [len(one) for one in stretches] == [64 * READ_BYTES]
+
+
+def test_scattered_rows_are_refused(small: MakeSpec) -> None:
+    large = parquet(columns=(ParquetColumn(name="large", size=4000),))
+    dataset = make(small(format="parquet", num_samples_per_file=100, parquet=large))
+    fetched(fetch_of(dataset), list(range(95, 105)))
+    scattered = [0, 45, 90, 100, 145, 190, 200, 245, 290, 300]
+    with pytest.raises(SpaceError, match=r"reader\.sample_shuffle=off"):
+        fetched(fetch_of(dataset), scattered)
+
+
+@given(batch=st.integers(1, 400), rows=st.integers(1, 90), group_rows=st.integers(1, 100), start=st.integers(0, 500))
+@settings(max_examples=300)
+def test_most_groups_is_enough(batch: int, rows: int, group_rows: int, start: int) -> None:
+    touched = {(row // rows, row % rows // group_rows) for row in range(start, start + batch)}
+    assert len(touched) <= most_groups(batch, rows, group_rows)
+
+
+@pytest.mark.parametrize("columns", [("b", "s"), ("s",)])
+def test_files_of_others(small: MakeSpec, columns: tuple[str, ...]) -> None:
+    spec = small(
+        format="parquet",
+        num_files_train=1,
+        num_files_eval=0,
+        num_samples_per_file=100,
+        parquet=ParquetSpec(columns=tuple(ParquetColumn(name=name) for name in columns), row_group_size=30),
+    )
+    path = Path(layouts(spec)[0].path(0))
+    path.parent.mkdir(parents=True)
+    table = pa.table({"a": list(range(100)), "b": [i % 3 for i in range(100)], "s": [f"text {i}" for i in range(100)]})
+    pq.write_table(table, path, row_group_size=30, compression="zstd")
+    result, stretches = fetched(fetch_of(spec), list(range(20, 40)))
+    metadata = pq.read_metadata(path)
+    wanted = sum(
+        metadata.row_group(group).column("abs".index(name)).total_compressed_size
+        for group in (0, 1)
+        for name in columns
+    )
+    assert sum(map(len, stretches)) == result.app_bytes == wanted
+    _, decoded = fetched(replace(fetch_of(spec, engine="library"), max_group_bytes=100_000), list(range(20, 40)))
+    assert b"text 0text 1" in b"".join(decoded)
+
+
+def test_which_columns_are_read_may_change(dataset: DatasetSpec) -> None:
+    other = replace(dataset, parquet=parquet(columns=tuple(replace(one, read=not one.read) for one in COLUMNS)))
+    assert make(other) == other
+    result, _ = fetched(fetch_of(other), [0])
+    assert result.app_bytes == pytest.approx(40 * 400, rel=0.05)
+    with pytest.raises(DatasetError, match=r"made with other settings: parquet is"):
+        inspect(replace(dataset, parquet=parquet(row_group_size=41)))
+
+
+@pytest.mark.parametrize("damage", ["changed", "truncated"])
+def test_verify_finds_damage(dataset: DatasetSpec, damage: str) -> None:
+    assert verify(dataset) == []
+    path = layouts(dataset)[0].path(2)
+    if damage == "truncated":
+        os.truncate(path, os.path.getsize(path) - 9)
+    else:
+        content = bytearray(Path(path).read_bytes())
+        content[100] ^= 1
+        Path(path).write_bytes(content)
+        with pytest.raises(DatasetError, match=path):
+            fetched(fetch_of(dataset, verify=True), [200])
+    (finding,) = verify(dataset)
+    assert (finding.path, finding.kind) == (path, damage)
+
+
+WHOLE = written(spec_of(10, parquet(row_group_size=4)), (1, 1))
+
+
+@given(size=st.integers(0, len(WHOLE) - 1), columns=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_truncated_anywhere_is_an_error(size: int, columns: bool) -> None:
+    source = MemorySource(WHOLE[:size])
+    spec = spec_of(10, parquet(row_group_size=4) if columns else ParquetSpec())
+    with pytest.raises(DatasetError, match="file"):
+        Format().open_groups(source, spec)
+    with pytest.raises(DatasetError, match="file"):
+        Format().open(source, 10).sample(9)
+
+
+def test_impossible_columns_are_told() -> None:
+    bad = ParquetSpec(
+        columns=(ParquetColumn(name="a", size=0, read=False), ParquetColumn(name="a", read=False)), row_group_size=0
+    )
+    problems = Format().unfit(DatasetSpec(format="parquet", parquet=bad, record_length_bytes_resize=5))
+    assert len(problems) == 5

@@ -1,0 +1,231 @@
+"""jpeg and png: real pictures in files of the stated size, beside what Pillow makes and reads."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from datagen.content import Content, identify
+from datagen.errors import DatasetError, UserError
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.formats import _picture, jpeg, png
+from datagen.formats._picture import Codec, Shape
+from datagen.generate import generate, prepare
+from datagen.layout import layouts, nominal_sample_bytes
+from datagen.manifest import inspect
+from datagen.spec import DatasetSpec
+from tests.datagen.conftest import make
+from tests.datagen.sources import FILE, MemorySource
+
+CODECS: list[Codec] = [jpeg.Jpeg(), png.Png()]
+each_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+SHAPES = st.builds(Shape, st.integers(1, 70), st.integers(1, 70), st.sampled_from([1, 3]))
+
+
+def opened(data: bytes, name: str) -> Any:
+    formats: dict[str, Callable[[], Any]] = {"jpeg": jpeg.Format, "png": png.Format}
+    return formats[name]().open(MemorySource(data), 1).sample(0)
+
+
+def pillows(data: bytes) -> Any:
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+@given(codec=st.sampled_from(CODECS), shape=SHAPES, more=st.one_of(st.integers(0, 300), st.integers(0, 200_000)))
+@settings(max_examples=150, deadline=None)
+def test_any_size_from_the_smallest_on_is_met_and_is_a_picture(codec: Codec, shape: Shape, more: int) -> None:
+    size = codec.smallest(shape) + more
+    data = codec.make(Content(1), FILE, shape, size).tobytes()
+    assert len(data) == size
+    assert codec.look(memoryview(data)) == shape
+    pixels = pillows(data)
+    assert pixels.shape == (shape[:2] if shape.channels == 1 else shape)
+    assert bytes(opened(data, codec.name).decode()) == pixels.tobytes()
+
+
+@each_codec
+def test_mlperfs_files(codec: Codec, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    spec = make(DatasetSpec(data_folder=folder, format=codec.name, num_files_train=4, record_length_bytes=322957))
+    paths = [Path(layouts(spec)[0].path(i)) for i in range(4)]
+    assert [path.stat().st_size for path in paths] == [322957] * 4
+    assert nominal_sample_bytes(spec) == 322957
+    assert paths[0].name == f"img_0_of_4.{codec.name}"
+    pictures = [pillows(path.read_bytes()) for path in paths]
+    assert {picture.shape for picture in pictures} == {(568, 568)}
+    assert len({picture.tobytes() for picture in pictures}) == 4
+    assert all(picture.std() > 50 for picture in pictures), "noise, as in DLIO's pictures"
+    together = b"".join(path.read_bytes() for path in paths)
+    assert len(zlib.compress(together)) > 0.97 * len(together)
+
+
+@each_codec
+def test_sizes_that_are_drawn(codec: Codec, tmp_path: Path) -> None:
+    spec = make(
+        DatasetSpec(
+            data_folder=str(tmp_path),
+            format=codec.name,
+            num_files_train=30,
+            record_length_bytes=2000,
+            record_length_bytes_stdev=3000,
+        )
+    )
+    found = inspect(spec)
+    fetch = FetchSpec.for_dataset(found, found.train, verify=True, decode="full")
+    out = memoryview(bytearray(fetch.slot_bytes(30)))
+    places = Fetcher(fetch).fetch(range(30), out).places
+    for file, (_, size) in enumerate(places):
+        assert size == pillows(Path(found.train.path(file)).read_bytes()).size
+
+
+@each_codec
+def test_a_colour_picture_has_the_shape_asked_for(codec: Codec, tmp_path: Path) -> None:
+    spec = DatasetSpec(
+        data_folder=str(tmp_path),
+        format=codec.name,
+        num_files_train=2,
+        record_dims=(48, 64, 3),
+        record_length_bytes=7001,
+    )
+    found = inspect(make(spec))
+    fetch = FetchSpec.for_dataset(found, found.train, verify=True, decode="full")
+    out = memoryview(bytearray(fetch.slot_bytes(1)))
+    fetched = Fetcher(fetch).fetch([0], out)
+    assert fetched.app_bytes == 7001
+    assert fetched.places[0][1] == 48 * 64 * 3
+
+
+@each_codec
+def test_a_file_says_whose_it_is(codec: Codec) -> None:
+    data = codec.make(Content(5), 9, Shape(50, 50, 1), 2500).tobytes()
+    at = data.index(b"DLEM")
+    stamp = identify(data[at : at + 32])
+    assert stamp is not None
+    assert (stamp.file, stamp.offset) == (9, 0)
+
+
+def test_what_is_left_goes_into_as_many_comments_as_it_needs() -> None:
+    data = jpeg.Jpeg().make(Content(1), 0, Shape(8, 8, 1), 200_000).tobytes()
+    image = Image.open(io.BytesIO(data))
+    image.load()
+    assert [name for name, _ in image.applist].count("COM") == 4  # type: ignore[attr-defined]
+
+
+def of_pillow(codec: Codec, mode: str, **options: Any) -> tuple[bytes, Any]:
+    """Make a picture as DLIO's generator does, of random pixels."""
+    shape = (61, 47) if mode == "L" else (61, 47, 3)
+    pixels = np.random.default_rng(1).integers(0, 255, shape, np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format=codec.name.upper(), **options)
+    return file.getvalue(), pillows(file.getvalue())
+
+
+@each_codec
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("options", [{"bits": 8}, {"progressive": True, "comment": b"\xff\xd9"}], ids=["dlio", "other"])
+def test_pictures_of_others(codec: Codec, mode: str, options: dict[str, Any]) -> None:
+    data, pixels = of_pillow(codec, mode, **options)
+    sample = opened(data, codec.name)
+    assert bytes(sample.data) == data
+    assert bytes(sample.decode()) == pixels.tobytes()
+    assert sample.first_difference(Content(1), FILE) is not None
+
+
+@each_codec
+def test_a_dataset_of_dlios_is_read(codec: Codec, tmp_path: Path) -> None:
+    spec = DatasetSpec(data_folder=str(tmp_path), format=codec.name, num_files_train=3, record_length_bytes=2500)
+    (tmp_path / "train").mkdir()
+    data, pixels = of_pillow(codec, "L", bits=8)
+    for file in range(3):
+        Path(layouts(spec)[0].path(file)).write_bytes(data)
+    found = inspect(spec)
+    assert any("sizes are not those of the settings" in note for note in found.notes)
+    fetch = FetchSpec.for_dataset(found, found.train, decode="full", resize_bytes=61 * 47)
+    out = memoryview(bytearray(fetch.slot_bytes(3)))
+    Fetcher(fetch).fetch(range(3), out)
+    assert bytes(out[: 61 * 47]) == pixels.tobytes()
+
+
+@given(codec=st.sampled_from(CODECS), data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_cut_anywhere_it_is_an_error(codec: Codec, data: st.DataObject) -> None:
+    whole = codec.make(Content(1), FILE, Shape(30, 40, 1), 1300).tobytes()
+    with pytest.raises(DatasetError, match=r"file\.dat: .* offset \d+"):
+        opened(whole[: data.draw(st.integers(0, len(whole) - 1))], codec.name)
+
+
+@given(codec=st.sampled_from(CODECS), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_wrong_byte_is_found_and_breaks_nothing(codec: Codec, data: st.DataObject) -> None:
+    whole = codec.make(Content(1), FILE, Shape(30, 40, 1), 1300)
+    whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        assert opened(whole.tobytes(), codec.name).first_difference(Content(1), FILE) is not None
+    except DatasetError:
+        return
+
+
+@each_codec
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(50)], ids=repr)
+def test_foreign_bytes_are_an_error(codec: Codec, data: bytes) -> None:
+    with pytest.raises(DatasetError):
+        opened(data, codec.name)
+
+
+@each_codec
+def test_damage_that_only_a_decoder_sees(codec: Codec) -> None:
+    data = bytearray(codec.make(Content(1), FILE, Shape(30, 40, 1), 1300).tobytes())
+    data[-100:-20] = b"\xff" * 80
+    with pytest.raises(DatasetError, match="can't be decoded"):
+        opened(bytes(data), codec.name).decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"compression": "zip"}, "compression is zip"),
+        ({"num_samples_per_file": 2}, "holds one picture"),
+        ({"record_element_type": "float32"}, "are uint8"),
+        ({"record_dims": (8,)}, "wanted height and width"),
+        ({"record_dims": (8, 8, 2)}, "1 or 3 channels"),
+        ({"record_dims": (2000, 2000)}, "2000 x 2000 pixels has"),
+        ({"record_length_bytes": 90}, "record_length_bytes is 90"),
+    ],
+)
+@each_codec
+def test_pictures_that_are_impossible(codec: Codec, changes: dict[str, Any], words: str) -> None:
+    (problem,) = DatasetSpec(format=codec.name, **changes).check()
+    assert words in problem
+
+
+def test_jpegs_sides_have_16_bits() -> None:
+    (problem,) = DatasetSpec(format="jpeg", record_dims=(1, 65536), record_length_bytes=1e6).check()
+    assert "65535 at most" in problem
+
+
+def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    spec = DatasetSpec(data_folder=str(tmp_path), format="jpeg", num_files_train=1)
+    prepare(spec)
+    generate(spec)  # needs no library
+    data = Path(layouts(spec)[0].path(0)).read_bytes()
+    with pytest.raises(UserError, match=r"pip install 'dlemu\[image\]'"):
+        opened(data, "jpeg").decode()
+
+
+def test_small_pictures_take_the_smallest_file() -> None:
+    spec = DatasetSpec(format="png", record_length_bytes=100, record_length_bytes_stdev=1)
+    sizes = png.Format().file_bytes(spec, np.array([(1, 1), (100, 100)]))
+    assert sizes is not None
+    assert sizes.tolist() == [png.Png().smallest(Shape(1, 1, 1)), 10_000]
+    assert _picture.LEAST_PADDING_BYTES == 32

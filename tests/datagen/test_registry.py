@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import UserError
+from datagen.formats.npz import Format
+from datagen.registry import find, names
+
+
+def test_the_folder_is_the_registry() -> None:
+    assert "npz" in names("datagen.formats")
+    assert {"posix", "direct", "memory", "null"} <= set(names("datagen.storage"))
+
+
+def test_helpers_are_not_in_the_registry() -> None:
+    assert not {name for name in names("datagen.formats") if name == "base" or name.startswith("_")}
+
+
+def test_every_name_has_its_class() -> None:
+    for package, attribute in (("datagen.formats", "Format"), ("datagen.storage", "Storage")):
+        for name in names(package):
+            assert find(package, name, attribute)
+
+
+def test_unknown_name_tells_the_nearest_and_all() -> None:
+    with pytest.raises(
+        UserError, match=r"no 'posyx': did you mean posix\? It knows direct, mapped, memory, null, posix"
+    ):
+        find("datagen.storage", "posyx", "Storage")
+
+
+def test_dotted_name_is_a_module_or_a_class_in_one() -> None:
+    assert find("datagen.formats", "datagen.formats.npz", "Format") is Format
+    assert find("datagen.formats", "datagen.formats.npz.Format", "Other") is Format
+
+
+@pytest.mark.parametrize("name", ["no_such.module", "datagen.nothing.Here", "datagen.spec.x.y"])
+def test_dotted_name_that_leads_nowhere(name: str) -> None:
+    with pytest.raises(UserError, match="PYTHONPATH"):
+        find("datagen.formats", name, "Format")
+
+
+def test_missing_class_in_own_module() -> None:
+    with pytest.raises(UserError, match="has no 'Format'"):
+        find("datagen.formats", "datagen.errors.Format", "Format")
+
+
+def test_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_pkg_a").mkdir()
+    (tmp_path / "own_pkg_a" / "__init__.py").touch()
+    (tmp_path / "own_pkg_a" / "fmt.py").write_text("import no_such_library_at_all\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match="needs the Python package 'no_such_library_at_all'"):
+        find("datagen.formats", "own_pkg_a.fmt", "Format")

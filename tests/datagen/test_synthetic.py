@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import DatasetError, UserError
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.formats.synthetic import Format
+from datagen.layout import layouts
+from datagen.manifest import inspect
+from datagen.spec import DatasetSpec
+from datagen.verify import verify
+from tests.datagen.conftest import MakeSpec, make
+
+
+@pytest.fixture
+def dataset(small: MakeSpec) -> DatasetSpec:
+    return make(small(format="synthetic", num_files_train=12, num_samples_per_file=3))
+
+
+def test_files_hold_their_running_index(dataset: DatasetSpec) -> None:
+    train, valid = layouts(dataset)
+    assert [Path(train.path(number)).read_text() for number in range(12)] == [str(number) for number in range(12)]
+    assert [Path(valid.path(number)).read_text() for number in range(3)] == ["12", "13", "14"]
+    found = inspect(dataset)
+    assert found.manifest is not None
+    assert found.manifest.bytes == found.total_bytes == 10 + 2 * 5
+    assert verify(dataset) == []
+
+
+def test_damage_is_found_and_a_lost_file_made_again(dataset: DatasetSpec) -> None:
+    train = layouts(dataset)[0]
+    Path(train.path(3)).write_text("7")
+    Path(train.path(11)).write_text("1")
+    os.unlink(train.path(5))
+    kinds = {finding.path: finding.kind for finding in verify(dataset)}
+    assert kinds == {train.path(3): "changed", train.path(5): "missing", train.path(11): "truncated"}
+    os.unlink(train.path(3))
+    make(dataset)
+    assert verify(dataset) == []
+
+
+@pytest.mark.parametrize("storage", ["posix", "direct"])
+@pytest.mark.parametrize("resize", [0, 3000])
+def test_samples_are_made_in_memory(dataset: DatasetSpec, storage: str, resize: int) -> None:
+    found = inspect(dataset)
+    fetch = FetchSpec.for_dataset(found, found.train, storage=storage, resize_bytes=resize, verify=True)
+    fetched = Fetcher(fetch).fetch([0, 35], memoryview(bytearray(fetch.slot_bytes(2))))
+    assert [size for _, size in fetched.places] == [resize or 141 * 141] * 2
+    assert (fetched.app_bytes, fetched.read_calls, fetched.read_ns) == (0, 0, 0)
+
+
+def test_missing_files_are_told_before_a_run(dataset: DatasetSpec) -> None:
+    os.unlink(layouts(dataset)[0].path(5))
+    with pytest.raises(DatasetError, match="1 missing"):
+        inspect(dataset)
+
+
+def test_there_is_nothing_to_read(dataset: DatasetSpec) -> None:
+    with pytest.raises(UserError, match="holds no samples"):
+        Format().load(layouts(dataset)[0].path(0), 0, 3)

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.errors import DatasetError
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.formats.base import Source
+from datagen.formats.tfrecord import CHUNK_BYTES, Format, TfrecordFile, masked_crc
+from datagen.layout import layouts
+from datagen.manifest import inspect
+from datagen.spec import DatasetSpec
+from datagen.verify import verify
+from tests.datagen.conftest import MakeSpec, make
+from tests.datagen.record_sources import MemorySource, payload, written
+
+SHAPES = st.tuples(st.integers(1, 60), st.integers(1, 60))
+
+
+def spec_of(samples: int) -> DatasetSpec:
+    return DatasetSpec(format="tfrecord", num_samples_per_file=samples)
+
+
+def framed(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<L", masked_crc(length)) + data + struct.pack("<L", masked_crc(data))
+
+
+def opened(data: bytes, samples: int, index: bytes | None = None) -> TfrecordFile:
+    def side(_number: int) -> Source | None:
+        return None if index is None else MemorySource(index)
+
+    return Format().open_records(MemorySource(data, "file.tfrecord"), samples, side)
+
+
+def test_the_mask_is_tensorflows() -> None:
+    # The first eight bytes of a record of 17 bytes, as TensorFlow 2.21 writes it.
+    assert google_crc32c.value(b"123456789") == 0xE3069283  # RFC 3720, B.4 gives the same polynomial
+    assert masked_crc(b"123456789") == (((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@given(shape=SHAPES, samples=st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_sizes_and_samples(shape: tuple[int, int], samples: int) -> None:
+    spec, shapes = spec_of(samples), np.array([shape])
+    data, index = written(spec, shape), written(spec, shape, side=0)
+    assert len(data) == Format().file_bytes(spec, shapes)[0]
+    assert len(index) == Format.sides[0].file_bytes(spec, shapes)[0]
+    image_bytes = shape[0] * shape[1]
+    source = MemorySource(data)
+    for number, line in enumerate(index.decode().splitlines()):
+        offset, size = map(int, line.split())
+        assert size == Format().record_bytes(spec, shapes)[0]
+        record = data[offset : offset + size]
+        assert record == framed(record[12:-4])
+        read = Format().open(source, samples).sample(number)
+        assert bytes(read.data) == payload(number * image_bytes, (number + 1) * image_bytes)
+        assert read.payload_offset == number * image_bytes
+    assert number == samples - 1
+
+
+@pytest.mark.parametrize("image_bytes", [1, 127, 128, 16383, 16384, CHUNK_BYTES // 2, 3 * CHUNK_BYTES + 5])
+def test_records_small_and_large_are_made_alike(image_bytes: int) -> None:
+    data = written(spec_of(3), (1, image_bytes))
+    file = opened(data, 3)
+    for number in range(3):
+        start, size = file.span(number, 1)
+        (place,) = file.samples(number, 1, memoryview(data)[start : start + size], True)
+        image = data[start + place[0] : start + sum(place)]
+        assert image == payload(number * image_bytes, (number + 1) * image_bytes)
+
+
+def test_neighbours_share_a_read() -> None:
+    data = written(spec_of(6), (7, 11))
+    file = opened(data, 6)
+    start, size = file.span(1, 4)
+    places = file.samples(1, 4, memoryview(data)[start : start + size], False)
+    assert [data[start + at : start + at + length] for at, length in places] == [
+        payload(77 * number, 77 * number + 77) for number in range(1, 5)
+    ]
+
+
+UNEQUAL = [framed(b"\xff" * size) for size in (30, 1, 50, 0, 99)]
+
+
+@pytest.mark.parametrize("indexed", [True, False, "foreign"])
+def test_records_of_other_lengths_are_found(indexed: object) -> None:
+    data = b"".join(UNEQUAL)
+    starts = np.cumsum([0] + [len(record) for record in UNEQUAL])
+    lines = "".join(f"{start} {len(record)}\n" for start, record in zip(starts, UNEQUAL, strict=False))
+    index = {True: lines.encode(), False: None, "foreign": b"0 7\n7 9\n"}[indexed]
+    samples = Format().open(MemorySource(data), 5)
+    assert [len(samples.sample(number).data) for number in range(5)] == [30, 1, 50, 0, 99]
+    file = opened(data, 5, index)
+    assert file.largest_bytes() == 99 + 16
+    assert file.span(2, 2) == (starts[2], len(UNEQUAL[2] + UNEQUAL[3]))
+
+
+def test_lengths_that_only_look_equal() -> None:
+    """Two records whose mean is the first one's length: the third tells, and then the framing is walked."""
+    records = [framed(b"\xff" * size) for size in (20, 10, 30)]
+    samples = Format().open(MemorySource(b"".join(records)), 3)
+    assert [len(samples.sample(number).data) for number in range(3)] == [20, 10, 30]
+
+
+def test_an_example_of_others_in_another_order() -> None:
+    size = b"\x0a\x04size\x12\x05\x1a\x03\x0a\x01\x05"
+    image = b"\x0a\x05image\x12\x09\x0a\x07\x0a\x05hello"
+    features = b"".join(b"\x0a" + bytes([len(entry)]) + entry for entry in (size, image))
+    data = framed(b"\x0a" + bytes([len(features)]) + features)
+    assert bytes(Format().open(MemorySource(data), 1).sample(0).data) == b"hello"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_in_a_frame_are_a_sample(data: bytes) -> None:
+    read = Format().open(MemorySource(framed(data)), 1).sample(0)
+    assert bytes(read.data) in data
+
+
+WHOLE = written(spec_of(3), (10, 13))
+RECORD = len(WHOLE) // 3
+
+
+@given(at=st.integers(0, len(WHOLE) - 1), bit=st.integers(0, 7))
+@settings(max_examples=300)
+def test_sums_find_any_flipped_bit(at: int, bit: int) -> None:
+    data = bytearray(WHOLE)
+    data[at] ^= 1 << bit
+    file = opened(bytes(data), 3, written(spec_of(3), (10, 13), side=0))
+    number = at // RECORD
+    record = memoryview(data)[number * RECORD : (number + 1) * RECORD]
+
+    def read() -> None:
+        for _ in range(2):  # where lengths differ, the span is asked for again
+            try:
+                file.samples(number, 1, record, True)
+                return
+            except DatasetError:
+                raise
+            except Exception:
+                continue
+
+    with pytest.raises(DatasetError, match=rf"file\.tfrecord: a record's (length|data) .* offset {number * RECORD}\."):
+        read()
+
+
+@given(st.integers(0, len(WHOLE) - 1))
+@settings(max_examples=100)
+def test_truncated_anywhere_is_an_error(size: int) -> None:
+    samples = MemorySource(WHOLE[:size])
+    with pytest.raises(DatasetError):
+        Format().open(samples, 3).sample(2)
+
+
+def test_fewer_records_than_stated() -> None:
+    with pytest.raises(DatasetError, match=r"no record 3: it holds 3.*num_samples_per_file"):
+        Format().open(MemorySource(WHOLE), 4).sample(0)
+
+
+@pytest.fixture
+def tfrecords(small: MakeSpec) -> Callable[..., DatasetSpec]:
+    def made(**changes: object) -> DatasetSpec:
+        return make(small(**({"format": "tfrecord", "num_samples_per_file": 4} | changes)))
+
+    return made
+
+
+def index_path(spec: DatasetSpec, file: int) -> str:
+    return Format.sides[0].path(layouts(spec)[0], file)
+
+
+def test_the_index_lies_where_dlio_has_it(tfrecords: Callable[..., DatasetSpec]) -> None:
+    spec = tfrecords(num_subfolders_train=2)
+    assert sorted(os.listdir(f"{spec.data_folder}/index/train")) == [f"img_{i}_of_6.tfrecord.idx" for i in range(6)]
+    assert sorted(os.listdir(f"{spec.data_folder}/index/valid")) == [f"img_{i}_of_3.tfrecord.idx" for i in range(3)]
+    assert verify(spec) == []
+
+
+@pytest.mark.parametrize("damage", ["index", "missing index", "data", "truncated", "foreign"])
+def test_verify_names_each_damaged_file(tfrecords: Callable[..., DatasetSpec], damage: str) -> None:
+    spec = tfrecords()
+    path = layouts(spec)[0].path(2) if damage in ("data", "truncated") else index_path(spec, 2)
+    if damage == "missing index":
+        Path(path).unlink()
+    elif damage == "truncated":
+        os.truncate(path, 5000)
+    elif damage == "foreign":
+        path = f"{path}.copy"
+        Path(path).write_bytes(b"?")
+    else:
+        content = bytearray(Path(path).read_bytes())
+        content[len(content) // 2] ^= 4
+        Path(path).write_bytes(content)
+    (finding,) = verify(spec)
+    kinds = {"missing index": "missing", "truncated": "truncated", "foreign": "foreign"}
+    assert (finding.path, finding.kind) == (path, kinds.get(damage, "changed"))
+
+
+def test_a_lost_index_is_made_again_and_nothing_else(tfrecords: Callable[..., DatasetSpec]) -> None:
+    spec = tfrecords()
+    path, data = index_path(spec, 1), layouts(spec)[0].path(1)
+    before, made_ns = Path(path).read_bytes(), os.stat(data).st_mtime_ns
+    Path(path).unlink()
+    with pytest.raises(DatasetError, match=r"1 of 6 index files .* is missing"):
+        inspect(spec)
+    make(spec)
+    assert Path(path).read_bytes() == before
+    assert os.stat(data).st_mtime_ns == made_ns
+    inspect(spec)
+
+
+def test_sets_of_others_need_no_index(tfrecords: Callable[..., DatasetSpec]) -> None:
+    spec = tfrecords()
+    Path(spec.data_folder, "dlemu.json").unlink()
+    Path(index_path(spec, 1)).unlink()
+    assert inspect(spec).max_record_bytes > 0
+
+
+def test_records_of_others_set_the_size_of_a_slot(small: MakeSpec) -> None:
+    spec = small(format="tfrecord", num_files_train=1, num_files_eval=0, num_samples_per_file=5)
+    path = Path(layouts(spec)[0].path(0))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"".join(UNEQUAL))
+    found = inspect(spec)
+    assert found.max_record_bytes == 99 + 16
+    fetch = FetchSpec.for_dataset(found, found.train)
+    out = memoryview(bytearray(fetch.slot_bytes(5)))
+    places = Fetcher(fetch).fetch([4, 0, 1, 2, 3], out).places
+    assert [bytes(out[at : at + size]) for at, size in places] == [b"\xff" * n for n in (99, 30, 1, 50, 0)]
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_reads_it(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(written(spec_of(3), (50, 40)))
+    features = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
+    for number, record in enumerate(tf.data.TFRecordDataset(str(path))):
+        example = tf.io.parse_single_example(record, features)
+        assert example["image"].numpy() == payload(number * 2000, number * 2000 + 2000)
+        assert example["size"].numpy() == 2000
+    assert number == 2

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from datagen.errors import DatasetError
+from datagen.generate import Progress
+from datagen.layout import layouts
+from datagen.manifest import MANIFEST_NAME
+from datagen.spec import DatasetSpec
+from datagen.verify import Finding, verify
+from tests.datagen.conftest import MakeSpec, make
+
+
+def only(spec: DatasetSpec, **options: int) -> Finding:
+    findings = verify(spec, **options)  # type: ignore[arg-type]
+    assert len(findings) == 1
+    return findings[0]
+
+
+@pytest.mark.parametrize("compression", ["none", "zip"])
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_whole_dataset_has_no_findings(small: MakeSpec, compression: str, samples: int) -> None:
+    spec = make(small(compression=compression, num_samples_per_file=samples, num_subfolders_train=3))
+    told: list[Progress] = []
+    assert verify(spec, threads=2, progress=told.append) == []
+    assert told[-1].files == 9
+    assert told[-1].bytes == told[-1].total_bytes > 0
+
+
+def test_ranks_share_the_files(small: MakeSpec) -> None:
+    spec = make(small())
+    os.unlink(layouts(spec)[0].path(3))
+    assert [len(verify(spec, rank=rank, ranks=2)) for rank in range(2)] == [0, 1]
+
+
+@given(data=st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_changed_byte_is_found(small: MakeSpec, data: st.DataObject) -> None:
+    spec = small(num_files_train=1, num_files_eval=0)
+    path = Path(layouts(spec)[0].path(0))
+    if not path.exists():
+        make(spec)
+    right = path.read_bytes()
+    at = data.draw(st.integers(0, len(right) - 1))
+    wrong = bytearray(right)
+    wrong[at] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(wrong)
+    finding = only(spec)
+    path.write_bytes(right)
+    assert (finding.severity, finding.path, finding.kind) == ("error", str(path), "changed")
+    assert f"at offset {at}:" in finding.message
+
+
+@pytest.mark.parametrize("stdev", [0, 6000])
+def test_swapped_files(small: MakeSpec, stdev: int) -> None:
+    spec = make(small(record_length_bytes_stdev=stdev))
+    one, other = layouts(spec)[0].path(1), layouts(spec)[0].path(4)
+    os.rename(one, one + ".x")
+    os.rename(other, one)
+    os.rename(one + ".x", other)
+    findings = verify(spec)
+    assert [(finding.path, finding.kind) for finding in findings] == [(one, "swapped"), (other, "swapped")]
+    assert "file number 4" in findings[0].message
+    assert "file number 1" in findings[1].message
+
+
+def test_swapped_between_training_and_validation(small: MakeSpec) -> None:
+    spec = make(small(record_length_bytes_stdev=0))
+    train, valid = layouts(spec)
+    os.replace(valid.path(2), train.path(0))
+    findings = verify(spec)
+    assert [(finding.path, finding.kind) for finding in findings] == [
+        (train.path(0), "swapped"),
+        (valid.path(2), "missing"),
+    ]
+    assert "file number 8" in findings[0].message
+
+
+def test_a_file_of_another_seed(small: MakeSpec, tmp_path: Path) -> None:
+    spec = make(small())
+    other = make(small(seed=1, data_folder=str(tmp_path / "other")))
+    os.replace(layouts(other)[0].path(2), layouts(spec)[0].path(2))
+    finding = only(spec)
+    assert finding.kind == "swapped"
+    assert "another dataset" in finding.message
+
+
+def test_the_first_block_behind_a_moved_block(small: MakeSpec) -> None:
+    """A storage that returns the right file from a wrong offset is found, and its offset told."""
+    spec = make(small(record_length_bytes_stdev=0))
+    path = Path(layouts(spec)[0].path(0))
+    data = path.read_bytes()
+    path.write_bytes(data[: 183 + 4096] + data[183 + 8192 : 183 + 12288] + data[183 + 8192 :])
+    assert "file number 0, payload offset 8192" in only(spec).message
+
+
+@pytest.mark.parametrize(
+    ("size", "kind"), [(0, "truncated"), (1, "truncated"), (9000, "truncated"), (50_000, "changed")]
+)
+def test_wrong_sizes(small: MakeSpec, size: int, kind: str) -> None:
+    spec = make(small())
+    os.truncate(layouts(spec)[0].path(2), size)
+    finding = only(spec)
+    assert finding.kind == kind
+    assert f"it has {size} bytes, wanted" in finding.message
+
+
+@pytest.mark.parametrize("size", [0, 5000])
+def test_truncated_packed_file(small: MakeSpec, size: int) -> None:
+    spec = make(small(compression="zip"))
+    os.truncate(layouts(spec)[0].path(2), size)
+    assert only(spec).kind == "unreadable"
+
+
+def test_swapped_packed_files(small: MakeSpec) -> None:
+    spec = make(small(compression="zip"))
+    os.replace(layouts(spec)[0].path(3), layouts(spec)[0].path(2))
+    assert [finding.kind for finding in verify(spec)] == ["swapped", "missing"]
+
+
+@pytest.mark.parametrize("compression", ["none", "zip"])
+def test_missing(small: MakeSpec, compression: str) -> None:
+    spec = make(small(compression=compression))
+    os.unlink(layouts(spec)[1].path(0))
+    assert only(spec).kind == "missing"
+
+
+def test_strangers_are_told_by_rank_0(small: MakeSpec) -> None:
+    spec = make(small())
+    Path(spec.data_folder, "train", "stranger.npz").touch()
+    Path(spec.data_folder, "valid", ".img_0_of_3.npz.part").touch()
+    found = [(finding.severity, finding.kind, os.path.basename(finding.path)) for finding in verify(spec)]
+    assert found == [("warning", "foreign", "stranger.npz"), ("warning", "foreign", ".img_0_of_3.npz.part")]
+    assert verify(spec, rank=1, ranks=2) == []
+
+
+def test_an_unreadable_file(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = make(small(num_files_train=1, num_files_eval=0))
+
+    def broken(*arguments: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    finding = only(spec)
+    assert finding.kind == "unreadable"
+    assert "Input/output error" in finding.message
+
+
+def test_without_a_manifest_nothing_is_known(small: MakeSpec) -> None:
+    spec = make(small())
+    os.unlink(os.path.join(spec.data_folder, MANIFEST_NAME))
+    with pytest.raises(DatasetError, match="dlemu did not make this dataset"):
+        verify(spec)

@@ -1,0 +1,133 @@
+"""Running the real program as a user does, and what every end of it must leave behind: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+
+DLEMU = str(Path(sys.executable).parent / "dlemu")
+DEADLINE_SECONDS = 240  # far beyond what any run takes: only a hang gets there
+
+
+def small_run(folder: Path, dataset: Path, *changes: str) -> list[str]:
+    """Overrides of a run of 3 ranks that takes a second of training: 8 steps an epoch, 2 epochs."""
+    return [
+        "workload=default",
+        f"dataset.data_folder={dataset}",
+        "dataset.num_files_train=48",
+        "dataset.record_length_bytes=20000",
+        "dataset.record_length_bytes_stdev=5000",
+        f"output.folder={folder}",
+        "reader.batch_size=2",
+        "reader.read_threads=2",
+        "train.computation_time=0.02",
+        "metric.ceiling_seconds=0.2",
+        "metric.au=0.02",  # these tests are not about speed: a busy machine passes them too
+        "ranks=3",
+        *changes,
+    ]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str) -> Ended:
+    """Run `dlemu` to its end."""
+    process = start(*arguments, launcher=launcher, cwd=cwd, **environment)
+    return wait(process)
+
+
+def start(
+    *arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str
+) -> subprocess.Popen[str]:
+    """Start `dlemu` in a session of its own."""
+    return subprocess.Popen(
+        [*launcher, DLEMU, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=os.environ | environment,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
+
+
+def wait(process: subprocess.Popen[str]) -> Ended:
+    """Wait for the end; a run that hangs is killed and fails the test."""
+    try:
+        out, err = process.communicate(timeout=DEADLINE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"the run hung\n{out}\n{err}") from None
+    return Ended(process.returncode, out, err)
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until the condition holds and return its value."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def training(folder: Path, ranks: int = 3) -> bool:
+    """Say whether every rank of a run has logged a step."""
+    from dlemu.emulator.steplog import read_log
+
+    logs = list((folder / "live").glob("rank_*.steps"))
+    return len(logs) == ranks and all(len(read_log(str(log))) > 1 for log in logs)
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """Return a run's summary.json."""
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def steps(folder: Path) -> Any:
+    """Return a run's steps as a structured array of the step log's type."""
+    import numpy as np
+
+    from dlemu.emulator.steplog import STEP_DTYPE
+
+    table = pq.read_table(folder / "steps.parquet")
+    rows = np.zeros(table.num_rows, STEP_DTYPE)
+    for name in STEP_DTYPE.names or ():
+        rows[name] = table[name].to_numpy()
+    return rows
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return all living descendants of a run."""
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    """Fail when one of the processes outlives its run."""
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert [f"{process.pid} {process.name()}" for process in alive] == []

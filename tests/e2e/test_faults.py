@@ -1,0 +1,270 @@
+"""What a bad day gets: a clear message, an exit status, what was measured, and nobody left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.harness import assert_gone, dlemu, family, small_run, start, steps, summary, training, until, wait
+
+pytestmark = pytest.mark.slow
+
+LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
+
+
+def started(folder: Path, dataset: Path, *changes: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """Start a run that would go on for minutes; return it and its family once every rank trains."""
+    process = start("train", *small_run(folder, dataset, *LONG, *changes))
+    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
+    return process, family(process)
+
+
+def assert_kept_but_incomplete(folder: Path) -> None:
+    told = summary(folder)
+    assert told["complete"] is False
+    assert told["passed"] is None
+    assert told["failure"]
+    assert told["metrics"]["au_percent"]["mean"] > 0
+    assert len(steps(folder)) >= 6
+    assert not (folder / "live").exists()
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children()
+
+
+def test_a_killed_rank_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
+    process, everyone = started(tmp_path / "run", dataset)
+    victim = ranks_of(process)[1]
+    victim.kill()
+    ended = wait(process)
+    assert ended.status == 128 + signal.SIGKILL
+    assert f"rank 1 (process {victim.pid}) was killed by SIGKILL" in ended.err
+    assert_kept_but_incomplete(tmp_path / "run")
+    assert_gone(everyone)
+
+
+def test_a_killed_worker_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
+    process, everyone = started(tmp_path / "run", dataset)
+    victim = ranks_of(process)[2].children()[0]
+    victim.kill()
+    ended = wait(process)
+    assert ended.status == 3
+    assert "a worker of rank 2 died" in ended.err
+    assert "Traceback" not in ended.err
+    assert_kept_but_incomplete(tmp_path / "run")
+    assert_gone(everyone)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_it_measured(number: signal.Signals, dataset: Path, tmp_path: Path) -> None:
+    process, everyone = started(tmp_path / "run", dataset)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does: to everyone
+    else:
+        process.send_signal(number)
+    ended = wait(process)
+    assert ended.status == 128 + number
+    assert "interrupted" in ended.err
+    assert "Traceback" not in ended.err
+    assert_kept_but_incomplete(tmp_path / "run")
+    assert_gone(everyone)
+
+
+def test_a_killed_command_takes_its_ranks_and_workers_along(dataset: Path, tmp_path: Path) -> None:
+    process, everyone = started(tmp_path / "run", dataset)
+    process.kill()
+    process.communicate()
+    assert_gone(everyone)
+
+
+def test_a_file_truncated_in_mid_run_is_named(dataset: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(dataset, copy)
+    process, everyone = started(tmp_path / "run", copy)
+    victim = sorted((copy / "train").iterdir())[20]
+    os.truncate(victim, 5000)
+    ended = wait(process)
+    assert ended.status == 2
+    assert str(victim) in ended.err
+    assert "5000" in ended.err
+    assert "Traceback" not in ended.err
+    assert_kept_but_incomplete(tmp_path / "run")
+    assert_gone(everyone)
+
+
+def test_a_removed_file_is_named(dataset: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(dataset, copy)
+    process, everyone = started(tmp_path / "run", copy, "reader.data_loader=threads")
+    victim = sorted((copy / "train").iterdir())[7]
+    victim.unlink()
+    ended = wait(process)
+    assert ended.status == 2
+    assert str(victim) in ended.err
+    assert_gone(everyone)
+
+
+def test_storage_that_hangs_ends_at_the_deadline(dataset: Path, tmp_path: Path) -> None:
+    """A worker that is stopped stands for a read that never returns."""
+    process, everyone = started(tmp_path / "run", dataset, "timeout_seconds=3")
+    for worker in ranks_of(process)[0].children():
+        worker.suspend()
+    ended = wait(process)
+    assert ended.status == 3
+    assert "has waited 3 s for a batch" in ended.err
+    assert_kept_but_incomplete(tmp_path / "run")
+    assert_gone(everyone)
+
+
+def mount_tiny(folder: Path, size: str) -> None:
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True
+    ).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    folder = tmp_path / "tiny"
+    mount_tiny(folder, "4m")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_under_the_results_is_told_before_anything_is_measured(dataset: Path, tiny: Path) -> None:
+    (tiny / "filler").write_bytes(bytes(4_190_000))
+    ended = dlemu("train", *small_run(tiny / "run", dataset, "train.epochs=20000"))
+    assert ended.status == 2
+    assert "No space left" in ended.err or "full" in ended.err
+    assert "output.folder" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_disk_that_fills_up_while_results_are_written_loses_no_step(dataset: Path, tiny: Path) -> None:
+    process = start("train", *small_run(tiny / "run", dataset, "train.epochs=8", "metric.ceiling_seconds=0"))
+    until(lambda: training(tiny / "run") or process.poll() is not None, "the ranks to train")
+    with open(tiny / "filler", "wb", buffering=0) as filler:
+        while True:
+            try:
+                if filler.write(bytes(4096)) < 4096:
+                    break
+            except OSError:
+                break
+    ended = wait(process)
+    assert ended.status == 2
+    assert "disk is full" in ended.err
+    assert "live" in ended.err
+    assert "Traceback" not in ended.err
+    assert len(list((tiny / "run" / "live").glob("rank_*.steps"))) == 3, "the step logs stay"
+
+
+def test_a_full_disk_under_the_checkpoint_is_told(dataset: Path, tiny: Path, tmp_path: Path) -> None:
+    settings = (
+        "workflow.checkpoint=true",
+        f"checkpoint.checkpoint_folder={tiny}",
+        "model.model_size_bytes=9000000",
+        "train.epochs=1",
+    )
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *settings))
+    assert ended.status == 2
+    assert "checkpoint" in ended.err
+    assert "disk is full" in ended.err
+    assert_kept_but_incomplete(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["dataset.data_folder=/nowhere/to/be/found"], ["dlemu datagen", "dataset.data_folder=/nowhere/to/be/found"]),
+        (["dataset.num_files_train=200"], ["48", "200"]),
+        (["dataset.format=hdf5x"], ["npz"]),
+        (["ranks=30"], ["48 samples", "wants 60"]),
+        (["reader.batchsize=4"], ["reader.batch_size"]),
+        (["train.epochs=many"], ["train.epochs", "many"]),
+        (["reader.read_threads=-1"], ["reader.read_threads", "-1"]),
+        (["accelerator=h1000"], ["accelerator"]),
+        (["workload=unet3"], ["unet3d"]),
+        (["reader.data_loader=tensor"], ["pytorch"]),
+        (["reader.read_threads=400000"], ["file descriptors", "ulimit -n"]),
+        (["dataset.record_length_bytes_resize=2000000000000"], ["GiB", "memory"]),
+        (["train.epochs=1,2"], ["train.epochs"]),
+    ],
+)
+def test_a_mistake_gets_one_clear_message(changes: list[str], words: list[str], dataset: Path, tmp_path: Path) -> None:
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes))
+    assert ended.status == 2, ended.err
+    assert "Traceback" not in ended.err
+    assert len(ended.err.splitlines()) <= 4
+    for word in words:
+        assert word in ended.err
+    assert not (tmp_path / "run").exists(), "nothing was measured, nothing is left"
+
+
+def test_verify_names_what_is_wrong(dataset: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(dataset, copy)
+    files = sorted((copy / "train").iterdir())
+    os.truncate(files[3], 100)
+    files[4].unlink()
+    (copy / "train" / "stranger.npz").write_bytes(b"hello")
+    with open(files[5], "r+b") as file:
+        file.seek(3000)
+        file.write(b"changed")
+    files[6].rename(tmp_path / "aside")
+    files[7].rename(files[6])
+    (tmp_path / "aside").rename(files[7])
+    ended = dlemu("datagen", "verify", *small_run(tmp_path / "run", copy))
+    assert ended.status == 2
+    told = {line.split()[2].rstrip(":"): line.split()[1] for line in ended.out.splitlines() if "/" in line}
+    assert told[str(files[3])] == "truncated"
+    assert told[str(files[4])] == "missing"
+    assert told[str(copy / "train" / "stranger.npz")] == "foreign"
+    assert told[str(files[5])] == "changed"
+    assert {told[str(files[6])], told[str(files[7])]} <= {"swapped", "truncated", "changed"}
+    assert len(told) == 6
+
+
+def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    settings = [*small_run(tmp_path / "run", data), "dataset.num_files_train=3000", "dataset.record_length_bytes=90000"]
+    process = start("datagen", *settings)
+    until(lambda: len(list(data.glob("train/*.npz"))) > 100 or process.poll() is not None, "the first files")
+    everyone = family(process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert_gone(everyone)
+    made = {path: path.stat().st_mtime_ns for path in data.glob("train/*.npz")}
+    assert 100 < len(made) < 3000
+    refused = dlemu("train", *settings)
+    assert refused.status == 2
+    assert "never finished" in refused.err
+    resumed = dlemu("datagen", *settings)
+    assert resumed.status == 0, resumed.err
+    assert f"{len(made)} were there already" in resumed.out
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    assert len(list((data / "train").iterdir())) == 3000, "nothing half-made is left"
+    assert dlemu("datagen", "verify", *settings).status == 0
+
+
+def test_a_full_disk_stops_the_generation_which_then_resumes(tiny: Path, tmp_path: Path) -> None:
+    settings = small_run(tmp_path / "run", tiny / "data", "dataset.num_files_train=60")
+    filler = tiny / "filler"
+    filler.write_bytes(bytes(3_600_000))
+    ended = dlemu("datagen", *settings)
+    assert ended.status == 2
+    assert "Traceback" not in ended.err
+    assert str(tiny) in ended.err
+    filler.unlink()
+    resumed = dlemu("datagen", *settings)
+    assert resumed.status == 0, resumed.err
+    assert dlemu("datagen", "verify", *settings).status == 0

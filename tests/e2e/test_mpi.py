@@ -1,0 +1,116 @@
+"""The same under a real mpirun: MPICH's, which comes with the development environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.harness import assert_gone, dlemu, small_run, start, steps, summary, training, until, wait
+
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
+LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.mpi,
+    pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"),
+]
+
+
+def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
+    settings = small_run(tmp_path / "run", tmp_path / "data", "ranks=1")
+    made = dlemu("datagen", *settings, launcher=[MPIRUN, "-np", "2"])
+    assert made.status == 0, made.err
+    assert "made 48 files" in made.out
+    ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "3"])
+    assert ended.status == 0, ended.err
+    assert ended.out.count("PASS") == 1
+    told = summary(tmp_path / "run")
+    assert told["ranks"] == 3
+    assert told["ranks_per_host"] == [3]
+    assert all(epoch["each_sample_once"] for epoch in told["audit"])
+    assert len(steps(tmp_path / "run")) == 3 * 2 * 8
+
+
+def test_the_verdict_is_the_exit_status(dataset: Path, tmp_path: Path) -> None:
+    slow = ("reader.preprocess_time=0.1", "metric.ceiling_seconds=0", "train.epochs=1", "metric.au=0.9")
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *slow), launcher=[MPIRUN, "-np", "2"])
+    assert ended.status == 1, ended.err
+    assert summary(tmp_path / "run")["passed"] is False
+
+
+def test_a_mistake_is_told_once(dataset: Path, tmp_path: Path) -> None:
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, "reader.batchsize=4"), launcher=[MPIRUN, "-np", "3"])
+    assert ended.status == 2, ended.err
+    assert ended.err.count("did you mean reader.batch_size?") == 1
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_what_was_measured_outlives_a_killed_rank(victim: int, dataset: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = small_run(folder, dataset, *LONG, "reader.data_loader=threads")
+    process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
+    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
+    everyone = psutil.Process(process.pid).children(recursive=True)
+    logs = [path.name for path in sorted((folder / "live").glob("rank_*"))]
+    assert len(logs) == 3
+    mapped = {rank.pid: logs.index(name) for rank in everyone for name in logs if _maps(rank, name)}
+    (pid,) = [pid for pid, number in mapped.items() if number == victim]
+    os.kill(pid, signal.SIGKILL)
+    ended = wait(process)
+    assert ended.status != 0
+    until(lambda: (folder / "summary.json").exists(), "the guardian to save the run")
+    told = summary(folder)
+    assert told["complete"] is False
+    assert told["failure"]
+    assert len(steps(folder)) >= 6
+    assert_gone([one for one in everyone if "guardian" not in _name(one)])
+
+
+def _maps(process: psutil.Process, name: str) -> bool:
+    try:
+        return any(name in region.path for region in process.memory_maps())
+    except psutil.Error:
+        return False
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def test_a_damaged_file_ends_all_ranks_with_its_name(dataset: Path, tmp_path: Path) -> None:
+    copy, folder = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(dataset, copy)
+    process = start("train", *small_run(folder, copy, *LONG), launcher=[MPIRUN, "-np", "3"])
+    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
+    victim = sorted((copy / "train").iterdir())[20]
+    os.truncate(victim, 5000)
+    ended = wait(process)
+    assert ended.status != 0
+    assert str(victim) in ended.err
+    assert "Traceback" not in ended.err
+    until(lambda: (folder / "summary.json").exists(), "the guardian to save the run")
+    assert str(victim) in summary(folder)["failure"]
+
+
+def test_ctrl_c_to_mpirun_keeps_what_was_measured(dataset: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = small_run(folder, dataset, *LONG, "reader.data_loader=threads")
+    process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
+    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
+    os.killpg(process.pid, signal.SIGINT)
+    ended = wait(process)
+    assert ended.status != 0
+    assert "Traceback" not in ended.err
+    until(lambda: (folder / "summary.json").exists(), "the guardian to save the run")
+    assert summary(folder)["complete"] is False

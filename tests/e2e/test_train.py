@@ -1,0 +1,175 @@
+"""The main job, from dataset to verdict, with real ranks, workers and files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dlemu.config import load
+from dlemu.metrics.au import au_percent, kept_rows
+from tests.e2e.harness import dlemu, small_run, steps, summary
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
+    """A run that passed."""
+    folder = tmp_path_factory.mktemp("run") / "passed"
+    ended = dlemu("train", *small_run(folder, dataset))
+    assert ended.status == 0, ended.err
+    assert "PASS" in ended.out
+    assert str(folder) in ended.out
+    return folder
+
+
+def test_the_folder_holds_everything_and_nothing_half_done(run: Path) -> None:
+    assert {path.name for path in run.iterdir()} == {"config.yaml", "summary.json", "steps.parquet", "log.txt", "dlio"}
+    assert not list(run.rglob("*.part"))
+    assert (run / "dlio" / "2_output.json").exists()
+
+
+def test_the_headline_can_be_recomputed_from_the_steps(run: Path) -> None:
+    rows, metrics = steps(run), summary(run)["metrics"]
+    assert au_percent(kept_rows(rows, 1, 0)) == pytest.approx(metrics["au_percent"]["mean"], abs=1e-12)
+    assert au_percent(rows) == pytest.approx(metrics["au_rules_percent"]["mean"], abs=1e-12)
+
+
+def test_the_columns_add_up_for_every_rank(run: Path) -> None:
+    rows = steps(run)
+    for rank in range(3):
+        for epoch in (1, 2):
+            mine = np.sort(rows[(rows["rank"] == rank) & (rows["epoch"] == epoch)], order="step")
+            assert mine["step"].tolist() == list(range(1, 9))
+            spent = mine["wait_ns"] + mine["compute_ns"] + mine["sync_ns"]
+            assert (mine["free_ns"][1:] == (mine["free_ns"] + spent)[:-1]).all()
+    for epoch in (1, 2):
+        at_step = rows[(rows["epoch"] == epoch) & (rows["step"] == 5)]
+        assert len(set(at_step["free_ns"].tolist())) == 1, "all accelerators begin a step together"
+
+
+def test_every_byte_of_every_file_is_counted_once_an_epoch(run: Path, dataset: Path) -> None:
+    told = summary(run)
+    on_disk = sum(path.stat().st_size for path in (dataset / "train").iterdir())
+    assert told["metrics"]["app_bytes"] == 2 * on_disk
+    assert told["metrics"]["read_calls"] == 2 * 48
+    assert [epoch["each_sample_once"] for epoch in told["audit"]] == [True, True]
+
+
+def test_the_saved_configuration_makes_the_same_run(run: Path, dataset: Path) -> None:
+    again = load([f"workload={run / 'config.yaml'}"])
+    assert again == load(small_run(run, dataset))
+
+
+def test_a_second_run_never_overwrites_the_first(run: Path, dataset: Path) -> None:
+    before = (run / "summary.json").read_bytes()
+    ended = dlemu("train", *small_run(run, dataset))
+    assert ended.status == 2
+    assert "another run" in ended.err
+    assert (run / "summary.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "train.synchronous=true",
+        "reader.read_threads=0",
+        "reader.engine=library",
+        "reader.verify=true",
+        "reader.data_loader=threads",
+        "dataset.record_length_bytes_resize=4096",
+        "train.computation_time={type: uniform, min: 0.01, max: 0.03}",
+    ],
+)
+def test_other_ways_of_reading_deliver_the_same_samples(change: str, run: Path, dataset: Path, tmp_path: Path) -> None:
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, change, "metric.au=0.01"))
+    assert ended.status == 0, ended.err
+
+    def hashes(folder: Path) -> list[int]:
+        return np.sort(steps(folder), order=("rank", "epoch", "step"))["sample_hash"].tolist()  # type: ignore[no-any-return]
+
+    assert hashes(tmp_path / "run") == hashes(run)
+    assert [epoch["each_sample_once"] for epoch in summary(tmp_path / "run")["audit"]] == [True, True]
+
+
+def test_reading_past_the_page_cache(dataset: Path, tmp_path: Path) -> None:
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, "reader.odirect=true", "reader.verify=true"))
+    if "O_DIRECT" in ended.err:
+        pytest.skip(f"the file system of {dataset} has no O_DIRECT")
+    assert ended.status in (0, 1), ended.err
+    on_disk = sum(path.stat().st_size for path in (dataset / "train").iterdir())
+    assert summary(tmp_path / "run")["metrics"]["app_bytes"] == 2 * on_disk
+
+
+def test_a_run_that_does_not_pass_says_so_by_its_exit_status(dataset: Path, tmp_path: Path) -> None:
+    slow = ("reader.preprocess_time=0.1", "metric.ceiling_seconds=0", "train.epochs=1", "metric.au=0.9")
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *slow))
+    assert ended.status == 1, ended.err
+    assert "FAIL" in ended.out
+    told = summary(tmp_path / "run")
+    assert told["complete"] is True
+    assert told["passed"] is False
+
+
+def test_an_emulator_that_can_not_pass_gives_no_verdict_on_the_storage(dataset: Path, tmp_path: Path) -> None:
+    slow = ("reader.preprocess_time=0.1", "train.epochs=1", "metric.au=0.9")
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *slow))
+    assert ended.status == 1, ended.err
+    assert "NO VERDICT" in ended.out
+    assert summary(tmp_path / "run")["passed"] is None
+
+
+def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path, tmp_path: Path) -> None:
+    settings = (
+        "workflow.checkpoint=true",
+        f"checkpoint.checkpoint_folder={tmp_path / 'checkpoints'}",
+        "checkpoint.steps_between_checkpoints=5",
+        "model.model_size_bytes=30000001",
+        "train.epochs=1",
+        "metric.au=0.1",
+    )
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *settings))
+    assert ended.status == 0, ended.err
+    (file,) = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
+    assert file.stat().st_size == 30000001
+    told = summary(tmp_path / "run")
+    (saved,) = told["checkpoints"]
+    assert saved["bytes"] == 30000001
+    assert saved["mb_per_second"] == pytest.approx(30.000001 / saved["seconds"])
+    rows = steps(tmp_path / "run")
+    assert sorted(set(rows["block"].tolist())) == [1, 2]
+    before, after = rows[rows["block"] == 1], rows[rows["block"] == 2]
+    ends = before["free_ns"] + before["wait_ns"] + before["compute_ns"] + before["sync_ns"]
+    assert after["free_ns"].min() >= saved["ended_ns"] > saved["started_ns"] >= ends.max()
+    assert told["metrics"]["training_seconds"] < told["metrics"]["total_seconds"] - saved["seconds"] + 1e-3
+
+
+def test_evaluation_reads_the_validation_set(tmp_path: Path) -> None:
+    settings = (
+        "workflow.evaluation=true",
+        "workflow.generate_data=true",
+        "dataset.num_files_eval=12",
+        "reader.batch_size_eval=2",
+        "evaluation.eval_time=0.01",
+        "evaluation.eval_after_epoch=2",
+    )
+    ended = dlemu("train", *small_run(tmp_path / "run", tmp_path / "data", *settings))
+    assert ended.status == 0, ended.err
+    rows = steps(tmp_path / "run")
+    evaluated = rows[rows["phase"] == 1]
+    assert set(evaluated["epoch"].tolist()) == {2}
+    assert len(evaluated) == 3 * 2
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "data" / "valid").iterdir())
+    assert evaluated["app_bytes"].sum() == on_disk
+    assert summary(tmp_path / "run")["evaluation"]["samples"] == 12
+
+
+def test_results_go_to_a_folder_named_by_time(dataset: Path, tmp_path: Path) -> None:
+    settings = [change for change in small_run(tmp_path, dataset, "train.epochs=1") if "output.folder" not in change]
+    assert dlemu("train", *settings, cwd=tmp_path).status == 0
+    (folder,) = (tmp_path / "results" / "default").iterdir()
+    assert summary(folder)["complete"] is True
+    assert os.listdir(tmp_path) == ["results"]

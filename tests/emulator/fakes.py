@@ -1,0 +1,61 @@
+"""Stand-ins for the loop's neighbours: batches that come when told, and a communicator of ranks that never were."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from dlemu.emulator.clock import FakeClock
+from dlemu.emulator.handover import Handed
+from dlemu.loaders.base import Batch, BatchStory
+
+
+def story(**changes: int) -> BatchStory:
+    values: dict[str, Any] = dict.fromkeys(BatchStory._fields, 0) | {"places": [], "samples": 7, "app_bytes": 700}
+    return BatchStory(**(values | changes))
+
+
+class ScriptedHandover:
+    """Batches ready at the given times; the host waits for one that is not."""
+
+    def __init__(self, ready_ns: Iterable[int], clock: FakeClock) -> None:
+        self._ready, self._clock = iter(ready_ns), clock
+
+    def take(self) -> Handed:
+        ready_ns = next(self._ready)
+        self._clock.time_ns = max(self._clock.time_ns, ready_ns)
+        return Handed(ready_ns, Batch(None, story()))
+
+    def __enter__(self) -> "ScriptedHandover":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class ScriptedComm:
+    """One rank among others whose step ends are given; a meeting costs `latency_ns` on the host's clock."""
+
+    rank, size, local_rank, local_size, node = 0, 2, 0, 2, 0
+    hosts: tuple[str, ...] = ("here",)
+
+    def __init__(self, others_end_ns: Iterable[int], clock: FakeClock, latency_ns: int = 0) -> None:
+        self._others, self._clock, self._latency_ns = iter(others_end_ns), clock, latency_ns
+
+    def meet(self, value_ns: int) -> int:
+        slowest = max(value_ns, next(self._others))
+        self._clock.time_ns = max(self._clock.time_ns, slowest) + self._latency_ns
+        return slowest
+
+    def synchronise_clocks(self) -> tuple[int, ...]:
+        return (0,)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def close(self) -> None:
+        pass
+
+    def abort(self, status: int) -> None:
+        raise AssertionError(status)

@@ -1,0 +1,44 @@
+"""A loader follows from the workload: who picks samples gets a plan of samples, who streams files one of files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.config import check_runnable
+from dlemu.config.schema import Reader
+from dlemu.emulator.job import Job
+from dlemu.emulator.preflight import memory_wanted
+from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
+from tests.runs import make_job
+
+
+def streaming(**reader: object) -> Job:
+    settings = {"data_loader": "tensorflow", "batch_size": 4, "read_threads": 3, "sample_shuffle": "seed"} | reader
+    dataset = replace(make_job().workload.dataset, format="tfrecord")
+    return make_job(dataset=dataset, reader=Reader(**settings))  # type: ignore[arg-type]
+
+
+def test_tfrecord_through_tensorflow_is_a_stream_of_files() -> None:
+    job = streaming()
+    assert isinstance(job.train_plan, StreamPlan)
+    assert job.train_plan.cycle == 3
+    assert isinstance(job.loader_spec(1).phases["train"].plan, RankStreamPlan)
+    assert isinstance(streaming(read_threads=0).train_plan, StreamPlan)
+    assert not isinstance(streaming(data_loader="pytorch").train_plan, StreamPlan)
+
+
+def test_a_shuffle_window_holds_batches_back_and_takes_memory() -> None:
+    small, large = streaming(shuffle_size=8), streaming(shuffle_size=800)
+    assert (small.batches_ahead, large.batches_ahead) == (2 + 1 + 2, 2 + 1 + 200)
+    assert streaming(sample_shuffle="off").batches_ahead == 3
+    sample_bytes = small.loader_spec(0).phases["train"].fetch.nominal_sample_bytes
+    assert memory_wanted(large, 2) - memory_wanted(small, 2) == 2 * 792 * sample_bytes
+
+
+@pytest.mark.parametrize("key", ["odirect", "verify"])
+def test_what_tensorflow_can_not_do_is_refused_before_the_run(key: str) -> None:
+    with pytest.raises(UserError, match=f"reader.{key} is true: TensorFlow itself reads tfrecord.*data_loader=pytorch"):
+        check_runnable(streaming(**{key: True}).workload)

@@ -1,0 +1,92 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlemu.emulator.clock import FakeClock
+from dlemu.emulator.loop import Stretch, run_stretch
+from dlemu.emulator.steplog import STEP_COLUMNS, TRAINING, StepLog, StepRows, read_log
+from dlemu.metrics.au import au_dlio_percent, au_percent, kept_rows
+from tests.emulator.fakes import ScriptedComm, ScriptedHandover
+
+C = 100
+
+
+def run(
+    ready_ns: list[int],
+    others_end_ns: list[int] | None = None,
+    *,
+    oversleep_ns: int = 0,
+    latency_ns: int = 0,
+    compute_ns: list[int] | None = None,
+    free_ns: int = 0,
+) -> StepRows:
+    clock = FakeClock(free_ns, oversleep_ns)
+    steps = len(ready_ns)
+    log = StepLog(steps)
+    computes = np.array(compute_ns or [C] * steps, dtype=np.int64)
+    stretch = Stretch(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=computes)
+    comm = ScriptedComm(others_end_ns or [0] * steps, clock, latency_ns)
+    run_stretch(stretch, free_ns, ScriptedHandover(ready_ns, clock), comm, clock, log)
+    return log.rows
+
+
+def test_batches_in_time_cost_nothing() -> None:
+    rows = run([0, 50, 150, 250])
+    assert rows["wait_ns"].tolist() == [0, 0, 0, 0]
+    assert au_percent(rows) == 100.0
+
+
+def test_a_late_batch_is_waited_for_from_the_moment_the_step_before_was_over() -> None:
+    rows = run([0, 130, 150, 400])
+    assert rows["wait_ns"].tolist() == [0, 30, 0, 70]
+    assert rows["free_ns"].tolist() == [0, 100, 230, 330]
+
+
+def test_the_slowest_rank_is_waited_for_and_the_time_is_sync() -> None:
+    rows = run([0, 0, 0], [140, 150, 0])
+    assert rows["sync_ns"].tolist() == [40, 0, 0]
+    assert rows["free_ns"].tolist() == [0, 140, 240]
+
+
+def test_a_late_host_is_neither_credited_nor_charged_while_batches_are_in_time() -> None:
+    calm, busy = run([0, 50, 150, 250]), run([0, 50, 150, 250], oversleep_ns=60, latency_ns=30)
+    for column in ("wait_ns", "compute_ns", "sync_ns", "free_ns"):
+        assert calm[column].tolist() == busy[column].tolist()
+    assert (busy["slept_ns"] > calm["slept_ns"]).any()
+
+
+def test_over_sleeping_raises_no_au() -> None:
+    """DLIO credits measured sleep: a busy host looks better there, never here."""
+    ready = [0, 190, 390, 590]
+    rows = run(ready, oversleep_ns=40)
+    assert au_percent(kept_rows(rows, 1, 0)) == au_percent(kept_rows(run(ready), 1, 0))
+    assert au_dlio_percent(rows) > au_dlio_percent(run(ready))
+
+
+@given(
+    ready=st.lists(st.integers(0, 5000), min_size=1, max_size=30),
+    others=st.lists(st.integers(0, 6000), min_size=30, max_size=30),
+    computes=st.lists(st.integers(0, 400), min_size=30, max_size=30),
+    oversleep=st.integers(0, 200),
+    latency=st.integers(0, 50),
+)
+def test_the_columns_add_up_to_the_timeline_exactly(
+    ready: list[int], others: list[int], computes: list[int], oversleep: int, latency: int
+) -> None:
+    steps = len(ready)
+    rows = run(
+        sorted(ready), others, oversleep_ns=oversleep, latency_ns=latency, compute_ns=computes[:steps], free_ns=17
+    )
+    spent = rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
+    assert (rows["free_ns"][1:] == (rows["free_ns"] + spent)[:-1]).all()
+    assert rows["free_ns"][0] == 17
+    assert min(rows["wait_ns"].min(), rows["sync_ns"].min()) >= 0
+    assert rows["compute_ns"].tolist() == computes[:steps]
+
+
+def test_rows_of_a_rank_that_died_are_read_back(tmp_path: object) -> None:
+    path = f"{tmp_path}/rank_00000.steps"
+    log = StepLog(10, path)
+    for step in (1, 2, 3):
+        log.add(*[step] * len(STEP_COLUMNS))
+    assert read_log(path)["step"].tolist() == [1, 2, 3]

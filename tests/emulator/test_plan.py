@@ -1,0 +1,112 @@
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datagen.errors import DatasetError
+from dlemu.emulator.plan import EndlessPlan, Plan, RankPlan
+from dlemu.loaders.base import PlanAhead
+
+plans = st.builds(
+    Plan,
+    num_files=st.integers(1, 60),
+    num_samples_per_file=st.integers(1, 9),
+    batch_size=st.integers(1, 7),
+    ranks=st.integers(1, 9),
+    file_shuffle=st.booleans(),
+    sample_shuffle=st.booleans(),
+    seed=st.integers(0, 2**40),
+    seed_change_epoch=st.booleans(),
+)
+
+
+def epoch_samples(plan: Plan, epoch: int) -> list[int]:
+    return [
+        int(sample)
+        for rank in range(plan.ranks)
+        for step in range(1, plan.steps_per_epoch + 1)
+        for sample in plan.sample_ids(rank, epoch, step)
+    ]
+
+
+@given(plan=plans, epoch=st.integers(1, 5))
+def test_each_sample_is_read_once_but_for_the_dropped_ones(plan: Plan, epoch: int) -> None:
+    samples = epoch_samples(plan, epoch)
+    assert len(set(samples)) == len(samples)
+    assert len(samples) + plan.dropped_samples == plan.num_samples
+    assert 0 <= plan.dropped_samples < plan.batch_size * plan.ranks
+    assert all(0 <= sample < plan.num_samples for sample in samples)
+
+
+def make(**changes: object) -> Plan:
+    settings: dict[str, object] = {
+        "num_files": 50,
+        "num_samples_per_file": 4,
+        "batch_size": 5,
+        "ranks": 4,
+        "file_shuffle": False,
+        "sample_shuffle": False,
+        "seed": 123,
+        "seed_change_epoch": True,
+    }
+    return Plan(**(settings | changes))  # type: ignore[arg-type]  # a mapping of mixed values
+
+
+def test_without_shuffle_each_rank_reads_a_stretch_in_order() -> None:
+    plan = make()
+    assert epoch_samples(plan, 1) == list(range(200))
+    assert plan.sample_ids(1, 1, 1).tolist() == [50, 51, 52, 53, 54]
+
+
+def test_file_shuffle_keeps_the_samples_of_a_file_together() -> None:
+    samples = epoch_samples(make(file_shuffle=True), 1)
+    files = [sample // 4 for sample in samples]
+    assert files[::4] != sorted(files[::4])
+    assert all(len(set(files[i : i + 4])) == 1 for i in range(0, 200, 4))
+    assert [sample % 4 for sample in samples] == [0, 1, 2, 3] * 50
+
+
+def test_sample_shuffle_tears_files_apart() -> None:
+    samples = epoch_samples(make(sample_shuffle=True), 1)
+    together = sum(a // 4 == b // 4 for a, b in pairwise(samples))
+    assert together < 20
+
+
+def test_epochs_differ_only_when_the_seed_changes() -> None:
+    changing, fixed = make(file_shuffle=True), make(file_shuffle=True, seed_change_epoch=False)
+    assert epoch_samples(changing, 1) != epoch_samples(changing, 2)
+    assert epoch_samples(fixed, 1) == epoch_samples(fixed, 2)
+    assert epoch_samples(make(file_shuffle=True, seed=124), 1) != epoch_samples(changing, 1)
+
+
+def test_a_plan_is_small_whatever_the_dataset() -> None:
+    huge = make(num_files=1_000_000, num_samples_per_file=277_203_535, sample_shuffle=True)
+    assert len(pickle.dumps(RankPlan(huge, 3))) < 500
+    ids = huge.sample_ids(3, 1, 12345)
+    assert len(set(ids.tolist())) == 5
+    assert ids.max() < huge.num_samples
+
+
+def test_too_few_samples_say_what_would_do() -> None:
+    with pytest.raises(DatasetError, match=r"has 16 samples.*wants 20.*num_files_train=5 or more"):
+        make(num_files=4).check("train")
+
+
+def test_the_endless_plan_begins_again() -> None:
+    plan = make()
+    endless = EndlessPlan(plan, 2)
+    assert plan.steps_per_epoch == 10
+    assert np.array_equal(endless.sample_ids(0, 13), plan.sample_ids(2, 0, 3))
+
+
+@given(plan=plans, rank=st.integers(0, 8), steps=st.lists(st.integers(1, 70), min_size=1, max_size=20))
+def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: list[int]) -> None:
+    if plan.steps_per_epoch == 0:
+        return
+    mine = RankPlan(plan, rank % plan.ranks)
+    ahead = PlanAhead(mine, plan.batch_size)
+    for step in sorted({min(step, plan.steps_per_epoch) for step in steps}):
+        assert ahead.sample_ids(2, step).tolist() == mine.sample_ids(2, step).tolist()

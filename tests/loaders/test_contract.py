@@ -1,0 +1,92 @@
+"""Every loader with every format: exactly the planned samples with their bytes, whatever the number of workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datagen.buffers import AlignedBuffer
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.manifest import inspect
+from datagen.registry import find, names
+from datagen.spec import DatasetSpec
+from dlemu.config.schema import Reader, Train, Workload
+from dlemu.emulator.audit import audit_epoch
+from dlemu.emulator.job import Job, make_job
+from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.loaders.base import Batch, BatchStory, Loader
+from tests.datasets import make_dataset
+
+BATCH, RANKS = 4, 2
+FRAMEWORKS = {"pytorch": "torch", "tensorflow": "tensorflow"}
+FORMATS = names("datagen.formats")
+LOADERS = [name for name in names("dlemu.loaders") if name != "null"]
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
+    settings = {"num_files_train": 18, "record_length_bytes": 12_000, "record_length_bytes_stdev": 0}
+    return make_dataset(tmp_path_factory.mktemp(request.param), format=request.param, **settings)
+
+
+def run_of(dataset: DatasetSpec, loader: str, threads: int, folder: Path) -> Job:
+    reader = Reader(
+        data_loader=loader, batch_size=BATCH, read_threads=threads, file_shuffle="seed", sample_shuffle="seed"
+    )
+    workload = Workload(ranks=RANKS, dataset=dataset, reader=reader, train=Train(epochs=2))
+    return make_job(workload, RANKS, inspect(dataset), folder=str(folder), started_at="")
+
+
+def delivered(job: Job, rank: int, epoch: int) -> Iterator[Batch]:
+    loader: Loader = find("dlemu.loaders", job.workload.reader.data_loader, "Loader")(job.loader_spec(rank))
+    loader.start()
+    yield from loader.batches("train", epoch, job.train_plan.steps_per_epoch)
+    loader.close()
+
+
+def as_bytes(sample: Any) -> bytes:
+    value = sample.numpy() if hasattr(sample, "numpy") else sample
+    return value if isinstance(value, bytes) else bytes(value)
+
+
+def planned(job: Job, rank: int, epoch: int) -> Counter[bytes]:
+    """The bytes of the planned samples, read one by one."""
+    spec: FetchSpec = job.loader_spec(rank).phases["train"].fetch
+    fetcher, out, found = Fetcher(spec), AlignedBuffer().view(spec.slot_bytes(1)), Counter[bytes]()
+    for step in range(1, job.train_plan.steps_per_epoch + 1):
+        for sample in job.train_plan.sample_ids(rank, epoch, step).tolist():
+            ((start, length),) = fetcher.fetch([sample], out).places
+            found[bytes(out[start : start + length])] += 1
+    return found
+
+
+def logged(stories: list[BatchStory]) -> StepRows:
+    rows = np.zeros(len(stories), STEP_DTYPE)
+    rows["samples"] = [story.samples for story in stories]
+    rows["sample_hash"] = [story.sample_hash for story in stories]
+    return rows
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", LOADERS)
+def test_each_rank_gets_exactly_its_planned_samples(
+    name: str, threads: int, dataset: DatasetSpec, tmp_path: Path
+) -> None:
+    if name in FRAMEWORKS and find_spec(FRAMEWORKS[name]) is None:
+        pytest.skip(f"{FRAMEWORKS[name]} is not installed")
+    job = run_of(dataset, name, threads, tmp_path)
+    stories = []
+    for rank in range(RANKS):
+        seen = Counter[bytes]()
+        for batch in delivered(job, rank, epoch=2):
+            seen.update(map(as_bytes, batch.data))
+            stories.append(batch.story)
+        assert seen == planned(job, rank, epoch=2)
+    assert audit_epoch(job.train_plan, 2, job.train_plan.steps_per_epoch, logged(stories)).each_sample_once is True
+    assert all(story.app_bytes > 0 for story in stories) or dataset.format == "synthetic"

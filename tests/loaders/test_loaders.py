@@ -1,0 +1,233 @@
+"""Every loader delivers exactly the planned samples, whole, in order, and counts what it read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from datagen.content import Content
+from datagen.errors import DatasetError, DlemuError, UserError
+from datagen.fetch import FetchSpec
+from datagen.manifest import inspect
+from datagen.registry import find, names
+from datagen.spec import DatasetSpec
+from dlemu.config.schema import Duration
+from dlemu.emulator.plan import EndlessPlan, Plan, RankPlan
+from dlemu.loaders.base import Batch, Loader, LoaderSpec, Phase, hash_samples
+from tests.datasets import make_dataset
+
+BATCH = 4
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
+    return make_dataset(tmp_path_factory.mktemp("dataset"))
+
+
+def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **changes: Any) -> LoaderSpec:
+    found = inspect(dataset, command_hint="dlemu datagen")
+    fetch = FetchSpec(
+        layout=found.train,
+        format="npz",
+        resize_bytes=resize,
+        verify=verify,
+        content=Content(dataset.seed, dataset.compressibility),
+        max_file_bytes=found.max_file_bytes,
+        nominal_sample_bytes=int(dataset.record_length_bytes),
+    )
+    null = FetchSpec(layout=found.train, format="npz", storage="null", nominal_sample_bytes=40_000, resize_bytes=resize)
+    plan = Plan(
+        num_files=found.train.num_files,
+        num_samples_per_file=1,
+        batch_size=BATCH,
+        ranks=1,
+        file_shuffle=True,
+        sample_shuffle=False,
+        seed=7,
+        seed_change_epoch=True,
+    )
+    settings: dict[str, Any] = {
+        "rank": 0,
+        "phases": {
+            "train": Phase(fetch, RankPlan(plan, 0), BATCH),
+            "ceiling": Phase(null, EndlessPlan(plan, 0), BATCH),
+        },
+        "read_threads": 2,
+        "prefetch_per_worker": 2,
+        "prefetch_size": 4,
+        "computation_threads": 1,
+        "transfer_bytes": 0,
+        "shuffle_window": 0,
+        "preprocess_time": Duration(),
+        "seed": 7,
+        "nice": 0,
+        "multiprocessing_context": "fork",
+        "pin_memory": False,
+    }
+    return LoaderSpec(**(settings | changes))
+
+
+def started(name: str, spec: LoaderSpec) -> Iterator[Loader]:
+    loader: Loader = find("dlemu.loaders", name, "Loader")(spec)
+    loader.start()
+    yield loader
+    loader.close()
+
+
+def as_bytes(sample: Any) -> bytes:
+    return sample.numpy().tobytes() if hasattr(sample, "numpy") else bytes(sample)
+
+
+def delivered(batch: Batch) -> list[bytes]:
+    """The samples' bytes, copied while the batch may be read."""
+    return [as_bytes(sample) for sample in batch.data]
+
+
+def with_their_libraries(loaders: list[str]) -> list[Any]:
+    """The loaders as parameters, those marked to be skipped whose framework is not installed."""
+    wanted = {"pytorch": "torch", "tensorflow": "tensorflow"}
+    return [
+        pytest.param(
+            name,
+            marks=pytest.mark.skipif(
+                name in wanted and find_spec(wanted[name]) is None, reason=f"{name} needs its framework"
+            ),
+        )
+        for name in loaders
+    ]
+
+
+ALL = with_their_libraries(names("dlemu.loaders"))
+READING = with_their_libraries([name for name in names("dlemu.loaders") if name != "null"])
+
+
+def test_the_folder_is_the_registry() -> None:
+    assert {"null", "pytorch", "tensorflow", "threads"} <= set(names("dlemu.loaders"))
+
+
+@pytest.mark.parametrize("name", READING)
+@pytest.mark.parametrize("read_threads", [0, 1, 3])
+def test_exactly_the_planned_samples_arrive_whole_and_in_order(
+    name: str, read_threads: int, dataset: DatasetSpec
+) -> None:
+    spec = make_spec(dataset, verify=True, read_threads=read_threads)
+    phase = spec.phases["train"]
+    layout = phase.fetch.layout
+    for loader in started(name, spec):
+        for epoch in (1, 2):
+            batches = loader.batches("train", epoch, 6)
+            for step, batch in enumerate(batches, 1):
+                ids = phase.plan.sample_ids(epoch, step)
+                expected = [np.load(layout.path(int(sample)))["x"].tobytes() for sample in ids]
+                assert delivered(batch) == expected
+                assert batch.story.sample_hash == hash_samples(ids)
+                assert batch.story.app_bytes == sum(os.path.getsize(layout.path(int(sample))) for sample in ids)
+                assert batch.story.read_calls == BATCH
+                assert batch.story.started_ns <= batch.story.finished_ns <= time.monotonic_ns()
+            assert step == 6
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_crop_of_what_was_read_is_shipped(name: str, dataset: DatasetSpec) -> None:
+    spec = make_spec(dataset, resize=8192)
+    layout, plan = spec.phases["train"].fetch.layout, spec.phases["train"].plan
+    for loader in started(name, spec):
+        for step, batch in enumerate(loader.batches("train", 1, 6), 1):
+            for sample, crop in zip(plan.sample_ids(1, step), delivered(batch), strict=True):
+                whole = np.load(layout.path(int(sample)))["x"].tobytes()
+                assert len(crop) == 8192
+                assert crop in whole or crop.rstrip(b"\0") == whole.rstrip(b"\0")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_null_storage_has_the_same_batches_and_no_bytes(name: str, dataset: DatasetSpec) -> None:
+    spec = make_spec(dataset)
+    for loader in started(name, spec):
+        stories = [batch.story for batch in loader.batches("ceiling", 0, 9)]
+        assert [story.samples for story in stories] == [BATCH] * 9
+        assert sum(story.app_bytes + story.read_calls for story in stories) == 0
+        assert stories[0].sample_hash == hash_samples(spec.phases["ceiling"].plan.sample_ids(0, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_workers_started_in_any_way_deliver_the_same(context: str, dataset: DatasetSpec) -> None:
+    spec = make_spec(dataset, multiprocessing_context=context, verify=True)
+    for loader in started("pytorch", spec):
+        hashes = [batch.story.sample_hash for batch in loader.batches("train", 1, 6)]
+    assert hashes == [hash_samples(spec.phases["train"].plan.sample_ids(1, step)) for step in range(1, 7)]
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
+    dataset = make_dataset(tmp_path)
+    spec = make_spec(dataset)
+    victim = spec.phases["train"].fetch.layout.path(11)
+    os.truncate(victim, 1000)
+    for loader in started(name, spec):
+        with pytest.raises(DatasetError, match=os.path.basename(victim)):
+            list(loader.batches("train", 1, 6))
+
+
+@pytest.mark.parametrize("name", READING)
+def test_verify_sees_a_changed_byte(name: str, tmp_path: Path) -> None:
+    dataset = make_dataset(tmp_path)
+    spec = make_spec(dataset, verify=True)
+    victim = spec.phases["train"].fetch.layout.path(5)
+    with open(victim, "r+b") as file:
+        file.seek(9000)
+        byte = file.read(1)
+        file.seek(9000)
+        file.write(bytes([byte[0] ^ 1]))
+    for loader in started(name, spec):
+        with pytest.raises(DatasetError, match=os.path.basename(victim)):
+            list(loader.batches("train", 1, 6))
+
+
+def test_a_killed_worker_is_explained(dataset: DatasetSpec) -> None:
+    spec = make_spec(dataset)
+    loader: Loader = find("dlemu.loaders", "pytorch", "Loader")(spec)
+    loader.start()
+    workers = psutil.Process().children()
+    batches = loader.batches("ceiling", 0, 100_000)
+    next(batches)
+    os.kill(workers[-1].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError) as caught:
+        deque(batches, maxlen=0)
+    explained = loader.explain(caught.value)
+    loader.close()
+    assert isinstance(explained, DlemuError)
+    assert "worker" in str(explained)
+    assert "killed" in str(explained).lower()
+    assert loader.explain(RuntimeError("something else")) is None
+
+
+def test_closing_leaves_no_worker(dataset: DatasetSpec) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    for loader in started("pytorch", make_spec(dataset)):
+        list(loader.batches("train", 1, 2))
+        assert len(set(psutil.Process().children(recursive=True)) - before) == 2
+    assert set(psutil.Process().children(recursive=True)) - before == set()
+
+
+def test_preprocessing_takes_its_time_and_is_told(dataset: DatasetSpec) -> None:
+    spec = make_spec(dataset, preprocess_time=Duration(mean=0.004))
+    for loader in started("threads", spec):
+        stories = [batch.story for batch in loader.batches("ceiling", 0, 3)]
+    assert all(story.decode_ns >= BATCH * 4_000_000 for story in stories)
+
+
+def test_pinning_is_refused_where_it_can_not_be(dataset: DatasetSpec) -> None:
+    for name in ("threads", "null"):
+        with pytest.raises(UserError, match="pin_memory"):
+            find("dlemu.loaders", name, "Loader")(make_spec(dataset, pin_memory=True))

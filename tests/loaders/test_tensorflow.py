@@ -1,0 +1,268 @@
+"""tfrecord files through TensorFlow's own reader: the planned samples, their bytes, and faults with a file's name."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datagen.errors import DatasetError, UserError
+from datagen.fetch import FetchSpec
+from datagen.layout import layouts
+from datagen.spec import DatasetSpec
+from dlemu.config.schema import Duration
+from dlemu.emulator.audit import audit_epoch
+from dlemu.emulator.plan import EndlessPlan
+from dlemu.emulator.steplog import STEP_DTYPE
+from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
+from dlemu.loaders.base import Batch, LoaderSpec, Phase
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(find_spec("tensorflow") is None, reason="the extra `tensorflow` is not installed"),
+]
+
+BATCH, FILES, SAMPLES, RECORD = 5, 7, 11, 9000
+PERIOD = 251
+
+
+def image(sample: int) -> bytes:
+    """A sample whose bytes tell which it is, and every crop of it where it was cut."""
+    return sample.to_bytes(4, "big") + bytes(range(PERIOD)) * ((RECORD - 4) // PERIOD)
+
+
+def example(sample: int) -> bytes:
+    import tensorflow as tf
+
+    features = {
+        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image(sample)])),
+        "size": tf.train.Feature(int64_list=tf.train.Int64List(value=[RECORD])),
+    }
+    made: bytes = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    return made
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetSpec:
+    return DatasetSpec(
+        data_folder=str(tmp_path),
+        format="tfrecord",
+        num_files_train=FILES,
+        num_samples_per_file=SAMPLES,
+        record_length_bytes=RECORD,
+    )
+
+
+def write(dataset: DatasetSpec) -> None:
+    """Make the files by TensorFlow's own writer, in the test's own process."""
+    layout = layouts(dataset)[0]
+    os.mkdir(layout.folder)
+    for file in range(FILES):
+        write_records(layout.path(file), [example(file * SAMPLES + index) for index in range(SAMPLES)])
+
+
+def write_records(path: str, records: list[bytes]) -> None:
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(path) as out:
+        for record in records:
+            out.write(record)
+
+
+def make_plan(**changes: Any) -> StreamPlan:
+    settings: dict[str, Any] = {
+        "num_files": FILES,
+        "num_samples_per_file": SAMPLES,
+        "batch_size": BATCH,
+        "ranks": 1,
+        "file_shuffle": True,
+        "sample_shuffle": True,
+        "seed": 3,
+        "seed_change_epoch": True,
+        "cycle": 2,
+    }
+    return StreamPlan(**(settings | changes))
+
+
+def make_spec(dataset: DatasetSpec, plan: StreamPlan, rank: int = 0, resize: int = 0, **changes: Any) -> LoaderSpec:
+    fetch = FetchSpec(layout=layouts(dataset)[0], format="tfrecord", resize_bytes=resize, nominal_sample_bytes=RECORD)
+    settings: dict[str, Any] = {
+        "rank": rank,
+        "phases": {
+            "train": Phase(fetch, RankStreamPlan(plan, rank), BATCH),
+            "ceiling": Phase(replace(fetch, storage="null"), EndlessPlan(plan, rank), BATCH),
+        },
+        "read_threads": plan.cycle,
+        "prefetch_per_worker": 1,
+        "prefetch_size": 2,
+        "computation_threads": 2,
+        "transfer_bytes": 4096,
+        "shuffle_window": 20,
+        "preprocess_time": Duration(),
+        "seed": 3,
+        "nice": 0,
+        "multiprocessing_context": "fork",
+        "pin_memory": False,
+    }
+    return LoaderSpec(**(settings | changes))
+
+
+def batches(spec: LoaderSpec, steps: int, epoch: int = 1, phase: str = "train") -> Iterator[Batch]:
+    from dlemu.loaders.tensorflow import Loader
+
+    loader = Loader(spec)
+    loader.start()
+    yield from loader.batches(phase, epoch, steps)
+    loader.close()
+
+
+def sample_of(data: Any) -> int:
+    return int.from_bytes(bytes(data.numpy())[:4], "big")
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 7, 9])
+@pytest.mark.parametrize("cycle", [1, 2, 4])
+def test_each_rank_gets_exactly_its_planned_samples(ranks: int, cycle: int, dataset: DatasetSpec) -> None:
+    write(dataset)
+    plan = make_plan(ranks=ranks, cycle=cycle, batch_size=BATCH)
+    steps = plan.steps_per_epoch
+    rows = []
+    for rank in range(ranks):
+        found: list[int] = []
+        for batch in batches(make_spec(dataset, plan, rank), steps):
+            assert all(data.numpy() == image(sample_of(data)) for data in batch.data)
+            found += [sample_of(data) for data in batch.data]
+            rows.append((batch.story.samples, batch.story.sample_hash))
+        planned = [int(one) for step in range(1, steps + 1) for one in plan.sample_ids(rank, 1, step)]
+        assert Counter(found) == Counter(planned)
+        assert ranks > 1 or found != planned, "the window shuffles"
+    assert audit_epoch(plan, 1, steps, logged(rows)).each_sample_once is True
+
+
+def logged(told: list[tuple[int, int]]) -> Any:
+    rows = np.zeros(len(told), STEP_DTYPE)
+    rows["samples"], rows["sample_hash"] = zip(*told, strict=True)
+    return rows
+
+
+def test_without_a_shuffle_the_order_is_the_planned_one(dataset: DatasetSpec) -> None:
+    write(dataset)
+    plan = make_plan(sample_shuffle=False)
+    for step, batch in enumerate(batches(make_spec(dataset, plan, shuffle_window=0), 15), 1):
+        assert [sample_of(data) for data in batch.data] == plan.sample_ids(0, 1, step).tolist()
+
+
+def test_an_epoch_cut_short_reads_its_first_samples(dataset: DatasetSpec) -> None:
+    write(dataset)
+    plan = make_plan()
+    rows = [(batch.story.samples, batch.story.sample_hash) for batch in batches(make_spec(dataset, plan), 3)]
+    assert audit_epoch(plan, 1, 3, logged(rows)).each_sample_once is True
+
+
+@pytest.mark.parametrize("ranks", [1, 9])
+def test_the_bytes_of_an_epoch_are_those_of_the_files(ranks: int, dataset: DatasetSpec) -> None:
+    write(dataset)
+    plan = make_plan(ranks=ranks, batch_size=1)
+    stories = [batch.story for batch in batches(one_by_one(dataset, plan), plan.steps_per_epoch)]
+    layout = layouts(dataset)[0]
+    whole = sum(os.path.getsize(layout.path(file)) for file in range(FILES))
+    # Records that do not go round all ranks are left over: S modulo R of each file.
+    kept = SAMPLES if ranks == 1 else SAMPLES // ranks * ranks
+    assert sum(story.app_bytes for story in stories) * SAMPLES == whole * kept
+    assert all(story.started_ns <= story.finished_ns for story in stories)
+
+
+def one_by_one(dataset: DatasetSpec, plan: StreamPlan) -> LoaderSpec:
+    spec = make_spec(dataset, plan)
+    return replace(spec, phases={name: replace(phase, batch_size=1) for name, phase in spec.phases.items()})
+
+
+@pytest.mark.parametrize("resize", [1000, RECORD + 500])
+def test_a_crop_of_each_record_is_shipped(resize: int, dataset: DatasetSpec) -> None:
+    write(dataset)
+    plan = make_plan()
+    starts = set()
+    for batch in batches(make_spec(dataset, plan, resize=resize), 15):
+        assert batch.data.shape == (BATCH, resize)
+        for row in batch.data.numpy():
+            crop = row.tobytes().rstrip(b"\0") if resize > RECORD else row.tobytes()
+            place = image(0)[4:].find(crop[4:])
+            assert place >= 0
+            starts.add(place)
+    assert len(starts) > 10 or resize > RECORD
+
+
+def test_null_storage_reads_nothing(dataset: DatasetSpec) -> None:
+    write(dataset)
+    stories = [batch.story for batch in batches(make_spec(dataset, make_plan()), 40, epoch=0, phase="ceiling")]
+    assert len(stories) == 40
+    assert sum(story.app_bytes + story.read_calls for story in stories) == 0
+
+
+def test_preprocessing_counts_as_decoding(dataset: DatasetSpec) -> None:
+    write(dataset)
+    spec = make_spec(dataset, make_plan(), preprocess_time=Duration(mean=0.002))
+    assert all(batch.story.decode_ns >= BATCH * 2_000_000 for batch in batches(spec, 4))
+
+
+def truncate(path: str) -> None:
+    os.truncate(path, os.path.getsize(path) - 3000)
+
+
+def flip(path: str) -> None:
+    with open(path, "r+b") as file:
+        file.seek(20_000)
+        byte = file.read(1)
+        file.seek(20_000)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def shorten(path: str) -> None:
+    write_records(path, [example(0)])
+
+
+def fill_with_other_records(path: str) -> None:
+    write_records(path, [b"no Example"] * SAMPLES)
+
+
+FAULTS = {
+    os.unlink: "gone",
+    truncate: "can't read record 10",
+    flip: "can't read record 2",
+    shorten: "holds 1 records, not 11",
+    fill_with_other_records: "can't read record 0",
+}
+
+
+@pytest.mark.parametrize("harm", FAULTS, ids=lambda harm: harm.__name__)
+def test_a_damaged_file_is_named(harm: Any, dataset: DatasetSpec) -> None:
+    write(dataset)
+    victim = layouts(dataset)[0].path(4)
+    harm(victim)
+    with pytest.raises(DatasetError, match=f"{os.path.basename(victim)}: .*{FAULTS[harm]}"):
+        list(batches(make_spec(dataset, make_plan()), 15))
+
+
+def test_pinning_is_refused(dataset: DatasetSpec) -> None:
+    with pytest.raises(UserError, match="pin_memory"):
+        next(batches(make_spec(dataset, make_plan(), pin_memory=True), 1))
+
+
+def test_threads_of_the_pipeline_run_at_the_workers_priority(dataset: DatasetSpec) -> None:
+    write(dataset)
+    list(batches(make_spec(dataset, make_plan()), 15))  # TensorFlow's own threads, which all pipelines share
+    before = set(os.listdir("/proc/self/task"))
+    running = batches(make_spec(dataset, make_plan(), nice=7), 15)
+    next(running)
+    new = [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in set(os.listdir("/proc/self/task")) - before]
+    assert new
+    assert set(new) == {7}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == 0
+    list(running)

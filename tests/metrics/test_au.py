@@ -1,0 +1,118 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
+from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, training_ns
+from dlemu.metrics.verdict import Evidence, flattery, judge
+
+
+def make_rows(waits: list[int], *, rank: int = 0, epoch: int = 1, block: int = 1, compute: int = 100) -> StepRows:
+    """Rows of one block whose host is exactly on time."""
+    rows = np.zeros(len(waits), STEP_DTYPE)
+    rows["rank"], rows["epoch"], rows["block"] = rank, epoch, block
+    rows["step"] = np.arange(1, len(waits) + 1)
+    rows["wait_ns"], rows["compute_ns"] = waits, compute
+    rows["free_ns"] = np.concatenate([[0], np.cumsum(np.array(waits) + compute)[:-1]])
+    rows["asked_ns"] = rows["free_ns"]
+    rows["got_ns"] = rows["ready_ns"] = rows["free_ns"] + rows["wait_ns"]
+    rows["slept_ns"] = rows["met_ns"] = rows["got_ns"] + compute
+    rows["samples"], rows["app_bytes"] = 7, 7000
+    return rows
+
+
+def test_the_headline_drops_the_first_step_of_each_block() -> None:
+    rows = np.concatenate([make_rows([900, 0, 100]), make_rows([900, 0, 100], epoch=2), make_rows([50, 0], block=2)])
+    kept = kept_rows(rows, 1, 0)
+    assert sorted(kept["step"].tolist()) == [2, 2, 2, 3, 3]
+    assert au_percent(kept) == pytest.approx(100 * 500 / 700)
+    assert au_percent(rows) == pytest.approx(100 * 800 / (800 + 2050))
+
+
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5), start=st.integers(0, 3), end=st.integers(0, 3))
+def test_exclusion_takes_the_ends_of_every_block_whatever_the_order(lengths: list[int], start: int, end: int) -> None:
+    rows = np.concatenate([make_rows([0] * n, rank=i % 2, epoch=i) for i, n in enumerate(lengths)])
+    shuffled = rows[np.random.default_rng(0).permutation(len(rows))]
+    kept = kept_rows(shuffled, start, end)
+    expected = [s for n in lengths for s in range(1, n + 1)[start : max(start, n - end)]]
+    assert sorted(kept["step"].tolist()) == sorted(expected)
+
+
+def test_on_a_host_without_delay_the_dlio_formulas_agree_with_the_headline() -> None:
+    rows = np.concatenate([make_rows([500, 20, 0, 30], rank=rank) for rank in range(3)])
+    headline = au_percent(kept_rows(rows, 1, 0))
+    assert au_dlio_percent(rows) == pytest.approx(headline)
+    assert au_dlio_v1_percent(rows) == pytest.approx(headline)
+
+
+def test_v1_credits_configured_and_v2_measured_compute() -> None:
+    rows = make_rows([500, 100, 100, 100])
+    rows["slept_ns"] += 10  # the host over-sleeps by 10
+    rows["met_ns"] += 10
+    assert au_dlio_v1_percent(rows) == pytest.approx(100 * 300 / 600)
+    assert au_dlio_percent(rows) == pytest.approx(100 * 330 / 600)
+
+
+def test_no_time_has_no_utilisation() -> None:
+    rows = make_rows([0, 0], compute=0)
+    assert math.isnan(au_percent(rows))
+    assert math.isnan(au_percent(kept_rows(rows, 2, 0)))
+    assert math.isnan(au_dlio_percent(rows[:1]))
+
+
+def test_rates_count_first_steps_and_leave_out_what_lies_between_blocks() -> None:
+    second = make_rows([0, 0], block=2)
+    second["free_ns"] += 10**9  # a checkpoint of a second lies between
+    rows = np.concatenate([make_rows([300, 0]), second])
+    assert training_ns(rows) == 500 + 200
+    assert per_second(float(rows["samples"].sum()), rows) == pytest.approx(28 / 700e-9)
+    assert first_batch_seconds(rows) == pytest.approx(300e-9)
+
+
+def test_handover_is_what_passed_after_the_batch_was_finished() -> None:
+    rows = make_rows([100, 40])
+    rows["finished_ns"] = rows["ready_ns"] - [25, 60]
+    assert late_handover_share(rows) == pytest.approx((25 + 40) / 140)
+
+
+def evidence(**changes: Any) -> Evidence:
+    seen: dict[str, Any] = {
+        "complete": True,
+        "threshold_percent": 90.0,
+        "au": 95.0,
+        "au_rules": 94.0,
+        "ceiling_au": 99.0,
+        "kept_steps": 100,
+        "prefetched_steps": 5,
+    }
+    return Evidence(**(seen | changes))
+
+
+def test_the_verdict_needs_an_emulator_that_could_have_passed() -> None:
+    assert judge(evidence(ceiling_au=80.0)).passed is True
+    assert judge(evidence(au=89.0)).passed is False
+    assert judge(evidence(au=89.0, ceiling_au=85.0)).passed is None
+    assert judge(evidence(au=89.0, ceiling_au=None)).passed is False
+    assert judge(evidence(au=math.nan)).passed is None
+    assert judge(evidence(complete=False)).passed is None
+
+
+def test_an_epoch_out_of_the_prefetch_queue_gives_no_verdict() -> None:
+    """Storage at a quarter of the demand looked like 100 % when an epoch had no more steps than batches read ahead."""
+    assert judge(evidence(au=100.0, au_rules=23.0, kept_steps=1)).passed is None
+    assert judge(evidence(au=100.0, au_rules=23.0, kept_steps=6)).passed is True
+    assert judge(evidence(au=100.0, au_rules=97.0, kept_steps=1)).passed is True
+    assert flattery(evidence(au=100.0, au_rules=23.0, kept_steps=20)) == pytest.approx(20 / 15)
+    assert flattery(evidence(au=100.0, au_rules=97.0, kept_steps=20)) is None
+
+
+def test_hosts_whose_clocks_differ_have_one_training_time() -> None:
+    here, there = make_rows([300, 0]), make_rows([300, 0], rank=1)
+    for column in ("free_ns", "asked_ns", "got_ns", "ready_ns", "slept_ns", "met_ns"):
+        there[column] += 3600 * 10**9
+    assert training_ns(np.concatenate([here, there])) == 500

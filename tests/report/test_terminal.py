@@ -1,0 +1,136 @@
+"""The table and the verdict of a result, as a user reads them."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from dlemu.config.schema import Metric
+from dlemu.emulator.steplog import STEP_DTYPE
+from dlemu.report.summary import build_summary
+from dlemu.report.terminal import print_result
+from tests.runs import make_job, make_log, with_blocks, with_evaluation
+
+
+def shown(summary: dict[str, Any], *, width: int = 80, terminal: bool = False) -> str:
+    out = io.StringIO()
+    print_result(summary, "results/unet3d/20260101-000000", Console(file=out, width=width, force_terminal=terminal))
+    return out.getvalue()
+
+
+def row(text: str, name: str) -> str:
+    return next(line for line in text.splitlines() if line.strip().startswith(name + " "))
+
+
+def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
+    job = make_job()
+    summary = build_summary(job, make_log(job))
+    text, metrics = shown(summary), summary["metrics"]
+    for name, key in (
+        ("AU", "au_percent"),
+        ("AU, MLPerf rules", "au_rules_percent"),
+        ("AU, DLIO 2.x", "au_dlio_percent"),
+        ("AU, DLIO v1.0", "au_dlio_v1_percent"),
+    ):
+        assert f"{metrics[key]['mean']:.2f} %" in row(text, name)
+    assert "99.50 %" in row(text, "emulator's ceiling")
+    assert f"{metrics['au_percent']['per_epoch'][1]:.1f}" in row(text, "per epoch")
+
+
+def test_rates_come_in_mb_and_mib() -> None:
+    job = make_job()
+    summary = build_summary(job, make_log(job))
+    summary["metrics"] |= {"app_mb_per_second": {"mean": 100.02}, "app_mib_per_second": {"mean": 95.387}}
+    line = row(shown(summary), "read")
+    assert " 100.0 MB/s " in line
+    assert " 95.39 MiB/s" in line
+
+
+@pytest.mark.parametrize(
+    ("threshold", "word", "colour"), [(0.5, "PASS: AU", "\x1b[1;32m"), (0.95, "FAIL: AU", "\x1b[1;31m")]
+)
+def test_the_verdict_is_one_line_in_its_colour(threshold: float, word: str, colour: str) -> None:
+    job = make_job(metric=Metric(au=threshold))
+    summary = build_summary(job, make_log(job))
+    lines = shown(summary, terminal=True).splitlines()
+    assert [line for line in lines if word in line] == [f"{colour}{summary['verdict']}\x1b[0m"]
+    assert lines[-1] == "results: results/unet3d/20260101-000000"
+
+
+def test_a_host_too_slow_for_a_verdict_is_said_in_yellow() -> None:
+    job = make_job(metric=Metric(au=0.999))
+    summary = build_summary(job, make_log(job))
+    assert "\x1b[1;33mNO VERDICT" in shown(summary, terminal=True)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_without_a_terminal_there_is_no_colour_and_no_line_too_long(width: int) -> None:
+    job = make_job(ranks=18, epochs=12, **with_blocks(5))
+    text = shown(build_summary(job, make_log(job)), width=width)
+    assert "\x1b" not in text
+    assert max(len(line) for line in text.splitlines()) <= width
+    wrapped = [line for line in text.splitlines() if line.startswith(" " * 20) and line.strip()]
+    assert not wrapped, "each metric has one line"
+
+
+def test_checkpoints_evaluation_and_audit_have_their_rows() -> None:
+    job = make_job(**with_evaluation(40, make_job().workload.dataset))
+    text = shown(build_summary(job, make_log(job)))
+    assert "/s" in row(text, "evaluation")
+    assert "yes" in row(text, "each sample once")
+    job = make_job(epochs=1, **with_blocks(6))
+    assert "2 in 0.060 s" in row(shown(build_summary(job, make_log(job))), "checkpoints")
+
+
+def test_a_sample_read_twice_is_shouted() -> None:
+    job = make_job()
+    log = make_log(job)
+    log.rows["sample_hash"][-1] += 1
+    line = row(shown(build_summary(job, log)), "each sample once")
+    assert "NO" in line
+    assert "epoch 2" in line
+
+
+def test_issues_are_shown_as_they_are_with_brackets_and_all() -> None:
+    job = make_job()
+    summary = build_summary(job, make_log(job)) | {"issues": ["reader.transfer_size has no effect: [bold]really"]}
+    assert "- reader.transfer_size has no effect: [bold]really" in shown(summary)
+
+
+def test_an_incomplete_run_shows_what_was_measured_and_why_it_ended() -> None:
+    job = make_job()
+    log = make_log(job)
+    half = replace(log, rows=log.rows[: len(log.rows) * 3 // 4], journal=log.journal.noting(ended_ns=None))
+    text = shown(build_summary(job, half, "rank 1: its worker 0 was killed by SIGKILL"), terminal=True)
+    assert "\x1b[1;31mINCOMPLETE: rank 1: its worker 0 was killed by SIGKILL\x1b[0m" in text
+    assert "not known" in text
+    assert "PASS" not in text
+    assert "samples" in text
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_run_that_ended_before_any_step_counted_still_has_a_table(rows: int) -> None:
+    job = make_job()
+    log = make_log(job)
+    cut = replace(log, rows=log.rows[:rows] if rows else np.zeros(0, STEP_DTYPE))
+    text = shown(build_summary(job, cut, "interrupted by Ctrl-C (SIGINT)"))
+    assert "INCOMPLETE: interrupted by Ctrl-C (SIGINT)" in text
+    assert "nan" not in text
+    assert "None" not in text
+    assert shown(build_summary(job, None, "no rank came up")).count("INCOMPLETE") == 1
+
+
+def test_nothing_computed_has_no_number_that_looks_like_one() -> None:
+    job = make_job()
+    log = make_log(job)
+    log.rows["compute_ns"] = log.rows["wait_ns"] = log.rows["sync_ns"] = 0
+    summary = build_summary(job, log)
+    assert summary["metrics"]["au_percent"]["mean"] is None
+    assert row(shown(summary), "AU").split()[1] == "-"
+    assert not math.isnan(summary["metrics"]["training_seconds"])

@@ -1,0 +1,154 @@
+"""Whole runs made by hand: a job without a dataset, and complete step rows, for tests of what is reported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from datagen.layout import layouts
+from datagen.manifest import Found
+from datagen.spec import DatasetSpec
+from dlemu.config.duration import Duration
+from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
+from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.emulator.job import Job
+from dlemu.emulator.journal import Journal
+from dlemu.emulator.run import RunLog
+from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
+from dlemu.loaders.base import hash_samples
+
+MS = 1_000_000
+COMPUTE_NS = 50 * MS
+SAMPLE_BYTES = 1_000_000
+
+HOST: dict[str, Any] = {
+    "host": "here",
+    "processor": "one of the fast ones",
+    "cpu_count": 8,
+    "cpu_usable": 4,
+    "memory_bytes": 64 << 30,
+    "kernel": "6.1",
+    "python": "3.11.2",
+    "dlemu": "0",
+    "packages": {"numpy": "2"},
+}
+
+
+def make_job(*, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = "results/x", **changes: Any) -> Job:
+    """A job of `steps` steps an epoch, batches of 4; `changes` replace sections of its workload."""
+    files = ranks * steps * 4
+    workload = Workload(
+        ranks=ranks,
+        model=Model(name="handmade", model_size_bytes=3 << 20),
+        dataset=DatasetSpec(
+            data_folder="data/handmade", format="npz", num_files_train=files, record_length_bytes=SAMPLE_BYTES
+        ),
+        reader=Reader(batch_size=4, batch_size_eval=2, read_threads=2, file_shuffle="seed"),
+        train=Train(epochs=epochs, computation_time=Duration(mean=COMPUTE_NS / 1e9)),
+    )
+    workload = replace(workload, **changes)
+    train, valid = layouts(workload.dataset)
+    found = Found(
+        spec=workload.dataset,
+        train=train,
+        valid=valid if valid.num_files else None,
+        manifest=None,
+        max_file_bytes=SAMPLE_BYTES,
+        max_sample_bytes=SAMPLE_BYTES,
+        total_bytes=files * SAMPLE_BYTES,
+    )
+    return Job(
+        workload=workload, ranks=ranks, found=found, seed=123, folder=folder, started_at="2026-01-02T03:04:05+00:00"
+    )
+
+
+def with_blocks(every: int) -> dict[str, Any]:
+    """Sections for checkpoints every so many steps."""
+    return {"workflow": Workflow(checkpoint=True), "checkpoint": Checkpoint(steps_between_checkpoints=every)}
+
+
+def with_evaluation(files: int, dataset: DatasetSpec) -> dict[str, Any]:
+    """Sections for an evaluation after each epoch."""
+    return {
+        "workflow": Workflow(evaluation=True),
+        "evaluation": Evaluation(eval_time=Duration(mean=0.01)),
+        "dataset": replace(dataset, num_files_eval=files),
+    }
+
+
+def make_log(job: Job, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_ns: int = 0) -> RunLog:
+    """A complete run on hosts that oversleep, meet late and sometimes wait for data; `skew_ns` between node clocks."""
+    random = np.random.default_rng(seed)
+    nodes = rank_nodes or (0,) * job.ranks
+    start_ns = now_ns = 5_000 * MS
+    rows, saved = [], []
+    for epoch in job.schedule:
+        step = 1
+        for block in epoch.blocks:
+            part, now_ns = _stretch(job, random, (TRAINING, epoch.number, block.number), (step, block.steps), now_ns)
+            rows.append(part)
+            step += block.steps
+            if block.checkpoint:
+                saved.append(_saved(job, epoch.number, block.number, now_ns))
+                now_ns = saved[-1].ended_ns + MS
+        if epoch.evaluation:
+            assert job.valid_plan is not None
+            steps = job.valid_plan.steps_per_epoch
+            part, now_ns = _stretch(job, random, (EVALUATION, epoch.number, 1), (1, steps), now_ns)
+            rows.append(part)
+    journal = Journal(
+        wall_clock_offset_ns=1_767_322_800_000_000_123,
+        started_ns=start_ns,
+        hosts=tuple(HOST | {"host": f"node{node}"} for node in sorted(set(nodes))),
+        rank_nodes=nodes,
+        storage={"folder": "/data", "mount": "/", "file_system": "ext4", "device": "/dev/vda"},
+        ceiling_au_percent=99.5,
+        checkpoints=tuple(saved),
+        ended_ns=now_ns,
+        cpu_seconds=(1.5,) * job.ranks,
+    )
+    return RunLog(_skewed(np.concatenate(rows), nodes, skew_ns), journal)
+
+
+def _saved(job: Job, epoch: int, block: int, now_ns: int) -> SavedCheckpoint:
+    size_bytes = job.workload.model.model_size_bytes
+    return SavedCheckpoint(
+        epoch=epoch, block=block, bytes=size_bytes, started_ns=now_ns + MS, ended_ns=now_ns + 31 * MS
+    )
+
+
+def _stretch(
+    job: Job, random: np.random.Generator, label: tuple[int, int, int], numbers: tuple[int, int], now_ns: int
+) -> tuple[StepRows, int]:
+    phase, epoch, block = label
+    first, steps = numbers
+    rows = np.zeros((steps, job.ranks), STEP_DTYPE)
+    plan = job.train_plan if phase == TRAINING else job.valid_plan
+    assert plan is not None
+    free_ns, asked_ns = now_ns, np.full(job.ranks, now_ns)
+    for index, row in enumerate(rows):
+        wait_ns = random.integers(0, 8 * MS, job.ranks) + (300 * MS if index == 0 else 0)
+        end_ns = free_ns + wait_ns + COMPUTE_NS
+        row["rank"], row["phase"], row["epoch"], row["block"] = np.arange(job.ranks), phase, epoch, block
+        row["step"], row["free_ns"], row["wait_ns"], row["compute_ns"] = first + index, free_ns, wait_ns, COMPUTE_NS
+        row["sync_ns"] = end_ns.max() - end_ns
+        row["ready_ns"] = free_ns + wait_ns
+        row["asked_ns"], row["got_ns"] = asked_ns, np.maximum(row["ready_ns"], asked_ns) + 20_000
+        row["slept_ns"] = end_ns + random.integers(50_000, 900_000, job.ranks)
+        row["met_ns"] = row["slept_ns"].max() + random.integers(100_000, 400_000, job.ranks)
+        row["started_ns"], row["finished_ns"] = row["ready_ns"] - 9 * MS, row["ready_ns"] - 200_000
+        row["read_ns"], row["samples"], row["read_calls"] = 7 * MS, plan.batch_size, plan.batch_size
+        row["app_bytes"] = plan.batch_size * (SAMPLE_BYTES + 500)
+        row["sample_hash"] = [hash_samples(plan.sample_ids(rank, epoch, first + index)) for rank in range(job.ranks)]
+        free_ns, asked_ns = int(end_ns.max()), row["met_ns"].copy()
+    flat: StepRows = rows.reshape(-1)
+    return flat, int(asked_ns.max()) + MS
+
+
+def _skewed(rows: StepRows, nodes: tuple[int, ...], skew_ns: int) -> StepRows:
+    """Put the stamps of each rank on its own node's clock."""
+    for name in ("free_ns", "asked_ns", "got_ns", "slept_ns", "met_ns", "ready_ns", "started_ns", "finished_ns"):
+        rows[name] += skew_ns * np.array(nodes)[rows["rank"]]
+    return rows

@@ -1,0 +1,113 @@
+"""The benchmarks still run, say what they promise, and leave nothing behind. Their figures are not looked at."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+def _command(*words: str) -> tuple[list[str], dict[str, str]]:
+    return [sys.executable, "-m", "benchmarks", *words], os.environ | {"PYTHONPATH": str(SCRIPTS)}
+
+
+def _bench(*words: str) -> subprocess.CompletedProcess[str]:
+    argv, environment = _command(*words)
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=150)
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module benchmarks.figure; scripts/ is no package of the product."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module("benchmarks.figure")
+
+
+def test_help_is_measured_beside_a_bare_interpreter(tmp_path: Path) -> None:
+    ran = _bench("help", "--folder", str(tmp_path))
+    assert ran.returncode in (0, 1), ran.stderr
+    line = ran.stdout.splitlines()[1]
+    assert line.startswith("help ")
+    assert "python -c pass" in line
+    assert line.endswith("MISSED" if ran.returncode else "ok")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_reading_is_measured_beside_plain_reading(tmp_path: Path) -> None:
+    ran = _bench("read", "--quick", "--folder", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()[1:]
+    assert len(lines) == 4
+    for line in lines:
+        assert "processes with preadv" in line
+        assert line.endswith("for information")  # little data is held to no bound
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path, stop: signal.Signals) -> None:
+    argv, environment = _command("read", "--quick", "--folder", str(tmp_path))
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as bench:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*/run-*/live/*.steps")):
+            assert bench.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        descendants = psutil.Process(bench.pid).children(recursive=True)
+        bench.send_signal(stop)
+        _, said = bench.communicate(timeout=60)
+    assert bench.returncode == 130, said
+    assert descendants
+    assert not any(process.is_running() for process in descendants)
+    assert not os.listdir(tmp_path)
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    ran = _bench("raed", "--folder", str(tmp_path))
+    assert ran.returncode == 2
+    assert "raed" in ran.stderr
+    assert "read" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("ratio", "limit", "bound", "missed"),
+    [
+        (0.9, 0.85, "ratio_at_least", False),
+        (0.8, 0.85, "ratio_at_least", True),
+        (1.2, 1.3, "ratio_at_most", False),
+        (1.4, 1.3, "ratio_at_most", True),
+        (math.nan, 0.85, "ratio_at_least", True),
+        (math.nan, 1.3, "ratio_at_most", True),
+    ],
+)
+def test_a_figure_misses_when_its_ratio_is_beyond_the_bound(
+    figures: Any, ratio: float, limit: float, bound: str, missed: bool
+) -> None:
+    figure = figures.compare("x", "MB/s", [(ratio * 100, 100.0)], "plain", getattr(figures, bound)(limit))
+    assert figure.missed == missed
+    assert figure.line.endswith("MISSED" if missed else "ok")
+
+
+def test_the_ratio_is_the_median_of_the_rounds_own(figures: Any) -> None:
+    # The medians of either side are of different rounds here, and would give 0.45.
+    figure = figures.compare("x", "MB/s", [(45, 50), (90, 100), (30, 100)], "plain", None)
+    assert figure.ratio == pytest.approx(0.9)
+    assert not figure.missed
+
+
+def test_a_value_alone_is_judged_by_its_own_bound(figures: Any) -> None:
+    assert not figures.alone("x", "MB", [100, 160, 140], figures.value_at_most(150)).missed
+    assert figures.alone("x", "MB", [100, 160, 155], figures.value_at_most(150)).missed

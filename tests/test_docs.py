@@ -1,0 +1,84 @@
+"""The documents say what the code does: every key, column and metric has its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlemu.emulator.environment import describe_folder, describe_host
+from dlemu.emulator.steplog import STEP_COLUMNS
+from dlemu.report.folder import write_steps
+from dlemu.report.summary import SCHEMA_VERSION, build_summary
+from tests.runs import make_job, make_log, with_blocks, with_evaluation
+
+DOCS = Path(__file__).parent.parent / "docs"
+NAMES_OF_OTHERS = ("packages",)
+"""Keys whose own keys are no names of ours."""
+
+
+def keys(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            if key not in NAMES_OF_OTHERS:
+                yield from keys(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from keys(item)
+
+
+def whole_summary() -> dict[str, Any]:
+    dataset = make_job().workload.dataset
+    job = make_job(**with_evaluation(40, dataset))
+    evaluated = build_summary(job, make_log(job))
+    job = make_job(**with_blocks(5))
+    saved = build_summary(job, make_log(job))
+    environment = {"hosts": [describe_host()], "storage": describe_folder("/")}
+    return evaluated | {"checkpoints": saved["checkpoints"], "environment": environment}
+
+
+def in_code(text: str) -> set[str]:
+    """Names between backticks, each part of a dotted one."""
+    return {part for code in re.findall(r"`([^`]+)`", text) for part in re.split(r"[^A-Za-z0-9_]+", code)}
+
+
+def test_every_key_of_the_summary_is_documented() -> None:
+    text = (DOCS / "results.md").read_text()
+    assert sorted(set(keys(whole_summary())) - in_code(text)) == []
+    assert f"schema_version {SCHEMA_VERSION}" in text
+
+
+def test_every_column_of_the_step_log_is_documented() -> None:
+    text = (DOCS / "results.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", text.split("## 3. steps.parquet")[1].split("## 4.")[0], flags=re.MULTILINE)
+    assert rows == list(STEP_COLUMNS)
+
+
+def test_every_metric_has_its_formula() -> None:
+    text = (DOCS / "metrics.md").read_text()
+    plain = {"app_bytes", "read_calls", "samples", "epochs", "steps_per_epoch", "au_threshold_percent"}
+    assert sorted(set(whole_summary()["metrics"]) - plain - in_code(text)) == []
+
+
+@pytest.mark.parametrize("name", ["metrics.md", "results.md"])
+def test_documents_name_no_column_or_file_that_is_not_there(name: str) -> None:
+    text = (DOCS / name).read_text()
+    columns = {part for part in in_code(text) if part.endswith("_ns")}
+    assert columns <= set(STEP_COLUMNS) | {"started_ns", "ended_ns"}
+    assert all((DOCS / link).exists() for link in re.findall(r"\]\((\w+\.md)\)", text))
+
+
+def test_the_recipe_of_the_results_page_gives_the_headline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = re.findall(r"```python\n(.*?)```", (DOCS / "results.md").read_text(), flags=re.DOTALL)[0]
+    job = make_job()
+    log = make_log(job)
+    write_steps(str(tmp_path / "results/unet3d/20260102-030405"), log.rows)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(recipe, names)
+    headline = build_summary(job, log)["metrics"]["au_percent"]["mean"]
+    assert names["au_percent"] == pytest.approx(headline, rel=1e-12)
