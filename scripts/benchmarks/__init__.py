@@ -1,0 +1,1 @@
+"""Benchmarks of dlemu itself: every figure beside a plain program, in the same run (docs/benchmarks.md)."""

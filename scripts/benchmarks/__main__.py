@@ -1,0 +1,93 @@
+"""The runner: `scripts/bench [NAME...]`. The only module here that prints and exits."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from types import FrameType
+
+import psutil
+
+from benchmarks import au, ceiling, datagen, help, read, start
+from benchmarks.bench import Bench
+from benchmarks.figure import Figure
+from datagen.errors import DlemuError
+
+BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
+    module.__name__.rpartition(".")[2]: module.measure for module in (help, read, datagen, ceiling, au, start)
+}
+"""Name -> what measures it; the short ones come first."""
+
+
+def main() -> int:
+    """Run the benchmarks and return the exit status: 0 nothing missed, 1 something was, 2 or 3 as for dlemu."""
+    asked = _arguments()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt_once)
+    try:
+        os.makedirs(asked.folder, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.folder) as folder:
+            return 1 if _run(asked.names or list(BENCHMARKS), Bench(folder, quick=asked.quick)) else 0
+    except DlemuError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("bench: interrupted; processes and data are removed", file=sys.stderr)
+        return 130
+
+
+def _run(names: list[str], bench: Bench) -> int:
+    """Print every figure as it is known; return how many missed what was wanted. Small data is held to no bound."""
+    print(_machine(), flush=True)
+    missed = 0
+    for name in names:
+        for measured in BENCHMARKS[name](bench):
+            figure = replace(measured, wanted=None) if bench.quick else measured
+            print(f"{name:<8} {figure.line}", flush=True)
+            missed += figure.missed
+    if not bench.quick:
+        print(f"{missed} missed" if missed else "nothing missed")
+    return missed
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measure dlemu itself, beside plain programs that do the same (docs/benchmarks.md).",
+        epilog="Exit status: 0 nothing missed, 1 something missed, 2 or 3 a benchmark could not run.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="little data, one round, nothing judged")
+    parser.add_argument("--folder", default="data", help="where the temporary data lies (default: %(default)s)")
+    asked = parser.parse_args()
+    unknown = [name for name in asked.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no benchmark is called {unknown[0]}: wanted {', '.join(BENCHMARKS)}")
+    return asked
+
+
+def _machine() -> str:
+    """Say when and where the figures below hold, and how busy the machine was with other things."""
+    memory_gb = psutil.virtual_memory().total / 1e9
+    return (
+        f"{datetime.now().astimezone():%Y-%m-%d %H:%M}, {len(os.sched_getaffinity(0))} cores, {memory_gb:.0f} GB, "
+        f"{platform.machine()}, load of the last minute {os.getloadavg()[0]:.1f}"
+    )
+
+
+def _interrupt_once(signal_number: int, frame: FrameType | None) -> None:
+    """Begin to clean up, which a second signal must not cut short."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

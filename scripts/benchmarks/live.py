@@ -1,0 +1,27 @@
+"""A run watched from outside while it goes on, through the step logs that its ranks write."""
+
+from __future__ import annotations
+
+import os
+
+from benchmarks.processes import Child
+from dlemu.emulator.steplog import StepRows, read_log
+
+
+def wait_for_steps(child: Child, folder: str, ranks: int, steps: int) -> list[StepRows]:
+    """Wait until every rank has done `steps` steps and return the rows of each; DlemuError when the run ends before."""
+    found: list[StepRows] = []
+
+    def reached() -> bool:
+        found[:] = [_rows(folder, rank) for rank in range(ranks)]
+        return min(map(len, found)) >= steps
+
+    child.wait_until(reached)
+    return found
+
+
+def _rows(folder: str, rank: int) -> StepRows:
+    try:
+        return read_log(os.path.join(folder, "live", f"rank_{rank:05d}.steps"))
+    except FileNotFoundError:  # the rank has not come so far
+        return read_log(os.devnull)
