@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import signal
 import time
+import traceback
 from collections.abc import Sequence
 
 from datagen.errors import DlemuError
 from dlemu.cli.finish import exit_status, finish, show
+from dlemu.cli.last_words import cause, leave_word
 from dlemu.cli.launcher import ECHO_SECONDS, under_mpi
 from dlemu.cli.making import make_dataset
 from dlemu.cli.prepare import loader_class, prepare_job
@@ -20,6 +19,7 @@ from dlemu.comm.base import Interrupted
 from dlemu.comm.guardian import Guardian, watch
 from dlemu.config import load
 from dlemu.config.schema import Workload
+from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
 from dlemu.emulator.preflight import check_host
 from dlemu.emulator.run import run_rank, salvage
@@ -46,10 +46,11 @@ class _Run:
         try:
             return self._run(job)
         except DlemuError as error:
-            _leave_word(job, self._comm.rank, str(error), echo=isinstance(error, PeerLostError))
+            leave_word(job.live_folder, self._comm.rank, str(error), echo=isinstance(error, PeerLostError))
             raise
         except Interrupted as error:
-            _leave_word(job, self._comm.rank, f"interrupted by {signal.Signals(error.signal_number).name}", echo=False)
+            told = f"interrupted by {signal.Signals(error.signal_number).name}"
+            leave_word(job.live_folder, self._comm.rank, told, echo=False)
             raise
 
     def _configure(self, overrides: Sequence[str], config_dir: str | None) -> Workload:
@@ -79,29 +80,15 @@ class _Run:
         return exit_status(summary)
 
 
-def _leave_word(job: Job, rank: int, message: str, echo: bool) -> None:
-    """Leave this rank's failure where the guardian finds it; a host that can't see the run's folder can't."""
-    with contextlib.suppress(OSError), open(os.path.join(job.live_folder, f"failure_{rank:05d}.json"), "w") as out:
-        json.dump({"echo": echo, "at": time.time(), "message": message}, out)
-
-
 def _save_lost(job: Job) -> None:
     """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, which nobody listens to."""
     time.sleep(ECHO_SECONDS)  # other ranks may still be writing their last word
-    log = salvage(job)
-    if log is None:
-        drop_folder(job.folder)
-    else:
-        finish(job, log, _cause(job))
-
-
-def _cause(job: Job) -> str:
-    words = []
-    for name in os.listdir(job.live_folder):
-        if name.startswith("failure_"):
-            with open(os.path.join(job.live_folder, name)) as lines:
-                words.append(json.load(lines))
-    if not words:
-        return "the ranks were killed from outside (a rank died and the launcher ended the others, or a time limit)"
-    message: str = min(words, key=lambda word: (word["echo"], word["at"]))["message"]
-    return message
+    try:
+        log = salvage(job)
+        if log is None:
+            drop_folder(job.folder)
+        else:
+            finish(job, log, cause(job.live_folder))
+    except Exception:
+        write_text(job.folder, "log.txt", f"the run was lost, and saving it failed:\n{traceback.format_exc()}")
+        raise

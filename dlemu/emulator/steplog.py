@@ -47,6 +47,8 @@ STEP_COLUMNS = {
 
 STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
 
+_STEP = list(STEP_COLUMNS).index("step")
+
 StepRows = NDArray[np.void]
 """Rows of STEP_DTYPE, shape (rows,)."""
 
@@ -65,8 +67,14 @@ class StepLog:
         self._used = 0
 
     def add(self, *values: int) -> None:
-        """Add a row; `values` are in the order of STEP_COLUMNS."""
-        self._rows[self._used] = values
+        """Add a row; `values` are in the order of STEP_COLUMNS.
+
+        The rank may be killed between any two stores: the row counts from the last one on, which gives it its step.
+        """
+        row = self._rows[self._used]
+        row_of_no_step = (*values[:_STEP], 0, *values[_STEP + 1 :])
+        self._rows[self._used] = row_of_no_step
+        row["step"] = values[_STEP]
         self._used += 1
 
     @property

@@ -1,0 +1,45 @@
+"""A rank's rows outlive it, and only whole ones count."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dlemu.emulator.steplog import STEP_COLUMNS, StepLog, read_log
+
+
+def test_rows_outlive_a_killed_rank(tmp_path: Path) -> None:
+    path = str(tmp_path / "rank_00000.steps")
+    values = np.arange(1, len(STEP_COLUMNS) + 1).tolist()
+    if (child := os.fork()) == 0:
+        StepLog(4, path).add(*values)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    rows = read_log(path)
+    assert [row.tolist() for row in rows] == [tuple(values)]
+
+
+@pytest.mark.parametrize("kill", range(10))
+def test_a_row_counts_only_once_all_its_columns_are_there(kill: int, tmp_path: Path) -> None:
+    """A kill comes anywhere between two stores, so most of ten kills meet a half-written row."""
+    path = str(tmp_path / "rank_00000.steps")
+    capacity = 200_000
+    if (child := os.fork()) == 0:
+        log = StepLog(capacity, path)
+        for step in range(1, capacity + 1):
+            log.add(*[step] * len(STEP_COLUMNS))
+        signal.pause()
+    while not os.path.exists(path) or not os.path.getsize(path):
+        time.sleep(0.001)
+    while len(read_log(path)) < 10 + kill:
+        time.sleep(0.0001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    rows = read_log(path)
+    for name in STEP_COLUMNS:
+        assert (rows[name] == np.arange(1, len(rows) + 1)).all(), name
