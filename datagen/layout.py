@@ -159,6 +159,13 @@ def nominal_sample_bytes(spec: DatasetSpec) -> int:
     if spec.format in PICTURES:
         return int(spec.record_length_bytes)
     if spec.format == "parquet" and spec.parquet.columns:
-        return sum(np.dtype(column.dtype).itemsize * column.size for column in spec.parquet.columns if column.read)
+        return sum(column.value_bytes for column in spec.parquet.columns if column.read)
     shape = spec.record_dims or (int(math.sqrt(spec.record_length_bytes)),) * 2
     return math.prod(shape) * spec.element_bytes
+
+
+def stored_sample_bytes(spec: DatasetSpec) -> int:
+    """Return the same, with the columns that are not read."""
+    if spec.format == "parquet" and spec.parquet.columns:
+        return sum(column.value_bytes for column in spec.parquet.columns)
+    return nominal_sample_bytes(spec)

@@ -47,6 +47,13 @@ class ParquetColumn:
     read: bool = True
     """Training reads this column."""
 
+    @property
+    def value_bytes(self) -> int:
+        """Return the bytes of a value."""
+        import numpy as np  # settings are imported by every command, for which numpy would be slow
+
+        return np.dtype(self.dtype).itemsize * self.size
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetSpec:

@@ -163,7 +163,13 @@ def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
     columns = tuple(_column(one.name, one.dtype, one.size, one.read) for one in spec.parquet.columns)
     if not columns:
         columns = (Column("data", _FIXED, record_bytes, True),)
-    return FilePlan(spec.num_samples_per_file, spec.parquet.row_group_size, columns)
+    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns)
+
+
+@functools.lru_cache(maxsize=4)
+def _plan(rows: int, group_rows: int, columns: tuple[Column, ...]) -> FilePlan:
+    """Return a plan, that of the last files again: the metadata of hundreds of columns and groups takes a second."""
+    return FilePlan(rows, group_rows, columns)
 
 
 def _column(name: str, dtype: str, size: int, read: bool) -> Column:

@@ -47,11 +47,11 @@ def _print(found: list[Demand]) -> None:
     from rich.table import Table
 
     style: Any = {"title_justify": "left", "box": SIMPLE_HEAD, "padding": (0, 0)}
-    data = Table(title="what is read", **style)
-    for name in ("workload", "format", "files", "samples", "kB each", "GB"):
+    data = Table(title="what is stored, and what is read of a sample", **style)
+    for name in ("workload", "format", "files", "samples", "kB read", "GB"):
         data.add_column(name, justify="left" if name in ("workload", "format") else "right", no_wrap=True)
     for one in {one.workload: one for one in found}.values():
-        numbers = (f"{one.num_files:,}", f"{one.num_samples:,}", f"{one.sample_bytes / 1e3:,.1f}", _gb(one.dataset_gb))
+        numbers = (f"{one.num_files:,}", f"{one.num_samples:,}", _kb(one.sample_bytes / 1e3), _gb(one.dataset_gb))
         data.add_row(one.workload, one.format, *numbers)
     asked = Table(title="what one busy accelerator asks for", **style)
     for name in ("workload", "accelerator", "batch", "step s", "samples/s", "MB/s", "AU wanted"):
@@ -67,6 +67,10 @@ def _print(found: list[Demand]) -> None:
 def _rate(value: float | None) -> str:
     if value is None:
         return "no limit"
+    return f"{value:.2g}" if value < 1 else f"{value:,.1f}"
+
+
+def _kb(value: float) -> str:
     return f"{value:.2g}" if value < 1 else f"{value:,.1f}"
 
 

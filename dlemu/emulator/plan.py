@@ -77,7 +77,16 @@ class Plan:
         if not self.file_shuffle:
             return positions
         files, within = np.divmod(positions, self.num_samples_per_file)
-        return permute(files, self.num_files, seed) * self.num_samples_per_file + within
+        return self._shuffled_files(files, seed) * self.num_samples_per_file + within
+
+    def _shuffled_files(self, files: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+        """Shuffle file numbers; where many samples lie in few files, each file only once."""
+        if not files.size:
+            return files
+        first, last = int(files.min()), int(files.max())
+        if last - first + 1 >= files.size:
+            return permute(files, self.num_files, seed)
+        return np.asarray(permute(np.arange(first, last + 1), self.num_files, seed)[files - first])
 
 
 @dataclass(frozen=True)

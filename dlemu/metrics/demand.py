@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from datagen.layout import nominal_sample_bytes
+from datagen.layout import nominal_sample_bytes, stored_sample_bytes
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 
@@ -27,8 +27,9 @@ class Demand:
     num_files: int
     num_samples: int
     sample_bytes: int
-    """Mean bytes of a sample as it lies on the storage, uncompressed."""
+    """Mean bytes read of a sample, as it lies on the storage uncompressed; of columns those that training reads."""
     dataset_gb: float
+    """All samples as they are stored, columns that are not read included."""
     batch_size: int
     computation_seconds: float
     """Mean computation time of one batch."""
@@ -54,7 +55,7 @@ def demand(name: str, workload: Workload) -> Demand:
         num_files=data.num_files_train,
         num_samples=samples,
         sample_bytes=sample_bytes,
-        dataset_gb=samples * sample_bytes / GB,
+        dataset_gb=samples * stored_sample_bytes(data) / GB,
         batch_size=reader.batch_size,
         computation_seconds=seconds,
         samples_per_second=rate,

@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -110,3 +111,13 @@ def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: lis
     ahead = PlanAhead(mine, plan.batch_size)
     for step in sorted({min(step, plan.steps_per_epoch) for step in steps}):
         assert ahead.sample_ids(2, step).tolist() == mine.sample_ids(2, step).tolist()
+
+
+@given(plan=plans, epoch=st.integers(1, 3))
+def test_a_file_shuffle_moves_whole_files_however_many_samples_are_asked_for(plan: Plan, epoch: int) -> None:
+    plan = replace(plan, file_shuffle=True, sample_shuffle=False)
+    order = plan.samples_at(epoch, np.arange(plan.num_samples)).reshape(plan.num_files, -1)
+    assert (order % plan.num_samples_per_file == np.arange(plan.num_samples_per_file)).all()
+    assert (order // plan.num_samples_per_file == order[:, :1] // plan.num_samples_per_file).all()
+    one_by_one = [plan.samples_at(epoch, np.array([position])).item() for position in range(plan.num_samples)]
+    assert order.ravel().tolist() == one_by_one
