@@ -1,0 +1,156 @@
+"""Takes a drive apart when its maker ends, however it ends: a process of its own, started before there is anything.
+
+    python -m validation.janitor TRACES     with TRACES as JSON; it begins when its stdin comes to an end
+
+The maker holds the other end of that pipe. The kernel closes it with the maker, killed or not, so nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+PATIENCE_SECONDS = 10.0
+"""How long a mount may stay busy before it is detached lazily."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces:
+    """What a drive may leave behind, by name; each may or may not exist."""
+
+    folder: str
+    """Holds the mount point; empty in the end."""
+    mount: str
+    image: str = ""
+    """File behind the loop device."""
+    cgroup: str = ""
+    """Processes in it are killed: nothing else could be in there."""
+
+    def remove(self) -> list[str]:
+        """Remove all of it; return what could not be removed, as sentences."""
+        troubles = []
+        for step in (self._kill, self._unmount, self._detach, self._unlink, self._remove_cgroup, self._remove_folder):
+            try:
+                step()
+            except (OSError, subprocess.CalledProcessError) as error:
+                troubles.append(f"{error}{_said(error)}")
+        return troubles
+
+    def _kill(self) -> None:
+        if self.cgroup:
+            _in_time(lambda: not _killed(self.cgroup))
+
+    def _unmount(self) -> None:
+        if os.path.ismount(self.mount) and not _in_time(lambda: _ran("umount", self.mount)):
+            _output("umount", "--lazy", self.mount)
+
+    def _detach(self) -> None:
+        if self.image and os.path.exists(self.image):
+            for device in _output("losetup", "--associated", self.image, "--output", "NAME", "--noheadings").split():
+                _output("losetup", "--detach", device)
+
+    def _unlink(self) -> None:
+        if self.image:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.image)
+
+    def _remove_cgroup(self) -> None:
+        if self.cgroup and os.path.isdir(self.cgroup) and not _in_time(lambda: _removed(self.cgroup)):
+            os.rmdir(self.cgroup)
+
+    def _remove_folder(self) -> None:
+        for folder in (self.mount, self.folder):
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(folder)
+
+
+class Janitor:
+    """The maker's side."""
+
+    def __init__(self, traces: Traces) -> None:
+        end_of_pipe, self._pipe = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "validation.janitor", json.dumps(asdict(traces))],
+                stdin=end_of_pipe,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # the terminal's Ctrl-C is for the maker
+                env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(__file__)))},
+            )
+        finally:
+            os.close(end_of_pipe)
+
+    def run(self, *argv: str) -> str:
+        """Run a command that makes a part of the drive; the janitor waits for it even when its maker is gone."""
+        return _output(*argv, pass_fds=(self._pipe,))
+
+    def clean(self) -> list[str]:
+        """Let it clean, and wait; return what could not be removed."""
+        os.close(self._pipe)
+        _, said = self._process.communicate()
+        return [f"the drive was not removed whole: {said.strip()}"] if self._process.returncode else []
+
+
+def _killed(cgroup: str) -> list[int]:
+    """Kill what is in the group; return what was found there."""
+    try:
+        with open(os.path.join(cgroup, "cgroup.procs")) as lines:
+            processes = [int(line) for line in lines]
+    except FileNotFoundError:
+        return []
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return processes
+
+
+def _in_time(done: Callable[[], bool]) -> bool:
+    """Try until it is done; say whether it was within the time given."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _ran(*argv: str) -> bool:
+    return subprocess.run(argv, capture_output=True).returncode == 0
+
+
+def _removed(folder: str) -> bool:
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+    return not os.path.isdir(folder)
+
+
+def _output(*argv: str, pass_fds: tuple[int, ...] = ()) -> str:
+    return subprocess.run(argv, check=True, capture_output=True, text=True, pass_fds=pass_fds).stdout
+
+
+def _said(error: Exception) -> str:
+    said = getattr(error, "stderr", None)
+    return f" {said.strip()}" if said else ""
+
+
+def main() -> int:
+    """Wait for the maker's end, then clean."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    traces = Traces(**json.loads(sys.argv[1]))
+    sys.stdin.read()
+    troubles = traces.remove()
+    print("; ".join(troubles), file=sys.stderr, end="")
+    return 1 if troubles else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""A drive of known speed has that speed, and nothing of it outlives its maker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+
+MB = 1_000_000
+FILE_BYTES = 32 << 20
+
+MAKER = """
+import subprocess, sys, time
+from validation.drive import Speed, known_drive
+
+with known_drive(Speed(read_bytes_per_second=50_000_000), size_bytes=64 << 20) as drive:
+    with open(drive.folder + "/file", "wb") as file:
+        file.write(bytes(1 << 20))
+    tail = subprocess.Popen(drive.command(["tail", "-f", drive.folder + "/file"]), start_new_session=True)
+    print(drive.folder, drive.device, tail.pid, flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.fixture
+def drives(module: Callable[[str], Any]) -> Any:
+    """The module validation.drive, where it can work."""
+    drives = module("drive")
+    reason = drives.why_no_drive()
+    if reason:
+        pytest.skip(reason)
+    return drives
+
+
+@pytest.fixture
+def drive(drives: Any) -> Iterator[Any]:
+    with drives.known_drive(drives.Speed(), size_bytes=128 << 20) as drive:
+        yield drive
+
+
+def _measured(drive: Any, readers: int, files: list[str]) -> float:
+    """Bytes/s of the plain reader on the drive."""
+    argv = drive.command([sys.executable, "-m", "validation.plain", str(readers), "2", *files])
+    return float(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_it_reads_as_fast_as_asked_by_bytes_and_by_reads(drive: Any, drives: Any) -> None:
+    files = []
+    for name, size in (("large", FILE_BYTES), ("small", 128 << 10)):
+        files.append(os.path.join(drive.folder, name))
+        Path(files[-1]).write_bytes(os.urandom(size))
+    drive.forget_cache()
+    drive.set_speed(drives.Speed(read_bytes_per_second=60 * MB))
+    assert _measured(drive, 2, files[:1]) == pytest.approx(60 * MB, rel=0.05)
+    drive.set_speed(drives.Speed(reads_per_second=200))
+    assert _measured(drive, 2, files[1:]) == pytest.approx(200 * (128 << 10), rel=0.05)
+
+
+@pytest.mark.root
+def test_what_was_written_is_not_in_memory_after_forgetting(drive: Any) -> None:
+    path = Path(drive.folder) / "file"
+    path.write_bytes(b"x" * FILE_BYTES)
+    before = _sectors_read(drive.device)
+    assert path.read_bytes()[:1] == b"x"
+    cached = _sectors_read(drive.device) - before
+    drive.forget_cache()
+    assert path.read_bytes()[:1] == b"x"
+    read = _sectors_read(drive.device) - before - cached
+    assert 512 * read >= FILE_BYTES > 512 * cached
+
+
+def _sectors_read(device: str) -> int:
+    return int(Path(f"/sys/block/{device}/stat").read_text().split()[2])
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_of_it_outlives_its_maker(drives: Any, end: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", MAKER], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as maker:
+        assert maker.stdout is not None
+        folder, device, reader = maker.stdout.readline().decode().split()
+        assert os.path.ismount(folder)
+        maker.send_signal(end)
+        assert maker.wait(60) != 0
+    name = os.path.basename(os.path.dirname(folder))
+    deadline = time.monotonic() + 60
+    while left := _left(name, device, int(reader)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def _left(name: str, device: str, process: int) -> list[str]:
+    """What is still there of a drive, the file behind its device included."""
+    backing = Path(f"/sys/block/{device}/loop/backing_file")
+    places = [f"/tmp/{name}", f"/dev/shm/{name}.img", f"/sys/fs/cgroup/blkio/{name}", f"/sys/fs/cgroup/{name}"]
+    left = [place for place in places if os.path.exists(place)]
+    if backing.exists() and name in backing.read_text():
+        left.append(device)
+    if name in Path("/proc/mounts").read_text():
+        left.append("mount")
+    if os.path.exists(f"/proc/{process}/cgroup") and name in Path(f"/proc/{process}/cgroup").read_text():
+        left.append(f"process {process}")
+    return left
+
+
+@pytest.mark.root
+def test_a_drive_larger_than_the_memory_left_is_refused(drives: Any) -> None:
+    with (
+        pytest.raises(UserError, match="wants as much free in /dev/shm"),
+        drives.known_drive(drives.Speed(), size_bytes=1 << 50),
+    ):
+        pass
+
+
+def test_limits_of_cgroup_v2_are_written_as_its_documentation_says(
+    module: Callable[[str], Any], tmp_path: Path
+) -> None:
+    throttles = module("throttle")
+    throttle = throttles.Throttle("drive", str(tmp_path))
+    throttle.make()
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+io"
+    throttle.limit("7:3", throttles.Speed(read_bytes_per_second=200, reads_per_second=5))
+    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=200 riops=5"
+    throttle.limit("7:3", throttles.Speed())
+    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=max riops=max"
+
+
+def test_users_without_root_are_told_why(module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    drives = module("drive")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "needs root" in drives.why_no_drive()
+    with pytest.raises(UserError, match="needs root"), drives.known_drive(drives.Speed(), size_bytes=1):
+        pass
