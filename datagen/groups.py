@@ -159,6 +159,7 @@ class GroupReader:
             return self._open
         self.close()
         path = self._layout.path(file)
+        begun = time.monotonic_ns()
         try:
             reader = self._storage.open(path)
         except OSError as error:
@@ -169,6 +170,7 @@ class GroupReader:
         except BaseException:
             reader.close()
             raise
+        self.read_ns += time.monotonic_ns() - begun
         self._open = OpenGroups(file, path, reader, source, groups)
         return self._open
 

@@ -82,6 +82,9 @@ def run_stretch(
             story.app_bytes,
             story.read_calls,
             story.sample_hash,
+            story.cpu_ns,
+            story.cpu_wait_ns,
+            story.storage_bytes,
         )
         free_ns = next_free_ns
         asked_ns = met_ns

@@ -35,13 +35,16 @@ STEP_COLUMNS = {
     "ready_ns": "the batch was in the trainer's hands",
     "started_ns": "a worker began to fetch the batch",
     "finished_ns": "a worker had the batch complete",
-    "read_ns": "spent in reads",
+    "read_ns": "spent in opening and reading files",
     "decode_ns": "spent in decoding and preprocessing",
     "worker": "the worker that made the batch",
     "samples": "samples in the batch",
     "app_bytes": "bytes read from storage for the batch",
     "read_calls": "read calls made for the batch",
     "sample_hash": "sum of a 64-bit hash of each sample's number, modulo 2^64 (as a signed number)",
+    "cpu_ns": "the worker had a core while it made the batch",
+    "cpu_wait_ns": "the worker wanted a core while it made the batch and had none",
+    "storage_bytes": "bytes fetched from storage for the batch, by the kernel's books; memory served the others",
 }
 """Column -> meaning; all are int64. A row is in the log once its step is over, and `step` = 0 marks an unused row."""
 

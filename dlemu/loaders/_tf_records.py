@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from dlemu.config.duration import is_zero
+from dlemu.loaders._books import process_storage_bytes
 from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, Phase, StreamBatchPlan, Streams, hash_samples, preprocess
 
 FRAMING_BYTES = 16
@@ -104,6 +105,7 @@ class Records:
             DatasetError: a file is gone, damaged, no tfrecord of Examples, or holds fewer records than stated.
         """
         wall_clock_ns = time.time_ns() - time.monotonic_ns()
+        before = process_storage_bytes()
         for step in range(steps):
             try:
                 element = next(elements, None)
@@ -111,7 +113,9 @@ class Records:
                 raise self._damaged(epoch, steps, step, str(error.message)) from None
             if element is None:
                 raise self._damaged(epoch, steps, step, "the files ended early")
-            yield _batch(element, wall_clock_ns)
+            after = process_storage_bytes()
+            yield _batch(element, wall_clock_ns, after - before)
+            before = after
 
     def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
         """Find the file: TensorFlow names none, but none of those whose records are all delivered is at fault."""
@@ -142,7 +146,7 @@ def _crop(images: Any, samples: Any, size: int) -> Any:
     return tf.io.decode_raw(crops, tf.uint8, fixed_length=size)
 
 
-def _batch(element: tuple[Any, ...], wall_clock_ns: int) -> Batch:
+def _batch(element: tuple[Any, ...], wall_clock_ns: int, storage_bytes: int) -> Batch:
     *stamps, samples, size, images = element
     begun, together, done = (int(stamp.numpy() * 1e9) - wall_clock_ns for stamp in stamps)
     ids = samples.numpy()
@@ -158,6 +162,7 @@ def _batch(element: tuple[Any, ...], wall_clock_ns: int) -> Batch:
         app_bytes=int(size.numpy()),
         read_calls=0,
         sample_hash=hash_samples(ids),
+        storage_bytes=storage_bytes,
     )
     return Batch(images, story)
 

@@ -14,6 +14,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.config.schema import Duration
+from dlemu.loaders._books import Books
 
 
 class BatchPlan(Protocol):
@@ -127,6 +128,12 @@ class BatchStory(NamedTuple):
     app_bytes: int
     read_calls: int
     sample_hash: int
+    cpu_ns: int = 0
+    """Time the worker had a core; 0 with `cpu_wait_ns` 0 where that is not known."""
+    cpu_wait_ns: int = 0
+    """Time the worker wanted a core and had none."""
+    storage_bytes: int = 0
+    """Bytes that the kernel fetched from storage for the worker meanwhile; the page cache served the others."""
 
 
 class Batch(NamedTuple):
@@ -186,19 +193,23 @@ class BatchMaker:
         self._plans = {name: PlanAhead(phase.plan, phase.batch_size) for name, phase in spec.phases.items()}
         self._fetchers = {name: Fetcher(phase.fetch) for name, phase in spec.phases.items()}
         self._preprocess = spec.preprocess_time
+        self._books = Books()
         self._random = np.random.default_rng([spec.seed, spec.rank, worker])
 
     def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchStory:
         """Fill `out` with the batch of `step` and tell its story."""
+        before = self._books.look()
         started_ns = time.monotonic_ns()
         ids = self._plans[phase].sample_ids(epoch, step)
         fetched = self._fetchers[phase].fetch(ids.tolist(), out)
         decode_ns = fetched.decode_ns + preprocess(self._preprocess, self._random, len(ids))
+        finished_ns = time.monotonic_ns()
+        after = self._books.look()
         return BatchStory(
             slot=slot,
             places=fetched.places,
             started_ns=started_ns,
-            finished_ns=time.monotonic_ns(),
+            finished_ns=finished_ns,
             read_ns=fetched.read_ns,
             decode_ns=decode_ns,
             worker=self._worker,
@@ -206,6 +217,9 @@ class BatchMaker:
             app_bytes=fetched.app_bytes,
             read_calls=fetched.read_calls,
             sample_hash=hash_samples(ids),
+            cpu_ns=after.cpu_ns - before.cpu_ns,
+            cpu_wait_ns=after.cpu_wait_ns - before.cpu_wait_ns,
+            storage_bytes=after.storage_bytes - before.storage_bytes,
         )
 
 

@@ -15,6 +15,7 @@ from dlemu.emulator.steplog import EVALUATION, TRAINING, StepRows
 from dlemu.metrics.rates import per_second, training_ns
 from dlemu.metrics.summary import MB, training_metrics
 from dlemu.metrics.verdict import Evidence, flattery, judge
+from dlemu.report.diagnosis import diagnose
 
 SCHEMA_VERSION = 1
 
@@ -45,6 +46,7 @@ def build_summary(job: Job, log: RunLog | None, failure: str | None = None) -> d
             "ended_at": _ended_at(journal),
             "seed": job.seed,
             "metrics": metrics | _run_metrics(job, journal, ceiling, rows),
+            **diagnose(job, log, flattered=_flattered(evidence)),
             "evaluation": _evaluation(log),
             "checkpoints": _checkpoints(journal),
             "audit": _audit(job, rows),
@@ -154,6 +156,14 @@ def _evidence(job: Job, metrics: dict[str, Any], ceiling: float | None, *, compl
         kept_steps=max(0, counted - settings.exclude_start_steps - settings.exclude_end_steps),
         prefetched_steps=ahead + 1 if ahead and not job.workload.train.synchronous else ahead,
     )
+
+
+def _flattered(evidence: Evidence) -> bool:
+    """Say whether the counted steps may show too little of what the storage did."""
+    if evidence.au_rules is None or evidence.au_rules >= evidence.threshold_percent:
+        return False
+    factor = flattery(evidence)
+    return factor is None or factor > 1.05
 
 
 def _issues(job: Job, metrics: dict[str, Any], evidence: Evidence) -> list[str]:

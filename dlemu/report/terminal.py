@@ -15,6 +15,17 @@ Row = tuple[str, str, str]
 
 _SHOWN_EPOCHS = 6
 _SHOWN_HOSTS = 4
+_SHOWN_STRAGGLERS = 4
+_LEAST_SHOWN = 0.005
+_LOUD = "STORAGE WAS NOT READ"
+_LOST_TO = {
+    "first_step": "steps that AU leaves out",
+    "reading": "in opening and reading files",
+    "decoding": "in decoding, copying, preprocessing",
+    "queueing": "no worker had begun the batch",
+    "hand_over": "ready in a worker, not in the trainer",
+    "uneven_computation": "draws of the computation time differ",
+}
 
 
 def print_result(summary: dict[str, Any], folder: str, console: Console) -> None:
@@ -26,6 +37,8 @@ def print_result(summary: dict[str, Any], folder: str, console: Console) -> None
     console.print(table)
     for issue in summary["issues"]:
         console.print(Text(f"- {issue}", style="yellow"))
+    for line in _reasons(summary):
+        console.print(line)
     console.print(_verdict(summary))
     console.print(Text(f"results: {folder}"), soft_wrap=True)
 
@@ -35,12 +48,14 @@ def result_rows(summary: dict[str, Any]) -> list[Row]:
     metrics = summary["metrics"]
     return [
         *_utilisation(metrics),
+        *_loss(summary["loss_percent"]),
         *_rates(metrics),
         *_waits(metrics),
         *_samples(summary),
         *_checkpoints(summary["checkpoints"]),
         *_evaluation(summary["evaluation"]),
         *_costs(summary),
+        *_page_cache(summary["page_cache"]),
     ]
 
 
@@ -63,6 +78,45 @@ def _verdict(summary: dict[str, Any]) -> Text:
     return Text(
         summary["verdict"], style={True: "bold green", False: "bold red", None: "bold yellow"}[summary["passed"]]
     )
+
+
+def _reasons(summary: dict[str, Any]) -> Iterator[Text]:
+    """What limited the run, why one may believe it, and what to do; the loudest line says that memory was measured."""
+    warning = (summary["page_cache"] or {}).get("warning")
+    if warning:
+        yield Text(warning, style="bold red" if warning.startswith(_LOUD) else "yellow")
+    for late in summary["stragglers"][:_SHOWN_STRAGGLERS]:
+        yield Text(_straggler(late), style="yellow")
+    limit = summary["limited_by"]
+    if limit:
+        yield Text(f"limited by: {limit['what']} (confidence {limit['confidence']})", style="bold")
+        yield from (Text(f"  {sentence}") for sentence in limit["evidence"] if limit["what"] != "nothing")
+        yield from (Text(f"  to do: {sentence}", style="bold") for sentence in limit["advice"])
+
+
+def _straggler(late: dict[str, Any]) -> str:
+    who = f"host {late['host']}" if late["rank"] is None else f"rank {late['rank']} on {late['host']}"
+    return (
+        f"straggler: {who} cost {late['loss_percent']:.1f} % of AU, {_number(late['mean_delay_ms'])} ms in each of "
+        f"{late['steps']:,} steps, mainly by {late['mainly'].replace('_', '-')} ({late['where']})"
+    )
+
+
+def _loss(shares: dict[str, float]) -> Iterator[Row]:
+    if sum(shares.values()) < _LEAST_SHOWN:
+        return
+    yield "lost", _percent(sum(shares.values())), "100 - AU, MLPerf rules; its parts:"
+    for name, share in shares.items():
+        if share >= _LEAST_SHOWN:
+            yield f"  {name.replace('_', ' ')}", _percent(share), _LOST_TO[name]
+
+
+def _page_cache(cache: dict[str, Any] | None) -> Iterator[Row]:
+    if cache is None:
+        return
+    share, ratio = cache["from_storage_percent"]["mean"], cache["dataset_to_memory_ratio"]
+    size = "" if ratio is None else f"dataset {ratio:.2g} x memory"
+    yield "from storage", "not known" if share is None else f"{share:.1f} %", f"of the bytes; {size}"
 
 
 def _utilisation(metrics: dict[str, Any]) -> Iterator[Row]:

@@ -1,0 +1,85 @@
+"""Proof that the storage was read: bytes that it served against bytes that the application read, for each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlemu.metrics.au import Rows
+
+IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
+"""File systems that are memory: there is no storage to read."""
+ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
+"""File systems whose reads reach a block device in the reader's own context, so that the kernel's books know them."""
+NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
+"""Below these shares of the bytes the storage was not read, or only in part."""
+WANTED_RATIO = 5.0
+"""Times the hosts' memory that MLPerf Storage wants a training dataset to have (rules v2.0, section 2.1)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheProof:
+    """`percent` is None where the kernel's books do not tell (FUSE, some network file systems)."""
+
+    percent: float | None
+    """Bytes that the storage served in percent of those that the application read. Above 100: it read ahead."""
+    per_epoch: tuple[float | None, ...]
+    dataset_to_memory: float | None
+    """Bytes of the dataset / memory of all hosts."""
+    warning: str | None
+
+
+def prove(
+    rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
+) -> CacheProof:
+    """Judge by the training rows whether the storage was read."""
+    known = bool(rows["storage_bytes"].any()) or file_system in (*ACCOUNTED, *IN_MEMORY)
+    epochs = np.unique(rows["epoch"])
+    per_epoch = tuple(_percent(rows[rows["epoch"] == epoch]) if known else None for epoch in epochs)
+    percent = _percent(rows) if known else None
+    ratio = dataset_bytes / memory_bytes if memory_bytes else None
+    return CacheProof(
+        percent=percent,
+        per_epoch=per_epoch,
+        dataset_to_memory=ratio,
+        warning=_warning(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted),
+    )
+
+
+def _percent(rows: Rows) -> float | None:
+    app_bytes = int(rows["app_bytes"].sum())
+    return 100.0 * int(rows["storage_bytes"].sum()) / app_bytes if app_bytes else None
+
+
+def _warning(
+    percent: float | None,
+    per_epoch: Sequence[float | None],
+    file_system: str,
+    ratio: float | None,
+    *,
+    past_cache: bool,
+    evicted: bool,
+) -> str | None:
+    if file_system in IN_MEMORY:
+        return f"STORAGE WAS NOT READ: the dataset lies in memory ({file_system})"
+    advice = "reader.odirect=true reads past the page cache, reader.evict_page_cache=epochs empties it"
+    if percent is None:
+        unsafe = ratio is not None and ratio < WANTED_RATIO and not (past_cache or evicted)
+        told = f"it is not known whether the storage was read: the dataset is {_ratio(ratio)} the hosts' memory"
+        return f"{told}, and MLPerf Storage asks for {WANTED_RATIO:g}; {advice}" if unsafe else None
+    worst = [one for one in per_epoch if one is not None]
+    if not worst or min(worst) >= PARTLY_READ_PERCENT:
+        return None
+    served = f"the page cache served {100 - min(100.0, percent):.0f} % of the bytes"
+    if len(worst) > 1 and max(worst) - min(worst) > 10:
+        served += f" (from storage in each epoch: {', '.join(f'{one:.0f}' for one in worst[:6])} %)"
+    size = f"the dataset is {_ratio(ratio)} the hosts' memory"
+    if min(worst) < NOT_READ_PERCENT:
+        return f"STORAGE WAS NOT READ: {served}; {size}; {advice}"
+    return f"{served}; {size}; {advice}"
+
+
+def _ratio(ratio: float | None) -> str:
+    return "an unknown share of" if ratio is None else f"{ratio:.2g} times"

@@ -1,0 +1,126 @@
+"""What stood behind the waiting: blocked in reads, computing, starved of a core, not begun, or late in the hand-over.
+
+The step log tells of each batch how long its worker had a core (`cpu_ns`) and wanted one (`cpu_wait_ns`); what is left
+of the time from `started_ns` to `finished_ns` the worker was blocked, and all it can be blocked in is reading and the
+sleep of an emulated preprocessing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.metrics.au import Rows
+from dlemu.metrics.loss import PARTS, by_step
+
+BUSY_WORKERS = 0.8
+"""From this share of their time on workers count as always busy: what waits in the queue then waits for their work."""
+
+
+@dataclass(frozen=True)
+class Causes:
+    """Points of utilisation (or any weight) by cause."""
+
+    storage: float = 0.0
+    """Workers were blocked in opening and reading files."""
+    pause: float = 0.0
+    """Workers slept in emulated preprocessing."""
+    computing: float = 0.0
+    """Workers had a core: decoding, copying, checking."""
+    starved: float = 0.0
+    """Workers wanted a core and had none."""
+    queueing: float = 0.0
+    """The batch was not begun, and workers had time."""
+    hand_over: float = 0.0
+    """The batch was ready and not in the trainer's hands."""
+
+    @property
+    def total(self) -> float:
+        return float(sum(astuple(self)))
+
+    def scaled(self, factor: float) -> Causes:
+        """Return all of them times a factor."""
+        return Causes(*(value * factor for value in astuple(self)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How the workers of all ranks spent the time of some steps."""
+
+    elapsed_seconds: float
+    busy_share: float
+    """Share of the workers' time in which they were making batches."""
+    starved_share: float
+    """Share of the time of making batches in which they wanted a core and had none."""
+    cpu_known: bool
+    readers: float
+    """Mean number of workers that were blocked in reads at a time."""
+    call_ms: float
+    """Mean time of a read call."""
+    call_bytes: float
+    app_mb_per_second: float
+    wanted_mb_per_second: float
+    """What the accelerators would take if they never waited; infinite when nothing computes."""
+
+
+def split_worker_time(rows: Rows, preprocesses: bool) -> NDArray[np.float64]:
+    """Return for each row what its worker did with its time, in ns: storage, pause, computing, starved; (rows, 4)."""
+    took = np.maximum(rows["finished_ns"] - rows["started_ns"], 0).astype(float)
+    read = np.minimum(rows["read_ns"], took)
+    if not cpu_is_known(rows):
+        return np.stack([read, np.zeros_like(took), took - read, np.zeros_like(took)], axis=-1)
+    computing = np.minimum(rows["cpu_ns"], took)
+    starved = np.minimum(rows["cpu_wait_ns"], took - computing)
+    blocked = took - computing - starved
+    pause = np.minimum(blocked, took - read) if preprocesses else np.zeros_like(took)
+    return np.stack([blocked - pause, pause, computing, starved], axis=-1)
+
+
+def cpu_is_known(rows: Rows) -> bool:
+    """Say whether the workers' time on a core was measured."""
+    return bool(rows["cpu_ns"].any())
+
+
+def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
+    """Return the causes of the loss of some steps, in percent of all accelerators' time.
+
+    They add up to what `loss_percent` of the same rows says but for longer computations. `workers` are those of all
+    ranks; what waited in the queue is theirs where they were always busy.
+    """
+    steps = by_step(rows)
+    if not len(rows) or not steps.total_ns.sum():
+        return Causes()
+    by_part = dict(zip(PARTS, steps.parts_ns.T, strict=True))
+    lost_in_work = by_part["reading"] + by_part["decoding"]
+    spent = split_worker_time(steps.critical, preprocesses)
+    shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
+    in_work = (shares * lost_in_work[:, np.newaxis]).sum(axis=0)
+    queued = float(by_part["queueing"].sum())
+    if work_of(rows, preprocesses=preprocesses, workers=workers).busy_share >= BUSY_WORKERS:
+        everywhere = split_worker_time(rows, preprocesses).sum(axis=0)
+        in_work, queued = in_work + queued * everywhere / max(everywhere.sum(), 1e-9), 0.0
+    storage, pause, computing, starved = in_work.tolist()
+    lost = Causes(storage, pause, computing, starved, queued, float(by_part["hand_over"].sum()))
+    return lost.scaled(100.0 / int(steps.total_ns.sum()))
+
+
+def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
+    """Return how the workers spent the time of some steps."""
+    ranks = max(1, len(np.unique(rows["rank"])))
+    elapsed_ns = max(1.0, float((rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum()) / ranks)
+    spent = split_worker_time(rows, preprocesses).sum(axis=0)
+    calls, app_bytes = max(1, int(rows["read_calls"].sum())), int(rows["app_bytes"].sum())
+    compute_ns = float(rows["compute_ns"].sum()) / ranks
+    return Work(
+        elapsed_seconds=elapsed_ns / 1e9,
+        busy_share=float(spent.sum()) / (max(1, workers) * elapsed_ns),
+        starved_share=float(spent[3] / max(spent.sum(), 1.0)),
+        cpu_known=cpu_is_known(rows),
+        readers=float(spent[0]) / elapsed_ns,
+        call_ms=float(rows["read_ns"].sum()) / calls / 1e6,
+        call_bytes=app_bytes / calls,
+        app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
+        wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
+    )

@@ -1,0 +1,233 @@
+"""What limited a run, with the evidence, how far to trust it, and what to do: one verdict from all that was measured.
+
+The rules stand in docs/metrics.md, section 6, with their numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dlemu.metrics.causes import Causes, Work
+
+What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
+Confidence = Literal["high", "medium", "low"]
+
+NOTHING_PERCENT = 2.0
+"""Loss to waiting for data below which nothing limits."""
+EMULATOR_SHARE = 0.5
+"""Share of the loss that the ceiling explains from which on it is the emulator's."""
+STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
+"""No core is free when workers want for one this share of their time, or the host is as busy as this."""
+MEMORY_PRESSURE_PERCENT = 10.0
+"""Pressure (share of time in which some task waited for memory) from which on memory is the limit."""
+FEW_REQUESTS = 4.0
+"""Requests at a time that leave most drives and servers idle in part."""
+PIECE_BYTES = 512 << 10
+"""A read call of more bytes than this counts as several requests: the kernel cuts it up and sends them together."""
+IN_DEVICE = 0.5
+"""Share of the readers' requests that must be found in the device for its latency to be what they wait for."""
+SCALES = 1.3
+"""How many times the rate more readers must bring for their number to have been the limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What telemetry saw of the devices behind the dataset together, in the steps judged."""
+
+    mean_depth: float
+    busy_percent: float
+    rotational: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """What the storage gave to as many readers as the run had, and to more, right after the run."""
+
+    readers: int
+    mb_per_second: float
+    more_readers: int
+    more_mb_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What else is known of a run. None where it is not."""
+
+    ceiling_au: float | None = None
+    host_busy_percent: float | None = None
+    """CPU in use of the hosts, all cores, by anyone; or by this run alone where nobody else was watched."""
+    memory_some_percent: float | None = None
+    device: Device | None = None
+    scaling: Scaling | None = None
+    read_threads: int = 1
+    from_storage_percent: float | None = None
+    """Share of the bytes that the storage served, not the page cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """One verdict."""
+
+    what: What
+    confidence: Confidence
+    evidence: tuple[str, ...]
+    advice: tuple[str, ...] = ()
+
+
+def judge_limit(au: float, causes: Causes, work: Work, around: Circumstances) -> Limit:
+    """Say what limited the steps that the causes were found in; `au` is theirs, in percent."""
+    waited = f"the accelerators waited for data {causes.total:.1f} % of the time"
+    if causes.total < NOTHING_PERCENT:
+        return Limit(what="nothing", confidence="high", evidence=(waited,))
+    ceiling = around.ceiling_au
+    if ceiling is not None and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
+        seen = f"on null storage the emulator reaches {ceiling:.1f} % on this host, and {au:.1f} % on the dataset"
+        confidence: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
+        return _emulator(confidence, (waited, seen))
+    groups = {
+        "storage": causes.storage,
+        "cpu": causes.computing + causes.starved,
+        "loader": causes.queueing + causes.pause,
+        "hand-over": causes.hand_over,
+    }
+    largest = max(groups, key=lambda name: groups[name])
+    share = groups[largest] / causes.total
+    sure: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
+    if largest in ("storage", "cpu") and (around.memory_some_percent or 0) >= MEMORY_PRESSURE_PERCENT:
+        return _memory(sure, waited, around)
+    decide = {"storage": _reads, "cpu": _cpu, "loader": _loader, "hand-over": _hand_over}[largest]
+    return decide(sure, share, waited, causes, work, around)
+
+
+def _reads(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
+    """Blocked in reads: the storage is slow, or too few reads are under way at a time."""
+    if not work.cpu_known and _no_core_free(work, around):
+        return _host_cpu("low", (waited, *_cores(work, around)), around)
+    if not work.cpu_known and around.from_storage_percent is not None and around.from_storage_percent < 5:
+        return _few_workers("low", (waited, "the page cache served the bytes, and cores were free"), around)
+    seen = (
+        f"{waited}; in {100 * share:.0f} % of that a worker was blocked in a read",
+        f"{work.readers:.1f} of the workers were in a read at a time, {work.call_ms:.3g} ms for each call of "
+        f"{_kib(work.call_bytes)}",
+        f"the storage gave {work.app_mb_per_second:,.1f} MB/s; the accelerators ask for "
+        f"{work.wanted_mb_per_second:,.1f} MB/s",
+        *_device(around.device),
+    )
+    few, certain, why = _too_few_readers(work, around)
+    if few:
+        return Limit(
+            what="loader",
+            confidence=_least(sure, certain),
+            evidence=(*seen, why),
+            advice=(f"too few readers: more reader.read_threads (now {around.read_threads}) would help",),
+        )
+    advice = ["faster storage, or fewer accelerators on it"]
+    if certain != "high" and work.readers < 2 * FEW_REQUESTS:
+        advice.append(f"to rule out too few readers, try more reader.read_threads (now {around.read_threads})")
+    evidence = (*seen, why) if why else seen
+    return Limit(what="storage", confidence=_least(sure, certain), evidence=evidence, advice=tuple(advice))
+
+
+def _too_few_readers(work: Work, around: Circumstances) -> tuple[bool, Confidence, str]:
+    """Say whether the number of readers was the limit, how sure that is, and what tells."""
+    scaling, device = around.scaling, around.device
+    if scaling is not None and scaling.mb_per_second > 0:
+        factor = scaling.more_mb_per_second / scaling.mb_per_second
+        told = (
+            f"right after the run {scaling.readers} readers got {scaling.mb_per_second:,.1f} MB/s and "
+            f"{scaling.more_readers} got {scaling.more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much"
+        )
+        return factor >= SCALES, "high", told
+    requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
+    if device is not None:
+        if device.rotational or device.mean_depth >= FEW_REQUESTS:
+            return False, "high", ""
+        if device.mean_depth < IN_DEVICE * work.readers:
+            return (
+                False,
+                "medium",
+                "most of the reads waited before the device: a limit on the way to it (cgroup, network)",
+            )
+        return requests < FEW_REQUESTS, "medium", f"the device had only {device.mean_depth:.1f} requests at a time"
+    if requests < FEW_REQUESTS and work.call_bytes <= PIECE_BYTES:
+        return True, "low", f"only {work.readers:.1f} small reads were under way at a time"
+    return False, "high" if requests >= 2 * FEW_REQUESTS else "medium", ""
+
+
+def _cpu(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
+    """Workers that compute or want to: no core is free, or there are too few workers for those that are."""
+    seen = (
+        f"{waited}; in {100 * share:.0f} % of that a worker was computing (decoding, copying) or wanted a core",
+        *_cores(work, around),
+    )
+    if _no_core_free(work, around) or causes.starved > causes.computing:
+        return _host_cpu(sure, seen, around)
+    return _few_workers(sure, (*seen, "cores were free"), around)
+
+
+def _loader(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
+    """Batches that were not begun in time, or the sleep of an emulated preprocessing."""
+    if causes.pause > causes.queueing:
+        seen = f"{waited}; in {100 * share:.0f} % of that a worker was in reader.preprocess_time"
+        return _few_workers(sure, (seen,), around)
+    seen = f"{waited}; in {100 * share:.0f} % of that the batch was not begun though workers had time"
+    advice = "more batches ahead: a larger reader.prefetch_size, or more reader.read_threads"
+    return Limit(what="loader", confidence=sure, evidence=(seen,), advice=(advice,))
+
+
+def _hand_over(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
+    """Batches that were ready before the trainer had them: the host is late, of its own or for want of a core."""
+    seen = (f"{waited}; in {100 * share:.0f} % of that the batch lay ready in its worker", *_cores(work, around))
+    if _no_core_free(work, around):
+        return _host_cpu(sure, seen, around)
+    return _emulator(sure, seen)
+
+
+def _host_cpu(sure: Confidence, seen: tuple[str, ...], around: Circumstances) -> Limit:
+    advice = "more cores or fewer ranks on this host; look for other programs (top), and at reader.decode and verify"
+    return Limit(what="host CPU", confidence=sure, evidence=seen, advice=(advice,))
+
+
+def _few_workers(sure: Confidence, seen: tuple[str, ...], around: Circumstances) -> Limit:
+    advice = f"more reader.read_threads (now {around.read_threads}) would help: the work of one batch is one worker's"
+    return Limit(what="loader", confidence=sure, evidence=seen, advice=(advice,))
+
+
+def _emulator(sure: Confidence, seen: tuple[str, ...]) -> Limit:
+    advice = "the number says little about the storage: fewer ranks on this host, or a host with more cores"
+    return Limit(what="emulator", confidence=sure, evidence=seen, advice=(advice,))
+
+
+def _memory(sure: Confidence, waited: str, around: Circumstances) -> Limit:
+    seen = f"tasks waited for memory {around.memory_some_percent:.0f} % of the time (pressure)"
+    advice = "lower reader.read_threads, reader.prefetch_size or ranks, or stop what else fills the memory"
+    return Limit(what="memory", confidence=sure, evidence=(waited, seen), advice=(advice,))
+
+
+def _no_core_free(work: Work, around: Circumstances) -> bool:
+    return work.starved_share >= STARVED_SHARE or (around.host_busy_percent or 0) >= BUSY_PERCENT
+
+
+def _cores(work: Work, around: Circumstances) -> tuple[str, ...]:
+    told = []
+    if work.cpu_known:
+        told.append(f"workers wanted a core and had none in {100 * work.starved_share:.0f} % of their work")
+    if around.host_busy_percent is not None:
+        told.append(f"{around.host_busy_percent:.0f} % of the cores' time was in use")
+    return tuple(told)
+
+
+def _device(device: Device | None) -> tuple[str, ...]:
+    if device is None:
+        return ()
+    return (f"the device was busy {device.busy_percent:.0f} % of the time, {device.mean_depth:.1f} requests at a time",)
+
+
+def _least(*all_of: Confidence) -> Confidence:
+    order: tuple[Confidence, ...] = ("low", "medium", "high")
+    return min(all_of, key=order.index)
+
+
+def _kib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**20:,.1f} MiB" if size_bytes >= 2**20 else f"{size_bytes / 2**10:,.1f} KiB"

@@ -1,0 +1,111 @@
+"""Where the loss went: what each step lost, and what its slowest accelerator was waiting for.
+
+All accelerators wait for the slowest, so a step is as long as that one's wait and computation; what it waited for is
+what the step lost time to (docs/metrics.md, section 5). Pure: step rows in, percent out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.metrics.au import Rows
+
+Whole = NDArray[np.int64]
+PARTS = ("reading", "decoding", "queueing", "hand_over")
+"""What a batch that is late was kept by, in the order in which the columns of `Steps.parts_ns` stand."""
+FIRST, UNEVEN = "first_step", "uneven_computation"
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps of all accelerators together; every array has one entry a step. Times are summed over the accelerators."""
+
+    critical: Rows
+    """The row of the accelerator that ended last, shape (steps,)."""
+    accelerators: Whole
+    """Rows of the step."""
+    total_ns: Whole
+    lost_ns: Whole
+    """wait + sync of all accelerators; total - lost is computation."""
+    uneven_ns: Whole
+    """The part of `lost_ns` that the longest computation alone would have cost: draws differ."""
+    parts_ns: NDArray[np.float64]
+    """The rest of `lost_ns` by `PARTS`, shape (steps, 4)."""
+
+
+def by_step(rows: Rows) -> Steps:
+    """Return the steps that the rows of all ranks make up, in the order of epochs, blocks and steps."""
+    order = np.lexsort((-rows["wait_ns"], rows["sync_ns"], rows["step"], rows["block"], rows["epoch"]))
+    ordered = rows[order]
+    keys = np.stack([ordered["epoch"], ordered["block"], ordered["step"]])
+    begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(rows)])
+    accelerators = np.diff(np.append(begins, len(rows)))
+
+    def summed(values: Whole) -> Whole:
+        return np.add.reduceat(values, begins) if len(begins) else values
+
+    compute = summed(ordered["compute_ns"])
+    lost = summed(ordered["wait_ns"] + ordered["sync_ns"])
+    longest = np.maximum.reduceat(ordered["compute_ns"], begins) if len(begins) else compute
+    uneven = np.minimum(longest * accelerators - compute, lost)
+    critical = ordered[begins]
+    return Steps(critical, accelerators, compute + lost, lost, uneven, _spread(lost - uneven, wait_parts(critical)))
+
+
+def wait_parts(rows: Rows) -> Whole:
+    """Return what the accelerator of each row waited for, in ns by `PARTS`, shape (rows, 4); a row adds up to its wait.
+
+    Of the time from `free_ns` to the batch in hand: what came after `finished_ns`, and before the host had asked for a
+    batch that nobody had begun, is hand-over; what came before `started_ns` queueing; the rest is the worker's, and is
+    reading and decoding in the proportion of `read_ns` to the rest of the time that the worker took for the batch.
+    """
+    wait, free = rows["wait_ns"], rows["free_ns"]
+    after = np.clip(free + wait - rows["finished_ns"], 0, wait)
+    before = wait - after
+    queued = np.clip(rows["started_ns"] - free, 0, before)
+    unasked = np.clip(np.minimum(rows["asked_ns"], rows["started_ns"]) - free, 0, queued)
+    working = before - queued
+    took = np.maximum(rows["finished_ns"] - rows["started_ns"], 1)
+    reading = np.rint(working * np.clip(rows["read_ns"] / took, 0, 1)).astype(np.int64)
+    parts: Whole = np.stack([reading, working - reading, queued - unasked, after + unasked], axis=-1)
+    return parts
+
+
+def loss_percent(rows: Rows, kept: Rows) -> dict[str, float]:
+    """Return the shares of all accelerators' time that were lost, in percent; they add up to 100 - `au_rules`.
+
+    `kept` are the rows that the headline counts. What the others lost is `first_step`, whatever it was lost to.
+    """
+    steps = by_step(kept)
+    total_ns, lost_ns = _total_ns(rows), int((rows["wait_ns"] + rows["sync_ns"]).sum())
+    return _percent({FIRST: lost_ns - int(steps.lost_ns.sum())} | _lost_ns(steps), total_ns)
+
+
+def kept_loss_percent(kept: Rows) -> dict[str, float]:
+    """Return the same of the rows that the headline counts: the shares add up to 100 - `au`."""
+    return _percent(_lost_ns(by_step(kept)), _total_ns(kept))
+
+
+def _lost_ns(steps: Steps) -> dict[str, float]:
+    parts = dict(zip(PARTS, steps.parts_ns.sum(axis=0).tolist(), strict=True))
+    return parts | {UNEVEN: float(steps.uneven_ns.sum())}
+
+
+def _percent(lost_ns: dict[str, float], total_ns: int) -> dict[str, float]:
+    return {name: 100.0 * lost / total_ns for name, lost in lost_ns.items()} if total_ns else {}
+
+
+def _total_ns(rows: Rows) -> int:
+    return int((rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum())
+
+
+def _spread(lost_ns: Whole, parts: Whole) -> NDArray[np.float64]:
+    """Share out what each step lost in proportion to the parts; without any it is the meeting's: hand-over."""
+    whole = parts.sum(axis=-1, keepdims=True)
+    nothing = np.array([0.0, 0.0, 0.0, 1.0])
+    shares = np.where(whole > 0, parts / np.maximum(whole, 1), nothing)
+    spread: NDArray[np.float64] = shares * lost_ns[:, np.newaxis]
+    return spread

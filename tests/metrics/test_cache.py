@@ -1,0 +1,55 @@
+"""The page-cache proof: who served the bytes, and how loudly that is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlemu.metrics.cache import CacheProof, prove
+from tests.metrics.test_loss import make_steps
+
+
+def proof(shares: list[float], **changes: Any) -> CacheProof:
+    """The proof of epochs that got these shares of their bytes from storage."""
+    rows = make_steps([[0.0]] * len(shares))
+    rows["epoch"], rows["step"] = rows["step"], 1
+    rows["app_bytes"] = 1000
+    rows["storage_bytes"] = [round(1000 * share) for share in shares]
+    facts: dict[str, Any] = {"file_system": "ext4", "odirect": False, "evicted": False}
+    return prove(rows, **(facts | {"dataset_bytes": 10, "memory_bytes": 40} | changes))
+
+
+def test_a_second_epoch_out_of_memory_is_said_loudly() -> None:
+    told = proof([1.0, 0.01])
+    assert told.per_epoch == (100.0, 1.0)
+    assert told.percent == pytest.approx(50.5)
+    assert told.dataset_to_memory == 0.25
+    assert str(told.warning).startswith("STORAGE WAS NOT READ")
+    assert "100, 1 %" in str(told.warning)
+
+
+def test_what_was_all_read_from_storage_needs_no_warning_however_small() -> None:
+    assert proof([1.0, 1.02]).warning is None
+
+
+def test_a_part_out_of_memory_is_said_without_shouting() -> None:
+    told = proof([0.8, 0.8]).warning
+    assert told is not None
+    assert told.startswith("the page cache served 20 %")
+
+
+def test_memory_as_a_file_system_is_no_storage() -> None:
+    told = proof([0.0], file_system="tmpfs")
+    assert told.percent == 0
+    assert "tmpfs" in str(told.warning)
+
+
+def test_a_file_system_without_books_is_not_known() -> None:
+    told = proof([0.0, 0.0], file_system="fuse.thing")
+    assert told.percent is None
+    assert told.per_epoch == (None, None)
+    assert "not known" in str(told.warning)
+    assert proof([0.0], file_system="fuse.thing", odirect=True).warning is None
+    assert proof([0.0], file_system="fuse.thing", dataset_bytes=1000).warning is None
+    assert proof([0.9, 0.9], file_system="nfs4").percent == pytest.approx(90), "books that tell something are believed"

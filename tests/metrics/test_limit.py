@@ -1,0 +1,144 @@
+"""What limited a run: each case of docs/metrics.md section 6, from step rows and from what is known beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from dlemu.emulator.steplog import StepRows
+from dlemu.metrics.au import au_percent
+from dlemu.metrics.causes import Causes, Work, find_causes, work_of
+from dlemu.metrics.limit import Circumstances, Device, Limit, Scaling, judge_limit
+from dlemu.metrics.loss import kept_loss_percent
+from tests.metrics.test_loss import MS, any_rows, make_steps
+
+
+def late_steps(*, cpu_ms: float = 1, cpu_wait_ms: float = 0, **stamps: Any) -> StepRows:
+    """Twenty steps of two ranks that lose 30 of 40 ms each, their workers 100 ms at each batch."""
+    rows = make_steps([[30.0, 30.0]] * 20, **stamps)
+    rows["cpu_ns"], rows["cpu_wait_ns"] = cpu_ms * MS, cpu_wait_ms * MS
+    rows["app_bytes"], rows["read_calls"] = 80 << 20, 10
+    return rows
+
+
+def limit_of(rows: StepRows, *, preprocesses: bool = False, workers: int = 8, **around: Any) -> Limit:
+    causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
+    work = work_of(rows, preprocesses=preprocesses, workers=workers)
+    return judge_limit(au_percent(rows), causes, work, Circumstances(**around))
+
+
+@given(rows=any_rows())
+def test_the_causes_add_up_to_the_loss(rows: StepRows) -> None:
+    random = np.random.default_rng(len(rows))
+    rows["cpu_ns"], rows["cpu_wait_ns"] = random.integers(0, 100 * MS, (2, len(rows)))
+    lost = kept_loss_percent(rows)
+    for preprocesses in (False, True):
+        causes = find_causes(rows, preprocesses=preprocesses, workers=3)
+        assert causes.total == pytest.approx(sum(lost.values()) - lost["uneven_computation"], abs=1e-6)
+
+
+def test_blocked_in_reads_is_the_storage() -> None:
+    limit = limit_of(late_steps())
+    assert (limit.what, limit.confidence) == ("storage", "high")
+    assert any("MB/s" in sentence for sentence in limit.evidence)
+
+
+def test_nobody_waited() -> None:
+    assert limit_of(make_steps([[0.1, 0.0]] * 5)).what == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "around", "what"),
+    [
+        ({"cpu_ms": 60, "cpu_wait_ms": 40, "read_ns": 20}, {}, "host CPU"),
+        ({"cpu_ms": 99}, {"host_busy_percent": 97.0}, "host CPU"),
+        ({"cpu_ms": 99, "read_ns": 10}, {"host_busy_percent": 40.0}, "loader"),
+        ({"read_ns": 5}, {"preprocesses": True}, "loader"),
+        ({"read_ns": 5}, {}, "storage"),  # nothing else to be blocked in: opening files
+        ({"finished_ns": -1, "started_ns": -101}, {}, "emulator"),
+        ({"finished_ns": -1, "started_ns": -101, "cpu_ms": 50, "cpu_wait_ms": 50}, {}, "host CPU"),
+        ({"started_ns": 29, "finished_ns": 30, "read_ns": 1, "cpu_ms": 0.5}, {}, "loader"),
+        ({}, {"ceiling_au": 50.0}, "emulator"),
+        ({}, {"ceiling_au": 89.0}, "storage"),
+        ({}, {"memory_some_percent": 30.0}, "memory"),
+    ],
+)
+def test_each_kind_of_limit_is_told_from_the_others(changes: dict[str, Any], around: dict[str, Any], what: str) -> None:
+    limit = limit_of(late_steps(**changes), **around)
+    assert limit.what == what
+    assert limit.evidence
+    assert limit.advice
+
+
+def test_batches_that_queue_behind_busy_workers_wait_for_what_these_do() -> None:
+    rows = late_steps(started_ns=29, finished_ns=30, read_ns=1, cpu_ms=0.1)
+    rows["started_ns"] -= 40 * MS  # each worker is at a batch for 41 of 40 ms
+    rows["read_ns"] = 40 * MS
+    queued = make_steps([[30.0, 30.0]] * 20, started_ns=29, finished_ns=30, read_ns=1)
+    queued["cpu_ns"] = 1
+    assert limit_of(rows, workers=2).what == "storage"
+    assert limit_of(queued, workers=2).what == "loader"
+
+
+WAITING = Causes(storage=70.0)
+
+
+def reading(*, readers: float, call_bytes: float) -> Work:
+    return Work(
+        elapsed_seconds=10,
+        busy_share=1,
+        starved_share=0,
+        cpu_known=True,
+        readers=readers,
+        call_ms=10,
+        call_bytes=call_bytes,
+        app_mb_per_second=100,
+        wanted_mb_per_second=400,
+    )
+
+
+@pytest.mark.parametrize(
+    ("work", "around", "what", "confidence"),
+    [
+        (reading(readers=1, call_bytes=4096), {}, "loader", "low"),
+        (reading(readers=1, call_bytes=8 << 20), {}, "storage", "high"),
+        (reading(readers=16, call_bytes=4096), {}, "storage", "high"),
+        (reading(readers=1, call_bytes=4096), {"device": Device(mean_depth=1.0, busy_percent=99)}, "loader", "medium"),
+        (reading(readers=1, call_bytes=4096), {"device": Device(mean_depth=0.1, busy_percent=9)}, "storage", "medium"),
+        (reading(readers=8, call_bytes=4096), {"device": Device(mean_depth=7.5, busy_percent=99)}, "storage", "high"),
+        (
+            reading(readers=1, call_bytes=4096),
+            {"device": Device(mean_depth=1.0, busy_percent=99, rotational=True)},
+            "storage",
+            "high",
+        ),
+        (
+            reading(readers=1, call_bytes=8 << 20),
+            {"scaling": Scaling(readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=390)},
+            "loader",
+            "high",
+        ),
+        (
+            reading(readers=1, call_bytes=4096),
+            {"scaling": Scaling(readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=101)},
+            "storage",
+            "high",
+        ),
+    ],
+)
+def test_too_few_readers_are_told_from_slow_storage(
+    work: Work, around: dict[str, Any], what: str, confidence: str
+) -> None:
+    limit = judge_limit(25.0, WAITING, work, Circumstances(read_threads=1, **around))
+    assert (limit.what, limit.confidence) == (what, confidence)
+    assert ("more reader.read_threads" in limit.advice[0]) == (what == "loader")
+
+
+def test_readers_whose_cpu_is_not_known_are_blamed_with_less_confidence() -> None:
+    rows = late_steps(cpu_ms=0)
+    assert limit_of(rows).confidence == "medium"
+    assert limit_of(rows, host_busy_percent=99.0).what == "host CPU"
+    assert limit_of(rows, from_storage_percent=0.0).what == "loader"

@@ -1,0 +1,134 @@
+"""Where the loss went: the shares add up, and go to what the slowest accelerator waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.metrics.loss import PARTS, kept_loss_percent, loss_percent, wait_parts
+from tests.runs import make_job, make_log, with_blocks
+
+MS = 1_000_000
+
+
+def make_steps(ends_ms: list[list[float]], compute_ms: list[list[float]] | None = None, **stamps: Any) -> StepRows:
+    """Rows of some steps from when each rank's batch came (ms after the step began); so are the stamps."""
+    came = np.array(ends_ms)
+    rows = np.zeros(came.shape, STEP_DTYPE)
+    compute = np.broadcast_to(10.0 if compute_ms is None else np.array(compute_ms), came.shape)
+    rows["rank"], rows["epoch"], rows["block"] = np.arange(came.shape[1]), 1, 1
+    rows["step"] = np.arange(1, len(came) + 1)[:, np.newaxis]
+    rows["compute_ns"], rows["wait_ns"] = compute * MS, np.maximum(came, 0) * MS
+    ends = rows["wait_ns"] + rows["compute_ns"]
+    rows["sync_ns"] = ends.max(axis=1, keepdims=True) - ends
+    starts = np.concatenate([[0], np.cumsum(ends.max(axis=1))[:-1]])
+    rows["free_ns"] = rows["asked_ns"] = starts[:, np.newaxis] + 1_000 * MS
+    rows["ready_ns"] = rows["finished_ns"] = rows["free_ns"] + (came * MS).astype(np.int64)
+    rows["started_ns"] = rows["finished_ns"] - 100 * MS
+    rows["read_ns"] = 100 * MS
+    for name, value in stamps.items():
+        rows[name] = rows["free_ns"] + value * MS if name in ("started_ns", "finished_ns", "asked_ns") else value * MS
+    flat: StepRows = rows.reshape(-1)
+    return flat
+
+
+@st.composite
+def any_rows(draw: st.DrawFn) -> StepRows:
+    """Rows of ranks that wait, compute and meet as they do, with stories that may be anything."""
+    ranks, steps, blocks = draw(st.integers(1, 5)), draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    parts = []
+    for block in range(1, blocks + 1):
+        rows = make_steps(
+            random.uniform(-20, 30, (steps, ranks)).tolist(), random.uniform(1, 40, (steps, ranks)).tolist()
+        )
+        rows["block"], rows["epoch"] = block, draw(st.integers(1, 2))
+        for name in ("started_ns", "finished_ns", "asked_ns"):
+            rows[name] += random.integers(-50 * MS, 50 * MS, len(rows))
+        rows["read_ns"] = random.integers(0, 200 * MS, len(rows))
+        parts.append(rows)
+    return np.concatenate(parts)[random.permutation(ranks * steps * blocks)]
+
+
+@given(rows=any_rows(), start=st.integers(0, 2), end=st.integers(0, 1))
+def test_the_shares_add_up_to_what_utilisation_lacks(rows: StepRows, start: int, end: int) -> None:
+    kept = kept_rows(rows, start, end)
+    shares = loss_percent(rows, kept)
+    assert sum(shares.values()) == pytest.approx(100 - au_percent(rows), abs=1e-9)
+    assert min(shares.values()) >= -1e-9
+    if len(kept):
+        counted = kept_loss_percent(kept)
+        assert sum(counted.values()) == pytest.approx(100 - au_percent(kept), abs=1e-9)
+        assert min(counted.values()) >= -1e-9
+
+
+@given(rows=any_rows())
+def test_the_parts_of_a_wait_are_the_wait(rows: StepRows) -> None:
+    parts = wait_parts(rows)
+    assert (parts.sum(axis=-1) == rows["wait_ns"]).all()
+    assert (parts >= 0).all()
+
+
+@given(rows=any_rows(), cut=st.integers(1, 10))
+def test_they_add_up_in_a_run_that_was_cut_short(rows: StepRows, cut: int) -> None:
+    rows = rows[:-cut] if len(rows) > cut else rows
+    assert sum(loss_percent(rows, kept_rows(rows, 1, 0)).values()) == pytest.approx(100 - au_percent(rows), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "part"),
+    [
+        ({}, "reading"),
+        ({"read_ns": 0}, "decoding"),
+        ({"finished_ns": -1, "started_ns": -9}, "hand_over"),
+        ({"finished_ns": 40, "started_ns": 40, "asked_ns": 0}, "queueing"),
+        ({"finished_ns": 40, "started_ns": 40, "asked_ns": 40}, "hand_over"),
+    ],
+)
+def test_a_wait_goes_to_what_kept_the_batch(stamps: dict[str, Any], part: str) -> None:
+    rows = make_steps([[40.0], [40.0]], **stamps)
+    shares = kept_loss_percent(rows)
+    assert shares == pytest.approx({name: 80.0 if name == part else 0.0 for name in (*PARTS, "uneven_computation")})
+
+
+def test_a_worker_s_time_is_split_as_it_spent_it() -> None:
+    shares = kept_loss_percent(make_steps([[40.0]], read_ns=25))
+    assert shares["reading"] == pytest.approx(20)
+    assert shares["decoding"] == pytest.approx(60)
+
+
+def test_the_slowest_accelerator_says_what_all_waited_for() -> None:
+    rows = make_steps([[5.0, 40.0, 0.0]])
+    rows["read_ns"] = [100 * MS, 0, 100 * MS]
+    assert kept_loss_percent(rows)["decoding"] == pytest.approx(80)
+    assert kept_loss_percent(rows)["reading"] == 0
+
+
+def test_what_longer_computations_cost_is_nobody_s_reading() -> None:
+    rows = make_steps([[0.0, 0.0], [0.0, 2.0]], [[10, 30], [10, 30]])
+    shares = kept_loss_percent(rows)
+    total = 2 * (30 + 32)
+    assert shares["uneven_computation"] == pytest.approx(100 * 40 / total)
+    assert shares["reading"] == pytest.approx(100 * 4 / total)
+
+
+def test_dropped_steps_have_a_share_of_their_own() -> None:
+    job = make_job(**with_blocks(5))
+    rows = make_log(job).rows
+    kept = kept_rows(rows, 1, 0)
+    first = np.isin(rows["step"], [1, 6, 11])
+    lost = (rows["wait_ns"] + rows["sync_ns"])[first].sum()
+    total = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum()
+    assert loss_percent(rows, kept)["first_step"] == pytest.approx(100 * lost / total)
+
+
+def test_nothing_measured_has_no_shares() -> None:
+    nothing = np.zeros(0, STEP_DTYPE)
+    assert loss_percent(nothing, nothing) == {}
+    assert kept_loss_percent(nothing) == {}
