@@ -66,7 +66,12 @@ def check(workload: Workload) -> None:
 
 def check_runnable(workload: Workload) -> None:
     """Raise one UserError that lists all this version can't do of what the workload asks for, before any training."""
-    problems = [*_scope_problems(workload), *_storage_problems(workload), *_stream_problems(workload)]
+    problems = [
+        *_scope_problems(workload),
+        *_storage_problems(workload),
+        *_stream_problems(workload),
+        *_evict_problems(workload),
+    ]
     problems += workload.unsupported
     problems += _name_problems("dataset.format", workload.dataset.format, "datagen.formats")
     problems += _name_problems("reader.data_loader", workload.reader.data_loader, "dlemu.loaders")
@@ -146,6 +151,14 @@ def _stream_problems(workload: Workload) -> Iterator[str]:
                 f"reader.{key} is true: TensorFlow itself reads tfrecord files, through the page cache and without"
                 f" knowing their content; wanted reader.{key}=false, or reader.data_loader=pytorch"
             )
+
+
+def _evict_problems(workload: Workload) -> Iterator[str]:
+    if workload.reader.evict_page_cache == "epochs" and workload.dataset.format == "mmap_indexed_binary":
+        yield (
+            "reader.evict_page_cache is 'epochs', but mmap_indexed_binary's readers keep their files mapped and the"
+            " kernel keeps mapped pages; wanted 'start', or dataset.format=indexed_binary"
+        )
 
 
 def _name_problems(key: str, name: str, package: str) -> Iterator[str]:

@@ -70,6 +70,11 @@ class Reader:
     """Samples in the window that `sample_shuffle` draws from (tensorflow with tfrecord)."""
     odirect: bool = False
     """Read past the page cache (O_DIRECT)."""
+    evict_page_cache: Literal["never", "start", "epochs"] = "never"
+    """When to drop the dataset's pages from the hosts' memory: never, before the run, or before each epoch.
+
+    Between epochs, outside every number but `total_seconds`; each host's ranks share the files. Needs no root.
+    """
     engine: Literal["fast", "library"] = "fast"
     """`fast` reads by preadv into a reused buffer; `library` makes the call a user's script would (np.load, ...)."""
     decode: Decode = "none"

@@ -28,6 +28,8 @@ class Journal:
     """`describe_folder` of the dataset."""
     ceiling_au_percent: float | None = None
     checkpoints: tuple[SavedCheckpoint, ...] = ()
+    eviction_seconds: tuple[float, ...] = ()
+    """How long dropping the dataset's pages took, each time."""
     ended_ns: int | None = None
     cpu_seconds: tuple[float, ...] = ()
     """CPU time of each rank with its workers, from the first epoch's start to the end of the last."""
@@ -52,6 +54,6 @@ def read_journal(folder: str) -> Journal | None:
     except FileNotFoundError:
         return None
     noted["checkpoints"] = tuple(SavedCheckpoint(**saved) for saved in noted["checkpoints"])
-    for name in ("hosts", "rank_nodes", "cpu_seconds"):
+    for name in ("hosts", "rank_nodes", "eviction_seconds", "cpu_seconds"):
         noted[name] = tuple(noted[name])
     return Journal(**noted)

@@ -7,6 +7,7 @@ import resource
 import psutil
 
 from datagen.errors import SpaceError
+from dlemu.emulator.evict import check_evictable
 from dlemu.emulator.job import Job
 from dlemu.loaders.base import LoaderSpec
 
@@ -20,7 +21,8 @@ _FILES_PER_RANK = 64
 
 
 def check_host(job: Job, local_ranks: int) -> None:
-    """Raise SpaceError when this host can't hold its ranks."""
+    """Raise SpaceError when this host can't hold its ranks, UserError when it can't do what was asked."""
+    check_evictable(job)
     _check_files(job)
     _check_memory(job, local_ranks)
 

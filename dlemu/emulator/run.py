@@ -16,6 +16,7 @@ from dlemu.emulator.accelerator import compute_times_ns
 from dlemu.emulator.checkpoint import save_checkpoint
 from dlemu.emulator.clock import Clock, MonotonicClock
 from dlemu.emulator.environment import describe_folder, describe_host
+from dlemu.emulator.evict import evict, evicts_before
 from dlemu.emulator.handover import Handover, Prefetched, Synchronous
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal, read_journal
@@ -108,11 +109,20 @@ class _Rank:
         self._note(ceiling_au_percent=ceiling, started_ns=self._comm.meet(self._clock.now_ns()))
         self._cpu_seconds_before = _cpu_seconds()
         for epoch in self._job.schedule:
+            if evicts_before(self._job, epoch.number):
+                self._evict(write_first=epoch.number == 1)
             self._comm.synchronise_clocks()
             self._train(epoch)
             if epoch.evaluation:
                 self._evaluate(epoch)
         return self._log, self._journal
+
+    def _evict(self, *, write_first: bool) -> None:
+        """Drop the dataset's pages from this host's memory, the files shared among its ranks."""
+        began_ns = self._clock.now_ns()
+        evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
+        seconds = (self._comm.meet(self._clock.now_ns()) - began_ns) / 1e9
+        self._note(eviction_seconds=(*self._journal.eviction_seconds, seconds))
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of this rank and its workers since the first epoch began."""

@@ -92,7 +92,7 @@ def _proof(job: Job, journal: Journal, rows: StepRows) -> CacheProof:
         rows,
         file_system=(journal.storage or {}).get("file_system", ""),
         odirect=job.workload.reader.odirect,
-        evicted=False,
+        evicted=job.workload.reader.evict_page_cache == "epochs",
         dataset_bytes=job.found.total_bytes,
         memory_bytes=sum(host["memory_bytes"] for host in journal.hosts),
     )
@@ -102,5 +102,6 @@ def _page_cache(proof: CacheProof, journal: Journal) -> dict[str, Any]:
     return {
         "from_storage_percent": {"mean": proof.percent, "per_epoch": list(proof.per_epoch)},
         "dataset_to_memory_ratio": proof.dataset_to_memory,
+        "eviction_seconds": list(journal.eviction_seconds),
         "warning": proof.warning,
     }

@@ -134,6 +134,7 @@ def _how(job: Job) -> dict[str, Any]:
         "engine": reader.engine,
         "decode": reader.decode,
         "odirect": reader.odirect,
+        "evict_page_cache": reader.evict_page_cache,
         "synchronous": train.synchronous or reader.read_threads == 0,
         "batch_size": reader.batch_size,
         "read_threads": reader.read_threads,

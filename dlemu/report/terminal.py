@@ -18,6 +18,7 @@ _SHOWN_HOSTS = 4
 _SHOWN_STRAGGLERS = 4
 _LEAST_SHOWN = 0.005
 _LOUD = "STORAGE WAS NOT READ"
+_EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
 _LOST_TO = {
     "first_step": "steps that AU leaves out",
     "reading": "in opening and reading files",
@@ -187,7 +188,8 @@ def _costs(summary: dict[str, Any]) -> Iterator[Row]:
         yield "CPU", f"{_number(per_gb)} s/GB", "ranks and workers, per GB read"
     how = summary["how"]
     yield "loader", how["data_loader"], f"{how['read_threads']} workers a rank, batches of {how['batch_size']}"
-    yield "reads", "O_DIRECT" if how["odirect"] else "page cache", f"{how['engine']} engine, decode {how['decode']}"
+    told = f"{how['engine']} engine, decode {how['decode']}" + _EVICTED[how["evict_page_cache"]]
+    yield "reads", "O_DIRECT" if how["odirect"] else "page cache", told
 
 
 def _epochs(values: list[float | None]) -> str:

@@ -104,6 +104,23 @@ def test_reading_past_the_page_cache(dataset: Path, tmp_path: Path) -> None:
     assert summary(tmp_path / "run")["metrics"]["app_bytes"] == 2 * on_disk
 
 
+def test_evicted_pages_are_read_from_storage_in_each_epoch(dataset: Path, tmp_path: Path) -> None:
+    """What is published of the cache is what the kernel counted, and eviction makes the second epoch read again."""
+    shares = {}
+    for when in ("never", "epochs"):
+        ended = dlemu("train", *small_run(tmp_path / when, dataset, f"reader.evict_page_cache={when}"))
+        assert ended.status == 0, ended.err
+        cache = summary(tmp_path / when)["page_cache"]
+        shares[when] = cache["from_storage_percent"]["per_epoch"]
+        assert len(cache["eviction_seconds"]) == (2 if when == "epochs" else 0)
+        rows = steps(tmp_path / when)
+        assert sum(summary(tmp_path / when)["loss_percent"].values()) == pytest.approx(100 - au_percent(rows), abs=1e-9)
+    if None in shares["never"] or shares["epochs"][0] < 50:
+        pytest.skip(f"the file system of {dataset} keeps no books of what it fetches, or is memory")
+    assert shares["never"][1] < 5
+    assert shares["epochs"][1] > 90
+
+
 def test_a_run_that_does_not_pass_says_so_by_its_exit_status(dataset: Path, tmp_path: Path) -> None:
     slow = ("reader.preprocess_time=0.1", "metric.ceiling_seconds=0", "train.epochs=1", "metric.au=0.9")
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *slow))

@@ -1,0 +1,78 @@
+"""Eviction: the dataset's pages leave memory, each file once a host, and tmpfs is refused."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import DatasetError, UserError
+from datagen.manifest import inspect
+from dlemu.config import check_runnable
+from dlemu.config.schema import Reader
+from dlemu.emulator.environment import describe_folder
+from dlemu.emulator.evict import check_evictable, evict, evicts_before
+from dlemu.emulator.job import Job
+from dlemu.loaders._books import Books
+from tests.datasets import make_dataset
+from tests.runs import make_job
+
+
+def job_on(folder: Path, when: str = "epochs") -> Job:
+    spec = make_dataset(folder, num_files_train=6, record_length_bytes=1_000_000)
+    job = make_job(ranks=1, steps=1, dataset=spec, reader=Reader(evict_page_cache=when))  # type: ignore[arg-type]
+    return replace(job, found=inspect(spec))
+
+
+def test_when_pages_are_dropped() -> None:
+    told = {
+        when: [evicts_before(make_job(reader=Reader(evict_page_cache=when)), epoch) for epoch in (1, 2, 3)]  # type: ignore[arg-type]
+        for when in ("never", "start", "epochs")
+    }
+    assert told == {"never": [False] * 3, "start": [True, False, False], "epochs": [True] * 3}
+
+
+def test_evicted_files_come_from_storage_again(tmp_path: Path) -> None:
+    job, books = job_on(tmp_path), Books()
+    paths = [job.found.train.path(file) for file in range(6)]
+
+    def fetched() -> list[bool]:
+        """Read each file; say whether the storage had to serve it."""
+        told = []
+        for path in paths:
+            before = books.look().storage_bytes
+            Path(path).read_bytes()
+            told.append(books.look().storage_bytes - before > 500_000)
+        return told
+
+    evict(job, 0, 1, write_first=True)
+    if not any(fetched()):
+        pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
+    assert fetched() == [False] * 6
+    evict(job, 1, 2, write_first=False)
+    assert fetched() == [False, True] * 3, "two ranks of a host share the files"
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    job = job_on(tmp_path)
+    os.unlink(job.found.train.path(3))
+    with pytest.raises(DatasetError, match="img_3"):
+        evict(job, 0, 1, write_first=False)
+
+
+def test_memory_can_not_be_evicted_from_memory(tmp_path: Path) -> None:
+    shm = Path("/dev/shm")
+    if describe_folder(str(shm)).get("file_system") != "tmpfs":
+        pytest.skip("/dev/shm is no tmpfs here")
+    dataset = replace(make_job().workload.dataset, data_folder=str(shm))
+    with pytest.raises(UserError, match="files are memory"):
+        check_evictable(make_job(dataset=dataset, reader=Reader(evict_page_cache="start")))
+    check_evictable(make_job(dataset=dataset))
+
+
+def test_mapped_files_are_refused() -> None:
+    dataset = replace(make_job().workload.dataset, format="mmap_indexed_binary")
+    with pytest.raises(UserError, match="mapped"):
+        check_runnable(make_job(dataset=dataset, reader=Reader(evict_page_cache="epochs")).workload)
