@@ -18,6 +18,7 @@ from dlemu.emulator.journal import Journal
 from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
 from dlemu.loaders.base import hash_samples
+from dlemu.telemetry import HostTelemetry, Series
 
 MS = 1_000_000
 COMPUTE_NS = 50 * MS
@@ -110,6 +111,37 @@ def make_log(job: Job, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_
         cpu_seconds=(1.5,) * job.ranks,
     )
     return RunLog(_skewed(np.concatenate(rows), nodes, skew_ns), journal)
+
+
+def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int = 500 * MS) -> RunLog:
+    """The log with what a recorder on each host would have read: one drive that gave a share of all bytes, evenly."""
+    ends = log.rows["free_ns"].min() - interval_ns, log.rows["met_ns"].max() + interval_ns
+    times = np.arange(ends[0], ends[1], interval_ns)
+    mb = device_share * log.rows["app_bytes"].sum() / 1e6
+    rate = mb / ((log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9) / len(log.journal.hosts)
+    device = {"probe": "block", "kind": "disk", "below": [], "counted": True, "size_bytes": 1 << 40, "model": "fast"}
+    device |= {"rotational": False, "scheduler": "none", "read_ahead_bytes": 128 << 10}
+    device |= {"largest_request_bytes": 1 << 20, "requests_counted": True, "name": "nvme0n1"}
+    hosts = [
+        HostTelemetry(
+            host=host["host"],
+            node=node,
+            boot_id=f"boot {node}",
+            interval_seconds=interval_ns / 1e9,
+            probes=("block",),
+            devices=(device,),
+            notes=("a note",),
+            cpu_seconds=0.01,
+            seconds=(ends[1] - ends[0]) / 1e9,
+            series=(Series("block", "nvme0n1", "read_mb_per_second"),),
+            which=np.zeros(len(times), np.int32),
+            time_ns=times,
+            value=np.full(len(times), rate),
+        )
+        for node, host in enumerate(log.journal.hosts)
+    ]
+    journal = log.journal.noting(clock_offsets_ns=((0,) * len(hosts),))
+    return RunLog(log.rows, journal, tuple(hosts))
 
 
 def _saved(job: Job, epoch: int, block: int, now_ns: int) -> SavedCheckpoint:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from datagen.registry import names
 from dlemu.emulator.environment import describe_folder, describe_host
 from dlemu.emulator.steplog import STEP_COLUMNS
 from dlemu.report.folder import write_steps
 from dlemu.report.summary import SCHEMA_VERSION, build_summary
-from tests.runs import make_job, make_log, with_blocks, with_evaluation
+from dlemu.telemetry import Scope, Task, start_recorder
+from tests.runs import make_job, make_log, with_blocks, with_evaluation, with_telemetry
 
 DOCS = Path(__file__).parent.parent / "docs"
 NAMES_OF_OTHERS = ("packages",)
@@ -34,7 +37,7 @@ def keys(value: Any) -> Iterator[str]:
 def whole_summary() -> dict[str, Any]:
     dataset = make_job().workload.dataset
     job = make_job(**with_evaluation(40, dataset))
-    evaluated = build_summary(job, make_log(job))
+    evaluated = build_summary(job, with_telemetry(make_log(job)))
     job = make_job(**with_blocks(5))
     saved = build_summary(job, make_log(job))
     environment = {"hosts": [describe_host()], "storage": describe_folder("/")}
@@ -42,7 +45,8 @@ def whole_summary() -> dict[str, Any]:
 
 
 def in_code(text: str) -> set[str]:
-    """Names between backticks, each part of a dotted one."""
+    """Names between backticks, each part of a dotted one; fenced blocks are no sentences."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     return {part for code in re.findall(r"`([^`]+)`", text) for part in re.split(r"[^A-Za-z0-9_]+", code)}
 
 
@@ -58,17 +62,27 @@ def test_every_column_of_the_step_log_is_documented() -> None:
     assert rows == list(STEP_COLUMNS)
 
 
+def test_every_metric_of_the_probes_is_documented(tmp_path: Path) -> None:
+    text = (DOCS / "telemetry.md").read_text()
+    recorder = start_recorder(Task(scope=Scope(folders=(str(tmp_path),)), node=0, interval_seconds=0.05), str(tmp_path))
+    time.sleep(0.2)
+    told = recorder.stop()
+    assert told is not None
+    assert {series.metric for series in told.series} - in_code(text) <= {"cpu_full_percent", "memory_full_percent"}
+    assert set(names("dlemu.telemetry")) <= in_code(text)
+
+
 def test_every_metric_has_its_formula() -> None:
     text = (DOCS / "metrics.md").read_text()
     plain = {"app_bytes", "read_calls", "samples", "epochs", "steps_per_epoch", "au_threshold_percent"}
     assert sorted(set(whole_summary()["metrics"]) - plain - in_code(text)) == []
 
 
-@pytest.mark.parametrize("name", ["metrics.md", "results.md"])
+@pytest.mark.parametrize("name", ["metrics.md", "results.md", "telemetry.md"])
 def test_documents_name_no_column_or_file_that_is_not_there(name: str) -> None:
     text = (DOCS / name).read_text()
     columns = {part for part in in_code(text) if part.endswith("_ns")}
-    assert columns <= set(STEP_COLUMNS) | {"started_ns", "ended_ns"}
+    assert columns <= set(STEP_COLUMNS) | {"started_ns", "ended_ns", "time_ns", "clock_offsets_ns"}
     assert all((DOCS / link).exists() for link in re.findall(r"\]\((\w+\.md)\)", text))
 
 
@@ -78,7 +92,7 @@ def test_the_recipe_of_the_results_page_gives_the_headline(tmp_path: Path, monke
     log = make_log(job)
     write_steps(str(tmp_path / "results/unet3d/20260102-030405"), log.rows)
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(recipe, names)
+    found: dict[str, Any] = {}
+    exec(recipe, found)
     headline = build_summary(job, log)["metrics"]["au_percent"]["mean"]
-    assert names["au_percent"] == pytest.approx(headline, rel=1e-12)
+    assert found["au_percent"] == pytest.approx(headline, rel=1e-12)

@@ -137,6 +137,14 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Telemetry:
+    enabled: bool = True
+    """Record what the devices and the hosts do while the run goes on; one recorder on each host."""
+    interval_seconds: float = 0.5
+    """Time between two readings; costly ones are taken less often by themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output:
     folder: str = ""
     """The run's folder; empty makes `results/WORKLOAD/YYYYmmdd-HHMMSS`."""
@@ -170,6 +178,7 @@ class Workload:
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     metric: Metric = Metric()
+    telemetry: Telemetry = Telemetry()
     output: Output = Output()
     accelerators: dict[str, Accelerator] = field(default_factory=dict)
     scales: dict[str, dict[str, object]] = field(default_factory=dict)

@@ -31,6 +31,8 @@ class Journal:
     eviction_seconds: tuple[float, ...] = ()
     """How long dropping the dataset's pages took, each time."""
     ended_ns: int | None = None
+    clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
+    """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""
     cpu_seconds: tuple[float, ...] = ()
     """CPU time of each rank with its workers, from the first epoch's start to the end of the last."""
 
@@ -56,4 +58,5 @@ def read_journal(folder: str) -> Journal | None:
     noted["checkpoints"] = tuple(SavedCheckpoint(**saved) for saved in noted["checkpoints"])
     for name in ("hosts", "rank_nodes", "eviction_seconds", "cpu_seconds"):
         noted[name] = tuple(noted[name])
+    noted["clock_offsets_ns"] = tuple(tuple(offsets) for offsets in noted["clock_offsets_ns"])
     return Journal(**noted)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -21,10 +23,12 @@ from dlemu.emulator.handover import Handover, Prefetched, Synchronous
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal, read_journal
 from dlemu.emulator.loop import Stretch, Watcher, run_stretch
+from dlemu.emulator.recording import recorder_of
 from dlemu.emulator.schedule import Epoch
 from dlemu.emulator.steplog import EVALUATION, TRAINING, StepLog, StepRows, read_log
 from dlemu.loaders.base import Loader, LoaderSpec
 from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.telemetry import HostTelemetry, Recorder, Telemetry, read_logs
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class RunLog:
     rows: StepRows
     """The step logs of all ranks."""
     journal: Journal
+    telemetry: Telemetry = ()
+    """What the recorders of the hosts read."""
 
 
 def run_rank(
@@ -44,9 +50,10 @@ def run_rank(
     Raises DlemuError with a message for users. The rank's rows up to then lie in `job.live_folder`; workers die with
     the rank, so after an error the process must end.
     """
+    recorder = recorder_of(job, comm)
     loader = make_loader(job.loader_spec(comm.rank))
     try:
-        rank = _Rank(job, comm, loader, watch)
+        rank = _Rank(job, comm, loader, watch, recorder)
         log, journal = rank.run()
     except Exception as error:
         explained = loader.explain(error)
@@ -54,8 +61,9 @@ def run_rank(
             raise explained from error
         raise
     cpu_seconds = rank.cpu_seconds()
+    telemetry = recorder.stop() if recorder is not None else None
     loader.close()
-    return _gather(comm, log, journal, cpu_seconds)
+    return _gather(comm, journal, _Told(log.rows.copy(), cpu_seconds, telemetry))
 
 
 def salvage(job: Job) -> RunLog | None:
@@ -65,16 +73,26 @@ def salvage(job: Job) -> RunLog | None:
         return None
     logs = sorted(name for name in os.listdir(job.live_folder) if name.startswith("rank_"))
     rows = [read_log(os.path.join(job.live_folder, name)) for name in logs]
-    return RunLog(np.concatenate(rows), journal)
+    return RunLog(np.concatenate(rows), journal, read_logs(job.live_folder))
 
 
-def _gather(comm: Comm, log: StepLog, journal: Journal, cpu_seconds: float) -> RunLog | None:
+class _Told(NamedTuple):
+    """What a rank has to tell at its end."""
+
+    rows: StepRows
+    cpu_seconds: float
+    telemetry: HostTelemetry | None
+    """Of its host, when the rank has the recorder."""
+
+
+def _gather(comm: Comm, journal: Journal, own: _Told) -> RunLog | None:
     ended_ns = comm.meet(time.monotonic_ns())
-    parts = comm.gather((log.rows.copy(), cpu_seconds))
+    parts: list[_Told] | None = comm.gather(own)
     if parts is None:
         return None
-    noted = journal.noting(ended_ns=ended_ns, cpu_seconds=tuple(cpu for _, cpu in parts))
-    return RunLog(np.concatenate([rows for rows, _ in parts]), noted)
+    noted = journal.noting(ended_ns=ended_ns, cpu_seconds=tuple(part.cpu_seconds for part in parts))
+    hosts = sorted((part.telemetry for part in parts if part.telemetry is not None), key=lambda host: host.node)
+    return RunLog(np.concatenate([part.rows for part in parts]), noted, tuple(hosts))
 
 
 def _cpu_seconds() -> float:
@@ -87,8 +105,8 @@ def _cpu_seconds() -> float:
 class _Rank:
     """What the parts of one rank's run share."""
 
-    def __init__(self, job: Job, comm: Comm, loader: Loader, watch: Watcher | None) -> None:
-        self._job, self._comm, self._loader, self._watch = job, comm, loader, watch
+    def __init__(self, job: Job, comm: Comm, loader: Loader, watch: Watcher | None, recorder: Recorder | None) -> None:
+        self._job, self._comm, self._loader, self._watch, self._recorder = job, comm, loader, watch, recorder
         self._clock: Clock = MonotonicClock()
         self._journal = Journal(
             wall_clock_offset_ns=time.time_ns() - time.monotonic_ns(), started_ns=self._clock.now_ns()
@@ -111,8 +129,10 @@ class _Rank:
         for epoch in self._job.schedule:
             if evicts_before(self._job, epoch.number):
                 self._evict(write_first=epoch.number == 1)
-            self._comm.synchronise_clocks()
+            self._synchronise_clocks()
+            self._mark()
             self._train(epoch)
+            self._mark()
             if epoch.evaluation:
                 self._evaluate(epoch)
         return self._log, self._journal
@@ -123,6 +143,17 @@ class _Rank:
         evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
         seconds = (self._comm.meet(self._clock.now_ns()) - began_ns) / 1e9
         self._note(eviction_seconds=(*self._journal.eviction_seconds, seconds))
+
+    def _synchronise_clocks(self) -> None:
+        offsets_ns = self._comm.synchronise_clocks()
+        if len(offsets_ns) > 1:
+            with contextlib.suppress(OSError):  # a disk that is full now is told when the results are written
+                self._note(clock_offsets_ns=(*self._journal.clock_offsets_ns, offsets_ns))
+
+    def _mark(self) -> None:
+        """Have the recorder read now, so that what an epoch did is not mixed with what went before or came after."""
+        if self._recorder is not None:
+            self._recorder.mark()
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of this rank and its workers since the first epoch began."""

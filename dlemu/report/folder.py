@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from datagen.errors import SpaceError
 from dlemu.emulator.files import write_file, write_text
 from dlemu.emulator.steplog import STEP_COLUMNS, StepRows
+from dlemu.telemetry import HostTelemetry, Series, Telemetry
 
 
 def make_folder(folder: str) -> None:
@@ -43,6 +44,20 @@ def write_steps(folder: str, rows: StepRows) -> None:
     ]
     table = pa.table([pa.array(rows[name]) for name in STEP_COLUMNS], schema=pa.schema(fields))
     write_file(folder, "steps.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
+
+
+def write_telemetry(folder: str, telemetry: Telemetry) -> None:
+    """Write telemetry.parquet: one row a reading."""
+    table = pa.concat_tables([_readings(host) for host in telemetry]).unify_dictionaries()
+    write_file(folder, "telemetry.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
+
+
+def _readings(host: HostTelemetry) -> pa.Table:
+    words = {"host": [host.host] * len(host.series)}
+    words |= {name: [getattr(series, name) for series in host.series] for name in Series._fields}
+    which = pa.array(host.which)
+    columns = {name: pa.array(texts, pa.string()).take(which).dictionary_encode() for name, texts in words.items()}
+    return pa.table({"time_ns": host.time_ns, **columns, "value": host.value})
 
 
 def drop_live(folder: str) -> None:

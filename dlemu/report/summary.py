@@ -16,6 +16,7 @@ from dlemu.metrics.rates import per_second, training_ns
 from dlemu.metrics.summary import MB, training_metrics
 from dlemu.metrics.verdict import Evidence, flattery, judge
 from dlemu.report.diagnosis import diagnose
+from dlemu.report.telemetry import describe_telemetry, measure_devices
 
 SCHEMA_VERSION = 1
 
@@ -26,6 +27,7 @@ def build_summary(job: Job, log: RunLog | None, failure: str | None = None) -> d
     rows = None if log is None else log.rows[log.rows["phase"] == TRAINING]
     journal = None if log is None else log.journal
     metrics = {} if rows is None else training_metrics(rows, workload.metric)
+    devices = {} if log is None or rows is None else measure_devices(log, rows)
     ceiling = journal.ceiling_au_percent if journal else None
     evidence = _evidence(job, metrics, ceiling, complete=failure is None)
     verdict = judge(evidence)
@@ -45,7 +47,7 @@ def build_summary(job: Job, log: RunLog | None, failure: str | None = None) -> d
             "started_at": job.started_at,
             "ended_at": _ended_at(journal),
             "seed": job.seed,
-            "metrics": metrics | _run_metrics(job, journal, ceiling, rows),
+            "metrics": metrics | devices | _run_metrics(job, journal, ceiling, rows),
             **diagnose(job, log, flattered=_flattered(evidence)),
             "evaluation": _evaluation(log),
             "checkpoints": _checkpoints(journal),
@@ -53,6 +55,7 @@ def build_summary(job: Job, log: RunLog | None, failure: str | None = None) -> d
             "dataset": _dataset(job),
             "how": _how(job),
             "environment": {} if journal is None else {"hosts": list(journal.hosts), "storage": journal.storage},
+            "telemetry": describe_telemetry(log),
             "issues": _issues(job, metrics, evidence),
         }
     )

@@ -1,0 +1,41 @@
+"""Which rank has its host's recorder, and what that recorder looks at."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from datagen.manifest import Found
+from dlemu.comm import Comm
+from dlemu.emulator.job import Job
+from dlemu.telemetry import Recorder, Scope, Task, start_recorder
+
+_MOST_FOLDERS = 64
+"""Folders of files that are looked at: any may be a mount of its own, but there can be thousands."""
+
+
+def recorder_of(job: Job, comm: Comm) -> Recorder | None:
+    """Start this host's recorder on its first rank; None on the others, and when telemetry is off. Collective."""
+    settings = job.workload.telemetry
+    if not settings.enabled:
+        return None
+    told = comm.broadcast(comm.gather((comm.node, os.getpid())))
+    if comm.local_rank != 0:
+        return None
+    ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
+    scope = Scope(folders=tuple(dataset_folders(job.found)), ranks=ranks)
+    task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
+    return start_recorder(task, job.live_folder)
+
+
+def dataset_folders(found: Found) -> Iterator[str]:
+    """Yield a folder of the dataset for each file system that it lies on."""
+    layouts = [layout for layout in (found.train, found.valid) if layout is not None]
+    seen = set()
+    for folder in (folder for layout in layouts for folder in layout.folders()[:_MOST_FOLDERS]):
+        with contextlib.suppress(OSError):  # the loader says so better
+            device = os.stat(folder).st_dev
+            if device not in seen:
+                seen.add(device)
+                yield folder

@@ -1,0 +1,57 @@
+"""What the dataset's devices delivered in each epoch, from the recorder's rates and the step rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.metrics.au import Rows
+from dlemu.metrics.rates import training_ns
+
+
+class Delivered(NamedTuple):
+    """What one device gave one host over time."""
+
+    ranks: tuple[int, ...]
+    """The ranks of that host: their stamps are on the same clock."""
+    time_ns: NDArray[np.int64]
+    mb_per_second: NDArray[np.float64]
+    """The mean from the time before to this one."""
+
+
+def device_metrics(rows: Rows, devices: list[Delivered]) -> dict[str, Any]:
+    """Return MB/s of all devices together, and their bytes in percent of the application's; null without devices."""
+    epochs = [rows[rows["epoch"] == epoch] for epoch in np.unique(rows["epoch"])]
+    megabytes = [sum(map(_delivered_mb, [part] * len(devices), devices)) if devices else np.nan for part in epochs]
+    seconds = [training_ns(part) / 1e9 for part in epochs]
+    app_megabytes = [float(part["app_bytes"].sum()) / 1e6 for part in epochs]
+    return {
+        "device_mb_per_second": {
+            "mean": _ratio(sum(megabytes), sum(seconds)),
+            "per_epoch": list(map(_ratio, megabytes, seconds)),
+        },
+        "device_bytes_percent_of_app": {
+            "mean": 100 * _ratio(sum(megabytes), sum(app_megabytes)),
+            "per_epoch": [100 * _ratio(mb, app_mb) for mb, app_mb in zip(megabytes, app_megabytes, strict=True)],
+        },
+    }
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else float("nan")
+
+
+def _delivered_mb(rows: Rows, device: Delivered) -> float:
+    """Return what a device read between an epoch's start and its end, by its host's clock.
+
+    The growth between two readings is taken to be even; the recorder reads at both ends of an epoch.
+    """
+    own = rows[np.isin(rows["rank"], device.ranks)]
+    if len(device.time_ns) < 2 or not len(own):
+        return float("nan")
+    seconds = np.diff(device.time_ns) / 1e9
+    total_mb = np.concatenate([[0.0], np.cumsum(device.mb_per_second[1:] * seconds)])
+    begin, end = np.interp([own["free_ns"].min(), own["met_ns"].max()], device.time_ns, total_mb)
+    return float(end - begin)

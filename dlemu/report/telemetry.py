@@ -1,0 +1,62 @@
+"""The telemetry part of summary.json, and the device figures among its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dlemu.emulator.run import RunLog
+from dlemu.emulator.steplog import StepRows
+from dlemu.metrics.device import Delivered, device_metrics
+from dlemu.telemetry import Telemetry
+
+_DELIVERED = "read_mb_per_second"
+
+
+def describe_telemetry(log: RunLog | None) -> dict[str, Any] | None:
+    """Return what was recorded and by whom; None when nothing was."""
+    if log is None or not log.telemetry:
+        return None
+    hosts = log.telemetry
+    return {
+        "interval_seconds": hosts[0].interval_seconds,
+        "probes": sorted({name for host in hosts for name in host.probes}),
+        "devices": [{"host": host.host} | device for host in hosts for device in host.devices],
+        "notes": _notes(hosts),
+        "recorders": [
+            {
+                "host": host.host,
+                "readings": len(host.value),
+                "cpu_percent": 100 * host.cpu_seconds / host.seconds if host.seconds else None,
+            }
+            for host in hosts
+        ],
+        "clock_offsets_ns": [list(offsets) for offsets in log.journal.clock_offsets_ns],
+    }
+
+
+def measure_devices(log: RunLog, rows: StepRows) -> dict[str, Any]:
+    """Return the device figures of the training rows; empty when there are no rows."""
+    return device_metrics(rows, list(_delivered(log))) if len(rows) else {}
+
+
+def _notes(hosts: Telemetry) -> list[str]:
+    """Return what the recorders had to say; a sentence of one of several hosts begins with its name."""
+    said: dict[str, list[str]] = {}
+    for host in hosts:
+        for note in host.notes:
+            said.setdefault(note, []).append(host.host)
+    return [note if len(names) == len(hosts) else f"{', '.join(names)}: {note}" for note, names in said.items()]
+
+
+def _delivered(log: RunLog) -> Iterator[Delivered]:
+    """Yield each device that counts once: nodes that are one machine (containers) see the same devices."""
+    seen = set()
+    for host in log.telemetry:
+        for device in host.devices:
+            known = host.boot_id, device["name"]
+            if device["counted"] and known not in seen:
+                seen.add(known)
+                times, rates = host.readings(device["probe"], device["name"], _DELIVERED)
+                ranks = tuple(rank for rank, node in enumerate(log.journal.rank_nodes) if node == host.node)
+                yield Delivered(ranks, times, rates)

@@ -1,0 +1,11 @@
+"""What the host and its devices did, on the clock of the step log: a file here is a probe, read by one recorder a node.
+
+The recorder is a process of its own: the ranks only tell it when an epoch begins or ends, and read its log at the end.
+"""
+
+from dlemu.telemetry._log import read_logs
+from dlemu.telemetry._recorder import Recorder, start_recorder
+from dlemu.telemetry._recording import Task
+from dlemu.telemetry.base import HostTelemetry, Scope, Series, Telemetry
+
+__all__ = ["HostTelemetry", "Recorder", "Scope", "Series", "Task", "Telemetry", "read_logs", "start_recorder"]

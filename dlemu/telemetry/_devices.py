@@ -1,0 +1,237 @@
+"""Which block devices lie behind a folder, and what lies behind them: partition, md, dm, loop, NVMe paths, btrfs.
+
+Facts: sysfs-block (`slaves`, `loop/backing_file`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+_NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
+_SECTOR_BYTES = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A line of mountinfo."""
+
+    point: str
+    file_system: str
+    source: str
+    device_number: str
+    """`major:minor`."""
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One block device of the stack under the dataset."""
+
+    name: str
+    kind: str
+    """disk, partition, md, dm, loop, nvme path."""
+    below: tuple[str, ...]
+    """Names of the devices it is made of."""
+    counted: bool
+    """Its bytes are the dataset's: it is the one the file system lies on (or stands in for one that counts nothing)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind:
+    """What lies behind one folder: devices, or a sentence why there are none."""
+
+    mount: Mount | None
+    devices: tuple[Device, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def mounts(proc: str = "/proc") -> list[Mount]:
+    """Return this process's mounts in the order they were made."""
+    with open(f"{proc}/self/mountinfo") as lines:
+        return [_parse_mount(line) for line in lines]
+
+
+def mount_of(path: str, table: list[Mount]) -> Mount | None:
+    """Return the mount a path lies on: of those whose point is above it the longest, and the last made of equals."""
+    fitting = [mount for mount in table if _within(path, mount.point)]
+    return max(reversed(fitting), key=lambda mount: len(mount.point), default=None)
+
+
+def behind(folder: str, table: list[Mount], sys: str = "/sys") -> Behind:
+    """Find what lies behind a folder."""
+    path = os.path.realpath(folder)
+    mount = mount_of(path, table)
+    if mount is None:
+        return Behind(mount=None, notes=(f"no mount is known above {path}",))
+    if mount.file_system == "overlay":
+        return _behind_overlay(path, mount, table, sys)
+    tops = _tops(mount, sys)
+    if not tops:
+        return Behind(mount=mount, notes=(_no_device(path, mount),))
+    devices: dict[str, Device] = {}
+    notes: list[str] = []
+    for top in tops:
+        for device in _stack(top, table, sys, notes):
+            devices.setdefault(device.name, device)
+    return Behind(mount=mount, devices=tuple(_counting(tops, devices, sys)), notes=tuple(notes))
+
+
+def _parse_mount(line: str) -> Mount:
+    left, _, right = line.rstrip("\n").partition(" - ")
+    fields, (file_system, source, options) = left.split(), right.split(" ", 2)
+    return Mount(
+        point=_unescaped(fields[4]),
+        file_system=file_system,
+        source=_unescaped(source),
+        device_number=fields[2],
+        options=dict(option.partition("=")[::2] for option in options.split(",")),
+    )
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+
+
+def _within(path: str, point: str) -> bool:
+    return path == point or path.startswith(point.rstrip("/") + "/")
+
+
+def _behind_overlay(path: str, mount: Mount, table: list[Mount], sys: str) -> Behind:
+    """Look under an overlay's upper folder (a container's own files), where it can be seen from here."""
+    upper = mount.options.get("upperdir", "")
+    if not os.path.isdir(upper):
+        return Behind(mount=mount, notes=(_no_device(path, mount),))
+    found = behind(upper, [other for other in table if other.file_system != "overlay"], sys)
+    said = f"{path} lies on an overlay file system; the devices are those of its upper folder {upper}"
+    return replace(found, mount=mount, notes=(said, *found.notes))
+
+
+def _tops(mount: Mount, sys: str) -> list[str]:
+    """Return the names of the devices a file system lies on."""
+    if mount.file_system == "btrfs":
+        return _btrfs_devices(os.path.basename(os.path.realpath(mount.source)), sys)
+    link = f"{sys}/dev/block/{mount.device_number}"
+    return [os.path.basename(os.path.realpath(link))] if os.path.exists(link) else []
+
+
+def _btrfs_devices(one: str, sys: str) -> list[str]:
+    """Return all devices of the btrfs that `one` belongs to: its device number is none of theirs."""
+    for file_system in _entries(f"{sys}/fs/btrfs"):
+        members = _entries(f"{sys}/fs/btrfs/{file_system}/devices")
+        if one in members:
+            return members
+    return []
+
+
+def _stack(name: str, table: list[Mount], sys: str, notes: list[str]) -> Iterator[Device]:
+    """Yield a device and all below it; each is read by its own name in /sys/class/block."""
+    kind, below = _kind(name, sys), _below(name, sys)
+    if kind == "loop":
+        below = _below_loop(name, table, sys, notes)
+    yield Device(name=name, kind=kind, below=tuple(below), counted=False)
+    for under in below:
+        yield from _stack(under, table, sys, notes)
+
+
+def _kind(name: str, sys: str) -> str:
+    here = f"{sys}/class/block/{name}"
+    for kind, mark in (("partition", "partition"), ("md", "md"), ("dm", "dm"), ("loop", "loop")):
+        if os.path.exists(f"{here}/{mark}"):
+            return kind
+    return "nvme path" if re.fullmatch(r"nvme\d+c\d+n\d+", name) else "disk"
+
+
+def _below(name: str, sys: str) -> list[str]:
+    here = f"{sys}/class/block/{name}"
+    if os.path.exists(f"{here}/partition"):
+        return [os.path.basename(os.path.dirname(os.path.realpath(here)))]
+    return _entries(f"{here}/slaves") or _nvme_paths(name, sys)
+
+
+def _nvme_paths(name: str, sys: str) -> list[str]:
+    """Return the paths (nvme0c1n1) of an NVMe namespace that has several."""
+    head = _NVME_HEAD.fullmatch(name)
+    if head is None:
+        return []
+    path = re.compile(rf"nvme{head[1]}c\d+n{head[2]}")
+    return [other for other in _entries(f"{sys}/class/block") if path.fullmatch(other)]
+
+
+def _below_loop(name: str, table: list[Mount], sys: str, notes: list[str]) -> list[str]:
+    backing = _text(f"{sys}/class/block/{name}/loop/backing_file")
+    mount = mount_of(os.path.realpath(backing), table) if backing else None
+    if mount is None:
+        return []
+    tops = _tops(mount, sys)
+    if not tops:
+        notes.append(f"{name} is a loop device over {backing}, which lies on {mount.file_system}")
+    return [top for top in tops if top != name]
+
+
+def _counting(tops: list[str], devices: dict[str, Device], sys: str) -> Iterator[Device]:
+    """Mark the devices whose bytes are the dataset's: the tops, or the paths of an NVMe head that counts nothing."""
+    counted = set()
+    for top in tops:
+        paths = [name for name in devices[top].below if devices[name].kind == "nvme path"]
+        counted |= set(paths) if paths and not _counts(top, sys) else {top}
+    for device in devices.values():
+        yield replace(device, counted=device.name in counted)
+
+
+def _counts(name: str, sys: str) -> bool:
+    """Say whether a device has ever counted a read or a write."""
+    return any(int(field) for field in _text(f"{sys}/class/block/{name}/stat").split()[0:5:4])
+
+
+def _no_device(path: str, mount: Mount) -> str:
+    what = {
+        "tmpfs": "memory",
+        "ramfs": "memory",
+        "overlay": "an overlay whose upper folder can't be seen from here",
+    }.get(mount.file_system, "a file system that names no block device of this host")
+    return (
+        f"{path} lies on {mount.file_system} ({mount.source}): {what}; device figures are missing, what the "
+        "application read is all there is"
+    )
+
+
+def device_facts(device: Device, sys: str = "/sys") -> dict[str, object]:
+    """Return what sysfs says about a device, as far as it matters to reads."""
+    here = f"{sys}/class/block/{device.name}"
+    disk = os.path.dirname(os.path.realpath(here)) if device.kind == "partition" else here
+    return {
+        "name": device.name,
+        "kind": device.kind,
+        "below": list(device.below),
+        "counted": device.counted,
+        "size_bytes": _number(f"{here}/size", _SECTOR_BYTES),
+        "model": _text(f"{disk}/device/model") or None,
+        "rotational": _text(f"{disk}/queue/rotational") == "1",
+        "scheduler": (re.findall(r"\[(.+)\]", _text(f"{disk}/queue/scheduler")) or [None])[0],
+        "read_ahead_bytes": _number(f"{disk}/queue/read_ahead_kb", 1024),
+        "largest_request_bytes": _number(f"{disk}/queue/max_sectors_kb", 1024),
+        "requests_counted": _text(f"{disk}/queue/iostats") != "0",
+    }
+
+
+def _number(path: str, unit: int) -> int | None:
+    text = _text(path)
+    return int(text) * unit if text.isdecimal() else None
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path) as lines:
+            return lines.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

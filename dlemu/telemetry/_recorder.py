@@ -1,0 +1,111 @@
+"""One recorder a node: a process of low priority that reads the probes and appends to a log.
+
+It is a process, not a thread, so that it never holds a trainer's interpreter lock; it dies with the rank that forked
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+from typing import NoReturn
+
+from dlemu.comm.process import after_fork_in_child, die_with_parent, name_process
+from dlemu.telemetry._log import LogWriter, log_path, parse_log
+from dlemu.telemetry._recording import MARK, STOP, Recording, Task
+from dlemu.telemetry.base import HostTelemetry
+
+NICE = 5
+"""Between the trainers (0) and the workers (10): it never keeps a trainer waiting and is not starved by readers."""
+_ANSWER_SECONDS = 2.0
+_LINE, _LOG = 3, 4
+
+
+class Recorder:
+    """The rank's side. After `stop`, or when it was lost, it does nothing."""
+
+    def __init__(self, process: int, line: socket.socket, log: int) -> None:
+        self._process, self._line, self._log = process, line, log
+        self._alive = True
+        after_fork_in_child(self._forget)
+
+    def mark(self) -> None:
+        """Have everything read now, so that what follows begins with a reading; returns when it is done."""
+        self._ask(MARK)
+
+    def stop(self) -> HostTelemetry | None:
+        """End the recorder after a last reading and return what it wrote; None when it never came to write."""
+        self._ask(STOP)
+        self.kill()
+        with open(self._log, "rb") as log:
+            log.seek(0)
+            return parse_log(log.read())
+
+    def kill(self) -> None:
+        """End it at once; what it wrote stays."""
+        self._alive = False
+        self._line.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+
+    def _ask(self, word: bytes) -> None:
+        if not self._alive:
+            return
+        try:
+            self._line.sendall(word)
+            self._alive = self._line.recv(1) == word
+        except OSError:  # it is gone, or the host is too busy to answer: the run goes on
+            self._alive = False
+
+    def _forget(self) -> None:
+        self._alive = False
+        self._line.close()
+        os.close(self._log)
+
+
+def start_recorder(task: Task, folder: str) -> Recorder:
+    """Fork the recorder of this node; call it from the main thread, before threads are started.
+
+    Its log lies in the run's live folder, or in memory where this host can't see that folder.
+    """
+    log = _open_log(folder, task.node)
+    ours, theirs = socket.socketpair()
+    parent, process = os.getpid(), os.fork()
+    if process == 0:
+        _live(task, parent, theirs.fileno(), log)
+    theirs.close()
+    ours.settimeout(_ANSWER_SECONDS)
+    return Recorder(process, ours, log)
+
+
+def _open_log(folder: str, node: int) -> int:
+    if not os.path.isdir(folder):
+        return os.memfd_create("dlemu-telemetry")
+    return os.open(log_path(folder, node), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+
+
+def _live(task: Task, parent: int, line: int, log: int) -> NoReturn:
+    try:
+        _let_go(line, log)
+        die_with_parent(parent)
+        os.nice(NICE)
+        name_process("dlemu-recorder")
+        Recording(task, LogWriter(_LOG)).run(_LINE)
+    finally:
+        os._exit(0)
+
+
+def _let_go(line: int, log: int) -> None:
+    """Keep nothing of the rank's but the line and the log: the run's end must not wait for this process."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    line, log, null = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (line, log, os.open(os.devnull, os.O_RDWR)))
+    for source, target in ((null, 0), (null, 1), (null, 2), (line, _LINE), (log, _LOG)):
+        os.dup2(source, target)
+    os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))

@@ -1,0 +1,37 @@
+"""CPU time by state, of all cores together, from the first line of /proc/stat (proc(5))."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlemu.telemetry._files import Counters
+from dlemu.telemetry.base import Description, Rates, Reading, Scope
+
+_STATES = {"user": (0, 1), "system": (2, 5, 6), "idle": (3,), "iowait": (4,), "steal": (7,)}
+"""Columns of each state: user has nice, system the interrupts. The columns after them (guest) stand in user already."""
+_COLUMNS = 8
+
+
+class Probe:
+    """The shares add up to 100."""
+
+    exact = False
+
+    def __init__(self, scope: Scope) -> None:
+        self._stat, self._rates = Counters(f"{scope.proc}/stat"), Rates()
+
+    def describe(self) -> Description:
+        """Return nothing."""
+        return Description()
+
+    def read(self, now_ns: int) -> Iterator[Reading]:
+        """Read the shares since the last reading."""
+        ticks = [int(field) for field in self._stat.text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
+        # iowait may go back a little (proc(5)): sums of states are kept from doing so
+        passed = self._rates.since_last("", now_ns, [sum(ticks[: column + 1]) for column in range(_COLUMNS)])
+        if passed is None or not passed[1][-1]:
+            return
+        sums = [0.0, *passed[1]]
+        for state, columns in _STATES.items():
+            grown = sum(max(0.0, sums[column + 1] - sums[column]) for column in columns)
+            yield Reading("", f"{state}_percent", 100 * grown / passed[1][-1])

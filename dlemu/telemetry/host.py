@@ -1,0 +1,33 @@
+"""What the scheduler does: context switches, tasks that run or wait for IO, from /proc/stat (proc(5))."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dlemu.telemetry._files import Counters
+from dlemu.telemetry.base import Description, Rates, Reading, Scope
+
+_LINES = re.compile(r"^(ctxt|procs_running|procs_blocked) (\d+)$", re.MULTILINE)
+
+
+class Probe:
+    """All of the host's tasks."""
+
+    exact = False
+
+    def __init__(self, scope: Scope) -> None:
+        self._stat, self._rates = Counters(f"{scope.proc}/stat"), Rates()
+
+    def describe(self) -> Description:
+        """Return nothing."""
+        return Description()
+
+    def read(self, now_ns: int) -> Iterator[Reading]:
+        """Read the switches since the last reading, and the tasks now."""
+        found = {name: int(value) for name, value in _LINES.findall(self._stat.text())}
+        passed = self._rates.since_last("", now_ns, [found["ctxt"]])
+        if passed is not None:
+            yield Reading("", "context_switches_per_second", passed[1][0] / passed[0])
+        yield Reading("", "running_tasks", found["procs_running"])
+        yield Reading("", "blocked_tasks", found["procs_blocked"])

@@ -1,0 +1,37 @@
+"""Memory of the host from /proc/meminfo (proc(5)). MB = 1e6 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlemu.telemetry._files import Counters
+from dlemu.telemetry.base import Description, Reading, Scope
+
+_KIB_PER_MB = 1e6 / 1024
+
+
+class Probe:
+    """Used memory is what is not available; the page cache leaves out shared memory, which can't be dropped."""
+
+    exact = False
+
+    def __init__(self, scope: Scope) -> None:
+        self._file = Counters(f"{scope.proc}/meminfo")
+
+    def describe(self) -> Description:
+        """Return nothing."""
+        return Description()
+
+    def read(self, now_ns: int) -> Iterator[Reading]:
+        """Read what is used now."""
+        kib = {name: int(value.split()[0]) for name, _, value in _fields(self._file.text())}
+        yield Reading("", "used_mb", (kib["MemTotal"] - kib["MemAvailable"]) / _KIB_PER_MB)
+        yield Reading("", "available_mb", kib["MemAvailable"] / _KIB_PER_MB)
+        cache = kib["Cached"] + kib["Buffers"] - kib.get("Shmem", 0)
+        yield Reading("", "page_cache_mb", max(0, cache) / _KIB_PER_MB)
+        yield Reading("", "shared_mb", kib.get("Shmem", 0) / _KIB_PER_MB)
+        yield Reading("", "dirty_mb", kib["Dirty"] / _KIB_PER_MB)
+
+
+def _fields(text: str) -> Iterator[tuple[str, str, str]]:
+    return (line.partition(":") for line in text.splitlines())

@@ -1,0 +1,60 @@
+"""Network interfaces from /proc/net/dev, and InfiniBand ports, whose RDMA traffic no interface counts.
+
+Port counters are in units of four bytes: sysfs-class-infiniband in https://docs.kernel.org/admin-guide/abi.html.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+
+from dlemu.telemetry._files import Counters
+from dlemu.telemetry.base import AbsentError, Description, Rates, Reading, Scope
+
+_RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
+_PORT_UNIT_BYTES = 4
+
+
+class Probe:
+    """Interfaces that have carried anything since the host started; `lo` is among them."""
+
+    exact = False
+
+    def __init__(self, scope: Scope) -> None:
+        self._interfaces, self._rates = Counters(f"{scope.proc}/self/net/dev"), Rates()
+        self._ports = dict(_ports(f"{scope.sys}/class/infiniband"))
+
+    def describe(self) -> Description:
+        """Return nothing."""
+        return Description()
+
+    def read(self, now_ns: int) -> Iterator[Reading]:
+        """Read the rates since the last reading."""
+        for source, received, sent in (*self._interface_bytes(), *self._port_bytes()):
+            passed = self._rates.since_last(source, now_ns, [received, sent])
+            if passed is not None and (received or sent):
+                seconds, grown = passed
+                yield Reading(source, "received_mb_per_second", grown[0] / 1e6 / seconds)
+                yield Reading(source, "sent_mb_per_second", grown[1] / 1e6 / seconds)
+
+    def _interface_bytes(self) -> Iterator[tuple[str, int, int]]:
+        for line in self._interfaces.text().splitlines()[2:]:
+            name, _, columns = line.partition(":")
+            fields = columns.split()
+            yield name.strip(), int(fields[_RECEIVED]), int(fields[_SENT])
+
+    def _port_bytes(self) -> Iterator[tuple[str, int, int]]:
+        for source, (received, sent) in self._ports.items():
+            yield source, _PORT_UNIT_BYTES * int(received.text()), _PORT_UNIT_BYTES * int(sent.text())
+
+
+def _ports(folder: str) -> Iterator[tuple[str, tuple[Counters, Counters]]]:
+    """Yield the ports that can be read, by names such as mlx5_0/1."""
+    for counters in sorted(glob.glob(f"{folder}/*/ports/*/counters")):
+        parts = counters.split(os.sep)
+        try:
+            files = Counters(f"{counters}/port_rcv_data"), Counters(f"{counters}/port_xmit_data")
+        except AbsentError:
+            continue
+        yield f"{parts[-4]}/{parts[-2]}", files

@@ -1,0 +1,63 @@
+"""A made-up machine: the files of /proc and /sys that probes read, in a folder of the test's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dlemu.telemetry.base import Scope
+
+STAT = "{reads} 0 {sectors} {ms} 0 0 0 0 3 {busy} {weighted} 0 0 0 0 0 0\n"
+
+
+class Machine:
+    """Add mounts and devices, then let a probe look through `scope`."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.sys, self._root = root / "proc", root / "sys", root
+        for folder in (self.proc / "self", self.sys / "class/block", self.sys / "dev/block", self.sys / "devices"):
+            folder.mkdir(parents=True)
+        (self.proc / "self/mountinfo").touch()
+
+    def scope(self, *folders: Path, **ranks: int) -> Scope:
+        return Scope(folders=tuple(map(str, folders)), proc=str(self.proc), sys=str(self.sys))
+
+    def mount(self, point: Path, file_system: str, source: str, number: str = "0:99", options: str = "rw") -> Path:
+        """Mount at a folder, which is made."""
+        point.mkdir(parents=True, exist_ok=True)
+        with open(self.proc / "self/mountinfo", "a") as lines:
+            lines.write(f"30 1 {number} / {point} rw shared:1 - {file_system} {source} {options}\n")
+        return point
+
+    def disk(self, name: str, number: str = "", on: Path | None = None, **stat: int) -> Path:
+        """Make a whole device (or with `on` a partition of one)."""
+        home = (on or self.sys / "devices") / name
+        (home / "slaves").mkdir(parents=True)
+        if on is None:
+            (home / "queue").mkdir()
+            (home / "queue/iostats").write_text("1\n")
+            (home / "queue/scheduler").write_text("[none] mq-deadline\n")
+        else:
+            (home / "partition").write_text("1\n")
+        (home / "size").write_text("2048\n")
+        os.symlink(home, self.sys / "class/block" / name)
+        if number:
+            os.symlink(home, self.sys / "dev/block" / number)
+        self.counts(name, **stat)
+        return home
+
+    def counts(self, name: str, **stat: int) -> None:
+        """Set a device's counters."""
+        values = dict.fromkeys(("reads", "sectors", "ms", "busy", "weighted"), 0) | stat
+        (self.sys / "class/block" / name / "stat").write_text(STAT.format(**values))
+
+    def put(self, path: str, text: str) -> None:
+        """Write a file below the machine's root, such as `proc/stat`."""
+        (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self._root / path).write_text(text)
+
+
+def over(machine: Machine, upper: str, *lower: str) -> None:
+    """Say that one device is made of others."""
+    for name in lower:
+        os.symlink(machine.sys / "class/block" / name, machine.sys / "class/block" / upper / "slaves" / name)

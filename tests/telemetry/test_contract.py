@@ -1,0 +1,91 @@
+"""Every probe on the host that runs the tests: what a file in the folder promises by being there."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from datagen.registry import find, names
+from dlemu.telemetry.base import AbsentError, Probe, Scope
+
+PROBES = names("dlemu.telemetry")
+UNITS = ("_per_second", "_percent", "_ms", "_mb", "_kib", "_seconds", "watts", "_depth", "_in_flight", "_tasks")
+
+
+def made(name: str, folder: Path) -> Probe:
+    """The test stands for the recorder, so its parent stands for the rank."""
+    scope = Scope(folders=(str(folder),), ranks={7: os.getppid()})
+    try:
+        probe: Probe = find("dlemu.telemetry", name, "Probe")(scope)
+    except AbsentError as error:
+        pytest.skip(f"this host has nothing for it: {error}")
+    return probe
+
+
+def test_the_folder_has_the_probes_that_the_documents_name() -> None:
+    assert {"block", "cpu", "pressure", "memory", "network", "host", "process"} <= set(PROBES)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_readings_are_finite_and_name_their_unit(name: str, tmp_path: Path) -> None:
+    probe = made(name, tmp_path)
+    assert all(note.strip() for note in probe.describe().notes)
+    first = list(probe.read(time.monotonic_ns()))
+    deadline = time.monotonic() + 0.2
+    while time.monotonic() < deadline:
+        sum(range(1000))
+    second = list(probe.read(time.monotonic_ns()))
+    assert second, "a second reading has something to say"
+    for reading in (*first, *second):
+        assert math.isfinite(reading.value)
+        assert reading.value >= 0
+        assert re.fullmatch(r"[a-z0-9_]+", reading.metric)
+        assert f"_{reading.metric}".endswith(UNITS), reading.metric
+        assert not reading.metric.endswith("_percent") or reading.value <= 100.001
+    assert len({(reading.source, reading.metric) for reading in second}) == len(second), "each series once"
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_devices_say_what_others_build_on(name: str, tmp_path: Path) -> None:
+    probe = made(name, tmp_path)
+    for device in probe.describe().devices:
+        assert {"probe", "name", "kind", "counted"} <= set(device)
+        assert device["probe"] == name
+
+
+def test_the_states_of_the_cpu_add_up(tmp_path: Path) -> None:
+    probe = made("cpu", tmp_path)
+    list(probe.read(time.monotonic_ns()))
+    deadline = time.process_time() + 0.1
+    while time.process_time() < deadline:
+        sum(range(1000))
+    told = {reading.metric: reading.value for reading in probe.read(time.monotonic_ns())}
+    assert set(told) == {f"{state}_percent" for state in ("user", "system", "idle", "iowait", "steal")}
+    assert sum(told.values()) == pytest.approx(100)
+    assert told["user_percent"] + told["system_percent"] > 0
+
+
+def test_a_rank_counts_its_own_cpu_time_and_memory(tmp_path: Path) -> None:
+    """The test stands for the recorder, so a child of it stands for the rank."""
+    child = os.fork()
+    if child == 0:
+        while True:
+            sum(range(10_000))
+    try:
+        probe = find("dlemu.telemetry", "process", "Probe")(Scope(ranks={7: child}))
+        told: dict[str, float] = {}
+        deadline = time.monotonic() + 60
+        while told.get("cpu_seconds", 0.0) < 0.1 and time.monotonic() < deadline:
+            told |= {reading.metric: reading.value for reading in probe.read(time.monotonic_ns())}
+            time.sleep(0.02)
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert told["cpu_seconds"] >= 0.1
+    assert told["pss_mb"] > 1
+    assert list(probe.read(time.monotonic_ns())) == [], "a rank that ended is left out"

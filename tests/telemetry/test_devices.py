@@ -1,0 +1,187 @@
+"""The devices behind a folder, on machines made up of files: no hardware decides whether these tests pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlemu.telemetry.base import AbsentError, Reading
+from dlemu.telemetry.block import Probe
+from tests.telemetry.machine import Machine, over
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "machine")
+
+
+def found(machine: Machine, *folders: Path) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+    said = Probe(machine.scope(*folders)).describe()
+    return {device["name"]: device for device in said.devices}, said.notes
+
+
+def counted(machine: Machine, *folders: Path) -> set[str]:
+    devices, _ = found(machine, *folders)
+    return {name for name, device in devices.items() if device["counted"]}
+
+
+def test_a_partition_counts_and_its_disk_is_watched(machine: Machine, tmp_path: Path) -> None:
+    disk = machine.disk("nvme0n1", "259:0")
+    machine.disk("nvme0n1p2", "259:2", on=disk)
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme0n1p2", "259:2")
+    devices, notes = found(machine, data / "unet3d")
+    assert devices["nvme0n1p2"]["below"] == ["nvme0n1"]
+    assert devices["nvme0n1p2"]["scheduler"] == "none"
+    assert counted(machine, data) == {"nvme0n1p2"}
+    assert set(devices) == {"nvme0n1p2", "nvme0n1"}
+    assert notes == ()
+
+
+def test_a_stack_is_followed_to_the_bottom_and_counted_at_the_top(machine: Machine, tmp_path: Path) -> None:
+    for name in ("sda", "sdb", "md0", "dm-1"):
+        machine.disk(name, {"dm-1": "253:1"}.get(name, ""))
+    machine.put("sys/devices/md0/md/level", "raid0")
+    machine.put("sys/devices/dm-1/dm/name", "vg-data")
+    over(machine, "dm-1", "md0")
+    over(machine, "md0", "sda", "sdb")
+    data = machine.mount(tmp_path / "data", "xfs", "/dev/mapper/vg-data", "253:1")
+    devices, _ = found(machine, data)
+    assert {name: device["kind"] for name, device in devices.items()} == {
+        "dm-1": "dm",
+        "md0": "md",
+        "sda": "disk",
+        "sdb": "disk",
+    }
+    assert counted(machine, data) == {"dm-1"}
+
+
+def test_the_innermost_and_last_mount_wins(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("sda", "8:0")
+    machine.disk("sdb", "8:16")
+    machine.mount(tmp_path, "ext4", "/dev/sda", "8:0")
+    machine.mount(tmp_path / "data", "tmpfs", "tmpfs")
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/sdb", "8:16")
+    machine.mount(tmp_path / "dat", "ext4", "/dev/sda", "8:0")
+    assert counted(machine, data / "train") == {"sdb"}
+
+
+def test_folders_on_several_devices_are_all_counted(machine: Machine, tmp_path: Path) -> None:
+    folders = []
+    for number, name in enumerate(("sda", "sdb", "sdc")):
+        machine.disk(name, f"8:{16 * number}")
+        folders.append(machine.mount(tmp_path / name, "ext4", f"/dev/{name}", f"8:{16 * number}"))
+    assert counted(machine, *folders[:2]) == {"sda", "sdb"}
+
+
+def test_btrfs_is_found_by_its_members(machine: Machine, tmp_path: Path) -> None:
+    for name in ("sda", "sdb", "sdc"):
+        machine.disk(name)
+    for name in ("sda", "sdb"):
+        machine.put(f"sys/fs/btrfs/1234/devices/{name}", "")
+    machine.put("sys/fs/btrfs/5678/devices/sdc", "")
+    data = machine.mount(tmp_path / "data", "btrfs", "/dev/sdb", "0:44")
+    assert counted(machine, data) == {"sda", "sdb"}
+
+
+@pytest.mark.parametrize(("reads", "wanted"), [(0, {"nvme1c0n1", "nvme1c1n1"}), (7, {"nvme1n1"})])
+def test_an_nvme_head_that_counts_nothing_is_stood_in_for_by_its_paths(
+    reads: int, wanted: set[str], machine: Machine, tmp_path: Path
+) -> None:
+    machine.disk("nvme1n1", "259:1", reads=reads)
+    for path in ("nvme1c0n1", "nvme1c1n1", "nvme2c0n1"):
+        machine.disk(path, reads=5)
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme1n1", "259:1")
+    devices, _ = found(machine, data)
+    assert set(devices) == {"nvme1n1", "nvme1c0n1", "nvme1c1n1"}
+    assert counted(machine, data) == wanted
+
+
+def test_a_loop_device_shows_what_its_image_lies_on(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("loop3", "7:3")
+    machine.disk("sda", "8:0")
+    images = machine.mount(tmp_path / "images", "ext4", "/dev/sda", "8:0")
+    machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/loop3", "7:3")
+    devices, notes = found(machine, data)
+    assert devices["loop3"]["below"] == ["sda"]
+    assert counted(machine, data) == {"loop3"}
+    assert notes == ()
+
+
+def test_a_loop_device_over_memory_says_so(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("loop3", "7:3")
+    images = machine.mount(tmp_path / "shm", "tmpfs", "tmpfs")
+    machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/loop3", "7:3")
+    _, notes = found(machine, data)
+    assert notes == (f"loop3 is a loop device over {images}/drive.img, which lies on tmpfs",)
+
+
+@pytest.mark.parametrize(
+    ("file_system", "source", "word"),
+    [
+        ("tmpfs", "tmpfs", "memory"),
+        ("nfs4", "server:/export", "nfs4 (server:/export)"),
+        ("overlay", "overlay", "overlay"),
+    ],
+)
+def test_a_folder_without_a_device_says_so(
+    file_system: str, source: str, word: str, machine: Machine, tmp_path: Path
+) -> None:
+    data = machine.mount(tmp_path / "data", file_system, source)
+    with pytest.raises(AbsentError) as told:
+        Probe(machine.scope(data))
+    assert word in str(told.value)
+    assert str(data) in str(told.value)
+
+
+def test_an_overlay_is_looked_under_where_its_upper_folder_is_seen(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("sda", "8:0")
+    upper = machine.mount(tmp_path / "docker", "ext4", "/dev/sda", "8:0")
+    data = machine.mount(tmp_path / "data", "overlay", "overlay", options=f"rw,lowerdir=/x,upperdir={upper}")
+    devices, notes = found(machine, data)
+    assert set(devices) == {"sda"}
+    assert str(upper) in notes[0]
+
+
+def test_rates_are_those_of_the_counters(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("sda", "8:0", reads=100, sectors=1000, ms=50, busy=10, weighted=70)
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
+    probe = Probe(machine.scope(data))
+    assert list(probe.read(SECOND_NS)) == [Reading("sda", "in_flight", 3)]
+    machine.counts("sda", reads=300, sectors=1000 + 200 * 512, ms=50 + 800, busy=10 + 1000, weighted=70 + 800)
+    told = {reading.metric: reading.value for reading in probe.read(3 * SECOND_NS)}
+    assert told == {
+        "in_flight": 3,
+        "reads_per_second": 100,
+        "read_mb_per_second": pytest.approx(200 * 512 * 512 / 2e6),
+        "writes_per_second": 0,
+        "write_mb_per_second": 0,
+        "mean_queue_depth": pytest.approx(0.4),
+        "busy_percent": pytest.approx(50),
+        "mean_read_latency_ms": pytest.approx(4),
+        "mean_read_kib": pytest.approx(256),
+    }
+
+
+def test_counters_that_start_anew_void_one_interval(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("sda", "8:0", reads=100)
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
+    probe = Probe(machine.scope(data))
+    list(probe.read(SECOND_NS))
+    machine.counts("sda", reads=40)
+    assert [reading.metric for reading in probe.read(2 * SECOND_NS)] == ["in_flight"]
+    machine.counts("sda", reads=50)
+    assert Reading("sda", "reads_per_second", 10) in list(probe.read(3 * SECOND_NS))
+
+
+def test_a_device_that_counts_no_requests_is_named(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("sda", "8:0")
+    machine.put("sys/devices/sda/queue/iostats", "0\n")
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
+    _, notes = found(machine, data)
+    assert "/sys/block/sda/queue/iostats" in notes[0]

@@ -1,0 +1,154 @@
+"""The recorder as a process: it reads on time, answers, keeps what it read, and outlives nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from datagen.errors import SpaceError
+from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, read_logs, start_recorder
+from dlemu.telemetry._log import LogWriter, parse_log
+from dlemu.telemetry.base import Reading
+
+
+def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:
+    scope = Scope(folders=(str(folder),), ranks={0: os.getpid()})
+    return start_recorder(Task(scope=scope, node=3, interval_seconds=interval_seconds), str(folder))
+
+
+def recorders() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child.name() == "dlemu-recorder"]
+
+
+def test_it_reads_at_its_interval_and_tells_all_at_the_end(tmp_path: Path) -> None:
+    recorder = started(tmp_path)
+    time.sleep(0.6)
+    told = recorder.stop()
+    assert told is not None
+    assert told.node == 3
+    assert told.boot_id
+    assert {"cpu", "memory"} <= set(told.probes)
+    times, values = told.readings("memory", "", "used_mb")
+    assert 3 <= len(times) <= 14
+    assert (np.diff(times) > 0).all()
+    assert (values > 0).all()
+    assert abs(times[-1] - time.monotonic_ns()) < 60e9
+    assert 0 < told.cpu_seconds < 5
+    assert told.readings("memory", "", "no_such_metric")[0].size == 0
+    assert recorders() == []
+
+
+def test_where_the_runs_folder_is_not_seen_its_log_lies_in_memory(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "not" / "here")
+    told = recorder.stop()
+    assert told is not None
+    assert "cpu" in told.probes
+
+
+def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -> None:
+    recorder = started(tmp_path, interval_seconds=600)
+    recorder.mark()
+    (process,) = recorders()
+    process.kill()
+    process.wait()
+    recorder.mark()
+    told = recorder.stop()
+    assert told is not None, "what was read before is kept"
+    assert told.readings("memory", "", "used_mb")[0].size == 1
+
+
+def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path) -> None:
+    recorder = started(tmp_path)
+    recorder.mark()
+    (process,) = recorders()
+    process.suspend()
+    begun = time.monotonic()
+    recorder.mark()
+    recorder.mark()
+    recorder.stop()
+    assert time.monotonic() - begun < 60, "one wait for an answer, not for ever"
+    assert recorders() == []
+
+
+def test_it_dies_with_the_rank_and_what_it_read_stays(tmp_path: Path) -> None:
+    rank = os.fork()
+    if rank == 0:
+        recorder = started(tmp_path)
+        recorder.mark()
+        (tmp_path / "pid").write_text(str(recorder._process))
+        time.sleep(600)
+    try:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            time.sleep(0.01)
+        process = psutil.Process(int((tmp_path / "pid").read_text()))
+    finally:
+        os.kill(rank, signal.SIGKILL)
+        os.waitpid(rank, 0)
+    psutil.wait_procs([process], timeout=30)
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    (told,) = read_logs(str(tmp_path))
+    assert told.readings("memory", "", "used_mb")[0].size >= 1
+
+
+def test_ctrl_c_is_for_the_ranks(tmp_path: Path) -> None:
+    recorder = started(tmp_path)
+    recorder.mark()
+    (process,) = recorders()
+    process.send_signal(signal.SIGINT)
+    recorder.mark()
+    assert process.is_running()
+    assert recorder.stop() is not None
+
+
+def written(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    log = LogWriter(descriptor)
+    head = {"host": "a", "node": 0, "boot_id": "b", "interval_seconds": 1.0, "begun_ns": 1_000_000_000}
+    log.head(**head, probes=["x"], devices=[{"name": "sda"}], notes=["first"])
+    log.add("x", 2_000_000_000, [Reading("sda", "depth", 1.5), Reading("sdb", "depth", 2)])
+    log.add("x", 3_000_000_000, [Reading("sdb", "depth", 3), Reading("sdc", "depth", 4)])
+    log.note("second")
+    log.end(0.25, 4_000_000_000)
+    os.close(descriptor)
+    return path.read_bytes()
+
+
+def test_the_log_says_what_was_written(tmp_path: Path) -> None:
+    told = parse_log(written(tmp_path / "log"))
+    assert told is not None
+    assert told.notes == ("first", "second")
+    assert told.sources("x") == ["sda", "sdb", "sdc"]
+    times, values = told.readings("x", "sdb", "depth")
+    assert times.tolist() == [2_000_000_000, 3_000_000_000]
+    assert values.tolist() == [2, 3]
+    assert (told.seconds, told.cpu_seconds) == (3.0, 0.25)
+
+
+def test_a_log_may_end_anywhere(tmp_path: Path) -> None:
+    whole = written(tmp_path / "log")
+    counts = []
+    for end in range(len(whole) + 1):
+        told: HostTelemetry | None = parse_log(whole[:end])
+        counts.append(-1 if told is None else len(told.value))
+    assert counts == sorted(counts), "more of the log never says less"
+    assert (counts[0], counts[-1]) == (-1, 4)
+
+
+def test_nothing_follows_a_line_that_a_full_disk_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = written(tmp_path / "log")
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:-3]))
+    with pytest.raises(SpaceError):
+        written(tmp_path / "full")
+    assert whole.startswith((tmp_path / "full").read_bytes())
+
+
+@pytest.mark.parametrize("data", [b"", b'{"host":'])
+def test_a_log_without_a_head_says_nothing(data: bytes) -> None:
+    assert parse_log(data) is None
