@@ -28,7 +28,7 @@ def job_on(folder: Path, when: str = "epochs") -> Job:
 
 def test_when_pages_are_dropped() -> None:
     told = {
-        when: [evicts_before(make_job(reader=Reader(evict_page_cache=when)), epoch) for epoch in (1, 2, 3)]  # type: ignore[arg-type]
+        when: [evicts_before(make_job(reader=Reader(evict_page_cache=when)), epoch) for epoch in (1, 2, 3)]
         for when in ("never", "start", "epochs")
     }
     assert told == {"never": [False] * 3, "start": [True, False, False], "epochs": [True] * 3}
