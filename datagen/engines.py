@@ -48,6 +48,7 @@ class FastEngine:
         self._format = file_format
         self._samples = samples
         self._buffer = AlignedBuffer(max_file_bytes)
+        self._buffer.take_pages()
         self._rooms: list[AlignedBuffer] = []
         self._path = ""
         self._source: FileSource | None = None

@@ -8,14 +8,15 @@ import os
 from multiprocessing.reduction import DupFd
 from typing import Any
 
+from datagen.buffers import take_pages
 from datagen.errors import SpaceError
 
 
 class SharedRing:
     """`slots` buffers of `slot_bytes` each in one anonymous file that lives in memory (memfd).
 
-    Nothing appears in /dev/shm and its size limit does not apply; memory is taken only where a slot is written. A ring
-    crosses to a worker by fork, or, when spawned, as a duplicated file descriptor.
+    Nothing appears in /dev/shm and its size limit does not apply; memory is taken where a slot is written, or by
+    `take_pages`. A ring crosses to a worker by fork, or, when spawned, as a duplicated file descriptor.
     """
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
@@ -40,6 +41,11 @@ class SharedRing:
     def slot(self, index: int) -> memoryview:
         """Return the writable bytes of one slot; its address is page-aligned."""
         return self._view[index * self._slot_bytes : (index + 1) * self._slot_bytes]
+
+    def take_pages(self, first: int, slots: int) -> None:
+        """Take the memory of some slots now, and map it into this process; raises SpaceError."""
+        if slots and self._slot_bytes:
+            take_pages(self._memory, first * self._slot_bytes, slots * self._slot_bytes)
 
     def close(self) -> None:
         """Give the memory back. Views still held by a trainer keep the mapping, not the file, alive."""

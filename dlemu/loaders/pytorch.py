@@ -13,12 +13,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.loaders._direct_queue import direct_context
 from dlemu.loaders._process import settle_worker
 from dlemu.loaders._ring import SharedRing
 from dlemu.loaders.base import Batch, BatchMaker, BatchStory, LoaderSpec
@@ -27,11 +28,15 @@ Token = tuple[str, int, int]
 """Phase, epoch, step: all a worker needs to know which samples to fetch."""
 
 
+_READY = ""
+"""The phase of a token that asks for no batch, only whether the worker is ready."""
+
+
 class _Tokens(Sampler[Token]):
     """Hands the DataLoader the steps of the epoch it is about to run."""
 
-    def __init__(self) -> None:
-        self.phase, self.epoch, self.steps = "", 0, 0
+    def __init__(self, workers: int) -> None:
+        self.phase, self.epoch, self.steps = _READY, 0, workers
 
     def __iter__(self) -> Iterator[Token]:
         return ((self.phase, self.epoch, step) for step in range(1, self.steps + 1))
@@ -40,19 +45,21 @@ class _Tokens(Sampler[Token]):
         return self.steps
 
 
-class _Batches(Dataset[BatchStory | DlemuError]):
-    """One item is one batch, made in the worker that is asked for it."""
+class _Batches(Dataset[BatchStory | DlemuError | None]):
+    """One item is one batch, made in the worker that is asked for it; or None, when it is only to be ready."""
 
     def __init__(self, spec: LoaderSpec, ring: SharedRing) -> None:
         self._spec, self._ring = spec, ring
         self._maker: BatchMaker | None = None
         self._worker, self._turn = 0, 0
 
-    def __getitem__(self, token: Token) -> BatchStory | DlemuError:
+    def __getitem__(self, token: Token) -> BatchStory | DlemuError | None:
         """Return the batch's story, or as a value what went wrong: PyTorch would wrap it in a traceback."""
         try:
-            maker = self._maker or self.open()
-            slot = self._worker * self._spec.slots_per_worker + self._turn % self._spec.slots_per_worker
+            maker = self._maker or self._open()
+            if token[0] == _READY:
+                return None
+            slot = self._first_slot() + self._turn % self._spec.slots_per_worker
             self._turn += 1
             return maker.make(*token, slot, self._ring.slot(slot))
         except DlemuError as error:
@@ -65,12 +72,16 @@ class _Batches(Dataset[BatchStory | DlemuError]):
         except Exception:
             return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
 
-    def open(self) -> BatchMaker:
-        """Make ready for the first batch, in the process that makes it."""
+    def _open(self) -> BatchMaker:
+        """Make ready for the first batch, in the process that makes it: files found, memory taken."""
         info = get_worker_info()
         self._worker = 0 if info is None else info.id
+        self._ring.take_pages(self._first_slot(), self._spec.slots_per_worker)
         self._maker = BatchMaker(self._spec, self._worker)
         return self._maker
+
+    def _first_slot(self) -> int:
+        return self._worker * self._spec.slots_per_worker
 
 
 def _as_it_is(item: Any) -> Any:
@@ -78,12 +89,7 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _settle(nice: int, rank_process: int, _worker: int) -> None:
-    """Begin a worker; what can't be opened is told with the first batch."""
     settle_worker(nice, rank_process)
-    info = get_worker_info()
-    assert info is not None  # this is a worker
-    with contextlib.suppress(DlemuError):
-        cast(_Batches, info.dataset).open()
 
 
 @contextlib.contextmanager
@@ -100,18 +106,18 @@ class Loader:
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
         self._ring = SharedRing(max(1, spec.read_threads) * spec.slots_per_worker, spec.slot_bytes)
-        self._tokens = _Tokens()
+        self._tokens = _Tokens(max(1, spec.read_threads))
         self._pin = self._pinning()
         workers: dict[str, Any] = {}
         if spec.read_threads > 0:
             workers = {
                 "prefetch_factor": spec.prefetch_per_worker,
                 "persistent_workers": True,
-                "multiprocessing_context": spec.multiprocessing_context,
+                "multiprocessing_context": direct_context(spec.multiprocessing_context),
                 "worker_init_fn": partial(_settle, spec.nice, os.getpid()),
             }
         with _more_workers_than_cores():
-            self._loader: DataLoader[BatchStory | DlemuError] = DataLoader(
+            self._loader: DataLoader[BatchStory | DlemuError | None] = DataLoader(
                 _Batches(spec, self._ring),
                 batch_size=None,
                 sampler=self._tokens,
@@ -128,13 +134,13 @@ class Loader:
         return torch.Tensor.pin_memory
 
     def start(self) -> None:
-        """Start the worker processes by running an epoch of no steps."""
+        """Start the worker processes and ask each once whether it is ready."""
         torch.set_num_threads(1)  # the trainer only sleeps; idle OpenMP threads would still be made for each rank
-        self._tokens.steps = 0
         try:
             with _more_workers_than_cores():
-                for _ in self._loader:
-                    pass
+                for answer in self._loader:
+                    if isinstance(answer, DlemuError):
+                        raise answer
         except OSError as error:
             raise SpaceError(
                 f"rank {self._spec.rank} could not start {self._spec.read_threads} workers: {error.strerror}; lower "
@@ -147,6 +153,7 @@ class Loader:
         for made in self._loader:
             if isinstance(made, DlemuError):
                 raise made
+            assert made is not None  # `start` asked for the only items that are no batch
             yield Batch(self._tensors(phase, made), made)
 
     def _tensors(self, phase: str, story: BatchStory) -> Any:

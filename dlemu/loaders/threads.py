@@ -35,7 +35,8 @@ class Loader:
         self._local.maker = BatchMaker(self._spec, worker)
 
     def start(self) -> None:
-        """Start every thread: none is idle until all have met."""
+        """Start every thread (none is idle until all have met) and take the batches' memory."""
+        self._ring.take_pages(0, self._window + 2)
         meeting = threading.Barrier(self._threads)
         for future in [self._pool.submit(meeting.wait) for _ in range(self._threads)]:
             future.result()

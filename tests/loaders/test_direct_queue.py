@@ -1,0 +1,55 @@
+"""The queue between a rank and its workers, on both sides of a process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+from typing import Any
+
+import pytest
+
+from dlemu.loaders._direct_queue import DirectQueue, direct_context
+
+
+def _answer(asked: DirectQueue, answered: DirectQueue) -> None:
+    while (item := asked.get()) is not None:
+        answered.put(item)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_items_cross_in_order(start_method: str) -> None:
+    context: Any = direct_context(start_method)
+    asked, answered = context.Queue(), context.Queue()
+    worker = context.Process(target=_answer, args=(asked, answered))
+    worker.start()
+    for item in (1, ("train", 2, 3), b"x" * 1000, None):
+        asked.put(item)
+    assert [answered.get(60) for _ in range(3)] == [1, ("train", 2, 3), b"x" * 1000]
+    worker.join(60)
+    assert worker.exitcode == 0
+
+
+def test_nothing_comes_in_time() -> None:
+    waiting = DirectQueue(multiprocessing.get_context("fork"))
+    with pytest.raises(queue.Empty):
+        waiting.get(0.01)
+
+
+def test_many_writers_do_not_mix_their_items() -> None:
+    context: Any = direct_context("fork")
+    asked, answered = context.Queue(), context.Queue()
+    workers = [context.Process(target=_put_many, args=(answered, number)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    items = [answered.get(60) for _ in range(400)]
+    for worker in workers:
+        worker.join(60)
+    asked.close()
+    for number in range(4):
+        assert [index for who, index, _ in items if who == number] == list(range(100))
+    assert all(data == bytes([who]) * 3000 for who, _, data in items)
+
+
+def _put_many(answered: DirectQueue, number: int) -> None:
+    for index in range(100):
+        answered.put((number, index, bytes([number]) * 3000))
