@@ -12,15 +12,16 @@ import psutil
 
 from datagen.errors import DlemuError
 from datagen.manifest import Found, inspect
+from dlemu.cli import checks_ceiling, checks_device
 from dlemu.cli.checks import Check
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
 from dlemu.emulator.environment import describe_folder
 from dlemu.emulator.job import make_job
 from dlemu.emulator.preflight import check_host, memory_wanted
+from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
 from dlemu.metrics.demand import demand
 
-_IN_MEMORY = ("tmpfs", "ramfs")
 _DIRECT_BYTES = 4096
 
 
@@ -29,13 +30,15 @@ def checks(workload: Workload) -> Iterator[Check]:
     found, dataset = find_dataset(workload)
     storage = describe_folder(existing_folder(workload.dataset.data_folder))
     yield check_file_system(storage)
+    yield from checks_device.checks(workload, storage)
     if found is None:
         yield check_space(storage, demand(workload.model.name, workload).dataset_gb * 1e9)
     yield check_direct(workload, found.train.path(0) if found and found.train.num_files else None)
     yield dataset
     if found is not None:
-        yield check_cache(found, workload.reader.odirect)
+        yield check_cache(found, workload.reader.odirect, workload.reader.evict_page_cache == "epochs")
         yield check_fit(workload, found)
+    yield from checks_ceiling.checks(workload, found)
 
 
 def existing_folder(folder: str) -> str:
@@ -67,7 +70,7 @@ def check_file_system(storage: dict[str, object]) -> Check:
     """Look at the file system below the dataset's folder."""
     kind = storage.get("file_system", "an unknown file system")
     seen = f"{storage['folder']} on {kind} ({storage.get('device', 'unknown device')})"
-    if kind in _IN_MEMORY:
+    if kind in IN_MEMORY:
         advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"
         return Check(name="storage", level="warn", seen=seen, wanted="a drive or a server", advice=advice)
     return Check(name="storage", level="ok", seen=seen)
@@ -97,15 +100,20 @@ def check_direct(workload: Workload, file: str | None) -> Check:
     return Check(name="O_DIRECT", level="warn", seen=problem, wanted="reads past the page cache", advice=advice)
 
 
-def check_cache(found: Found, odirect: bool) -> Check:
+def check_cache(found: Found, odirect: bool, evicted: bool = False) -> Check:
     """Look whether memory could serve the dataset instead of the storage."""
     memory = psutil.virtual_memory().total
-    seen = f"dataset {found.total_bytes / 1e9:,.1f} GB, memory {memory / 1e9:,.1f} GB"
-    if found.total_bytes < memory and not odirect:
-        advice = "reader.odirect=true, or a dataset of five times the memory (MLPerf Storage's rule)"
-        seen += ": after the first epoch the page cache can serve all reads"
-        return Check(name="page cache", level="warn", seen=seen, wanted="reads from the storage", advice=advice)
-    return Check(name="page cache", level="ok", seen=seen + (", read past the cache" if odirect else ""))
+    ratio = found.total_bytes / memory
+    seen = f"dataset {found.total_bytes / 1e9:,.1f} GB, {ratio:.2g} times the memory of {memory / 1e9:,.1f} GB"
+    if ratio < WANTED_RATIO and not odirect and not evicted:
+        advice = "reader.odirect=true, reader.evict_page_cache=epochs, or a dataset that large (MLPerf Storage's rule)"
+        seen += ": after the first epoch the page cache can serve " + (
+            "all reads" if ratio < 1 else "part of the reads"
+        )
+        wanted = f"{WANTED_RATIO:g} times the memory"
+        return Check(name="page cache", level="warn", seen=seen, wanted=wanted, advice=advice)
+    told = ", read past the cache" if odirect else ", evicted before each epoch" if evicted else ""
+    return Check(name="page cache", level="ok", seen=seen + told)
 
 
 def check_fit(workload: Workload, found: Found) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import resource
@@ -12,10 +13,11 @@ from collections.abc import Iterator
 import psutil
 
 from datagen.errors import DlemuError
-from dlemu.cli.checks import Check
+from dlemu.cli.checks import Check, Level
 from dlemu.comm import Comm, first_failure, run_ranks
 from dlemu.config.schema import Workload
 from dlemu.emulator.clock import MonotonicClock
+from dlemu.emulator.preflight import files_wanted
 
 _RANKS_PER_CORE = 12
 """More ranks than this on a core have not been tried with full-size workloads; the ceiling tells what they cost."""
@@ -23,17 +25,23 @@ _FEW_FILES = 1024
 _SHM_BYTES = 16 << 20
 """PyTorch keeps semaphores and small segments there; dlemu's batches lie in memfds, which count as memory."""
 _SLEEP_NS, _SLEEPING_SECONDS, _LATE_US = 1_000_000, 0.3, 2_000
+_WATCHING_SECONDS, _BUSY_PERCENT = 0.5, 25.0
+_GPUS = "/proc/driver/nvidia/gpus"
 _MEETING_RANKS, _MEETINGS, _SLOW_MEETING_US = 4, 200, 5_000
 
 
 def checks(workload: Workload) -> Iterator[Check]:
     """Look at the host."""
     yield check_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, workload)
+    yield check_free_cores(psutil.cpu_percent(_WATCHING_SECONDS), os.cpu_count() or 1)
     yield check_memory()
-    yield check_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield check_open_files(
+        *resource.getrlimit(resource.RLIMIT_NOFILE), wanted=files_wanted(workload.reader.read_threads)
+    )
     yield check_shared_memory()
     yield check_sleep(oversleeps_us())
     yield check_meeting(workload.timeout_seconds)
+    yield check_gpus(gpus(), workload.reader.pin_memory)
 
 
 def check_cores(usable: int, there: int, workload: Workload) -> Check:
@@ -47,18 +55,49 @@ def check_cores(usable: int, there: int, workload: Workload) -> Check:
     return Check(name="cores", level="ok", seen=seen)
 
 
+def check_free_cores(busy_percent: float, cores: int) -> Check:
+    """Look at what other programs leave of the cores, for half a second."""
+    seen = f"{cores * busy_percent / 100:.1f} of {cores} cores in use by other programs"
+    if busy_percent > _BUSY_PERCENT:
+        advice = "stop what else is running (top): it takes cores from the workers that read"
+        wanted = f"{cores * _BUSY_PERCENT / 100:.1f} at most"
+        return Check(name="free cores", level="warn", seen=seen, wanted=wanted, advice=advice)
+    return Check(name="free cores", level="ok", seen=seen)
+
+
+def gpus(folder: str = _GPUS) -> list[str]:
+    """Return the models of this host's NVIDIA GPUs, as the driver tells them."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            with open(os.path.join(folder, name, "information")) as lines:
+                found += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
+    return found
+
+
+def check_gpus(models: list[str], wanted: bool) -> Check:
+    """Look at the GPUs: none is needed but for pinned memory."""
+    seen = f"{len(models)} x {models[0]}" if models else "none; the accelerators are emulated"
+    if wanted and not models:
+        advice = "reader.pin_memory=false"
+        return Check(name="GPU", level="fail", seen="none", wanted="reader.pin_memory=true", advice=advice)
+    return Check(name="GPU", level="ok", seen=seen)
+
+
 def check_memory() -> Check:
     """Look at the memory; what a run wants of it is told with its dataset."""
     memory = psutil.virtual_memory()
     return Check(name="memory", level="ok", seen=f"{_gib(memory.available)} GiB available of {_gib(memory.total)} GiB")
 
 
-def check_open_files(soft: int, hard: int) -> Check:
+def check_open_files(soft: int, hard: int, wanted: int = 0) -> Check:
     """Look at the limit of open files of a process."""
     seen = f"{_limit(soft)}, can be raised to {_limit(hard)}"
-    if 0 <= hard < _FEW_FILES:
-        advice = f"raise it in /etc/security/limits.conf, or start from a shell with `ulimit -n {_FEW_FILES}`"
-        return Check(name="open files", level="warn", seen=seen, wanted=f"{_FEW_FILES} or more", advice=advice)
+    few = max(_FEW_FILES, wanted)
+    if 0 <= hard < few:
+        advice = f"raise it in /etc/security/limits.conf, or start from a shell with `ulimit -n {few}`"
+        level: Level = "fail" if hard < wanted else "warn"
+        return Check(name="open files", level=level, seen=seen, wanted=f"{few} or more", advice=advice)
     return Check(name="open files", level="ok", seen=seen)
 
 

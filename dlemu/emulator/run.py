@@ -66,6 +66,17 @@ def run_rank(
     return _gather(comm, journal, _Told(log.rows.copy(), cpu_seconds, telemetry))
 
 
+def measure_ceiling(job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
+    """Measure nothing but the emulator's own ceiling; return its AU in percent on rank 0, None elsewhere."""
+    loader = make_loader(job.loader_spec(comm.rank))
+    rank = _Rank(job, comm, loader, None, None)
+    loader.start()
+    percent = rank.measure_ceiling()
+    comm.meet(time.monotonic_ns())
+    loader.close()
+    return percent
+
+
 def salvage(job: Job) -> RunLog | None:
     """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
     journal = read_journal(job.live_folder)
@@ -123,7 +134,7 @@ class _Rank:
     def run(self) -> tuple[StepLog, Journal]:
         self._loader.start()
         self._describe()
-        ceiling = self._measure_ceiling()
+        ceiling = self.measure_ceiling()
         self._note(ceiling_au_percent=ceiling, started_ns=self._comm.meet(self._clock.now_ns()))
         self._cpu_seconds_before = _cpu_seconds()
         for epoch in self._job.schedule:
@@ -233,7 +244,7 @@ class _Rank:
         with self._handover("valid", epoch.number, steps) as handover:
             run_stretch(stretch, free_ns, handover, self._comm, self._clock, self._log, self._watch)
 
-    def _measure_ceiling(self) -> float | None:
+    def measure_ceiling(self) -> float | None:
         """Run the same loop against null storage and return its AU in percent; None when not asked for."""
         steps = self._job.ceiling_steps
         if not steps:
