@@ -114,7 +114,7 @@ def make_log(job: Job, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_
 
 
 def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int = 500 * MS) -> RunLog:
-    """The log with what a recorder on each host would have read: one drive that gave a share of all bytes, evenly."""
+    """The log with what a recorder on each host would have read: a drive that gave a share of all bytes, and 40 W."""
     ends = log.rows["free_ns"].min() - interval_ns, log.rows["met_ns"].max() + interval_ns
     times = np.arange(ends[0], ends[1], interval_ns)
     mb = device_share * log.rows["app_bytes"].sum() / 1e6
@@ -128,15 +128,15 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
             node=node,
             boot_id=f"boot {node}",
             interval_seconds=interval_ns / 1e9,
-            probes=("block",),
+            probes=("block", "power"),
             devices=(device,),
             notes=("a note",),
             cpu_seconds=0.01,
             seconds=(ends[1] - ends[0]) / 1e9,
-            series=(Series("block", "nvme0n1", "read_mb_per_second"),),
-            which=np.zeros(len(times), np.int32),
-            time_ns=times,
-            value=np.full(len(times), rate),
+            series=(Series("block", "nvme0n1", "read_mb_per_second"), Series("power", "package-0", "watts")),
+            which=np.tile(np.array([0, 1], np.int32), len(times)),
+            time_ns=np.repeat(times, 2),
+            value=np.tile([rate, 40.0], len(times)),
         )
         for node, host in enumerate(log.journal.hosts)
     ]

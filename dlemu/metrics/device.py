@@ -49,9 +49,23 @@ def _delivered_mb(rows: Rows, device: Delivered) -> float:
     The growth between two readings is taken to be even; the recorder reads at both ends of an epoch.
     """
     own = rows[np.isin(rows["rank"], device.ranks)]
-    if len(device.time_ns) < 2 or not len(own):
+    if not len(own):
         return float("nan")
-    seconds = np.diff(device.time_ns) / 1e9
-    total_mb = np.concatenate([[0.0], np.cumsum(device.mb_per_second[1:] * seconds)])
-    begin, end = np.interp([own["free_ns"].min(), own["met_ns"].max()], device.time_ns, total_mb)
+    return _integral(device.time_ns, device.mb_per_second, int(own["free_ns"].min()), int(own["met_ns"].max()))
+
+
+def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
+    """Return the mean over time of values that each hold for the interval before their moment; NaN without any."""
+    if len(time_ns) < 2:
+        return float("nan")
+    begin, end = (int(np.clip(moment, time_ns[0], time_ns[-1])) for moment in (begin_ns, end_ns))
+    return _integral(time_ns, value, begin, end) / ((end - begin) / 1e9) if end > begin else float("nan")
+
+
+def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
+    """Return the sum of value x seconds from one moment to another; NaN for less than two readings."""
+    if len(time_ns) < 2:
+        return float("nan")
+    total = np.concatenate([[0.0], np.cumsum(value[1:] * np.diff(time_ns) / 1e9)])
+    begin, end = np.interp([begin_ns, end_ns], time_ns, total)
     return float(end - begin)

@@ -187,15 +187,16 @@ def _counts(name: str, sys: str) -> bool:
 
 
 def _no_device(path: str, mount: Mount) -> str:
-    what = {
-        "tmpfs": "memory",
-        "ramfs": "memory",
-        "overlay": "an overlay whose upper folder can't be seen from here",
-    }.get(mount.file_system, "a file system that names no block device of this host")
-    return (
-        f"{path} lies on {mount.file_system} ({mount.source}): {what}; device figures are missing, what the "
-        "application read is all there is"
-    )
+    missing = "device figures are missing, what the application read is all there is"
+    why = {
+        "tmpfs": f"memory; {missing}",
+        "ramfs": f"memory; {missing}",
+        "overlay": f"an overlay whose upper folder can't be seen from here; {missing}",
+        "nfs": "the counters of its client stand in for a device's",
+        "nfs4": "the counters of its client stand in for a device's",
+        "lustre": "its client counts what it was asked for, cache included, so nothing proves that servers were read",
+    }.get(mount.file_system, f"it names no block device of this host; {missing}")
+    return f"{path} lies on {mount.file_system} ({mount.source}): {why}"
 
 
 def device_facts(device: Device, sys: str = "/sys") -> dict[str, object]:
