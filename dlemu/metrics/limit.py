@@ -37,7 +37,6 @@ class Device:
 
     mean_depth: float
     busy_percent: float
-    rotational: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +140,7 @@ def _too_few_readers(work: Work, around: Circumstances) -> tuple[bool, Confidenc
         return factor >= SCALES, "high", told
     requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
     if device is not None:
-        if device.rotational or device.mean_depth >= FEW_REQUESTS:
+        if device.mean_depth >= FEW_REQUESTS:
             return False, "high", ""
         if device.mean_depth < IN_DEVICE * work.readers:
             return (

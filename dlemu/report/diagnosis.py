@@ -18,6 +18,7 @@ from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.limit import Circumstances, Limit, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
 from dlemu.metrics.stragglers import find_stragglers
+from dlemu.report.watched import watched
 
 
 def diagnose(job: Job, log: RunLog | None, *, flattered: bool) -> dict[str, Any]:
@@ -60,9 +61,12 @@ def _limit(
         return None
     reader = job.workload.reader
     preprocesses, workers = not is_zero(reader.preprocess_time), job.ranks * max(1, reader.read_threads)
+    seen = watched(log, judged)
     around = Circumstances(
         ceiling_au=log.journal.ceiling_au_percent,
-        host_busy_percent=_own_cpu_percent(log.journal),
+        host_busy_percent=_own_cpu_percent(log.journal) if seen.busy_percent is None else seen.busy_percent,
+        memory_some_percent=seen.memory_some_percent,
+        device=seen.device,
         read_threads=reader.read_threads,
         from_storage_percent=proof.percent,
     )

@@ -110,12 +110,6 @@ def reading(*, readers: float, call_bytes: float) -> Work:
         (reading(readers=1, call_bytes=4096), {"device": Device(mean_depth=0.1, busy_percent=9)}, "storage", "medium"),
         (reading(readers=8, call_bytes=4096), {"device": Device(mean_depth=7.5, busy_percent=99)}, "storage", "high"),
         (
-            reading(readers=1, call_bytes=4096),
-            {"device": Device(mean_depth=1.0, busy_percent=99, rotational=True)},
-            "storage",
-            "high",
-        ),
-        (
             reading(readers=1, call_bytes=8 << 20),
             {"scaling": Scaling(readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=390)},
             "loader",
