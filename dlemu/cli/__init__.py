@@ -14,6 +14,7 @@ from dlemu import __version__
 COMMANDS = {
     "train": "Train with emulated accelerators and say how busy the storage kept them.",
     "datagen": "Make a workload's dataset, or verify one.",
+    "report": "Make a page with figures from results.",
     "workloads": "List the workloads and what each accelerator asks of the storage.",
     "doctor": "Check this host before a run.",
 }

@@ -148,6 +148,8 @@ class Telemetry:
 class Output:
     folder: str = ""
     """The run's folder; empty makes `results/WORKLOAD/YYYYmmdd-HHMMSS`."""
+    report: bool = True
+    """Make the page report.html after the run (needs the extra `report`; without it a note says so)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dlemu.report.units import number as _number
+from dlemu.report.units import size as _size
+
 Row = tuple[str, str, str]
 """Metric, value with its unit, what it means."""
 
@@ -31,7 +34,9 @@ _LOST_TO = {
 
 def print_result(summary: dict[str, Any], folder: str, console: Console) -> None:
     """Print a run's result from its summary.json mapping. Reads well from 80 columns on, with or without colour."""
-    table = Table("metric", "value", "what it is", title=Text(_title(summary)), title_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        "metric", "value", "what it is", title=Text(run_title(summary)), title_justify="left", box=SIMPLE_HEAD
+    )
     table.columns[0].no_wrap = True
     for row in result_rows(summary):
         table.add_row(*(Text(cell) for cell in row))
@@ -60,7 +65,8 @@ def result_rows(summary: dict[str, Any]) -> list[Row]:
     ]
 
 
-def _title(summary: dict[str, Any]) -> str:
+def run_title(summary: dict[str, Any]) -> str:
+    """Return what ran where, in a line."""
     scale = f" (scale {summary['scale']})" if summary["scale"] else ""
     kind = f"x {summary['accelerator']}" if summary["accelerator"] else "ranks"
     return f"{summary['workload']}{scale}: {summary['ranks']} {kind}{_hosts(summary['hosts'])}"
@@ -206,17 +212,3 @@ def _mean_percent(spread: dict[str, Any]) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f} %"
-
-
-def _number(value: float | None) -> str:
-    """Four digits or more, none of them without meaning."""
-    if value is None:
-        return "-"
-    digits = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
-    return f"{value:,.{digits}f}"
-
-
-def _size(size_bytes: int) -> str:
-    if size_bytes < 1e6:
-        return f"{size_bytes:,} bytes"
-    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"

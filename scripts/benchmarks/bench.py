@@ -85,7 +85,7 @@ class Bench:
         """Start `dlemu train`; give the process and its results folder, which is removed in the end."""
         folder = tempfile.mkdtemp(prefix="run-", dir=self.folder)
         try:
-            with running(self.dlemu("train", *overrides, f"output.folder={folder}")) as child:
+            with running(self.dlemu("train", *overrides, f"output.folder={folder}", "output.report=false")) as child:
                 yield child, folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)

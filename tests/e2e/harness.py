@@ -34,6 +34,7 @@ def small_run(folder: Path, dataset: Path, *changes: str) -> list[str]:
         "train.computation_time=0.02",
         "metric.ceiling_seconds=0.2",
         "metric.au=0.02",  # these tests are not about speed: a busy machine passes them too
+        "output.report=false",
         "ranks=3",
         *changes,
     ]

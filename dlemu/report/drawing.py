@@ -1,0 +1,110 @@
+"""From figures to pictures: the folder of figures is walked, Vega-Lite draws, and SVGs are made fit for one page."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from datagen.errors import UserError
+from datagen.registry import find, names
+
+if TYPE_CHECKING:
+    from dlemu.report.figures.base import Figure, Result
+
+_FOLDER = "dlemu.report.figures"
+_PNG_SCALE = 2.0
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure, drawn for a desk (and paper) and for a phone."""
+
+    name: str
+    title: str
+    says: str
+    desk_svg: str
+    phone_svg: str
+
+
+def missing_packages() -> list[str]:
+    """Return what must be installed before anything can be drawn."""
+    packages = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
+    return [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+
+
+def check_packages() -> None:
+    """Raise UserError when a page can't be made here."""
+    missing = missing_packages()
+    if missing:
+        raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
+
+
+def pictures(result: Result) -> list[Picture]:
+    """Draw every figure that the result holds something for, in the order of the page."""
+    from dlemu.report.figures.base import DESK, PHONE
+
+    found = []
+    for (name, desk), (_, phone) in zip(figures(result, DESK), figures(result, PHONE), strict=True):
+        svgs = (_unique(_svg(one, "transparent"), f"{name}-{kind}") for one, kind in ((desk, "desk"), (phone, "phone")))
+        found.append(Picture(name, desk.title, desk.says, *svgs))
+    return found
+
+
+def picture_file(figure: Figure, kind: str) -> bytes:
+    """Return a figure as a file of its own on a white ground; `kind` is svg or png."""
+    import vl_convert
+
+    if kind == "svg":
+        return _svg(figure, "white").encode()
+    titled = _spec(figure, "white") | {"title": figure.title}
+    png: bytes = vl_convert.vegalite_to_png(titled, scale=_PNG_SCALE)
+    return png
+
+
+def figures(result: Result, canvas: Any) -> Iterator[tuple[str, Figure]]:
+    """Yield name and figure of every file in the folder that has something to show."""
+    from altair.utils.schemapi import debug_mode
+
+    ordered = sorted(names(_FOLDER), key=lambda name: find(_FOLDER, name, "PLACE"))
+    for name in ordered:
+        with debug_mode(False):  # altair's own checks take as long as all the rest; the tests draw with them
+            figure = find(_FOLDER, name, "draw")(result, canvas)
+        if figure is not None:
+            yield name, figure
+
+
+def _svg(figure: Figure, background: str) -> str:
+    import vl_convert
+
+    svg: str = vl_convert.vegalite_to_svg(_spec(figure, background))
+    return svg
+
+
+def _spec(figure: Figure, background: str) -> dict[str, Any]:
+    from dlemu.report.figures.base import GRID, INK, MUTED
+
+    text = {"labelColor": MUTED, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 500}
+    spec: dict[str, Any] = figure.chart.to_dict(validate=False)
+    spec["background"] = background
+    spec["config"] = {
+        "font": "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif",
+        "view": {"stroke": None},
+        "aria": False,
+        "axis": text
+        | {"domainColor": GRID, "tickColor": GRID, "gridColor": GRID, "titlePadding": 6, "labelLimit": 160},
+        "legend": text | {"symbolStrokeWidth": 3, "orient": "top"},
+        "header": {"labelColor": MUTED, "titleColor": INK},
+        "title": {"color": INK, "anchor": "start", "fontSize": 14, "fontWeight": 600},
+        "text": {"color": INK},
+    }
+    return spec
+
+
+def _unique(svg: str, name: str) -> str:
+    """Make the ids of clip paths and gradients the figure's own: on one page they must not meet another's."""
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    return re.sub(r'href="#', f'href="#{name}-', svg)

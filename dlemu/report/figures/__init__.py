@@ -1,0 +1,1 @@
+"""One figure, one file: the folder is the registry, `PLACE` its place on the page, `draw` the figure or None."""

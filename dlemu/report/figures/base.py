@@ -1,0 +1,101 @@
+"""What every figure has in common: where it is drawn, its colours, and how many marks it may take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.report.result import Run
+
+Result = Run
+Row = dict[str, Any]
+
+INK, MUTED, GRID, PAPER = "#1b1f24", "#59636e", "#d5dbe1", "#fdfdfe"
+"""Text and lines, labels, grid, background. The page's style sheet swaps exactly these for a dark screen."""
+BLUE, GREEN, RED, AMBER, PURPLE, GREY, PINK, TEAL = (
+    *("#3f83d6", "#2e9e68", "#dd5640", "#d99a1c"),
+    *("#8b6cd0", "#8b949e", "#cc5f9b", "#2aa3a8"),
+)
+"""Colours that stand on white and on black, and differ for the colour-blind in lightness too."""
+COLOURS = (BLUE, AMBER, GREEN, PURPLE, RED, TEAL, PINK, GREY)
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """Where a figure is drawn: a desk or paper, or a phone."""
+
+    width: int
+    """Pixels between the axes."""
+    narrow: bool
+
+
+DESK = Canvas(width=640, narrow=False)
+PHONE = Canvas(width=262, narrow=True)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One picture with what stands around it."""
+
+    title: str
+    says: str
+    """What is seen and how to read it, in a sentence or two."""
+    chart: alt.TopLevelMixin
+
+
+Draw = Callable[[Result, Canvas], Figure | None]
+"""Returns None when the result does not hold what the figure shows."""
+
+
+def data(rows: Sequence[Row]) -> alt.Data:
+    """Hand rows to a chart, as text: altair would walk every value of them, twice."""
+    return alt.Data(values=json.dumps(rows, separators=(",", ":")), format=alt.JsonDataFormat(type="json"))
+
+
+def rounded(values: NDArray[Any] | Sequence[float], digits: int = 5) -> list[float]:
+    """Return numbers with so many digits that count: a picture shows no more, and the page stays small."""
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+def parts(numbers: Sequence[int], most: int) -> list[list[int]]:
+    """Cut sorted numbers into at most `most` runs of neighbours of nearly the same length."""
+    return [part.tolist() for part in np.array_split(np.asarray(numbers), min(most, len(numbers)))]
+
+
+def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
+    """Give each name its colour, in order."""
+    return alt.Scale(domain=list(names), range=[chosen[place % len(chosen)] for place in range(len(names))])
+
+
+def legend(canvas: Canvas, columns: int = 0) -> alt.Legend:
+    """Place the legend above the picture, in as many columns as fit."""
+    return alt.Legend(
+        title=None,
+        orient="top",
+        columns=columns or (2 if canvas.narrow else 5),
+        labelLimit=canvas.width,
+        columnPadding=16,
+    )
+
+
+def rule(value: float, text: str, colour: str, y: alt.Y, *, dashed: bool = True, above: bool = True) -> alt.LayerChart:
+    """Draw a level line across the picture with its name on it; `y` is the axis of `level`."""
+    base = alt.Chart(data([{"level": value, "text": text}])).encode(y=y)
+    line = base.mark_rule(color=colour, strokeDash=[6, 4] if dashed else [2, 3], strokeWidth=1.5)
+    name = base.mark_text(
+        align="right", baseline="bottom" if above else "top", dy=-3 if above else 4, color=colour, fontSize=11
+    )
+    return line + name.encode(x=alt.value("width"), text="text:N")
+
+
+def percent_domain(values: Sequence[float], *, most: float = 100.0) -> list[float]:
+    """Return limits for an axis of percent that end at `most` and begin at a round number below the values."""
+    low = min(values, default=0.0)
+    step = 1 if low > 97 else 5 if low > 80 else 10
+    return [max(0.0, float(np.floor((low - step / 5) / step) * step)), most]

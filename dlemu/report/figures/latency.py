@@ -1,0 +1,20 @@
+"""How long the device took for a request, with percentiles: only a block trace knows."""
+
+from __future__ import annotations
+
+from dlemu.report.figures._bins import OPERATIONS, histogram, traced_bins
+from dlemu.report.figures.base import Canvas, Figure, Result
+
+PLACE = 60
+
+
+def draw(result: Result, canvas: Canvas) -> Figure | None:
+    found = {name: bins for name in OPERATIONS if (bins := traced_bins(result, "latency_us", name))}
+    if not found:
+        return None
+    chart = histogram(found, canvas, x="latency, us (log)", y="share of requests, %", log=True, marks=True)
+    says = (
+        "From the issue of a request to its completion, by the device's driver (block trace). Percentiles are those of "
+        "reads."
+    )
+    return Figure("Device latency", says, chart.properties(width=canvas.width, height=180))

@@ -1,0 +1,33 @@
+"""Where the loss went: the parts of all accelerators' time that were not computation."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from dlemu.report.figures._parts import colour, named
+from dlemu.report.figures.base import INK, Canvas, Figure, Result, Row, colours, data
+
+PLACE = 20
+
+
+def draw(result: Result, canvas: Canvas) -> Figure | None:
+    loss = result.summary.get("loss_percent") or {}
+    rows: list[Row] = [
+        {"part": named(part), "percent": round(value, 4), "text": f"{value:.2f} %"} for part, value in loss.items()
+    ]
+    if not rows:
+        return None
+    names = [row["part"] for row in rows]
+    y = alt.Y("part:N", sort=names, title=None, axis=alt.Axis(labelLimit=190, ticks=False, domain=False))
+    x = alt.X("percent:Q", title="% of all accelerators' time", scale=alt.Scale(domainMin=0, padding=24))
+    base = alt.Chart(data(rows)).encode(x=x, y=y)
+    scale = colours(names, [colour(part) for part in loss])
+    bars = base.mark_bar(height=16).encode(color=alt.Color("part:N", scale=scale, legend=None))
+    labels = base.mark_text(align="left", dx=4, color=INK, fontSize=11).encode(text="text:N")
+    total = sum(loss.values())
+    says = (
+        f"Together {total:.2f} %: what AU by MLPerf's rules lacks to 100 %. Each step is as long as its slowest "
+        "accelerator's, and what that one waited for is what the step lost time to."
+    )
+    width = canvas.width - (130 if canvas.narrow else 160)
+    return Figure("Where the loss went", says, alt.layer(bars, labels).properties(width=width, height=26 * len(rows)))

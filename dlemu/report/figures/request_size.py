@@ -1,0 +1,17 @@
+"""Sizes of the requests that reached the device: the kernel splits and merges what the loader asks for."""
+
+from __future__ import annotations
+
+from dlemu.report.figures._bins import OPERATIONS, histogram, traced_bins
+from dlemu.report.figures.base import Canvas, Figure, Result
+
+PLACE = 61
+
+
+def draw(result: Result, canvas: Canvas) -> Figure | None:
+    found = {name: bins for name in OPERATIONS if (bins := traced_bins(result, "request_kib", name))}
+    if not found:
+        return None
+    chart = histogram(found, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)
+    says = "Sizes as the device saw them (block trace): large reads are split at the device's limit, neighbours merged."
+    return Figure("Request sizes", says, chart.properties(width=canvas.width, height=180))

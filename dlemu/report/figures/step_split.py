@@ -1,0 +1,73 @@
+"""What an accelerator's step consists of: waiting (for what), computing and sync, by rank and by epoch."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.emulator.steplog import StepRows
+from dlemu.metrics.loss import PARTS as WAITS
+from dlemu.metrics.loss import wait_parts
+from dlemu.report.figures._parts import colour, named
+from dlemu.report.figures.base import Canvas, Figure, Result, Row, colours, data, legend, parts
+
+Whole = NDArray[np.int64]
+
+PLACE = 30
+_MOST_BARS, _NARROW_BARS = 32, 16
+_SHOWN = ("computing", *WAITS, "sync")
+
+
+def draw(result: Result, canvas: Canvas) -> Figure | None:
+    if result.training is None:
+        return None
+    rows = result.training
+    split = _split_ns(rows)
+    most = _NARROW_BARS if canvas.narrow else _MOST_BARS
+    ranks, epochs = (_panel(_rows(rows[name], split, most), name, canvas) for name in ("rank", "epoch"))
+    says = (
+        "All steps, the first of each epoch included. Reading, decoding, queueing in the loader and hand-over are what "
+        "an accelerator waited for; a rank that is slow shows there, and the others wait for it: sync."
+    )
+    return Figure("The accelerators' time", says, ranks & epochs if canvas.narrow else ranks | epochs)
+
+
+def _split_ns(rows: StepRows) -> dict[str, Whole]:
+    waits = dict(zip(WAITS, wait_parts(rows).T, strict=True))
+    return {"computing": rows["compute_ns"]} | waits | {"sync": rows["sync_ns"]}
+
+
+def _rows(
+    owners: Whole,
+    split: dict[str, Whole],
+    most: int,
+) -> list[Row]:
+    """Return the share of each part for each owner, or of very many for neighbours together."""
+    rows = []
+    sums = {part: np.bincount(owners, values.astype(np.float64)) for part, values in split.items()}
+    for group in parts(np.unique(owners).tolist(), most):
+        name = str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
+        each = {part: float(values[group].sum()) for part, values in sums.items()}
+        total = sum(each.values()) or 1.0
+        for place, (part, value) in enumerate(each.items()):
+            percent = float(f"{100 * value / total:.4g}")
+            rows.append({"at": name, "part": named(part), "percent": percent, "order": place})
+    return rows
+
+
+def _panel(rows: list[Row], name: str, canvas: Canvas) -> alt.Chart:
+    order = list(dict.fromkeys(row["at"] for row in rows))
+    shown = [part for part in _SHOWN if any(row["percent"] for row in rows if row["part"] == named(part))]
+    axis = alt.Axis(labelAngle=-90 if any("-" in at for at in order) else 0, labelOverlap=True)
+    legends = legend(canvas, 2 if canvas.narrow else 3)
+    chart = alt.Chart(data([row for row in rows if row["percent"]])).mark_bar()
+    encoded = chart.encode(
+        x=alt.X("at:N", sort=order, title=name, axis=axis),
+        y=alt.Y("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100])),
+        color=alt.Color(
+            "part:N", scale=colours([named(part) for part in shown], [colour(part) for part in shown]), legend=legends
+        ),
+        order="order:Q",
+    )
+    return encoded.properties(width=canvas.width if canvas.narrow else (canvas.width - 60) // 2, height=200)

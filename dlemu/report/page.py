@@ -1,0 +1,87 @@
+"""One self-contained HTML page: no script, nothing loaded from elsewhere, every text of others escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from dlemu import __version__
+from dlemu.report.drawing import Picture
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number that stands out. `key` is its place in the summary, `value` the number itself, `text` as shown."""
+
+    name: str
+    key: str
+    value: str
+    text: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Words:
+    """A section of text."""
+
+    title: str
+    paragraphs: Sequence[str] = ()
+    points: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[int] = ()
+    """Columns that hold numbers, set to the right."""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file shown as it is, folded."""
+
+    title: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything on a page but its figures, as plain text."""
+
+    title: str
+    lead: str
+    state: str
+    """passed, failed or open."""
+    verdict: tuple[str, str]
+    """The word that stands out, and the rest of the line."""
+    tiles: Sequence[Tile]
+    words: Sequence[Words]
+    tables: Sequence[Table]
+    texts: Sequence[Text]
+    source: str
+
+    @property
+    def short(self) -> str:
+        """The verdict's word, for a window's title."""
+        return self.verdict[0]
+
+
+def render(page: Page, pictures: Sequence[Picture]) -> str:
+    """Return the page as HTML; only the SVGs of `pictures`, which Vega made and escaped, go in as they are."""
+    import jinja2
+
+    here = files("dlemu.report")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
+    css = here.joinpath("page.css").read_text(encoding="utf-8")
+    return template.render(page=page, pictures=pictures, css=css, version=__version__) + "\n"
+
+
+def split_verdict(text: str) -> tuple[str, str]:
+    """Return the verdict's word and the rest: `PASS: AU ...` -> `PASS`, `: AU ...`."""
+    word, colon, rest = text.partition(":")
+    return word, colon + rest

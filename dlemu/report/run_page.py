@@ -1,0 +1,180 @@
+"""The page of one training run, from its folder alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from dlemu.report.page import Page, Table, Text, Tile, Words, split_verdict
+from dlemu.report.result import Run
+from dlemu.report.terminal import result_rows, run_title
+from dlemu.report.units import flat, number, size, unit_of
+
+_HOSTS, _LONG_LIST = 8, 24
+
+
+def run_page(run: Run) -> Page:
+    """Return what stands on the page of a run."""
+    summary = run.summary
+    state = "open" if not summary["complete"] else {True: "passed", False: "failed", None: "open"}[summary["passed"]]
+    verdict = summary["verdict"] if summary["complete"] else f"INCOMPLETE: {summary['failure']}"
+    return Page(
+        title=run_title(summary),
+        lead=_lead(run),
+        state=state,
+        verdict=split_verdict(verdict),
+        tiles=list(_tiles(run.metrics)),
+        words=list(_words(summary)),
+        tables=list(_tables(run)),
+        texts=[Text("Full configuration (config.yaml)", run.config)] if run.config else [],
+        source=os.path.basename(os.path.abspath(run.folder)),
+    )
+
+
+def _lead(run: Run) -> str:
+    data = run.summary["dataset"]
+    read = f"{data['num_files_train']:,} {data['format']} files, {size(data['total_bytes'])}, in {data['data_folder']}"
+    return f"{run.summary['started_at']}. {read}."
+
+
+def _tiles(metrics: dict[str, Any]) -> Iterator[Tile]:
+    shown = (
+        ("AU", "au_percent.mean", "%", "compute / (wait + compute + sync), kept steps"),
+        ("AU, MLPerf rules", "au_rules_percent.mean", "%", "first steps included"),
+        ("pass line", "au_threshold_percent", "%", "AU at which a run passes"),
+        ("emulator's ceiling", "ceiling_au_percent", "%", "AU of this host with null storage"),
+        ("samples", "samples_per_second.mean", "/s", "all accelerators"),
+        ("read by the loader", "app_mb_per_second.mean", "MB/s", "caches included"),
+        ("read from the devices", "device_mb_per_second.mean", "MB/s", "all devices behind the dataset"),
+        ("devices / loader", "device_bytes_percent_of_app.mean", "%", "100 % or more: storage, not the page cache"),
+        ("first batch", "time_to_first_batch_seconds.mean", "s", "slowest rank, mean of the epochs"),
+        ("training", "training_seconds", "s", "all epochs"),
+    )
+    for name, key, unit, what in shown:
+        value = _at(metrics, key)
+        if value is not None:
+            text = f"{value:.2f} %" if unit == "%" else f"{number(value)} {unit}"
+            yield Tile(name, f"metrics.{key}", repr(value), text, what)
+
+
+def _words(summary: dict[str, Any]) -> Iterator[Words]:
+    limited = summary.get("limited_by")
+    if limited:
+        sure = f" (confidence: {_plain(limited['confidence'])})" if limited.get("confidence") is not None else ""
+        yield Words(f"Limited by: {_plain(limited['what'])}{sure}", points=[*limited["evidence"]])
+        if limited.get("advice"):
+            yield Words("What would help", points=limited["advice"])
+    stragglers = summary.get("stragglers")
+    if stragglers:
+        yield Words("Stragglers", points=[_straggler(one) for one in stragglers])
+    notes = [*summary["issues"], *(summary.get("telemetry") or {}).get("notes", [])]
+    if notes:
+        yield Words("What to know about these numbers", points=notes)
+
+
+def _straggler(one: dict[str, Any]) -> str:
+    who = f"host {one['host']}" if one["rank"] is None else f"rank {one['rank']} on {one['host']}"
+    mainly = one["mainly"].replace("_", "-")
+    return (
+        f"{who}: {one['loss_percent']:.2f} points of AU; {one['steps']} steps late by {one['mean_delay_ms']:.1f} ms on "
+        f"average, mainly {mainly} ({one['where']})"
+    )
+
+
+def _tables(run: Run) -> Iterator[Table]:
+    summary = run.summary
+    yield Table("Result", ("metric", "value", "what it is"), result_rows(summary), (1,))
+    yield from _epochs(run.metrics)
+    loss = summary.get("loss_percent")
+    if loss:
+        rows = [
+            (key.replace("_", " "), f"{value:.2f} %") for key, value in flat(loss) if isinstance(value, int | float)
+        ]
+        yield Table("Where the loss went", ("part", "of all accelerator time"), rows, (1,))
+    yield Table("How it was measured", (), [(key, _plain(value)) for key, value in summary["how"].items()])
+    yield from _environment(summary)
+    every = [(key, _numbers(value), unit_of(key)) for key, value in flat(run.metrics)]
+    yield Table("Every metric of summary.json", ("metrics.", "value", "unit"), every, folded=True)
+
+
+def _epochs(metrics: dict[str, Any]) -> Iterator[Table]:
+    shown = {
+        "AU, %": "au_percent",
+        "AU rules, %": "au_rules_percent",
+        "samples/s": "samples_per_second",
+        "loader MB/s": "app_mb_per_second",
+        "device MB/s": "device_mb_per_second",
+        "device / loader, %": "device_bytes_percent_of_app",
+        "first batch, s": "time_to_first_batch_seconds",
+    }
+    found = {name: _at(metrics, f"{key}.per_epoch") for name, key in shown.items()}
+    found = {name: values for name, values in found.items() if values and any(one is not None for one in values)}
+    if not found:
+        return
+    count = max(len(values) for values in found.values())
+    rows = [(str(epoch + 1), *(number(values[epoch]) for values in found.values())) for epoch in range(count)]
+    numbers = range(len(found) + 1)
+    yield Table("Epochs", ("epoch", *found), rows, numbers, folded=count > _LONG_LIST)
+
+
+def _environment(summary: dict[str, Any]) -> Iterator[Table]:
+    environment = summary["environment"]
+    hosts = environment.get("hosts", [])
+    for host in hosts[:_HOSTS]:
+        rows = [
+            ("processor", _plain(host["processor"])),
+            ("cores", f"{host['cpu_usable']} usable of {host['cpu_count']}"),
+            ("memory", size(host["memory_bytes"])),
+            ("kernel", _plain(host["kernel"])),
+            ("Python", _plain(host["python"])),
+            ("dlemu", _plain(host["dlemu"])),
+            ("packages", ", ".join(f"{name} {version}" for name, version in host["packages"].items())),
+        ]
+        yield Table(f"Host {host['host']}", (), rows, folded=len(hosts) > 1)
+    if len(hosts) > _HOSTS:
+        yield Table(
+            "More hosts", (), [(host["host"], _plain(host["processor"])) for host in hosts[_HOSTS:]], folded=True
+        )
+    storage = environment.get("storage")
+    if storage:
+        yield Table("Storage of the dataset", (), [(name, _stored(name, value)) for name, value in flat(storage)])
+    for device in (summary.get("telemetry") or {}).get("devices", []):
+        rows = (
+            [(name, _numbers(value)) for name, value in flat(device)]
+            if isinstance(device, dict)
+            else [("", _plain(device))]
+        )
+        yield Table(f"Device {device['name']}" if isinstance(device, dict) and "name" in device else "Device", (), rows)
+
+
+def _at(value: Any, key: str) -> Any:
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _stored(name: str, value: Any) -> str:
+    return size(value) if name.endswith("_bytes") else _plain(value)
+
+
+def _numbers(value: Any) -> str:
+    """Return a value as it is, a long list of them cut in the middle."""
+    if not isinstance(value, list):
+        return _plain(value)
+    shown = [_plain(one) for one in value]
+    if len(shown) > _LONG_LIST:
+        shown = [*shown[:10], f"... {len(shown) - 20} more ...", *shown[-10:]]
+    return ", ".join(shown)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "not known"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {_plain(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(_plain(one) for one in value)
+    return str(value)

@@ -1,0 +1,71 @@
+"""`dlemu report`, and the page that a run makes at its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from datagen.errors import UserError
+from dlemu.cli import reporting
+from dlemu.cli.report import command
+from dlemu.config.schema import Output, Workload
+from tests.report.folders import write_run
+
+for package in ("altair", "vl_convert"):
+    pytest.importorskip(package, reason="the extra `report` is not installed")
+
+
+def test_it_says_where_the_page_and_the_pictures_are(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", telemetry=False)
+    ended = CliRunner().invoke(command, [str(folder), "--png", "--svg"], catch_exceptions=False)
+    told = [Path(line.split(": ", 1)[1]) for line in ended.output.splitlines()]
+    assert told[0] == folder / "report.html"
+    assert {path.suffix for path in told} == {".html", ".png", ".svg"}
+    assert all(path.parent in (folder, folder / "figures") and path.stat().st_size > 2000 for path in told)
+    assert (folder / "figures" / "au.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_without_a_result_is_the_users_mistake(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-m", "dlemu", "report", str(tmp_path)], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "summary.json can't be read" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_one_file_can_not_hold_the_pages_of_two_folders(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="2 folders"):
+        CliRunner().invoke(command, ["a", "b", "--output", str(tmp_path / "x.html")], catch_exceptions=False)
+
+
+def test_a_run_makes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path, telemetry=False)
+    reporting.report_run(Workload(), str(folder))
+    assert capsys.readouterr().out == f"report: {folder / 'report.html'}\n"
+    assert (folder / "report.html").exists()
+
+
+def test_a_run_that_is_told_not_to_makes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path, telemetry=False)
+    reporting.report_run(replace(Workload(), output=Output(report=False)), str(folder))
+    assert capsys.readouterr().out == ""
+    assert not (folder / "report.html").exists()
+
+
+def test_a_page_that_fails_is_a_note_and_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reporting.report_run(Workload(), str(tmp_path))
+    said = capsys.readouterr().out
+    assert "no page was made (dlemu: " in said
+    assert f"to try again: dlemu report {tmp_path}" in said
+
+
+def test_without_the_extra_a_note_says_how_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "missing_packages", lambda: ["altair"])
+    reporting.report_run(Workload(), str(tmp_path))
+    assert "pip install 'dlemu[report]'" in capsys.readouterr().out

@@ -1,0 +1,107 @@
+"""The page in a real browser: nothing on its console, every figure visible, numbers as in the summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlemu.report.pages import write_page
+from tests.report.folders import write_run
+
+for package in ("altair", "vl_convert"):
+    pytest.importorskip(package, reason="the extra `report` is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine; on Debian: apt-get install chromium"),
+]
+DESK: dict[str, Any] = {"viewport": {"width": 1200, "height": 900}}
+NIGHT: dict[str, Any] = DESK | {"color_scheme": "dark"}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(write_page(str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))))
+
+
+def visit(browser: Any, page: Path, how: dict[str, Any]) -> tuple[Any, list[str]]:
+    """Open the page; what goes to the console or the network is noted."""
+    noted: list[str] = []
+    opened = browser.new_context(**how).new_page()
+    opened.on("console", lambda message: noted.append(message.text))
+    opened.on("pageerror", lambda error: noted.append(str(error)))
+    opened.on("request", lambda request: noted.append(request.url))
+    opened.goto(page.as_uri())
+    noted.remove(page.as_uri())
+    return opened, [one for one in noted if not one.startswith("data:")]
+
+
+@pytest.mark.parametrize("how", [DESK, NIGHT, PHONE], ids=["desk", "night", "phone"])
+def test_it_shows_every_figure_and_says_nothing_on_the_console(browser: Any, page: Path, how: dict[str, Any]) -> None:
+    opened, noted = visit(browser, page, how)
+    assert noted == []
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    figures = opened.locator("figure")
+    assert figures.count() >= 8
+    for place in range(figures.count()):
+        pictures = figures.nth(place).locator("svg").all()
+        seen = [picture for picture in pictures if picture.is_visible()]
+        assert len(seen) == 1  # that for a desk or that for a phone
+        box = seen[0].bounding_box()
+        assert box["width"] > 250
+        assert box["height"] > 100
+        drawn = seen[0].evaluate(
+            "picture => [...picture.querySelectorAll('[class^=mark-] path, [class^=mark-] line')]"
+            ".filter(mark => { const box = mark.getBBox(); return box.width + box.height > 1 }).length"
+        )
+        assert drawn > 3
+
+
+def test_figures_are_neither_blank_nor_hidden_at_night(browser: Any, page: Path) -> None:
+    opened, _ = visit(browser, page, NIGHT)
+    ink = "text => getComputedStyle(text).fill"
+    named = opened.locator("figure .desk .role-axis-title text").first.evaluate(ink)
+    assert named == opened.evaluate("getComputedStyle(document.body).color")
+    day, _ = visit(browser, page, DESK)
+    assert day.locator("figure .desk .role-axis-title text").first.evaluate(ink) != named
+
+
+def test_numbers_shown_are_the_summarys(browser: Any, page: Path) -> None:
+    opened, _ = visit(browser, page, DESK)
+    summary = json.loads((page.parent / "summary.json").read_text())
+    shown = opened.eval_on_selector_all("data", "all => all.map(one => [one.dataset.key, one.value, one.innerText])")
+    assert len(shown) >= 8
+    for key, value, text in shown:
+        found: Any = summary
+        for part in key.split("."):
+            found = found[part]
+        assert float(value) == found
+        digits = text.split()[0].replace(",", "").removesuffix("/s")
+        decimals = len(digits.partition(".")[2])
+        assert float(digits) == pytest.approx(found, abs=0.5001 * 10**-decimals)
+
+
+def test_in_print_nothing_stays_folded(browser: Any, page: Path) -> None:
+    opened, _ = visit(browser, page, DESK)
+    text = opened.locator("pre").last
+    assert not text.is_visible()
+    opened.emulate_media(media="print")
+    assert text.is_visible()
+    assert len(opened.pdf(format="A4")) > 20_000

@@ -1,0 +1,159 @@
+"""Every file in the folder of figures: it draws what the result holds, in few marks, and nothing from nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datagen.registry import find, names
+from dlemu.report.result import Run, open_run
+from tests.report.folders import write_run
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+from dlemu.report.drawing import picture_file
+from dlemu.report.figures._bins import Bins
+from dlemu.report.figures.base import DESK, PHONE, Canvas
+
+FOLDER = "dlemu.report.figures"
+FIGURES = names(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return open_run(str(write_run(tmp_path_factory.mktemp("run"), ranks=3, epochs=3, steps=14)))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return open_run(str(write_run(tmp_path_factory.mktemp("many"), telemetry=False, ranks=600, epochs=2, steps=3)))
+
+
+def draw(name: str, run: Run, canvas: Canvas = DESK) -> Any:
+    return find(FOLDER, name, "draw")(run, canvas)
+
+
+def rows_of(figure: Any) -> list[dict[str, Any]]:
+    """Every row that a chart is made from."""
+    return [row for text in _texts(figure.chart.to_dict()) for row in json.loads(text)]
+
+
+def _texts(spec: Any) -> Iterator[str]:
+    if isinstance(spec, dict):
+        if isinstance(spec.get("values"), str):
+            yield spec["values"]
+        yield from (text for part in spec.values() for text in _texts(part))
+    elif isinstance(spec, list):
+        yield from (text for part in spec for text in _texts(part))
+
+
+def column(figure: Any, name: str, **wanted: Any) -> list[Any]:
+    found = [row for row in rows_of(figure) if all(row.get(key) == value for key, value in wanted.items())]
+    return [row[name] for row in found if name in row]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("canvas", [DESK, PHONE])
+def test_it_draws_axes_with_units_and_marks(name: str, canvas: Canvas, run: Run) -> None:
+    figure = draw(name, run, canvas)
+    assert figure.title
+    assert figure.says.endswith(".")
+    svg = picture_file(figure, "svg").decode()
+    assert svg.count('class="mark-') > 4
+    assert "role-axis-title" in svg
+    assert len(svg) < 120_000
+    assert "NaN" not in svg
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_it_draws_nothing_from_nothing(name: str, run: Run) -> None:
+    metrics = {"epochs": 0, "ceiling_au_percent": None, "au_threshold_percent": 90.0}
+    empty = run.summary | {"metrics": metrics, "loss_percent": None}
+    assert draw(name, Run("x", empty, "", None, None, None)) is None
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_hundreds_of_ranks_need_no_more_marks(name: str, many: Run) -> None:
+    figure = draw(name, many)
+    if figure is not None:
+        assert len(picture_file(figure, "svg")) < 150_000
+
+
+def test_places_on_the_page_are_all_different() -> None:
+    places = [find(FOLDER, name, "PLACE") for name in FIGURES]
+    assert len(set(places)) == len(places)
+
+
+def test_au_is_the_summarys(run: Run) -> None:
+    points = column(draw("au", run), "AU")
+    au = run.metrics["au_percent"]
+    assert points == pytest.approx([*au["per_epoch"], *au["per_rank"]], rel=1e-5)
+
+
+def test_loss_is_the_summarys(run: Run) -> None:
+    assert column(draw("loss", run), "percent") == pytest.approx(list(run.summary["loss_percent"].values()), abs=1e-4)
+
+
+def test_the_accelerators_time_is_whole_and_its_computing_is_au_by_the_rules(run: Run) -> None:
+    figure = draw("step_split", run)
+    owners = len(run.metrics["au_rules_percent"]["per_rank"]) + len(run.metrics["au_rules_percent"]["per_epoch"])
+    assert sum(column(figure, "percent")) == pytest.approx(100 * owners, abs=0.5)
+    au = run.metrics["au_rules_percent"]
+    assert column(figure, "percent", part="computing") == pytest.approx([*au["per_rank"], *au["per_epoch"]], abs=0.01)
+
+
+def test_a_device_below_the_file_systems_own_is_not_counted_again(run: Run) -> None:
+    devices = [{"host": "node0", "name": "nvme0n1", "counted": False}]
+    below = Run("x", run.summary | {"telemetry": {"devices": devices}}, "", run.steps, run.telemetry, None)
+    assert set(column(draw("throughput", below), "what")) == {"read by the loader"}
+
+
+def test_throughput_holds_every_byte_that_was_read(run: Run) -> None:
+    figure = draw("throughput", run)
+    at, mb = column(figure, "at", what="read by the loader"), column(figure, "mb", what="read by the loader")
+    widths = np.diff([0.0, *at])
+    assert float((np.array(mb) * widths).sum()) == pytest.approx(run.metrics["app_bytes"] / 1e6, rel=0.01)
+
+
+def test_device_throughput_is_the_telemetrys(run: Run) -> None:
+    figure = draw("throughput", run)
+    reading = run.readings("block", "read_mb_per_second")[0]
+    drawn = np.mean(column(figure, "mb", what="read from the devices"))
+    inside = (reading.seconds > 0) & (reading.seconds <= max(column(figure, "at")))
+    assert float(drawn) == pytest.approx(float(reading.values[inside].mean()), rel=0.1)
+
+
+def test_without_a_device_the_loaders_line_stands_alone(tmp_path: Path) -> None:
+    alone = open_run(str(write_run(tmp_path, telemetry=False)))
+    assert set(column(draw("throughput", alone), "what")) == {"read by the loader"}
+
+
+def test_shares_of_a_histogram_are_a_hundred_percent(run: Run) -> None:
+    for name in ("queue_depth_share", "latency", "request_size", "batch_time"):
+        assert sum(column(draw(name, run), "percent", what="reads")) == pytest.approx(100, abs=0.1)
+
+
+def test_percentiles_lie_where_the_weight_says() -> None:
+    bins = Bins(np.array([0.0, 10.0, 20.0]), np.array([10.0, 20.0, 40.0]), np.array([50.0, 40.0, 10.0]))
+    assert [bins.percentile(percent) for percent in (50, 70, 95)] == pytest.approx([10, 15, 30])
+
+
+def test_queue_depth_without_a_trace_is_sampled_and_says_so(run: Run) -> None:
+    sampled = Run(run.folder, run.summary, "", run.steps, run.telemetry, None)
+    assert "telemetry.block_trace=true" in draw("queue_depth_share", sampled).says
+    assert "block trace" in draw("queue_depth", run).says
+
+
+def test_texts_of_others_stay_texts(tmp_path: Path) -> None:
+    made = open_run(str(write_run(tmp_path, ranks=1)))
+    assert made.telemetry is not None
+    place = made.telemetry.column_names.index("source")
+    nasty = made.telemetry.set_column(place, "source", [["<script>alert(1)</script>"] * len(made.telemetry)])
+    svg = picture_file(draw("host", Run("x", made.summary, "", made.steps, nasty, None)), "svg").decode()
+    assert "<script" not in svg
+    assert "&lt;script&gt;" in svg
