@@ -58,6 +58,30 @@ class Sketch:
         return pieces
 
 
+@dataclass(frozen=True)
+class Outline:
+    """A file's structure: its size, and all bytes that are not a dataset's own."""
+
+    size_bytes: int
+    pieces: dict[int, bytes]
+    """Offset -> bytes there."""
+
+
+def outline(descriptor: int, extents: list[tuple[int, int]]) -> Outline:
+    """Read what a file holds around the (offset, bytes) given.
+
+    The file is one that HDF5 wrote by its own driver, sparse where datasets lie: through any other driver it would
+    give them other places, because only the drivers for real files gather the pieces of a structure into blocks.
+    """
+    size_bytes = os.fstat(descriptor).st_size
+    pieces, at = {}, 0
+    for offset, extent_bytes in [*sorted(extents), (size_bytes, 0)]:
+        if offset > at:
+            pieces[at] = os.pread(descriptor, offset - at, at)
+        at = offset + extent_bytes
+    return Outline(size_bytes, pieces)
+
+
 class Window:
     """A file that HDF5 reads, brought by a `Source`: whole, or in the pieces that are asked for, each of them once."""
 

@@ -1,7 +1,8 @@
 """HDF5 as DLIO lays it out: datasets `records_0` ... (samples, d1, d2, ...) and `labels` (samples) of zeros.
 
 HDF5's own library writes and reads the structure (file format of its latest version, as DLIO asks for). The bytes of
-records that lie in one piece pass it by: they are generated to, and read from, the place that it names. Chunked records
+records that lie in one piece pass it by: they are generated to, and read from, the place that it names, which is the
+place where a file written by DLIO has them. Chunked records
 are packed here too, so that threads share that work; unpacking is HDF5's.
 
 Sample i's payload is its part of each dataset in order, then comes sample i + 1.
@@ -9,7 +10,9 @@ Sample i's payload is its part of each dataset in order, then comes sample i + 1
 
 from __future__ import annotations
 
+import itertools
 import math
+import tempfile
 import weakref
 import zlib
 from collections.abc import Iterator
@@ -21,12 +24,14 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError
 from datagen.formats import _array
-from datagen.formats._hdf5_file import Sketch, Window, hdf5
+from datagen.formats._hdf5_file import Outline, Sketch, Window, hdf5, outline
 from datagen.formats.base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.base import Writer
 
 LABEL_BYTES = 8
+OLD_NAME = "records"
+"""The one dataset of records in files of DLIO up to 2.0.0; files with it are read, and never written."""
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)
 """What h5py raises of files that are damaged or foreign."""
 
@@ -72,7 +77,7 @@ class Format:
             pass
         try:
             with hdf5().File(path, "r") as file:
-                names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or ["records_0"]
+                names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]
                 data = b"".join(np.ascontiguousarray(file[name][index]).tobytes() for name in names)
         except HDF5_ERRORS as error:
             raise damaged(path, f"h5py can't read sample {index} ({error})", 0) from error
@@ -117,26 +122,37 @@ def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] |
     return tuple(min(a, b) for a, b in zip(wanted, shape, strict=True))
 
 
-def _sketch(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Sketch, list[int]]:
+def _sketch(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[int]]:
     """Return the structure of a file, and where the bytes of its datasets lie, the labels' last."""
     h5py = hdf5()
-    sketch, offsets = Sketch(), []
+    extents = []
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # gives the datasets their places though nothing is written
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     layout.set_obj_track_times(False)
-    with _new_file(sketch) as file:
-        for name, size, element in _datasets(spec, shape):
-            kind = h5py.h5t.py_create(np.dtype(element))
-            dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(size), layout)
-            offsets.append(int(dataset.get_offset()))
-    return sketch, offsets
+    with tempfile.NamedTemporaryFile(prefix="dlemu-hdf5-") as sparse:
+        creation, access = _file_properties()
+        with h5py.File(h5py.h5f.create(sparse.name.encode(), h5py.h5f.ACC_TRUNC, creation, access)) as file:
+            for name, size, element in _datasets(spec, shape):
+                kind = h5py.h5t.py_create(np.dtype(element))
+                dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(size), layout)
+                extents.append((int(dataset.get_offset()), math.prod(size) * np.dtype(element).itemsize))
+        return outline(sparse.fileno(), extents), [offset for offset, _ in extents]
 
 
 def _new_file(sketch: Sketch) -> Any:
-    """Return a new file over the sketch, as h5py.File(..., libver="latest") makes it, but for the time of its making.
+    """Return a new file over the sketch, as h5py.File(..., libver="latest") makes it, but for the time of making."""
+    h5py = hdf5()
+    creation, access = _file_properties()
+    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, sketch)
+    return h5py.File(h5py.h5f.create(b"sketch", h5py.h5f.ACC_TRUNC, creation, access))
 
-    Old releases of h5py note that time in the root group: two equal files would differ, and `verify` writes one anew.
+
+def _file_properties() -> tuple[Any, Any]:
+    """Return how files are created and accessed.
+
+    Old releases of h5py note the time of making in the root group: two equal files would differ, and `verify` writes
+    one anew.
     """
     h5py = hdf5()
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
@@ -144,8 +160,7 @@ def _new_file(sketch: Sketch) -> Any:
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, sketch)
-    return h5py.File(h5py.h5f.create(b"sketch", h5py.h5f.ACC_TRUNC, creation, access))
+    return creation, access
 
 
 def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], str]]:
@@ -367,10 +382,9 @@ def _open(window: Window) -> Any:
 
 
 def _records(file: Any) -> Iterator[Any]:
-    """Open the datasets of records, `records_0` and those numbered after it."""
+    """Open the datasets of records: `records_0` and those numbered after it, or the one that old files have."""
     h5py = hdf5()
     group = h5py.h5g.open(file, b"/")
-    part = 0
-    while part == 0 or b"records_%d" % part in group:
-        yield h5py.h5d.open(group, b"records_%d" % part)
-        part += 1
+    names = itertools.takewhile(lambda name: name in group, (b"records_%d" % part for part in itertools.count()))
+    for name in list(names) or [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]:
+        yield h5py.h5d.open(group, name)
