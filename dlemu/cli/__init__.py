@@ -14,6 +14,9 @@ from dlemu import __version__
 COMMANDS = {
     "train": "Train with emulated accelerators and say how busy the storage kept them.",
     "datagen": "Make a workload's dataset, or verify one.",
+    "size": "Find the most accelerators that this storage keeps busy.",
+    "sweep": "Run over several values: ranks, drives, readers, workloads.",
+    "compare": "Put two runs, sweeps or searches beside each other.",
     "report": "Make a page with figures from results.",
     "workloads": "List the workloads and what each accelerator asks of the storage.",
     "doctor": "Check this host before a run.",

@@ -21,7 +21,12 @@ from dlemu.report.terminal import print_result
 
 
 def finish(job: Job, log: RunLog | None, failure: str | None = None) -> dict[str, Any]:
-    """Write the run's folder and return its summary. A run that failed leaves the same folder, marked incomplete."""
+    """Write the run's folder and return its summary. A run that failed leaves the same folder, marked incomplete.
+
+    A run that was asked to end early is written as the one it became: `train.total_training_steps` as many as it took.
+    """
+    if log is not None and log.journal.stopped_early:
+        job = job.cut_to(log.journal.stopped_early["steps"])
     summary = build_summary(job, log, failure)
     folder = job.folder
     write_text(folder, "config.yaml", to_yaml(job.workload))

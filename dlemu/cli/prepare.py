@@ -19,7 +19,7 @@ def prepare_job(workload: Workload, ranks: int) -> Job:
     check_runnable(workload)
     found = inspect(workload.dataset, command_hint=datagen_command(workload))
     now = datetime.now().astimezone()
-    folder = workload.output.folder or _new_folder(workload.model.name, now)
+    folder = workload.output.folder or new_folder(workload.model.name)
     job = make_job(workload, ranks, found, folder=folder, started_at=now.isoformat(timespec="seconds"))
     make_folder(folder)
     return job
@@ -31,9 +31,9 @@ def loader_class(workload: Workload) -> type[Loader]:
     return loader
 
 
-def _new_folder(name: str, now: datetime) -> str:
-    """Return results/NAME/TIME, with a number behind it when two runs begin in one second."""
-    first = os.path.join("results", name, now.strftime("%Y%m%d-%H%M%S"))
+def new_folder(name: str, prefix: str = "") -> str:
+    """Return results/NAME/PREFIXTIME, with a number behind it when two runs begin in one second."""
+    first = os.path.join("results", name, prefix + datetime.now().strftime("%Y%m%d-%H%M%S"))
     folder, number = first, 1
     while os.path.exists(folder):
         number += 1

@@ -91,6 +91,11 @@ class Job:
             return spec.prefetch_size + max(1, spec.read_threads)
         return spec.read_threads * spec.prefetch_per_worker
 
+    def cut_to(self, steps: int) -> Job:
+        """Return the job of a run that took only so many training steps."""
+        train = replace(self.workload.train, total_training_steps=steps)
+        return replace(self, workload=replace(self.workload, train=train))
+
     def _plan(self, layout: Layout, batch_size: int) -> Plan:
         reader, train = self.workload.reader, self.workload.train
         settings: dict[str, Any] = {

@@ -30,6 +30,8 @@ class Journal:
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     eviction_seconds: tuple[float, ...] = ()
     """How long dropping the dataset's pages took, each time."""
+    stopped_early: dict[str, int] | None = None
+    """Of a run that was asked to end early: `steps` that each rank took, and `planned_steps`; None for any other."""
     ended_ns: int | None = None
     clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
     """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""

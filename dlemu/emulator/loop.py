@@ -30,6 +30,12 @@ class Stretch:
     """Nominal computation time of each step, shape (steps,)."""
 
 
+STOP_NS = 1 << 61
+"""Added to a rank's word at a meeting it says: this was the last step. No clock comes near it."""
+
+Stop = Callable[[], bool]
+"""Asked once a step, on one rank: whether the run is to end after this step."""
+
 Watcher = Callable[[Stretch, int, StepLog], None]
 """Called once a step, while the accelerator computes: stretch, step within the epoch, the log of the steps before."""
 
@@ -42,8 +48,12 @@ def run_stretch(
     clock: Clock,
     log: StepLog,
     watch: Watcher | None = None,
-) -> None:
-    """Run the steps of a stretch, every rank as many, from `free_ns` on. Rows go to the log as each step ends."""
+    stop: Stop | None = None,
+) -> bool:
+    """Run the steps of a stretch, every rank as many, from `free_ns` on. Rows go to the log as each step ends.
+
+    Return whether a rank's `stop` ended it; all ranks end after the same step.
+    """
     asked_ns = free_ns
     for index, compute_ns in enumerate(stretch.compute_ns.tolist()):
         step = stretch.first_step + index
@@ -55,7 +65,7 @@ def run_stretch(
             watch(stretch, step, log)
         clock.sleep_until(end_ns)
         slept_ns = clock.now_ns()
-        next_free_ns = comm.meet(end_ns)
+        next_free_ns, stopped = _meet(comm, end_ns, stop is not None and stop())
         met_ns = clock.now_ns()
         story = handed.batch.story
         log.add(
@@ -86,5 +96,16 @@ def run_stretch(
             story.cpu_wait_ns,
             story.storage_bytes,
         )
+        if stopped:
+            return True
         free_ns = next_free_ns
         asked_ns = met_ns
+    return False
+
+
+def _meet(comm: Comm, end_ns: int, stop: bool) -> tuple[int, bool]:
+    """Return the latest end of the ranks, and whether one of them wants this step to be the last."""
+    told_ns = comm.meet(end_ns + STOP_NS if stop else end_ns)
+    if told_ns < STOP_NS // 2:
+        return told_ns, False
+    return comm.meet(end_ns), True  # who stops hid the others' ends

@@ -26,6 +26,7 @@ from dlemu.emulator.loop import Stretch, Watcher, run_stretch
 from dlemu.emulator.recording import recorder_of
 from dlemu.emulator.schedule import Epoch
 from dlemu.emulator.steplog import EVALUATION, TRAINING, StepLog, StepRows, read_log
+from dlemu.emulator.stopping import StopFile
 from dlemu.loaders.base import Loader, LoaderSpec
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.telemetry import HostTelemetry, Recorder, Telemetry, read_logs
@@ -124,6 +125,7 @@ class _Rank:
         )
         self._log = StepLog(job.rows_per_rank, self._log_path())
         self._cpu_seconds_before = 0.0
+        self._stop = StopFile(job.live_folder) if comm.rank == 0 else None
 
     def _log_path(self) -> str | None:
         """Return where the rank's rows go: into memory alone where the run's folder can't be seen from this host."""
@@ -142,8 +144,11 @@ class _Rank:
                 self._evict(write_first=epoch.number == 1)
             self._synchronise_clocks()
             self._mark()
-            self._train(epoch)
+            stopped = self._train(epoch)
             self._mark()
+            if stopped:
+                self._note(stopped_early=self._stopped_early())
+                break
             if epoch.evaluation:
                 self._evaluate(epoch)
         return self._log, self._journal
@@ -196,7 +201,8 @@ class _Rank:
     def _compute_ns(self, duration: Duration, epoch: int, steps: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return compute_times_ns(duration, seed=self._job.seed, rank=self._comm.rank, epoch=epoch, steps=steps)
 
-    def _train(self, epoch: Epoch) -> None:
+    def _train(self, epoch: Epoch) -> bool:
+        """Train one epoch; return whether the run was asked to end in it."""
         compute_ns = self._compute_ns(self._job.workload.train.computation_time, epoch.number, epoch.steps)
         first_step = 1
         free_ns = self._comm.meet(self._clock.now_ns())
@@ -209,10 +215,17 @@ class _Rank:
                     first_step=first_step,
                     compute_ns=compute_ns[first_step - 1 :][: block.steps],
                 )
-                run_stretch(stretch, free_ns, handover, self._comm, self._clock, self._log, self._watch)
+                if run_stretch(stretch, free_ns, handover, self._comm, self._clock, self._log, self._watch, self._stop):
+                    return True
                 first_step += block.steps
                 if block.checkpoint:
                     free_ns = self._checkpoint(epoch.number, block.number)
+        return False
+
+    def _stopped_early(self) -> dict[str, int] | None:
+        taken = int((self._log.rows["phase"] == TRAINING).sum())
+        planned = sum(epoch.steps for epoch in self._job.schedule)
+        return {"steps": taken, "planned_steps": planned} if taken < planned else None
 
     def _checkpoint(self, epoch: int, block: int) -> int:
         """Save a checkpoint; return when it was done."""

@@ -36,6 +36,7 @@ def build_summary(job: Job, log: RunLog | None, failure: str | None = None) -> d
             "schema_version": SCHEMA_VERSION,
             "complete": failure is None,
             "failure": failure,
+            "stopped_early": journal.stopped_early if journal else None,
             "passed": verdict.passed,
             "verdict": verdict.text,
             "workload": workload.model.name,

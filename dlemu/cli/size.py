@@ -1,0 +1,71 @@
+"""`dlemu size`: how many accelerators does this storage feed?"""
+
+from __future__ import annotations
+
+import click
+
+from dlemu.cli.options import configured
+
+
+@click.command(name="size", short_help="Find the most accelerators that this storage keeps busy.")
+@configured
+@click.option("--at-least", type=click.IntRange(min=1), help="Exit with 1 when fewer than so many pass (for CI).")
+@click.option("--most", type=click.IntRange(min=1), default=4096, show_default=True, help="Try no more than so many.")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(50, 99.99),
+    default=95.0,
+    show_default=True,
+    help="Of the verdicts, in percent.",
+)
+@click.option(
+    "--trial-seconds",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    help="Most compute time of a trial; most end earlier, as soon as their verdict is settled.",
+)
+@click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
+@click.option("--cached", is_flag=True, help="Let the page cache serve: sizes memory, not storage.")
+def command(
+    overrides: tuple[str, ...],
+    config_dir: str | None,
+    cfg: bool,
+    at_least: int | None,
+    most: int,
+    confidence: float,
+    trial_seconds: float,
+    make: bool,
+    cached: bool,
+) -> None:
+    """Find the most accelerators that this storage keeps busy.
+
+    \b
+    dlemu size workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d
+    dlemu size workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d --at-least 16
+    dlemu size workload=unet3d launcher="mpirun -np {ranks} --hostfile hosts" reader.odirect=true
+
+    Reads a little to estimate, brackets, closes in, and repeats the two counts at the edge. Each trial is a
+    `dlemu train` that ends as soon as its verdict is settled. When interrupted, the same command with
+    output.folder=FOLDER goes on with the trials that are finished.
+
+    Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a mistake to mend, 3 a trial
+    failed, 128 + signal.
+    """
+    from dlemu.cli.size_run import Asked, find_size
+    from dlemu.config import load, to_yaml
+
+    if cfg:
+        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
+        return
+    asked = Asked(
+        overrides=overrides,
+        config_dir=config_dir,
+        at_least=at_least,
+        most=most,
+        confidence=confidence / 100,
+        trial_seconds=trial_seconds,
+        make=make,
+        cached=cached,
+    )
+    raise SystemExit(find_size(asked))

@@ -1,0 +1,27 @@
+"""`dlemu sweep`: the same run over several values."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(name="sweep", short_help="Run over several values: ranks, drives, readers, workloads.")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
+@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
+    """Run over several values and put the results beside each other.
+
+    \b
+    dlemu sweep workload=unet3d accelerator=v100 ranks=1,2,4,8,16,17,18 dataset.data_folder=/mnt/nvme/unet3d
+    dlemu sweep workload=unet3d ranks=8 reader.read_threads=1,2,4,8 dataset.data_folder=/mnt/nvme/unet3d
+    dlemu sweep workload=unet3d ranks=1,8,16 drives=/mnt/a/unet3d,/mnt/b/unet3d
+
+    Each combination is one `dlemu train` at full length; the last key changes fastest. reader.evict_page_cache=epochs
+    keeps a dataset that fits into memory from being served by it. When interrupted, the same command with
+    output.folder=FOLDER goes on.
+
+    Exit status: 0 every point completed, 2 a mistake to mend, 3 a point failed, 128 + signal.
+    """
+    from dlemu.cli.sweep_run import run_sweep
+
+    raise SystemExit(run_sweep(overrides, config_dir))

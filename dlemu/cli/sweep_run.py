@@ -1,0 +1,85 @@
+"""A sweep from the command line to sweep.json and the table."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from datagen.errors import UserError
+from dlemu.cli import complain
+from dlemu.cli.again import again
+from dlemu.cli.prepare import new_folder
+from dlemu.cli.words import check_launcher, take_word
+from dlemu.comm import Interrupted
+from dlemu.comm.process import interrupt_once
+from dlemu.config import check_runnable, load
+from dlemu.config.points import Point, check_points, points
+from dlemu.report.sweep_terminal import print_sweep
+from dlemu.sizing.store import SWEEP, check_same, read_answer, save_answer
+from dlemu.sizing.sweep import sweep, train_point
+
+
+def run_sweep(overrides: Sequence[str], config_dir: str | None) -> int:
+    """Run all points and return the exit status; raises UserError before the first for what is wrong with any."""
+    launcher, words = take_word(overrides, "launcher")
+    check_launcher("sweep", launcher)
+    wanted, words = take_word(words, "output.folder")
+    found = points(words)
+    check_points(found)
+    folder = wanted or new_folder(_check(found, config_dir), "sweep-")
+    question = {"overrides": words, "launcher": launcher}
+    done = _done(folder, question)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    err = Console(stderr=True)
+    err.print(Text(f"results: {folder}; {len(found)} points, {len(done)} of them done"), soft_wrap=True)
+    options = ("--config-dir", config_dir) if config_dir else ()
+    run = train_point(
+        options,
+        launcher,
+        lambda point: err.print(Text(f"{_told(point)} ..."), soft_wrap=True),
+    )
+    try:
+        swept = sweep(question, found, folder, done, run, lambda so_far: save_answer(folder, so_far, SWEEP))
+    except Interrupted as stop:
+        name = signal.Signals(stop.signal_number).name
+        complain(f"interrupted by {name}; finished points are kept: {again(folder)}")
+        return stop.exit_status
+    save_answer(folder, swept, SWEEP)
+    print_sweep(swept, folder, Console())
+    return max((point["exit_status"] or 0 for point in swept["points"]), default=0)
+
+
+def _check(found: Sequence[Point], config_dir: str | None) -> str:
+    """Check every point before any of them runs; return the first one's workload."""
+    names, problems = [], []
+    for point in found:
+        try:
+            workload = load(point.words, config_dir=config_dir)
+            check_runnable(workload)
+            names.append(workload.model.name)
+        except UserError as error:
+            problems.append(f"{_told(point)}: {error}")
+    if problems:
+        raise UserError("\n".join(problems))
+    return names[0]
+
+
+def _done(folder: str, question: dict[str, Any]) -> list[dict[str, Any]]:
+    saved = read_answer(folder, SWEEP)
+    if saved is None:
+        return []
+    if saved["complete"] and all(point["failure"] is None for point in saved["points"]):
+        raise UserError(f"{folder} holds a finished sweep; set output.folder to a new folder, or read its {SWEEP}")
+    check_same(folder, saved["question"], json.loads(json.dumps(question)))
+    done: list[dict[str, Any]] = saved["points"]
+    return done
+
+
+def _told(point: Point) -> str:
+    return " ".join(f"{key}={value}" for key, value in point.settings.items())

@@ -1,0 +1,66 @@
+"""Several values for a key, as in `ranks=1,2,4`: the runs that they ask for, one for each combination."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from datagen.errors import UserError
+
+DRIVES = "drives"
+"""`drives=A,B` stands for `dataset.data_folder=A,B`."""
+DATA_FOLDER = "dataset.data_folder"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep."""
+
+    settings: dict[str, str]
+    """Key -> value, of the keys that have several."""
+    words: tuple[str, ...]
+    """All overrides of the run."""
+
+
+def points(words: Sequence[str]) -> list[Point]:
+    """Return the runs, the last key that has several values changing fastest; raises UserError.
+
+    Values are those of hydra's grammar: `1,2,4`, `choice(1,2)`, `range(1,9)`.
+    """
+    parser = OverridesParser.create()
+    fixed, axes = [], []
+    for word in words:
+        parsed = _parsed(parser, word)
+        if parsed is None or not parsed.is_sweep_override():
+            fixed.append(_renamed(word))
+            continue
+        key = _renamed(parsed.get_key_element())
+        axes.append([(key, str(value)) for value in parsed.sweep_string_iterator()])
+    return [Point(dict(chosen), (*fixed, *(f"{key}={value}" for key, value in chosen))) for chosen in product(*axes)]
+
+
+def _parsed(parser: OverridesParser, word: str) -> Override | None:
+    """Return what the grammar makes of a word; None leaves it to `load`, which explains what is wrong with it."""
+    try:
+        return parser.parse_override(word)
+    except HydraException:
+        return None
+
+
+def _renamed(word: str) -> str:
+    key, equals, value = word.partition("=")
+    return f"{DATA_FOLDER}{equals}{value}" if key.lstrip("+") == DRIVES else word
+
+
+def check_points(found: Sequence[Point]) -> None:
+    """Refuse a sweep of one run."""
+    if len(found) < 2:
+        raise UserError(
+            "a sweep wants several values for a key, as in ranks=1,2,4,8 or drives=/mnt/a,/mnt/b; `dlemu train` makes "
+            "one run"
+        )

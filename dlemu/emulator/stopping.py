@@ -1,0 +1,32 @@
+"""Ending a run early and in order: whoever watches it leaves a file, rank 0 sees it, all ranks end after one step."""
+
+from __future__ import annotations
+
+import os
+import time
+
+_FILE = "stop"
+_LOOK_SECONDS = 0.2
+
+
+def ask_to_stop(live_folder: str) -> None:
+    """Ask the run whose live folder this is to end after its current step; nothing happens when it has ended."""
+    try:
+        open(os.path.join(live_folder, _FILE), "w").close()
+    except FileNotFoundError:
+        return
+
+
+class StopFile:
+    """Says whether the run is asked to end; looks for the file a few times a second, whatever the steps take."""
+
+    def __init__(self, live_folder: str) -> None:
+        self._path = os.path.join(live_folder, _FILE)
+        self._due_seconds = 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now < self._due_seconds:
+            return False
+        self._due_seconds = now + _LOOK_SECONDS
+        return os.path.exists(self._path)

@@ -1,0 +1,1 @@
+"""How many accelerators a storage feeds: search, sweep, compare. Formulas and tests: docs/sizing.md."""

@@ -1,0 +1,89 @@
+"""The steady part of a run as a series: how busy its accelerators were, and what was read for them, in equal stretches.
+
+Two things make the AU of a short run too high: batches that were read ahead while its first step waited, and batches
+that are left over when there is nothing more to read at the end of an epoch. So both ends are cut off, and beside what
+the accelerators used up (`busy`) stands what was really read in the same time (`fed`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.metrics.au import Rows, blocks
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One value a stretch, in percent of the stretch's time."""
+
+    busy: Values
+    """Accelerators computed: AU, mean over ranks."""
+    fed: Values
+    """Time the accelerators will compute on what was read in the stretch; a batch half read counts half."""
+
+    @property
+    def sustained(self) -> Values:
+        """The smaller of the two on the whole: what can go on for ever."""
+        return self.fed if len(self.fed) and self.fed.mean() < self.busy.mean() else self.busy
+
+
+def steady_series(rows: Rows, *, ahead: int, stretch_seconds: float) -> Series:
+    """Return the series of training rows of one or more ranks; empty when there is no whole stretch yet.
+
+    `ahead` is how many batches may be read before they are needed. Of each block of steps the first and the last
+    `ahead` are left out: what lies in the queue at an edge of the last stretch is known from the steps after it.
+    Each rank's time is its own clock's, from the end of its first step.
+    """
+    per_block: dict[tuple[int, int], list[Series]] = {}
+    for part in blocks(rows):
+        key = int(part["epoch"][0]), int(part["block"][0])
+        per_block.setdefault(key, []).append(_of_rank(part, ahead, round(stretch_seconds * 1e9)))
+    merged = [_mean_over_ranks(ranks) for _, ranks in sorted(per_block.items())]
+    return Series(
+        busy=np.concatenate([part.busy for part in merged]) if merged else np.empty(0),
+        fed=np.concatenate([part.fed for part in merged]) if merged else np.empty(0),
+    )
+
+
+def _of_rank(part: Rows, ahead: int, stretch_ns: int) -> Series:
+    last = len(part) - 1 - ahead
+    if last <= 1:
+        return Series(busy=np.empty(0), fed=np.empty(0))
+    start_ns, end_ns = int(part["free_ns"][1]), int(part["free_ns"][last])
+    edges = start_ns + stretch_ns * np.arange((end_ns - start_ns) // stretch_ns + 1)
+    return Series(
+        busy=100 * np.diff(_computed_ns(part, edges)) / stretch_ns,
+        fed=100 * np.diff(_read_ns(part, edges)) / stretch_ns,
+    )
+
+
+def _computed_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
+    """Return the compute time that is over at each edge."""
+    begin = part["free_ns"] + part["wait_ns"]
+    stamps = np.stack([begin, begin + part["compute_ns"]], axis=1).ravel()
+    done = np.cumsum(part["compute_ns"])
+    totals = np.stack([done - part["compute_ns"], done], axis=1).ravel()
+    computed: Values = np.interp(edges, stamps, totals)
+    return computed
+
+
+def _read_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
+    """Return the compute time of what is read at each edge, as if each batch was read evenly while it was made."""
+    took = np.maximum(part["finished_ns"] - part["started_ns"], 1)
+    read = np.zeros(len(edges))
+    for started, length, compute in zip(part["started_ns"], took, part["compute_ns"], strict=True):
+        read += compute * np.clip((edges - started) / length, 0, 1)
+    return read
+
+
+def _mean_over_ranks(ranks: list[Series]) -> Series:
+    length = min(len(series.busy) for series in ranks)
+    return Series(
+        busy=np.mean([series.busy[:length] for series in ranks], axis=0),
+        fed=np.mean([series.fed[:length] for series in ranks], axis=0),
+    )

@@ -1,0 +1,57 @@
+"""The search as a user runs it: real trials, an interruption, and the answer."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import assert_gone, dlemu, family, small_run, start, until, wait
+
+pytestmark = pytest.mark.slow
+
+
+def words(folder: Path, dataset: Path) -> list[str]:
+    """One accelerator on 48 files, whose trial takes 8 stretches of a second: 16 steps of 0.5 s."""
+    small = [word for word in small_run(folder, dataset) if not word.startswith("ranks=")]
+    return [*small, "reader.batch_size=1", "train.computation_time=0.5", "--most", "1", "--cached"]
+
+
+def test_a_search_is_interrupted_and_goes_on(dataset: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "size"
+    search = start("size", *words(folder, dataset))
+    until((folder / "size.json").exists, "the first trial")
+    trial = until(lambda: family(search), "the second trial")
+    search.send_signal(signal.SIGINT)
+    stopped = wait(search)
+    assert stopped.status == 128 + signal.SIGINT, stopped.err
+    assert f"output.folder={folder}" in stopped.err
+    assert_gone(trial)
+    saved = json.loads((folder / "size.json").read_text())
+    assert (saved["complete"], len(saved["trials"])) == (False, 1)
+
+    ended = dlemu("size", *words(folder, dataset), "--at-least", "2")
+    assert ended.status == 1, ended.err  # one passes, two were wanted
+    assert "going on after 1 finished trials" in ended.err
+    answer = json.loads((folder / "size.json").read_text())
+    assert answer["trials"][0] == saved["trials"][0]
+    assert len(answer["trials"]) == 2
+    assert (answer["complete"], answer["max_accelerators"], answer["passed"]) == (True, 1, False)
+    assert answer["verdict"] in ended.out
+    run = json.loads((folder / answer["trials"][1]["folder"] / "summary.json").read_text())
+    assert run["complete"]
+    assert (
+        run["stopped_early"]["steps"] == sum(run["metrics"]["steps_per_epoch"]) < run["stopped_early"]["planned_steps"]
+    )
+
+    again = dlemu("size", *words(folder, dataset))
+    assert again.status == 2
+    assert "finished search" in again.err
+
+
+def test_what_it_finds_may_not_be_given(dataset: Path, tmp_path: Path) -> None:
+    ended = dlemu("size", *small_run(tmp_path, dataset))
+    assert ended.status == 2
+    assert "ranks is what `dlemu size` finds" in ended.err

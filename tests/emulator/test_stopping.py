@@ -1,0 +1,58 @@
+"""A run that is asked to end does so on all ranks after the same step, and is written as the run that it became."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dlemu.emulator.clock import FakeClock
+from dlemu.emulator.loop import STOP_NS, Stretch, run_stretch
+from dlemu.emulator.steplog import TRAINING, StepLog
+from dlemu.emulator.stopping import StopFile, ask_to_stop
+from tests.emulator.fakes import ScriptedComm, ScriptedHandover
+from tests.runs import make_job
+
+C = 100
+
+
+def run(others_end_ns: list[int], stops: list[bool] | None = None) -> tuple[bool, StepLog]:
+    clock, log = FakeClock(0, 0), StepLog(4)
+    stretch = Stretch(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=np.array([C] * 4, dtype=np.int64))
+    comm = ScriptedComm(others_end_ns, clock)
+    told = iter(stops or [])
+    stopped = run_stretch(
+        stretch, 0, ScriptedHandover([0] * 4, clock), comm, clock, log, stop=(lambda: next(told)) if stops else None
+    )
+    return stopped, log
+
+
+def test_who_stops_still_learns_when_the_slowest_was_done() -> None:
+    stopped, log = run([0, 250, 250], [False, True])
+    assert stopped
+    assert log.rows["sync_ns"].tolist() == [0, 50]
+
+
+def test_the_others_end_after_the_same_step() -> None:
+    stopped, log = run([0, 150 + STOP_NS, 150])
+    assert stopped
+    assert log.rows["step"].tolist() == [1, 2]
+    assert log.rows["sync_ns"].tolist() == [0, 0]
+
+
+def test_a_run_that_nobody_stops_takes_all_steps() -> None:
+    stopped, log = run([0, 0, 0, 0], [False] * 4)
+    assert not stopped
+    assert len(log.rows) == 4
+
+
+def test_the_file_is_the_word(tmp_path: Path) -> None:
+    assert not StopFile(str(tmp_path))()
+    ask_to_stop(str(tmp_path))
+    assert StopFile(str(tmp_path))()
+    ask_to_stop(str(tmp_path / "gone"))
+
+
+def test_a_job_that_was_cut_plans_what_it_took() -> None:
+    job = make_job(epochs=3, steps=12).cut_to(15)
+    assert [epoch.steps for epoch in job.schedule] == [12, 3]

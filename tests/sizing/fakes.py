@@ -1,0 +1,87 @@
+"""Trials that take no time: a storage of known speed that tells its AU, with noise when asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datagen.errors import UserError
+from dlemu.sizing.answer import Known, Question
+from dlemu.sizing.settled import estimate
+from dlemu.sizing.trial import Trial
+
+DEMAND = 100.0
+"""MB/s of one accelerator."""
+
+
+def make_trial(accelerators: int, values: list[float], **changes: Any) -> Trial:
+    found = estimate(np.array(values), 0.95)
+    settings: dict[str, Any] = {
+        "accelerators": accelerators,
+        "folder": f"trial-{accelerators}",
+        "au_percent": found.au_percent,
+        "half_width_percent": found.half_width_percent,
+        "settled": True,
+        "stretch_au_percent": tuple(values),
+        "seconds": 10.0,
+        "au_headline_percent": found.au_percent,
+        "au_rules_percent": found.au_percent,
+        "ceiling_au_percent": 100.0,
+        "samples_per_second": 1.0,
+        "app_mb_per_second": found.au_percent / 100 * accelerators * DEMAND,
+        "device_mb_per_second": None,
+        "device_bytes_percent_of_app": None,
+        "mb_per_accelerator": DEMAND,
+        "training_seconds": 8.0,
+        "limited_by": None,
+        "page_cache_warning": None,
+    }
+    return Trial(**(settings | changes))
+
+
+class FakeRunner:
+    """A storage that gives `mb_per_second` on a host that holds `holds` accelerators, each with `ceiling` at most."""
+
+    def __init__(
+        self, mb_per_second: float, *, noise: float = 0.1, holds: int = 10**6, ceiling: dict[int, float] | None = None
+    ) -> None:
+        self._mb_per_second, self._noise, self._holds, self._ceiling = mb_per_second, noise, holds, ceiling or {}
+        self._random = np.random.default_rng(7)
+        self.tried: list[int] = []
+
+    def run(self, accelerators: int, number: int) -> Trial:
+        self.tried.append(accelerators)
+        if accelerators > self._holds:
+            raise UserError(f"{accelerators} ranks want more memory")
+        ceiling = self._ceiling.get(accelerators, 100.0)
+        au = min(ceiling, 100 * self._mb_per_second / (accelerators * DEMAND))
+        values = au + self._noise * self._random.standard_normal(12)
+        return make_trial(accelerators, values.tolist(), ceiling_au_percent=ceiling)
+
+
+def question(**changes: Any) -> Question:
+    settings: dict[str, Any] = {
+        "workload": "unet3d",
+        "accelerator": "h100",
+        "scale": "",
+        "overrides": ("workload=unet3d",),
+        "launcher": "",
+        "threshold_percent": 90.0,
+        "confidence_percent": 95.0,
+        "trial_seconds": 60.0,
+        "cached": False,
+    }
+    return Question(**(settings | changes))
+
+
+def known(**changes: Any) -> Known:
+    settings: dict[str, Any] = {
+        "hosts": ("here",),
+        "probe_mb_per_second": 1000.0,
+        "mb_per_accelerator": DEMAND,
+        "most": 4096,
+        "most_why": "--most 4096",
+        "naive_seconds_per_trial": 800.0,
+    }
+    return Known(**(settings | changes))
