@@ -1,0 +1,36 @@
+"""The commands on the pages about sizing are ones that dlemu takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dlemu.config import load
+from dlemu.config.points import check_points, points
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def commands(page: str) -> list[str]:
+    blocks = re.findall(r"```\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("dlemu ")]
+
+
+@pytest.mark.parametrize("page", ["sizing.md", "vendor-figures.md"])
+def test_commands_are_understood(page: str) -> None:
+    found = commands(page)
+    assert len(found) > 3
+    for command in found:
+        name, *words = shlex.split(command)[1:]
+        if name == "compare":
+            continue
+        runs = points([word for word in words if "=" in word and not word.startswith("launcher=")])
+        if name == "sweep":
+            check_points(runs)
+        else:
+            assert len(runs) == 1, command
+        for run in {run.words: run for run in (runs[0], runs[-1])}.values():
+            load(run.words)
