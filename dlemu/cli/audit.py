@@ -1,0 +1,42 @@
+"""`dlemu audit`: recompute what DLIO and MLPerf Storage runs printed from the files they kept."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command(name="audit", short_help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.")
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write a row a run as CSV.")
+@click.option("--parquet", "parquet_file", metavar="FILE", help="Write a row a run as Parquet.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
+def command(folders: tuple[str, ...], csv_file: str | None, parquet_file: str | None, as_json: bool) -> None:
+    """Recompute AU and samples/s of every run in the folders and compare them with what its summary printed.
+
+    \b
+    dlemu audit results/
+    dlemu audit closed/ open/ --csv audit.csv
+
+    Reads the results of DLIO, of MLPerf Storage v0.5 to v3.0 and of dlemu, whatever the folders above them are called.
+
+    Exit status: 0 no run has an error, 1 some run has, 2 a mistake of yours.
+    """
+    from dlemu.mlperf.audit.run import row
+    from dlemu.mlperf.audit.tables import plain, write_csv, write_parquet
+    from dlemu.mlperf.audit.trees import audit_trees
+
+    runs = audit_trees(folders)
+    if csv_file:
+        write_csv(csv_file, runs)
+    if parquet_file:
+        write_parquet(parquet_file, runs)
+    if as_json:
+        click.echo(json.dumps([plain(run) for run in runs], indent=2, allow_nan=False))
+    else:
+        from dlemu.cli.audit_table import lines
+
+        for line, style in lines([(row(run), run.findings) for run in runs]):
+            click.secho(line, **style)
+    raise SystemExit(1 if any(row(run)["errors"] for run in runs) else 0)
