@@ -134,6 +134,11 @@ class Metric:
     exclude_end_steps: int = 0
     ceiling_seconds: float = 2.0
     """How long the emulator's own ceiling is measured against null storage before the run; 0 skips it."""
+    scaling_seconds: float = 1.0
+    """How long, twice, a run that waited for few reads at a time asks the storage whether more would help; 0 skips it.
+
+    After the run is over and measured: it is in no number but `limited_by`.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.metrics.limit import Scaling
 
 _FILE = "journal.json"
 
@@ -33,6 +34,8 @@ class Journal:
     stopped_early: dict[str, int] | None = None
     """Of a run that was asked to end early: `steps` that each rank took, and `planned_steps`; None for any other."""
     ended_ns: int | None = None
+    scaling: Scaling | None = None
+    """What more readers got after the run, where that was asked."""
     clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
     """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""
     cpu_seconds: tuple[float, ...] = ()
@@ -61,4 +64,6 @@ def read_journal(folder: str) -> Journal | None:
     for name in ("hosts", "rank_nodes", "eviction_seconds", "cpu_seconds"):
         noted[name] = tuple(noted[name])
     noted["clock_offsets_ns"] = tuple(tuple(offsets) for offsets in noted["clock_offsets_ns"])
+    if noted["scaling"] is not None:
+        noted["scaling"] = Scaling(**noted["scaling"])
     return Journal(**noted)

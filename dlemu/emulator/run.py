@@ -24,6 +24,7 @@ from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal, read_journal
 from dlemu.emulator.loop import Stretch, Watcher, run_stretch
 from dlemu.emulator.recording import recorder_of
+from dlemu.emulator.scaling import try_more_readers
 from dlemu.emulator.schedule import Epoch
 from dlemu.emulator.steplog import EVALUATION, TRAINING, StepLog, StepRows, read_log
 from dlemu.emulator.stopping import StopFile
@@ -63,8 +64,10 @@ def run_rank(
         raise
     cpu_seconds = rank.cpu_seconds()
     telemetry = recorder.stop() if recorder is not None else None
+    ended_ns = comm.meet(time.monotonic_ns())
+    noted = journal.noting(ended_ns=ended_ns, scaling=try_more_readers(job, comm, log.rows))
     loader.close()
-    return _gather(comm, journal, _Told(log.rows.copy(), cpu_seconds, telemetry))
+    return _gather(comm, noted, _Told(log.rows.copy(), cpu_seconds, telemetry))
 
 
 def measure_ceiling(job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
@@ -98,11 +101,10 @@ class _Told(NamedTuple):
 
 
 def _gather(comm: Comm, journal: Journal, own: _Told) -> RunLog | None:
-    ended_ns = comm.meet(time.monotonic_ns())
     parts: list[_Told] | None = comm.gather(own)
     if parts is None:
         return None
-    noted = journal.noting(ended_ns=ended_ns, cpu_seconds=tuple(part.cpu_seconds for part in parts))
+    noted = journal.noting(cpu_seconds=tuple(part.cpu_seconds for part in parts))
     hosts = sorted((part.telemetry for part in parts if part.telemetry is not None), key=lambda host: host.node)
     return RunLog(np.concatenate([part.rows for part in parts]), noted, tuple(hosts))
 

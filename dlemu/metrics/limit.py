@@ -99,6 +99,16 @@ def judge_limit(au: float, causes: Causes, work: Work, around: Circumstances) ->
     return decide(sure, share, waited, causes, work, around)
 
 
+def reads_may_be_too_few(causes: Causes, work: Work, ranks: int) -> bool:
+    """Say whether more was lost to reads than to all else, with few enough under way that more might have helped.
+
+    `causes` and `work` are of one of so many ranks that do alike.
+    """
+    requests = ranks * work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
+    most = causes.total >= NOTHING_PERCENT and causes.storage >= causes.total / 2
+    return most and requests < 2 * FEW_REQUESTS
+
+
 def _reads(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
     """Blocked in reads: the storage is slow, or too few reads are under way at a time."""
     if not work.cpu_known and _no_core_free(work, around):

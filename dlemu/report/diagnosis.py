@@ -67,6 +67,7 @@ def _limit(
         host_busy_percent=_own_cpu_percent(log.journal) if seen.busy_percent is None else seen.busy_percent,
         memory_some_percent=seen.memory_some_percent,
         device=seen.device,
+        scaling=log.journal.scaling,
         read_threads=reader.read_threads,
         from_storage_percent=proof.percent,
     )

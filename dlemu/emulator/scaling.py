@@ -1,0 +1,116 @@
+"""Would more readers have got more? Asked of the storage itself, right after a run that waited for a few reads.
+
+One rate does not tell a slow drive from one that would serve several reads as fast as one. So the ranks read batches of
+the epoch that would come next, by as many readers as they had and then by more, for a moment each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import replace
+
+import psutil
+
+from datagen.errors import DlemuError
+from dlemu.comm import Comm
+from dlemu.config.duration import NO_TIME, is_zero
+from dlemu.emulator.evict import evict
+from dlemu.emulator.job import Job
+from dlemu.emulator.steplog import TRAINING, StepRows
+from dlemu.loaders.base import BatchMaker, LoaderSpec
+from dlemu.metrics.au import au_percent
+from dlemu.metrics.causes import find_causes, work_of
+from dlemu.metrics.limit import Scaling, reads_may_be_too_few
+
+TIMES = 4
+"""How many times the readers of the run are tried."""
+MEMORY_SHARE = 0.25
+"""Most of the available memory that their buffers may take."""
+
+
+def try_more_readers(job: Job, comm: Comm, own: StepRows) -> Scaling | None:
+    """Return on rank 0 what as many and more readers got; None elsewhere, and where nothing is to be asked. Collective.
+
+    Rank 0 decides by its own rows. A read that fails ends the trial, not the run, which is over.
+    """
+    wanted: bool = comm.broadcast(comm.rank == 0 and worth_trying(job, own))
+    if not wanted:
+        return None
+    readers = max(1, job.workload.reader.read_threads)
+    rates = [
+        _rate(job, comm, count, len(job.schedule) + turn) for turn, count in enumerate((readers, TIMES * readers), 1)
+    ]
+    same, more = rates
+    if same is None or more is None:
+        return None
+    return Scaling(
+        readers=job.ranks * readers,
+        mb_per_second=same,
+        more_readers=job.ranks * readers * TIMES,
+        more_mb_per_second=more,
+    )
+
+
+def worth_trying(job: Job, rows: StepRows) -> bool:
+    """Say whether a rank's own steps were lost to a few reads at a time."""
+    workload = job.workload
+    rows = rows[rows["phase"] == TRAINING]
+    if not len(rows) or workload.metric.scaling_seconds <= 0 or job.streams:
+        return False
+    if au_percent(rows) >= 100 * workload.metric.au:
+        return False
+    preprocesses = not is_zero(workload.reader.preprocess_time)
+    workers = max(1, workload.reader.read_threads)
+    wanted_bytes = job.ranks * TIMES * workers * job.loader_spec(0).slot_bytes
+    if wanted_bytes > psutil.virtual_memory().available * MEMORY_SHARE:
+        return False
+    causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
+    return reads_may_be_too_few(causes, work_of(rows, preprocesses=preprocesses, workers=workers), job.ranks)
+
+
+def _rate(job: Job, comm: Comm, readers: int, epoch: int) -> float | None:
+    """Read with so many readers on each rank; return MB/s of all together on rank 0, None elsewhere or on failure."""
+    with contextlib.suppress(DlemuError):  # a file that is gone is met again by who reads it
+        evict(job, comm.local_rank, comm.local_size, write_first=False)
+    crew = _Crew(job, comm.rank, epoch)
+    comm.meet(time.monotonic_ns())
+    told: list[tuple[int, float]] | None = comm.gather(crew.read(readers, job.workload.metric.scaling_seconds))
+    if told is None or any(seconds <= 0 for _, seconds in told):
+        return None
+    return sum(app_bytes for app_bytes, _ in told) / 1e6 / max(seconds for _, seconds in told)
+
+
+class _Crew:
+    """Readers of one rank, as threads: what they wait for releases the interpreter."""
+
+    def __init__(self, job: Job, rank: int, epoch: int) -> None:
+        self._spec: LoaderSpec = replace(job.loader_spec(rank), preprocess_time=NO_TIME)
+        self._epoch, self._steps = epoch, iter(range(1, job.train_plan.steps_per_epoch + 1))
+        self._lock = threading.Lock()
+        self._app_bytes, self._failed = 0, False
+
+    def read(self, readers: int, seconds: float) -> tuple[int, float]:
+        """Read each batch once at most, for so long; return the bytes and the seconds it took, 0 when a read failed."""
+        began = time.monotonic()
+        threads = [threading.Thread(target=self._work, args=(number, began + seconds)) for number in range(readers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return self._app_bytes, 0.0 if self._failed else time.monotonic() - began
+
+    def _work(self, number: int, deadline: float) -> None:
+        try:
+            maker, room = BatchMaker(self._spec, number), memoryview(bytearray(self._spec.slot_bytes))
+            while time.monotonic() < deadline:
+                with self._lock:
+                    step = next(self._steps, None)
+                if step is None:
+                    return
+                story = maker.make("train", self._epoch, step, 0, room)
+                with self._lock:
+                    self._app_bytes += story.app_bytes
+        except Exception:  # the run is over and measured; a trial that fails tells nothing
+            self._failed = True

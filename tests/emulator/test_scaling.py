@@ -1,0 +1,90 @@
+"""Whether more readers would have got more: asked only where it matters, answered by reading."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.engines import FileSource
+from datagen.manifest import inspect
+from dlemu.config.schema import Metric, Reader
+from dlemu.emulator.clock import FakeClock
+from dlemu.emulator.job import Job
+from dlemu.emulator.scaling import try_more_readers, worth_trying
+from dlemu.emulator.steplog import StepRows
+from tests.datasets import make_dataset
+from tests.emulator.fakes import ScriptedComm
+from tests.metrics.test_limit import late_steps
+from tests.runs import make_job
+
+
+class Alone(ScriptedComm):
+    rank, size, local_rank, local_size = 0, 1, 0, 1
+
+    def __init__(self) -> None:
+        super().__init__(iter(lambda: 0, 1), FakeClock())
+
+
+def small_reads(**changes: Any) -> StepRows:
+    """Steps that one rank lost to reads of 4 KiB, one at a time."""
+    every = late_steps(**changes)
+    rows: StepRows = every[every["rank"] == 0].copy()
+    rows["app_bytes"], rows["read_calls"] = 40960, 10
+    return rows
+
+
+def job_on(folder: Path, readers: int = 1, **changes: Any) -> Job:
+    spec = make_dataset(folder, num_files_train=400, record_length_bytes=4_000, record_length_bytes_stdev=0)
+    reader = Reader(batch_size=4, read_threads=readers)
+    job = make_job(
+        ranks=1, steps=100, dataset=spec, reader=reader, **({"metric": Metric(scaling_seconds=0.3)} | changes)
+    )
+    return replace(job, found=inspect(spec))
+
+
+def test_it_is_asked_of_runs_that_lost_to_few_reads_alone() -> None:
+    job = make_job(ranks=1)
+    assert worth_trying(job, small_reads())
+    assert not worth_trying(replace(job, ranks=8), small_reads()), "8 ranks have reads enough under way"
+    assert not worth_trying(make_job(ranks=1, metric=Metric(scaling_seconds=0)), small_reads())
+    assert not worth_trying(make_job(ranks=1, metric=Metric(au=0.1)), small_reads()), "it passed"
+    assert not worth_trying(job, small_reads(cpu_ms=90)), "the worker computed"
+    assert not worth_trying(job, small_reads()[:0])
+
+
+def slow_reads(monkeypatch: pytest.MonkeyPatch, seconds: float, at_a_time: int) -> None:
+    """Make every read of a file take so long, with no more than so many at a time."""
+    import threading
+
+    channels = threading.Semaphore(at_a_time)
+    plain = FileSource.read
+
+    def read(self: FileSource, offset: int, size_bytes: int) -> memoryview:
+        with channels:
+            time.sleep(seconds)
+            return plain(self, offset, size_bytes)
+
+    monkeypatch.setattr(FileSource, "read", read)
+
+
+@pytest.mark.parametrize(("channels", "least", "most"), [(64, 2.0, 8.0), (1, 0.3, 1.9)])
+def test_a_drive_of_many_channels_gives_more_to_more_readers(
+    channels: int, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_on(tmp_path)
+    slow_reads(monkeypatch, 0.01, channels)
+    found = try_more_readers(job, Alone(), small_reads())
+    assert found is not None
+    assert (found.readers, found.more_readers) == (1, 4)
+    assert least <= found.more_mb_per_second / found.mb_per_second <= most
+
+
+def test_a_read_that_fails_ends_the_trial_and_not_the_run(tmp_path: Path) -> None:
+    job = job_on(tmp_path)
+    for file in (tmp_path / "train").iterdir():
+        file.write_bytes(b"")
+    assert try_more_readers(job, Alone(), small_reads()) is None
