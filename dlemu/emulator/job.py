@@ -86,7 +86,7 @@ class Job:
         """Most batches that a rank's loader has ready or under way."""
         reader, spec = self.workload.reader, self.loader_spec(0)
         if self.streams:
-            return spec.prefetch_size + spec.computation_threads + ceil(spec.shuffle_window / reader.batch_size)
+            return spec.prefetch_size + spec.computation_threads + 1 + ceil(spec.shuffle_window / reader.batch_size)
         if reader.data_loader == "tensorflow":
             return spec.prefetch_size + max(1, spec.read_threads)
         return spec.read_threads * spec.prefetch_per_worker

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -37,25 +37,66 @@ class Records:
     def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
         self._spec, self._phase = spec, phase
         self._plan = cast(StreamBatchPlan, phase.plan)
+        self._in_memory = phase.fetch.storage == "null"
 
     def dataset(self, epoch: int, steps: int) -> Any:
         """Return the pipeline of an epoch's first `steps` batches."""
-        spec, streams = self._spec, self._plan.streams(epoch, steps)
-        threads = max(1, spec.read_threads)
-        records = self._files(streams).interleave(
-            _plain(lambda path, file, count: self._records(path, file, count, streams)),
-            cycle_length=threads,
-            num_parallel_calls=threads,
+        spec = self._spec
+        if self._in_memory:
+            return self._batches(self._made_up(steps), steps, spec.seed, 0)
+        streams = self._plan.streams(epoch, steps)
+        records = self._together(
+            self._files(streams), lambda path, file, count: self._records(path, file, count, streams)
         )
+        return self._batches(records, steps, streams.seed, streams.stride)
+
+    def _batches(self, records: Any, steps: int, seed: int, reads_per_record: int) -> Any:
+        """Return batches of parsed records, for each of which `reads_per_record` records are read."""
+        spec = self._spec
         if spec.shuffle_window:
-            records = records.shuffle(spec.shuffle_window, seed=streams.seed + spec.rank)
+            records = records.shuffle(spec.shuffle_window, seed=seed + spec.rank)
         batches = records.batch(self._phase.batch_size, drop_remainder=True)
-        begun = tf.data.Dataset.range(steps).map(_plain(lambda _: tf.timestamp()))  # zip asks for it first
-        parsed = tf.data.Dataset.zip((begun, batches)).map(
-            _plain(lambda at, batch: self._parse(at, batch, streams.stride)),
+        clock = tf.data.Dataset.range(steps).map(_plain(lambda _: tf.timestamp()))
+        # zip asks for one after the other: when the batch is begun, for the batch, when it is together. The next is
+        # put together while this one is parsed.
+        put_together = tf.data.Dataset.zip((clock, batches, clock)).prefetch(1)
+        parsed = put_together.map(
+            _plain(lambda begun, batch, together: self._parse(begun, batch, together, reads_per_record)),
             num_parallel_calls=spec.computation_threads,
         )
         return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
+
+    def _together(self, sources: Any, records: Callable[..., Any]) -> Any:
+        """Read `read_threads` sources at a time, a record of each in turn.
+
+        One at a time needs no thread of its own beside the one that puts batches together, and no handing over between
+        the two, which would cost as much as reading a record of a few kB.
+        """
+        threads = max(1, self._spec.read_threads)
+        if threads == 1:
+            return sources.flat_map(_plain(records))
+        return sources.interleave(_plain(records), cycle_length=threads, num_parallel_calls=threads)
+
+    def _made_up(self, steps: int) -> Any:
+        """Return one Example over and over, out of memory: records without the files, for null storage."""
+        features = {
+            "image": tf.train.Feature(
+                bytes_list=tf.train.BytesList(value=[bytes(self._phase.fetch.nominal_sample_bytes)])
+            ),
+            "size": tf.train.Feature(int64_list=tf.train.Int64List(value=[0])),
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+        threads, total = max(1, self._spec.read_threads), steps * self._phase.batch_size
+        records = self._together(
+            tf.data.Dataset.range(threads),
+            lambda source: tf.data.Dataset.zip(
+                (
+                    tf.data.Dataset.range(source, total + threads, threads),
+                    tf.data.Dataset.from_tensors(example).repeat(),
+                )
+            ),
+        )
+        return records.take(total)
 
     def _files(self, streams: Streams) -> Any:
         """Return path, number and records to keep of each file; paths are made when their turn comes."""
@@ -78,12 +119,13 @@ class Records:
         samples = tf.data.Dataset.range(begin, begin + count * streams.stride, streams.stride)
         return tf.data.Dataset.zip((samples, records))
 
-    def _parse(self, begun: Any, batch: tuple[Any, Any], stride: int) -> tuple[Any, ...]:
-        together = tf.timestamp()
+    def _parse(self, begun: Any, batch: tuple[Any, Any], together: Any, reads_per_record: int) -> tuple[Any, ...]:
+        parsing = tf.timestamp()
         samples, records = batch
         # Records that were left to other ranks are as many as those kept, of the same files, so of the same size.
-        size = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * stride
-        images = tf.io.parse_example(records, _FEATURES)["image"]
+        size = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * reads_per_record
+        with tf.control_dependencies([parsing]):
+            images = tf.io.parse_example(records, _FEATURES)["image"]
         resize = self._phase.fetch.resize_bytes
         if resize:
             images = _crop(images, samples, resize)
@@ -92,7 +134,7 @@ class Records:
             waits.append(tf.numpy_function(self._preprocess, [samples], tf.int64))
         with tf.control_dependencies(waits):
             done = tf.timestamp()
-        return begun, together, done, samples, size, images
+        return begun, together, parsing, done, samples, size, images
 
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
         random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
@@ -140,15 +182,20 @@ def _vector(tensor: Any) -> Any:
 
 def _crop(images: Any, samples: Any, size: int) -> Any:
     """Return `size` bytes of each image, from a place that its number picks; short images are filled with zeros."""
-    spare = tf.maximum(tf.cast(tf.strings.length(images), tf.int64) - size, 0)
-    start = tf.cast(tf.math.floormod(samples * _SPREAD, spare + 1), tf.int32)
-    crops = tf.strings.substr(images, start, tf.fill(tf.shape(start), size))
+    spare = tf.cast(tf.strings.length(images), tf.int64) - size
+
+    def cut() -> Any:
+        start = tf.cast(tf.math.floormod(samples * _SPREAD, tf.maximum(spare, 0) + 1), tf.int32)
+        return tf.strings.substr(images, start, tf.fill(tf.shape(start), size))
+
+    # Images that are all too short are not copied once more.
+    crops = tf.cond(tf.reduce_max(spare) > 0, cut, lambda: images)
     return tf.io.decode_raw(crops, tf.uint8, fixed_length=size)
 
 
 def _batch(element: tuple[Any, ...], wall_clock_ns: int, storage_bytes: int) -> Batch:
     *stamps, samples, size, images = element
-    begun, together, done = (int(stamp.numpy() * 1e9) - wall_clock_ns for stamp in stamps)
+    begun, together, parsing, done = (int(stamp.numpy() * 1e9) - wall_clock_ns for stamp in stamps)
     ids = samples.numpy()
     story = BatchStory(
         slot=0,
@@ -156,7 +203,7 @@ def _batch(element: tuple[Any, ...], wall_clock_ns: int, storage_bytes: int) -> 
         started_ns=begun,
         finished_ns=min(max(begun, done), time.monotonic_ns()),  # the wall clock is only good to a microsecond
         read_ns=max(0, together - begun),
-        decode_ns=max(0, done - together),
+        decode_ns=max(0, done - parsing),
         worker=0,
         samples=len(ids),
         app_bytes=int(size.numpy()),

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from datagen.errors import DlemuError
 from dlemu.config.streams import reads_streams
+from dlemu.loaders._heap import keep_freed_memory
 from dlemu.loaders._tf_fetched import Fetched
 from dlemu.loaders._tf_records import Records
 from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, refuse_pinning
@@ -31,12 +32,13 @@ class Loader:
         refuse_pinning(spec, "tensorflow")
         self._spec = spec
         phases = spec.phases.items()
-        streamed = {name for name, phase in phases if _streamed(phase.fetch.format, phase.fetch.storage)}
+        streamed = {name for name, phase in phases if reads_streams("tensorflow", phase.fetch.format)}
         self._records = {name: Records(spec, phase) for name, phase in phases if name in streamed}
         self._fetched = Fetched(spec, {name: phase for name, phase in phases if name not in streamed})
 
     def start(self) -> None:
         """Keep TensorFlow's own threads few: a rank has its share of the cores, and no accelerator."""
+        keep_freed_memory()  # before its threads begin
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.set_visible_devices([], "GPU")
@@ -62,10 +64,6 @@ class Loader:
     def close(self) -> None:
         """Free the ring; threads end with the pipelines that own them."""
         self._fetched.close()
-
-
-def _streamed(file_format: str, storage: str) -> bool:
-    return reads_streams("tensorflow", file_format) and storage != "null"
 
 
 def _run(dataset: Any, threads: int, nice: int) -> Iterator[Any]:

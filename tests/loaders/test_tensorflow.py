@@ -199,11 +199,15 @@ def test_a_crop_of_each_record_is_shipped(resize: int, dataset: DatasetSpec) -> 
     assert len(starts) > 10 or resize > RECORD
 
 
-def test_null_storage_reads_nothing(dataset: DatasetSpec) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_null_storage_reads_nothing_and_parses_all_the_same(dataset: DatasetSpec, threads: int) -> None:
     write(dataset)
-    stories = [batch.story for batch in batches(make_spec(dataset, make_plan()), 40, epoch=0, phase="ceiling")]
-    assert len(stories) == 40
-    assert sum(story.app_bytes + story.read_calls for story in stories) == 0
+    spec = make_spec(dataset, make_plan(cycle=threads))
+    made = list(batches(spec, 40, epoch=0, phase="ceiling"))
+    assert len(made) == 40
+    assert sum(batch.story.app_bytes + batch.story.read_calls for batch in made) == 0
+    assert all(batch.story.decode_ns > 0 for batch in made)
+    assert {len(image) for batch in made for image in batch.data.numpy()} == {RECORD}
 
 
 def test_preprocessing_counts_as_decoding(dataset: DatasetSpec) -> None:
