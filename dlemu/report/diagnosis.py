@@ -80,7 +80,7 @@ def _limit(
 def _told(limit: Limit, *, with_first_steps: bool) -> dict[str, Any]:
     evidence = list(limit.evidence)
     if with_first_steps:
-        evidence.append("judged with the first steps, in which most of an epoch's batches were read")
+        evidence.append("judged with the first steps, during which batches of later ones were read ahead")
     return asdict(limit) | {"evidence": evidence, "advice": list(limit.advice)}
 
 
