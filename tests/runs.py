@@ -116,7 +116,9 @@ def make_log(job: Job, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_
 def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int = 500 * MS) -> RunLog:
     """The log with what a recorder on each host would have read: a drive that gave a share of all bytes, and 40 W."""
     ends = log.rows["free_ns"].min() - interval_ns, log.rows["met_ns"].max() + interval_ns
-    times = np.arange(ends[0], ends[1], interval_ns)
+    epochs = [log.rows[log.rows["epoch"] == epoch] for epoch in np.unique(log.rows["epoch"])]
+    marks = [moment for part in epochs for moment in (part["free_ns"].min() - 1000, part["met_ns"].max() + 1000)]
+    times = np.union1d(np.arange(ends[0], ends[1], interval_ns), marks)
     mb = device_share * log.rows["app_bytes"].sum() / 1e6
     rate = mb / ((log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9) / len(log.journal.hosts)
     device = {"probe": "block", "kind": "disk", "below": [], "counted": True, "size_bytes": 1 << 40, "model": "fast"}

@@ -15,7 +15,7 @@ from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
 from dlemu.emulator.run import RunLog
 from dlemu.mlperf.dlio_files import write_dlio_files
-from dlemu.report.folder import drop_live, write_steps, write_summary, write_telemetry
+from dlemu.report.folder import drop_live, write_block_trace, write_steps, write_summary, write_telemetry
 from dlemu.report.summary import build_summary
 from dlemu.report.terminal import print_result
 
@@ -36,6 +36,7 @@ def finish(job: Job, log: RunLog | None, failure: str | None = None) -> dict[str
             write_dlio_files(os.path.join(folder, "dlio"), job=job, log=log)
     if log is not None and log.telemetry:
         write_telemetry(folder, log.telemetry)
+        write_block_trace(folder, log.telemetry)
     write_text(folder, "log.txt", _as_text(summary, folder))
     write_summary(folder, summary)
     drop_live(folder)

@@ -147,6 +147,8 @@ class Telemetry:
     """Record what the devices and the hosts do while the run goes on; one recorder on each host."""
     interval_seconds: float = 0.5
     """Time between two readings; costly ones are taken less often by themselves."""
+    block_trace: bool = False
+    """Trace every request of the dataset's devices: exact queue depths, latencies and sizes. Needs root."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import resource
 
 import psutil
 
-from datagen.errors import SpaceError
+from datagen.errors import SpaceError, UserError
 from dlemu.emulator.evict import check_evictable
 from dlemu.emulator.job import Job
 from dlemu.loaders.base import LoaderSpec
@@ -23,6 +24,8 @@ _FILES_PER_RANK = 64
 def check_host(job: Job, local_ranks: int) -> None:
     """Raise SpaceError when this host can't hold its ranks, UserError when it can't do what was asked."""
     check_evictable(job)
+    if job.workload.telemetry.enabled and job.workload.telemetry.block_trace and os.geteuid() != 0:
+        raise UserError("telemetry.block_trace=true needs root on each host: run as root, or leave it out")
     _check_files(job)
     _check_memory(job, local_ranks)
 

@@ -24,7 +24,8 @@ def recorder_of(job: Job, comm: Comm) -> Recorder | None:
     if comm.local_rank != 0:
         return None
     ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
-    scope = Scope(folders=tuple(dataset_folders(job.found)), ranks=ranks)
+    folders = tuple(dataset_folders(job.found))
+    scope = Scope(folders=folders, ranks=ranks, block_trace=settings.block_trace)
     task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
     return start_recorder(task, job.live_folder)
 

@@ -145,9 +145,9 @@ class _Rank:
             if evicts_before(self._job, epoch.number):
                 self._evict(write_first=epoch.number == 1)
             self._synchronise_clocks()
-            self._mark()
+            self._mark(training=True)
             stopped = self._train(epoch)
-            self._mark()
+            self._mark(training=False)
             if stopped:
                 self._note(stopped_early=self._stopped_early())
                 break
@@ -168,10 +168,10 @@ class _Rank:
             with contextlib.suppress(OSError):  # a disk that is full now is told when the results are written
                 self._note(clock_offsets_ns=(*self._journal.clock_offsets_ns, offsets_ns))
 
-    def _mark(self) -> None:
+    def _mark(self, *, training: bool) -> None:
         """Have the recorder read now, so that what an epoch did is not mixed with what went before or came after."""
         if self._recorder is not None:
-            self._recorder.mark()
+            self._recorder.mark(training=training)
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of this rank and its workers since the first epoch began."""

@@ -44,28 +44,25 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _delivered_mb(rows: Rows, device: Delivered) -> float:
-    """Return what a device read between an epoch's start and its end, by its host's clock.
+    """Return what a device read in an epoch: from the last reading before its start to the first after its end.
 
-    The growth between two readings is taken to be even; the recorder reads at both ends of an epoch.
+    The recorder reads just before each epoch and just after it, so nothing else is counted.
     """
     own = rows[np.isin(rows["rank"], device.ranks)]
     if not len(own):
         return float("nan")
-    return _integral(device.time_ns, device.mb_per_second, int(own["free_ns"].min()), int(own["met_ns"].max()))
+    first = max(0, int(np.searchsorted(device.time_ns, own["free_ns"].min(), side="right")) - 1)
+    last = int(np.searchsorted(device.time_ns, own["met_ns"].max()))
+    return _integral(device.time_ns[first : last + 1], device.mb_per_second[first : last + 1])
 
 
 def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
-    """Return the mean over time of values that each hold for the interval before their moment; NaN without any."""
-    if len(time_ns) < 2:
-        return float("nan")
-    begin, end = (int(np.clip(moment, time_ns[0], time_ns[-1])) for moment in (begin_ns, end_ns))
-    return _integral(time_ns, value, begin, end) / ((end - begin) / 1e9) if end > begin else float("nan")
+    """Return the mean over time of the values whose moments lie in between; NaN without two of them."""
+    within = (time_ns >= begin_ns) & (time_ns <= end_ns)
+    times, values = time_ns[within], value[within]
+    return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else float("nan")
 
 
-def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
-    """Return the sum of value x seconds from one moment to another; NaN for less than two readings."""
-    if len(time_ns) < 2:
-        return float("nan")
-    total = np.concatenate([[0.0], np.cumsum(value[1:] * np.diff(time_ns) / 1e9)])
-    begin, end = np.interp([begin_ns, end_ns], time_ns, total)
-    return float(end - begin)
+def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64]) -> float:
+    """Return the sum of value x seconds, each value holding for the time since the one before; NaN for fewer than two."""
+    return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else float("nan")

@@ -52,6 +52,16 @@ def write_telemetry(folder: str, telemetry: Telemetry) -> None:
     write_file(folder, "telemetry.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
 
 
+def write_block_trace(folder: str, telemetry: Telemetry) -> None:
+    """Write block_trace.parquet: one row a bin of a histogram; nothing when no host traced."""
+    rows = [{"host": host.host} | bin._asdict() for host in telemetry for bin in host.trace]
+    if rows:
+        words, numbers = ("host", "device", "operation", "kind"), ("low", "high", "weight")
+        fields = [(name, pa.string()) for name in words] + [(name, pa.float64()) for name in numbers]
+        table = pa.Table.from_pylist(rows, schema=pa.schema(fields))
+        write_file(folder, "block_trace.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
+
+
 def _readings(host: HostTelemetry) -> pa.Table:
     words = {"host": [host.host] * len(host.series)}
     words |= {name: [getattr(series, name) for series in host.series] for name in Series._fields}

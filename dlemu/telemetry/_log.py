@@ -1,6 +1,7 @@
 """The recorder's log: lines of JSON that are only ever appended, so that what was read outlives a killed recorder.
 
-A line is the head (`host`, ...), new `series`, readings (`t`, `i`, `v`), a `note`, or the last word (`end`).
+A line is the head (`host`, ...), new `series`, readings (`t`, `i`, `v`), a `note`, a block `trace`, or
+the last word (`end`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import SpaceError
+from dlemu.telemetry._requests import Bin
 from dlemu.telemetry.base import HostTelemetry, Reading, Series, Telemetry
 
 PREFIX = "telemetry_"
@@ -32,6 +34,10 @@ class LogWriter:
     def note(self, text: str) -> None:
         """Write a sentence for the reader of the result."""
         self._write([{"note": text}])
+
+    def closing(self, notes: Iterable[str], trace: Iterable[Bin]) -> None:
+        """Write what a probe says of the run so far; the last such line counts."""
+        self._write([{"trace": list(trace), "notes": list(notes)}])
 
     def end(self, cpu_seconds: float, now_ns: int) -> None:
         """Write the recorder's own cost so far; the last such line counts."""
@@ -81,6 +87,7 @@ def parse_log(data: bytes) -> HostTelemetry | None:
         return None
     begun_ns = ended_ns = head["begun_ns"]
     cpu_seconds, notes = 0.0, list(head["notes"])
+    closing: dict[str, Any] = {"trace": [], "notes": []}
     series: list[Series] = []
     times, which, value = [], [], []
     for line in lines:
@@ -93,6 +100,8 @@ def parse_log(data: bytes) -> HostTelemetry | None:
             series += [Series(*names) for names in line["series"]]
         elif "note" in line:
             notes.append(line["note"])
+        elif "trace" in line:
+            closing = line
         else:
             ended_ns, cpu_seconds = line["end"], line["cpu_seconds"]
     return HostTelemetry(
@@ -102,7 +111,8 @@ def parse_log(data: bytes) -> HostTelemetry | None:
         interval_seconds=head["interval_seconds"],
         probes=tuple(head["probes"]),
         devices=tuple(head["devices"]),
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys([*notes, *closing["notes"]])),
+        trace=tuple(Bin(*values) for values in closing["trace"]),
         cpu_seconds=cpu_seconds,
         seconds=(ended_ns - begun_ns) / 1e9,
         series=tuple(series),

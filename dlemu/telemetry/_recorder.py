@@ -11,11 +11,12 @@ import fcntl
 import os
 import signal
 import socket
+import sys
 from typing import NoReturn
 
 from dlemu.comm.process import after_fork_in_child, die_with_parent, name_process
 from dlemu.telemetry._log import LogWriter, log_path, parse_log
-from dlemu.telemetry._recording import MARK, STOP, Recording, Task
+from dlemu.telemetry._recording import BEGIN, END, STOP, Recording, Task
 from dlemu.telemetry.base import HostTelemetry
 
 NICE = 5
@@ -32,9 +33,9 @@ class Recorder:
         self._alive = True
         after_fork_in_child(self._forget)
 
-    def mark(self) -> None:
-        """Have everything read now, so that what follows begins with a reading; returns when it is done."""
-        self._ask(MARK)
+    def mark(self, *, training: bool) -> None:
+        """Tell that an epoch's training begins or ended, and have the devices read now; returns when it is done."""
+        self._ask(BEGIN if training else END)
 
     def stop(self) -> HostTelemetry | None:
         """End the recorder after a last reading and return what it wrote; None when it never came to write."""
@@ -91,10 +92,11 @@ def _open_log(folder: str, node: int) -> int:
 def _live(task: Task, parent: int, line: int, log: int) -> NoReturn:
     try:
         _let_go(line, log)
-        die_with_parent(parent)
+        die_with_parent(parent, signal.SIGTERM)
         os.nice(NICE)
         name_process("dlemu-recorder")
-        Recording(task, LogWriter(_LOG)).run(_LINE)
+        with contextlib.closing(Recording(task, LogWriter(_LOG))) as recording:
+            recording.run(_LINE)
     finally:
         os._exit(0)
 
@@ -104,7 +106,7 @@ def _let_go(line: int, log: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # the probes still tidy up
     line, log, null = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (line, log, os.open(os.devnull, os.O_RDWR)))
     for source, target in ((null, 0), (null, 1), (null, 2), (line, _LINE), (log, _LOG)):
         os.dup2(source, target)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datagen.errors import DlemuError
 from datagen.registry import find, names
 from dlemu.telemetry._log import LogWriter
-from dlemu.telemetry.base import NS_PER_SECOND, AbsentError, Probe, Scope
+from dlemu.telemetry.base import NS_PER_SECOND, AbsentError, ProbeBase, Scope
 
-MARK, STOP = b"m", b"s"
+BEGIN, END, STOP = b"b", b"e", b"s"
 COST_SHARE = 0.002
 """Most of a core that one probe may take on average: a probe that costs more is read less often."""
 _TOGETHER = 0.2
@@ -38,7 +38,7 @@ class _Watched:
     """A probe with its name and its turn."""
 
     name: str
-    probe: Probe
+    probe: ProbeBase
     due_ns: int = 0
 
 
@@ -71,7 +71,7 @@ class Recording:
         )
 
     def run(self, line: int) -> None:
-        """Read until STOP arrives on the line or its other end closes; both words are answered after a reading."""
+        """Read until STOP arrives on the line or its other end closes; every word is answered when it was heeded."""
         poll = select.poll()
         poll.register(line, select.POLLIN)
         self.read()
@@ -82,13 +82,29 @@ class Recording:
             word = os.read(line, 1)
             if not word:
                 return
-            self.read_exact()
-            if word == STOP:
-                self.read(ahead=_AT_THE_END)
-            self._log.end(time.process_time(), self._now())
+            self.heed(word)
             os.write(line, word)
             if word == STOP:
                 return
+
+    def heed(self, word: bytes) -> None:
+        """Do what the rank asks for: an epoch's training BEGINs or ENDs, or all is to STOP."""
+        for watched in [one for one in self._watched if one.probe.exact]:
+            watched.probe.train(word == BEGIN, self._now())
+            self._read_one(watched)
+            if word != BEGIN:
+                said = watched.probe.describe()
+                if said.trace:
+                    self._log.closing(said.notes, said.trace)
+        if word == STOP:
+            self.read(ahead=_AT_THE_END)
+            self.close()
+        self._log.end(time.process_time(), self._now())
+
+    def close(self) -> None:
+        """Let the probes tidy up."""
+        for watched in self._watched:
+            watched.probe.close()
 
     def read(self, ahead: float = _TOGETHER) -> None:
         """Read the probes that are due within a share of the interval."""
@@ -96,13 +112,8 @@ class Recording:
         for watched in list(self._watched):
             if watched.due_ns <= soon_ns:
                 cost_ns, now_ns = self._read_one(watched), self._now()
-                watched.due_ns = now_ns + max(self._interval_ns, round(cost_ns / COST_SHARE))
-
-    def read_exact(self) -> None:
-        """Read what is published for each epoch; turns stay as they are."""
-        for watched in list(self._watched):
-            if watched.probe.exact:
-                self._read_one(watched)
+                least_ns = 0 if watched.probe.exact else round(cost_ns / COST_SHARE)
+                watched.due_ns = now_ns + max(self._interval_ns, least_ns)
 
     def _read_one(self, watched: _Watched) -> int:
         """Read a probe and return the CPU time it took; one that fails is not asked again.
@@ -128,7 +139,7 @@ def _find_probes(scope: Scope) -> _Found:
     found = _Found()
     for name in names("dlemu.telemetry"):
         try:
-            probe: Probe = find("dlemu.telemetry", name, "Probe")(scope)
+            probe: ProbeBase = find("dlemu.telemetry", name, "Probe")(scope)
             said = probe.describe()
         except AbsentError as error:
             if str(error):

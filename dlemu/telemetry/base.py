@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DlemuError
+from dlemu.telemetry._requests import Bin
 
 NS_PER_SECOND = 1_000_000_000
 
@@ -35,6 +36,8 @@ class Scope:
     """Where the dataset lies: its folder, and those below it that may be mounts of their own."""
     ranks: Mapping[int, int] = field(default_factory=dict)
     """Process id of each rank on this host."""
+    block_trace: bool = False
+    """Trace every request of the devices."""
     proc: str = "/proc"
     sys: str = "/sys"
 
@@ -47,26 +50,36 @@ class Description:
     """What the dataset lies on; `name` is the readings' source, `counted` says that its bytes are the dataset's."""
     notes: tuple[str, ...] = ()
     """Sentences for the reader of the result."""
+    trace: tuple[Bin, ...] = ()
+    """Histograms of the block trace so far."""
 
 
-class Probe(Protocol):
+class ProbeBase:
     """Reads one kind of counters of this host. Made and used in the recorder's process.
 
-    `Probe(scope)` raises AbsentError when the host has nothing of the kind.
+    A probe's file has a class `Probe` that derives from this. `Probe(scope)` raises AbsentError when the host has
+    nothing of the kind, without a message when nobody would expect it to have.
     """
 
-    def __init__(self, scope: Scope) -> None: ...
+    exact: ClassVar[bool] = False
+    """Read also where epochs begin and end, and never less often: what it counts is published for each epoch."""
 
-    exact: ClassVar[bool]
-    """Read also where epochs begin and end: what it counts is published for each epoch."""
+    def __init__(self, scope: Scope) -> None:
+        """Find out what there is to read."""
 
     def describe(self) -> Description:
-        """Say what was found."""
-        ...
+        """Say what was found; an exact probe is asked again at the end of each epoch."""
+        return Description()
+
+    def train(self, training: bool, now_ns: int) -> None:
+        """Hear that an epoch's training begins or ended; only exact probes are told."""
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read everything now. Rates are those since the last call, so the first call has none."""
-        ...
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leave nothing behind in the kernel."""
 
 
 class Rates:
@@ -108,6 +121,8 @@ class HostTelemetry:
     probes: tuple[str, ...]
     devices: tuple[dict[str, Any], ...]
     notes: tuple[str, ...]
+    trace: tuple[Bin, ...] = ()
+    """Histograms of the block trace, where one was asked for."""
     cpu_seconds: float
     """What the recorder itself had used at its last word."""
     seconds: float

@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlemu.telemetry._files import Counters
-from dlemu.telemetry.base import Description, Rates, Reading, Scope
+from dlemu.telemetry.base import ProbeBase, Rates, Reading, Scope
 
 _STATES = {"user": (0, 1), "system": (2, 5, 6), "idle": (3,), "iowait": (4,), "steal": (7,)}
 """Columns of each state: user has nice, system the interrupts. The columns after them (guest) stand in user already."""
 _COLUMNS = 8
 
 
-class Probe:
+class Probe(ProbeBase):
     """The shares add up to 100."""
-
-    exact = False
 
     def __init__(self, scope: Scope) -> None:
         self._stat, self._rates = Counters(f"{scope.proc}/stat"), Rates()
-
-    def describe(self) -> Description:
-        """Return nothing."""
-        return Description()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the shares since the last reading."""

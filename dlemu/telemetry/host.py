@@ -6,22 +6,16 @@ import re
 from collections.abc import Iterator
 
 from dlemu.telemetry._files import Counters
-from dlemu.telemetry.base import Description, Rates, Reading, Scope
+from dlemu.telemetry.base import ProbeBase, Rates, Reading, Scope
 
 _LINES = re.compile(r"^(ctxt|procs_running|procs_blocked) (\d+)$", re.MULTILINE)
 
 
-class Probe:
+class Probe(ProbeBase):
     """All of the host's tasks."""
-
-    exact = False
 
     def __init__(self, scope: Scope) -> None:
         self._stat, self._rates = Counters(f"{scope.proc}/stat"), Rates()
-
-    def describe(self) -> Description:
-        """Return nothing."""
-        return Description()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the switches since the last reading, and the tasks now."""

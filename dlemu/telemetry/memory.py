@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlemu.telemetry._files import Counters
-from dlemu.telemetry.base import Description, Reading, Scope
+from dlemu.telemetry.base import ProbeBase, Reading, Scope
 
 _KIB_PER_MB = 1e6 / 1024
 
 
-class Probe:
+class Probe(ProbeBase):
     """Used memory is what is not available; the page cache leaves out shared memory, which can't be dropped."""
-
-    exact = False
 
     def __init__(self, scope: Scope) -> None:
         self._file = Counters(f"{scope.proc}/meminfo")
-
-    def describe(self) -> Description:
-        """Return nothing."""
-        return Description()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read what is used now."""

@@ -10,24 +10,18 @@ import os
 from collections.abc import Iterator
 
 from dlemu.telemetry._files import Counters
-from dlemu.telemetry.base import AbsentError, Description, Rates, Reading, Scope
+from dlemu.telemetry.base import AbsentError, ProbeBase, Rates, Reading, Scope
 
 _RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
 _PORT_UNIT_BYTES = 4
 
 
-class Probe:
+class Probe(ProbeBase):
     """Interfaces that have carried anything since the host started; `lo` is among them."""
-
-    exact = False
 
     def __init__(self, scope: Scope) -> None:
         self._interfaces, self._rates = Counters(f"{scope.proc}/self/net/dev"), Rates()
         self._ports = dict(_ports(f"{scope.sys}/class/infiniband"))
-
-    def describe(self) -> Description:
-        """Return nothing."""
-        return Description()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the rates since the last reading."""

@@ -13,25 +13,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dlemu.telemetry._files import Counters
-from dlemu.telemetry.base import NS_PER_SECOND, AbsentError, Description, Reading, Scope
+from dlemu.telemetry.base import NS_PER_SECOND, AbsentError, ProbeBase, Reading, Scope
 
 _Meter = Callable[[int], float | None]
 """Takes the time and returns the watts: of the moment, or the mean since the last call; None when it can't say yet."""
 
 
-class Probe:
+class Probe(ProbeBase):
     """Every meter that can be read. They overlap (a package's energy is part of the node's): don't add them up."""
-
-    exact = False
 
     def __init__(self, scope: Scope) -> None:
         self._meters: dict[str, _Meter] = dict((*_nvml(), *_rapl(scope.sys), *_hwmon(scope.sys)))
         if not self._meters:
             raise AbsentError("")
-
-    def describe(self) -> Description:
-        """Return nothing."""
-        return Description()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read each meter."""

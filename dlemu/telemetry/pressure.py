@@ -9,24 +9,18 @@ import re
 from collections.abc import Iterator
 
 from dlemu.telemetry._files import Counters
-from dlemu.telemetry.base import Description, Rates, Reading, Scope
+from dlemu.telemetry.base import ProbeBase, Rates, Reading, Scope
 
 _RESOURCES = ("cpu", "io", "memory")
 _TOTAL = re.compile(r"^(some|full) .*total=(\d+)", re.MULTILINE)
 
 
-class Probe:
+class Probe(ProbeBase):
     """All of the host's tasks."""
-
-    exact = False
 
     def __init__(self, scope: Scope) -> None:
         self._files = {name: Counters(f"{scope.proc}/pressure/{name}") for name in _RESOURCES}
         self._rates = Rates()
-
-    def describe(self) -> Description:
-        """Return nothing."""
-        return Description()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the shares since the last reading."""

@@ -11,17 +11,15 @@ import os
 import re
 from collections.abc import Iterator
 
-from dlemu.telemetry.base import AbsentError, Description, Reading, Scope
+from dlemu.telemetry.base import AbsentError, ProbeBase, Reading, Scope
 
 _CPU_COLUMNS = slice(11, 15)  # of /proc/PID/stat behind the name: utime, stime, and those of children that were reaped
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _KIB_PER_MB = 1e6 / 1024
 
 
-class Probe:
+class Probe(ProbeBase):
     """The ranks of this host."""
-
-    exact = False
 
     def __init__(self, scope: Scope) -> None:
         if not scope.ranks:
@@ -30,10 +28,6 @@ class Probe:
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._to_weigh: list[tuple[int, int]] = []
         self._pss_mb: dict[int, dict[int, float]] = {}
-
-    def describe(self) -> Description:
-        """Return nothing."""
-        return Description()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the CPU time of all ranks since they began, and the memory of one process."""

@@ -30,10 +30,14 @@ def test_bytes_before_between_and_after_epochs_are_left_out() -> None:
     rows, ends = rows_and_ends()
     app_mb = [rows[rows["epoch"] == epoch]["app_bytes"].sum() / MB for epoch in (1, 2)]
     (begin, end), (begin_2, end_2) = ends
-    first = device([(begin - 500, 0), (begin, 70), (end, 70 + app_mb[0]), (begin_2, 900 + app_mb[0])])
+    first = device([(begin - 500, 0), (begin - 2, 70), (end + 1, 70 + app_mb[0]), (begin_2, 900 + app_mb[0])])
+    told = device_metrics(rows, [first])["device_bytes_percent_of_app"]["per_epoch"]
+    assert told[0] == pytest.approx(100)
+    assert np.isnan(told[1]), "a recorder that was lost knows nothing of what came after"
+    first = device([(begin - 2, 0), (end + 1, app_mb[0]), (begin_2, 900 + app_mb[0]), (end_2 + 1, 900 + app_mb[0])])
     told = device_metrics(rows, [first])["device_bytes_percent_of_app"]["per_epoch"]
     assert told == [pytest.approx(100), pytest.approx(0, abs=1e-6)]
-    both = device([(begin - 500, 0), (begin, 70), (begin_2, 70), (end_2, 70 + app_mb[1] / 2)])
+    both = device([(begin - 500, 0), (begin, 70), (end + 5, 70), (begin_2, 70), (end_2, 70 + app_mb[1] / 2)])
     told = device_metrics(rows, [first, both])["device_bytes_percent_of_app"]
     assert told["per_epoch"] == [pytest.approx(100), pytest.approx(50)]
     assert told["mean"] == pytest.approx(75)

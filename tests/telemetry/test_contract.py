@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from datagen.registry import find, names
-from dlemu.telemetry.base import AbsentError, Probe, Scope
+from dlemu.telemetry.base import AbsentError, ProbeBase, Scope
 
 PROBES = names("dlemu.telemetry")
 UNITS = ("_per_second", "_percent", "_ms", "_mb", "_kib", "_seconds", "watts", "_depth", "_in_flight", "_tasks")
 
 
-def made(name: str, folder: Path) -> Probe:
+def made(name: str, folder: Path) -> ProbeBase:
     """The test stands for the recorder, so its parent stands for the rank."""
     scope = Scope(folders=(str(folder),), ranks={7: os.getppid()})
     try:
-        probe: Probe = find("dlemu.telemetry", name, "Probe")(scope)
+        probe: ProbeBase = find("dlemu.telemetry", name, "Probe")(scope)
     except AbsentError as error:
         pytest.skip(f"this host has nothing for it: {error}")
     return probe

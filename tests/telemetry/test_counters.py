@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from datagen.registry import find
-from dlemu.telemetry.base import AbsentError, Probe
+from dlemu.telemetry.base import AbsentError, ProbeBase
 from tests.telemetry.machine import Machine
 
 SECOND_NS = 1_000_000_000
@@ -33,12 +33,12 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "machine")
 
 
-def probe_of(name: str, machine: Machine, *folders: Path) -> Probe:
-    probe: Probe = find("dlemu.telemetry", name, "Probe")(machine.scope(*folders))
+def probe_of(name: str, machine: Machine, *folders: Path) -> ProbeBase:
+    probe: ProbeBase = find("dlemu.telemetry", name, "Probe")(machine.scope(*folders))
     return probe
 
 
-def told(probe: Probe, now_ns: int) -> dict[tuple[str, str], float]:
+def told(probe: ProbeBase, now_ns: int) -> dict[tuple[str, str], float]:
     return {(reading.source, reading.metric): reading.value for reading in probe.read(now_ns)}
 
 

@@ -53,11 +53,11 @@ def test_where_the_runs_folder_is_not_seen_its_log_lies_in_memory(tmp_path: Path
 
 def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -> None:
     recorder = started(tmp_path, interval_seconds=600)
-    recorder.mark()
+    recorder.mark(training=True)
     (process,) = recorders()
     process.kill()
     process.wait()
-    recorder.mark()
+    recorder.mark(training=True)
     told = recorder.stop()
     assert told is not None, "what was read before is kept"
     assert told.readings("memory", "", "used_mb")[0].size == 1
@@ -65,12 +65,12 @@ def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -
 
 def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path) -> None:
     recorder = started(tmp_path)
-    recorder.mark()
+    recorder.mark(training=True)
     (process,) = recorders()
     process.suspend()
     begun = time.monotonic()
-    recorder.mark()
-    recorder.mark()
+    recorder.mark(training=True)
+    recorder.mark(training=True)
     recorder.stop()
     assert time.monotonic() - begun < 60, "one wait for an answer, not for ever"
     assert recorders() == []
@@ -80,7 +80,7 @@ def test_it_dies_with_the_rank_and_what_it_read_stays(tmp_path: Path) -> None:
     rank = os.fork()
     if rank == 0:
         recorder = started(tmp_path)
-        recorder.mark()
+        recorder.mark(training=True)
         (tmp_path / "pid").write_text(str(recorder._process))
         time.sleep(600)
     try:
@@ -98,10 +98,10 @@ def test_it_dies_with_the_rank_and_what_it_read_stays(tmp_path: Path) -> None:
 
 def test_ctrl_c_is_for_the_ranks(tmp_path: Path) -> None:
     recorder = started(tmp_path)
-    recorder.mark()
+    recorder.mark(training=True)
     (process,) = recorders()
     process.send_signal(signal.SIGINT)
-    recorder.mark()
+    recorder.mark(training=True)
     assert process.is_running()
     assert recorder.stop() is not None
 
