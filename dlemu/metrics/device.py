@@ -64,5 +64,5 @@ def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_n
 
 
 def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64]) -> float:
-    """Return the sum of value x seconds, each value holding for the time since the one before; NaN for fewer than two."""
+    """Return the sum of value x seconds, each value that of the time since the one before; NaN for fewer than two."""
     return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else float("nan")

@@ -14,6 +14,7 @@ import pytest
 from datagen.errors import SpaceError
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, read_logs, start_recorder
 from dlemu.telemetry._log import LogWriter, parse_log
+from dlemu.telemetry._requests import Bin
 from dlemu.telemetry.base import Reading
 
 
@@ -114,6 +115,8 @@ def written(path: Path) -> bytes:
     log.add("x", 2_000_000_000, [Reading("sda", "depth", 1.5), Reading("sdb", "depth", 2)])
     log.add("x", 3_000_000_000, [Reading("sdb", "depth", 3), Reading("sdc", "depth", 4)])
     log.note("second")
+    log.closing(["lost"], [])
+    log.closing(["lost"], [Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0)])
     log.end(0.25, 4_000_000_000)
     os.close(descriptor)
     return path.read_bytes()
@@ -122,7 +125,8 @@ def written(path: Path) -> bytes:
 def test_the_log_says_what_was_written(tmp_path: Path) -> None:
     told = parse_log(written(tmp_path / "log"))
     assert told is not None
-    assert told.notes == ("first", "second")
+    assert told.notes == ("first", "second", "lost")
+    assert told.trace == (Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0),)
     assert told.sources("x") == ["sda", "sdb", "sdc"]
     times, values = told.readings("x", "sdb", "depth")
     assert times.tolist() == [2_000_000_000, 3_000_000_000]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlemu.telemetry._requests import Bin, Requests
+from dlemu.telemetry._requests import Requests
 
 SECOND_US = 1_000_000
 
@@ -102,7 +102,3 @@ def test_only_training_is_counted_but_the_depth_is_always_known() -> None:
     assert weights(requests, "queue_depth_seconds") == pytest.approx({2: 50e-6, 1: 50e-6})
     means = {operation: depth for _, operation, depth in requests.mean_depths(SECOND_US + 400)}
     assert means == {"read": pytest.approx((2 * 150 + 150) / 400), "write": 0}
-
-
-def test_bins_cross_the_log_as_they_are() -> None:
-    assert Bin(*list(Bin("sda", "read", "latency_us", 1.0, 2.0, 3.0))) == Bin("sda", "read", "latency_us", 1, 2, 3)
