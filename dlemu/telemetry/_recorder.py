@@ -21,7 +21,8 @@ from dlemu.telemetry.base import HostTelemetry
 
 NICE = 5
 """Between the trainers (0) and the workers (10): it never keeps a trainer waiting and is not starved by readers."""
-_ANSWER_SECONDS = 2.0
+_ANSWER_SECONDS = 10.0
+"""How long a rank waits between epochs for a recorder that gets no core; then the run goes on without telemetry."""
 _LINE, _LOG = 3, 4
 
 
@@ -93,9 +94,9 @@ def _live(task: Task, parent: int, line: int, log: int) -> NoReturn:
     try:
         _let_go(line, log)
         die_with_parent(parent, signal.SIGTERM)
-        os.nice(NICE)
         name_process("dlemu-recorder")
         with contextlib.closing(Recording(task, LogWriter(_LOG))) as recording:
+            os.nice(NICE)
             recording.run(_LINE)
     finally:
         os._exit(0)

@@ -27,17 +27,23 @@ def recorders() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if child.name() == "dlemu-recorder"]
 
 
+def times_read(folder: Path) -> int:
+    return sum(len(host.readings("memory", "", "used_mb")[0]) for host in read_logs(str(folder)))
+
+
 def test_it_reads_at_its_interval_and_tells_all_at_the_end(tmp_path: Path) -> None:
     recorder = started(tmp_path)
-    time.sleep(0.6)
+    deadline = time.monotonic() + 60
+    while times_read(tmp_path) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
     told = recorder.stop()
     assert told is not None
     assert told.node == 3
     assert told.boot_id
     assert {"cpu", "memory"} <= set(told.probes)
     times, values = told.readings("memory", "", "used_mb")
-    assert 3 <= len(times) <= 14
-    assert (np.diff(times) > 0).all()
+    assert len(times) >= 4
+    assert (np.diff(times) >= 0.02e9).all(), "a busy host has it read less often, never more"
     assert (values > 0).all()
     assert abs(times[-1] - time.monotonic_ns()) < 60e9
     assert 0 < told.cpu_seconds < 5
@@ -69,6 +75,7 @@ def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path) -> None:
     recorder.mark(training=True)
     (process,) = recorders()
     process.suspend()
+    recorder._line.settimeout(0.3)
     begun = time.monotonic()
     recorder.mark(training=True)
     recorder.mark(training=True)
