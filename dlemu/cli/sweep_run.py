@@ -77,8 +77,7 @@ def _done(folder: str, question: dict[str, Any]) -> list[dict[str, Any]]:
     if saved["complete"] and all(point["failure"] is None for point in saved["points"]):
         raise UserError(f"{folder} holds a finished sweep; set output.folder to a new folder, or read its {SWEEP}")
     check_same(folder, saved["question"], json.loads(json.dumps(question)))
-    done: list[dict[str, Any]] = saved["points"]
-    return done
+    return [point for point in saved["points"] if point["failure"] is None]
 
 
 def _told(point: Point) -> str:

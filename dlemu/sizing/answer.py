@@ -10,6 +10,8 @@ from dlemu.sizing.search import edge
 from dlemu.sizing.trial import Count, Trial, together
 
 SCHEMA_VERSION = 1
+HOST = ("emulator", "host", "host CPU", "loader", "memory")
+"""Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, s
             "fail": _edge(failing),
         },
         "for_one_more": _for_one_more(shown, trials, question, known),
-        "host_only": _host_only(failing, question, known),
+        "host_only": _host_only(limited_by, question, known),
         "probe_mb_per_second": known.probe_mb_per_second,
         "storage_mb_per_second": max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)]),
         "counts": [_edge(count) for count in counts],
@@ -111,7 +113,8 @@ def _limited_by(failing: Count | None, trials: Sequence[Trial], known: Known, st
     if told:
         names = [str(one.get("what")) for one in told]
         common = max(set(names), key=names.count)
-        return {"what": common, "evidence": list(told[names.index(common)].get("evidence", []))}
+        one = told[names.index(common)]
+        return {"what": common, "evidence": [*one.get("evidence", []), *one.get("advice", [])]}
     return {"what": "not known", "evidence": ["the trials' summaries do not say"]}
 
 
@@ -126,9 +129,9 @@ def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known
     }
 
 
-def _host_only(failing: Count | None, question: Question, known: Known) -> dict[str, Any] | None:
+def _host_only(limited_by: dict[str, Any], question: Question, known: Known) -> dict[str, Any] | None:
     """Return what the storage could have fed where the host gave out first, by the read probe alone."""
-    if failing is None or not failing.held_back:
+    if limited_by["what"] not in HOST:
         return None
     wanted = question.threshold_percent / 100 * known.mb_per_accelerator
     return {"storage_could_feed": int(known.probe_mb_per_second / wanted) if wanted else None}

@@ -41,7 +41,7 @@ def search(
         try:
             trial = runner.run(wanted, len(trials) + 1)
         except UserError as error:
-            if wanted == 1:
+            if wanted == 1 or any(trial.accelerators == wanted for trial in trials):
                 raise
             limits, refusal = replace(limits, first=wanted // 2, most=wanted - 1), f"{wanted} can't run here: {error}"
             continue

@@ -29,11 +29,11 @@ def sweep(
     run: RunPoint,
     after: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Return sweep.json (docs/sizing.md). `done` are finished points; `after` is told the sweep so far, to save it.
+    """Return sweep.json (docs/sizing.md). `done` are completed points; `after` is told the sweep so far, to save it.
 
     A point that fails is noted with what it said, and the others go on.
     """
-    finished = {_key(one["settings"]): one for one in done if one["failure"] is None}
+    finished = {_key(one["settings"]): one for one in done}
     results: list[dict[str, Any]] = []
     for number, point in enumerate(points, start=1):
         kept = finished.get(_key(point.settings))

@@ -36,13 +36,12 @@ def _limit(answer: dict[str, Any]) -> str:
     if what == "count":
         return f"no more were tried: {answer['limited_by']['evidence'][0]}"
     if what == "host":
-        return f"this host holds no more: {answer['limited_by']['evidence'][0]}"
+        limit = f"this host holds no more: {answer['limited_by']['evidence'][0]}"
+    else:
+        limit = "what limits it is not known" if what == "not known" else f"limited by {what}"
     if answer["host_only"]:
-        return (
-            "the emulator itself does not reach the threshold on this host; by a read probe the storage could have "
-            f"fed about {answer['host_only']['storage_could_feed']}"
-        )
-    return "what limits it is not known" if what == "not known" else f"limited by {what}"
+        return f"{limit}; by a read probe the storage could have fed about {answer['host_only']['storage_could_feed']}"
+    return limit
 
 
 def _rates(answer: dict[str, Any]) -> str:

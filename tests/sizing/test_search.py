@@ -64,6 +64,20 @@ def test_the_range_ends_where_the_host_holds_no_more() -> None:
     assert "12 ranks want more memory" in answer["verdict"]
 
 
+class Fickle(FakeRunner):
+    """Runs each count once, then not again."""
+
+    def run(self, accelerators: int, number: int) -> Trial:
+        if accelerators in self.tried:
+            raise UserError("no memory left")
+        return super().run(accelerators, number)
+
+
+def test_a_count_that_ran_and_can_not_be_repeated_ends_the_search_with_its_reason() -> None:
+    with pytest.raises(UserError, match="no memory left"):
+        find(Fickle(8.5 * 0.9 * DEMAND))
+
+
 def test_a_host_that_can_run_none_says_why() -> None:
     with pytest.raises(UserError, match="1 ranks want more memory"):
         find(FakeRunner(100 * DEMAND, holds=0))
@@ -83,6 +97,14 @@ def test_an_emulator_that_gives_out_first_is_not_called_storage() -> None:
     assert answer["limited_by"]["what"] == "emulator"
     assert answer["host_only"] == {"storage_could_feed": 11}  # 1000 MB/s of the probe / 90 MB/s
     assert runner.tried.count(5) == 1, "a host that can't is not measured again"
+
+
+def test_a_host_that_limits_is_told_what_the_storage_could_have_fed() -> None:
+    limit = {"what": "host CPU", "evidence": ["no core was free"], "advice": ["more cores"]}
+    trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((4, 99.0), (5, 80.0)) for _ in range(2)]
+    answer = find(FakeRunner(0), trials=trials)
+    assert answer["limited_by"] == {"what": "host CPU", "evidence": ["no core was free", "more cores"]}
+    assert "limited by host CPU; by a read probe the storage could have fed about 11" in answer["verdict"]
 
 
 def test_none_passes() -> None:

@@ -1,0 +1,38 @@
+"""A sweep as a user runs it, one point of which can't run, and the comparison of what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import dlemu, small_run
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    words = [word for word in small_run(folder, dataset) if not word.startswith("ranks=")]
+    words += ["output.report=false", "ranks=1,500"]  # 500 ranks have no sample each
+    ended = dlemu("sweep", *words)
+    assert ended.status == 2, ended.err
+    swept = json.loads((folder / "sweep.json").read_text())
+    assert [point["failure"] is None for point in swept["points"]] == [True, False]
+    assert "point-02 failed" in ended.out
+    figures = swept["points"][0]["figures"]
+    run = json.loads((folder / "point-01" / "summary.json").read_text())
+    assert figures["total_seconds"] == run["metrics"]["total_seconds"]
+    assert figures["au_percent"]["mean"] == run["metrics"]["au_percent"]["mean"]
+
+    again = dlemu("sweep", *words)
+    assert "2 points, 1 of them done" in again.err
+    assert json.loads((folder / "sweep.json").read_text())["points"][0] == swept["points"][0]
+
+    told = dlemu("compare", str(folder / "point-01"), str(folder), "--price", "300,100", "--json")
+    assert told.status == 0, told.err
+    found = json.loads(told.out)
+    assert found["runs"][0]["metrics"]["total_seconds"]["difference_percent"] == 0
+    assert [side["cost_per_accelerator"] for side in found["economy"]] == [300, 100]
+    assert "no summary.json" in dlemu("compare", str(tmp_path), str(folder)).err
