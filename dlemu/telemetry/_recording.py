@@ -16,7 +16,7 @@ from dlemu.telemetry._log import LogWriter
 from dlemu.telemetry.base import NS_PER_SECOND, AbsentError, ProbeBase, Scope
 
 BEGIN, END, STOP = b"b", b"e", b"s"
-COST_SHARE = 0.002
+COST_SHARE = 0.005
 """Most of a core that one probe may take on average: a probe that costs more is read less often."""
 _TOGETHER = 0.2
 """Probes due within this share of the interval are read in one go."""

@@ -1,7 +1,7 @@
 """What each rank takes of this host with all the processes it started: CPU time and memory.
 
 PSS (proportional set size) splits shared pages among those that share them, so that sums are true: proc(5),
-smaps_rollup. It costs the kernel a walk through the page tables, so one process is read at a time, in turn.
+smaps_rollup. It costs the kernel a walk through the page tables, so one rank is weighed at a time, in turn.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dlemu.telemetry.base import AbsentError, ProbeBase, Reading, Scope
 _CPU_COLUMNS = slice(11, 15)  # of /proc/PID/stat behind the name: utime, stime, and those of children that were reaped
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _KIB_PER_MB = 1e6 / 1024
+_FAMILY_READS = 8
+"""Readings after which a rank's processes are looked for anew; at once when one of them has ended."""
 
 
 class Probe(ProbeBase):
@@ -26,31 +28,29 @@ class Probe(ProbeBase):
             raise AbsentError("telemetry: no rank is on this host")
         self._proc, self._ranks = scope.proc, dict(scope.ranks)
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
-        self._to_weigh: list[tuple[int, int]] = []
-        self._pss_mb: dict[int, dict[int, float]] = {}
+        self._families: dict[int, list[int]] = {}
+        self._age = 0
+        self._to_weigh: list[int] = []
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the CPU time of all ranks since they began, and the memory of one process."""
-        families = {rank: self._family(process) for rank, process in self._ranks.items()}
-        for rank, family in families.items():
-            if family:
-                yield Reading(f"rank {rank}", "cpu_seconds", sum(map(self._cpu_seconds, family)))
-        if not self._to_weigh:
-            self._to_weigh = [(rank, process) for rank, family in families.items() for process in family]
-        yield from self._weigh()
+        """Read the CPU time of all ranks since they began, and the memory of one of them."""
+        if self._age == 0:
+            self._families = {rank: self._family(process) for rank, process in self._ranks.items()}
+        self._age = (self._age + 1) % _FAMILY_READS
+        for rank, family in self._families.items():
+            seconds = [used for process in family if (used := self._cpu_seconds(process)) is not None]
+            if len(seconds) < len(family):
+                self._age = 0
+            elif seconds:
+                yield Reading(f"rank {rank}", "cpu_seconds", sum(seconds))
+        self._to_weigh = self._to_weigh or list(self._families)
+        rank = self._to_weigh.pop(0)
+        weights = [int(found[1]) for process in self._families[rank] if (found := self._weight(process))]
+        if weights:
+            yield Reading(f"rank {rank}", "pss_mb", sum(weights) / _KIB_PER_MB)
 
-    def _weigh(self) -> Iterator[Reading]:
-        """Read the next process; a rank whose last one that was has its sum told."""
-        if not self._to_weigh:
-            return
-        rank, process = self._to_weigh.pop(0)
-        found = _PSS.search(self._text(f"{process}/smaps_rollup"))
-        if found:
-            self._pss_mb.setdefault(rank, {})[process] = int(found[1]) / _KIB_PER_MB
-        if not self._to_weigh or self._to_weigh[0][0] != rank:
-            weighed = self._pss_mb.pop(rank, {})
-            if weighed:
-                yield Reading(f"rank {rank}", "pss_mb", sum(weighed.values()))
+    def _weight(self, process: int) -> re.Match[str] | None:
+        return _PSS.search(self._text(f"{process}/smaps_rollup"))
 
     def _family(self, process: int) -> list[int]:
         """Return a process and its living descendants, without this one."""
@@ -67,9 +67,9 @@ class Probe(ProbeBase):
             return os.listdir(f"{self._proc}/{process}/task")
         return []
 
-    def _cpu_seconds(self, process: int) -> float:
+    def _cpu_seconds(self, process: int) -> float | None:
         columns = self._text(f"{process}/stat").rpartition(")")[2].split()
-        return sum(map(int, columns[_CPU_COLUMNS])) / self._ticks_per_second
+        return sum(map(int, columns[_CPU_COLUMNS])) / self._ticks_per_second if columns else None
 
     def _text(self, path: str) -> str:
         """Return a file's content; nothing when the process is gone or not ours."""
