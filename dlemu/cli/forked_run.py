@@ -13,7 +13,7 @@ from dlemu.cli.finish import exit_status, finish, show
 from dlemu.cli.launcher import forked
 from dlemu.cli.making import make_dataset
 from dlemu.cli.prepare import loader_class, prepare_job
-from dlemu.cli.reporting import report_run
+from dlemu.cli.reporting import report_result
 from dlemu.cli.watching import watcher
 from dlemu.comm import Comm
 from dlemu.comm.failure import Failure
@@ -42,7 +42,7 @@ def train_forked(overrides: Sequence[str], config_dir: str | None) -> int:
     failure = forked(job.ranks, partial(_rank, job, make_loader), workload.timeout_seconds)
     if failure is not None:
         return _save_failed(job, failure)
-    report_run(workload, job.folder)
+    report_result(workload.output.report, job.folder)
     with open(os.path.join(job.folder, "summary.json")) as lines:
         return exit_status(json.load(lines))
 
@@ -61,5 +61,5 @@ def _save_failed(job: Job, failure: Failure) -> int:
     else:
         finish(job, log, failure.message)
         complain(f"{len(log.rows)} steps were measured before that; they are kept, marked incomplete, in {job.folder}")
-        report_run(job.workload, job.folder)
+        report_result(job.workload.output.report, job.folder)
     return failure.status

@@ -13,7 +13,7 @@ from dlemu.cli.last_words import cause, leave_word
 from dlemu.cli.launcher import ECHO_SECONDS, under_mpi
 from dlemu.cli.making import make_dataset
 from dlemu.cli.prepare import loader_class, prepare_job
-from dlemu.cli.reporting import report_run
+from dlemu.cli.reporting import report_result
 from dlemu.cli.watching import watcher
 from dlemu.comm import Comm, PeerLostError
 from dlemu.comm.base import Interrupted
@@ -78,7 +78,7 @@ class _Run:
         assert self._guardian is not None  # rank 0 has both
         self._guardian.release()
         show(summary, job.folder)
-        report_run(job.workload, job.folder)
+        report_result(job.workload.output.report, job.folder)
         return exit_status(summary)
 
 

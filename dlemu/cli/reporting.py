@@ -1,4 +1,4 @@
-"""The page at the end of a run: made by a process of its own, so that it can neither fail the run nor hold it up."""
+"""The page at the end of a command: made by a process of its own, so that it can neither fail it nor hold it up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 
-from dlemu.config.schema import Workload
 from dlemu.report.drawing import missing_packages
 from dlemu.report.pages import PAGE
 
@@ -14,9 +13,12 @@ _SECONDS = 60.0
 """How long the page may take: it needs 2 to 3."""
 
 
-def report_run(workload: Workload, folder: str) -> None:
-    """Make the run's page and say where it is, or in one line why there is none."""
-    if not workload.output.report:
+def report_result(wanted: bool, folder: str) -> None:
+    """Make the page of a result's folder and say where it is, or in one line why there is none.
+
+    `wanted` is `output.report`.
+    """
+    if not wanted:
         return
     if missing_packages():
         _note("no page was made: pip install 'dlemu[report]', then: dlemu report " + folder)

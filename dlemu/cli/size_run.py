@@ -19,6 +19,7 @@ from dlemu.cli import complain
 from dlemu.cli.again import again
 from dlemu.cli.making import make_with_ranks
 from dlemu.cli.prepare import new_folder
+from dlemu.cli.reporting import report_result
 from dlemu.cli.words import check_launcher, take_word
 from dlemu.comm import Interrupted
 from dlemu.comm.process import interrupt_once
@@ -129,6 +130,7 @@ class _Sizing:
         answer["passed"] = answer["max_accelerators"] >= (wanted or 1)
         save_answer(self._folder, answer)
         print_answer(answer, self._folder, Console())
+        report_result(self._job.workload.output.report, self._folder)
         return 0 if answer["passed"] else 1
 
     def _question(self) -> Question:

@@ -14,11 +14,13 @@ from datagen.errors import UserError
 from dlemu.cli import complain
 from dlemu.cli.again import again
 from dlemu.cli.prepare import new_folder
+from dlemu.cli.reporting import report_result
 from dlemu.cli.words import check_launcher, take_word
 from dlemu.comm import Interrupted
 from dlemu.comm.process import interrupt_once
 from dlemu.config import check_runnable, load
 from dlemu.config.points import Point, check_points, points
+from dlemu.config.schema import Workload
 from dlemu.report.sweep_terminal import print_sweep
 from dlemu.sizing.store import SWEEP, check_same, read_answer, save_answer
 from dlemu.sizing.sweep import sweep, train_point
@@ -31,7 +33,8 @@ def run_sweep(overrides: Sequence[str], config_dir: str | None) -> int:
     wanted, words = take_word(words, "output.folder")
     found = points(words)
     check_points(found)
-    folder = wanted or new_folder(_check(found, config_dir), "sweep-")
+    first = _check(found, config_dir)
+    folder = wanted or new_folder(first.model.name, "sweep-")
     question = {"overrides": words, "launcher": launcher}
     done = _done(folder, question)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -52,22 +55,23 @@ def run_sweep(overrides: Sequence[str], config_dir: str | None) -> int:
         return stop.exit_status
     save_answer(folder, swept, SWEEP)
     print_sweep(swept, folder, Console())
+    report_result(first.output.report, folder)
     return max((point["exit_status"] or 0 for point in swept["points"]), default=0)
 
 
-def _check(found: Sequence[Point], config_dir: str | None) -> str:
+def _check(found: Sequence[Point], config_dir: str | None) -> Workload:
     """Check every point before any of them runs; return the first one's workload."""
-    names, problems = [], []
+    workloads, problems = [], []
     for point in found:
         try:
             workload = load(point.words, config_dir=config_dir)
             check_runnable(workload)
-            names.append(workload.model.name)
+            workloads.append(workload)
         except UserError as error:
             problems.append(f"{_told(point)}: {error}")
     if problems:
         raise UserError("\n".join(problems))
-    return names[0]
+    return workloads[0]
 
 
 def _done(folder: str, question: dict[str, Any]) -> list[dict[str, Any]]:

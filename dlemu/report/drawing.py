@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 from datagen.registry import find, names
+from dlemu.report.result import Run
 
 if TYPE_CHECKING:
-    from dlemu.report.figures.base import Figure, Result
+    from dlemu.report.figures.base import Figure
+    from dlemu.report.series import Series
 
-_FOLDER = "dlemu.report.figures"
+_RUN, _SERIES = "dlemu.report.figures", "dlemu.report.series_figures"
 _PNG_SCALE = 2.0
 
 
@@ -42,7 +44,7 @@ def check_packages() -> None:
         raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
 
 
-def pictures(result: Result) -> list[Picture]:
+def pictures(result: Run | Series) -> list[Picture]:
     """Draw every figure that the result holds something for, in the order of the page."""
     from dlemu.report.figures.base import DESK, PHONE
 
@@ -64,14 +66,15 @@ def picture_file(figure: Figure, kind: str) -> bytes:
     return png
 
 
-def figures(result: Result, canvas: Any) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure of every file in the folder that has something to show."""
+def figures(result: Run | Series, canvas: Any) -> Iterator[tuple[str, Figure]]:
+    """Yield name and figure of every file in the result's folder of figures that has something to show."""
     from altair.utils.schemapi import debug_mode
 
-    ordered = sorted(names(_FOLDER), key=lambda name: find(_FOLDER, name, "PLACE"))
+    folder = _RUN if isinstance(result, Run) else _SERIES
+    ordered = sorted(names(folder), key=lambda name: find(folder, name, "PLACE"))
     for name in ordered:
         with debug_mode(False):  # altair's own checks take as long as all the rest; the tests draw with them
-            figure = find(_FOLDER, name, "draw")(result, canvas)
+            figure = find(folder, name, "draw")(result, canvas)
         if figure is not None:
             yield name, figure
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -102,12 +100,7 @@ class Run:
 
     def readings(self, probe: str, *metrics: str) -> list[Reading]:
         """Return the telemetry of a probe's metrics, by host, source and metric; empty when there is none."""
-        if self.telemetry is None or not self.host_start_ns:
-            return []
-        table = self.telemetry.filter(pc.equal(self.telemetry["probe"], probe))
-        if metrics:
-            table = table.filter(pc.is_in(table["metric"], value_set=pa.array(metrics)))
-        return list(self._series(table))
+        return [one for one in self._readings if one.probe == probe and (not metrics or one.metric in metrics)]
 
     def device_readings(self, probe: str, *metrics: str) -> list[Reading]:
         """Return the same of those devices alone whose bytes are the dataset's: each request counted once."""
@@ -118,17 +111,21 @@ class Run:
         counted = {(one["host"], one["name"]) for one in devices if one["counted"]}
         return [one for one in found if (one.host, one.source) in counted]
 
-    def _series(self, table: pa.Table) -> Iterator[Reading]:
-        keys = list(zip(*(table[name].to_pylist() for name in ("host", "probe", "source", "metric")), strict=True))
-        times, values = table["time_ns"].to_numpy(), table["value"].to_numpy()
-        places: dict[tuple[str, str, str, str], list[int]] = {}
-        for place, key in enumerate(keys):
-            places.setdefault(key, []).append(place)
-        for key, found in sorted(places.items()):
-            start_ns = self.host_start_ns.get(key[0])
-            if start_ns is not None:
-                rows = np.array(found)[np.argsort(times[found], kind="stable")]
-                yield Reading(*key, (times[rows] - start_ns) / 1e9, values[rows].astype(np.float64))
+    @cached_property
+    def _readings(self) -> tuple[Reading, ...]:
+        if self.telemetry is None or not self.host_start_ns:
+            return ()
+        keys = ["host", "probe", "source", "metric"]
+        table = pa.table({name: _plain(self.telemetry[name]) for name in (*keys, "time_ns", "value")})
+        grouped = table.group_by(keys).aggregate([("time_ns", "list"), ("value", "list")])
+        rows = sorted(grouped.to_pylist(), key=lambda row: [row[key] for key in keys])
+        return tuple(self._reading(row) for row in rows if row["host"] in self.host_start_ns)
+
+    def _reading(self, row: dict[str, Any]) -> Reading:
+        order = np.argsort(row["time_ns_list"], kind="stable")
+        seconds = (np.array(row["time_ns_list"])[order] - self.host_start_ns[row["host"]]) / 1e9
+        values = np.array(row["value_list"], np.float64)[order]
+        return Reading(row["host"], row["probe"], row["source"], row["metric"], seconds, values)
 
 
 def open_run(folder: str) -> Run:
@@ -193,3 +190,8 @@ def _read_text(path: str) -> str:
             return lines.read()
     except FileNotFoundError:
         return ""
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without its dictionary, by which Arrow does not group."""
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column

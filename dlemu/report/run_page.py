@@ -9,7 +9,7 @@ from typing import Any
 from dlemu.report.page import Page, Table, Text, Tile, Words, split_verdict
 from dlemu.report.result import Run
 from dlemu.report.terminal import result_rows, run_title
-from dlemu.report.units import flat, number, size, unit_of
+from dlemu.report.units import at, flat, number, size, unit_of
 
 _HOSTS, _LONG_LIST = 8, 24
 
@@ -52,7 +52,7 @@ def _tiles(metrics: dict[str, Any]) -> Iterator[Tile]:
         ("training", "training_seconds", "s", "all epochs"),
     )
     for name, key, unit, what in shown:
-        value = _at(metrics, key)
+        value = at(metrics, key)
         if value is not None:
             text = f"{value:.2f} %" if unit == "%" else f"{number(value)} {unit}"
             yield Tile(name, f"metrics.{key}", repr(value), text, what)
@@ -61,8 +61,8 @@ def _tiles(metrics: dict[str, Any]) -> Iterator[Tile]:
 def _words(summary: dict[str, Any]) -> Iterator[Words]:
     limited = summary.get("limited_by")
     if limited:
-        sure = f" (confidence: {_plain(limited['confidence'])})" if limited.get("confidence") is not None else ""
-        yield Words(f"Limited by: {_plain(limited['what'])}{sure}", points=[*limited["evidence"]])
+        sure = f" (confidence: {plain(limited['confidence'])})" if limited.get("confidence") is not None else ""
+        yield Words(f"Limited by: {plain(limited['what'])}{sure}", points=[*limited["evidence"]])
         if limited.get("advice"):
             yield Words("What would help", points=limited["advice"])
     stragglers = summary.get("stragglers")
@@ -92,8 +92,8 @@ def _tables(run: Run) -> Iterator[Table]:
             (key.replace("_", " "), f"{value:.2f} %") for key, value in flat(loss) if isinstance(value, int | float)
         ]
         yield Table("Where the loss went", ("part", "of all accelerator time"), rows, (1,))
-    yield Table("How it was measured", (), [(key, _plain(value)) for key, value in summary["how"].items()])
-    yield from _environment(summary)
+    yield Table("How it was measured", (), [(key, plain(value)) for key, value in summary["how"].items()])
+    yield from environment_tables(summary)
     every = [(key, _numbers(value), unit_of(key)) for key, value in flat(run.metrics)]
     yield Table("Every metric of summary.json", ("metrics.", "value", "unit"), every, folded=True)
 
@@ -108,7 +108,7 @@ def _epochs(metrics: dict[str, Any]) -> Iterator[Table]:
         "device / loader, %": "device_bytes_percent_of_app",
         "first batch, s": "time_to_first_batch_seconds",
     }
-    found = {name: _at(metrics, f"{key}.per_epoch") for name, key in shown.items()}
+    found = {name: at(metrics, f"{key}.per_epoch") for name, key in shown.items()}
     found = {name: values for name, values in found.items() if values and any(one is not None for one in values)}
     if not found:
         return
@@ -118,23 +118,24 @@ def _epochs(metrics: dict[str, Any]) -> Iterator[Table]:
     yield Table("Epochs", ("epoch", *found), rows, numbers, folded=count > _LONG_LIST)
 
 
-def _environment(summary: dict[str, Any]) -> Iterator[Table]:
+def environment_tables(summary: dict[str, Any]) -> Iterator[Table]:
+    """Yield what a run ran on: hosts, storage and devices."""
     environment = summary["environment"]
     hosts = environment.get("hosts", [])
     for host in hosts[:_HOSTS]:
         rows = [
-            ("processor", _plain(host["processor"])),
+            ("processor", plain(host["processor"])),
             ("cores", f"{host['cpu_usable']} usable of {host['cpu_count']}"),
             ("memory", size(host["memory_bytes"])),
-            ("kernel", _plain(host["kernel"])),
-            ("Python", _plain(host["python"])),
-            ("dlemu", _plain(host["dlemu"])),
+            ("kernel", plain(host["kernel"])),
+            ("Python", plain(host["python"])),
+            ("dlemu", plain(host["dlemu"])),
             ("packages", ", ".join(f"{name} {version}" for name, version in host["packages"].items())),
         ]
         yield Table(f"Host {host['host']}", (), rows, folded=len(hosts) > 1)
     if len(hosts) > _HOSTS:
         yield Table(
-            "More hosts", (), [(host["host"], _plain(host["processor"])) for host in hosts[_HOSTS:]], folded=True
+            "More hosts", (), [(host["host"], plain(host["processor"])) for host in hosts[_HOSTS:]], folded=True
         )
     storage = environment.get("storage")
     if storage:
@@ -143,38 +144,33 @@ def _environment(summary: dict[str, Any]) -> Iterator[Table]:
         rows = (
             [(name, _numbers(value)) for name, value in flat(device)]
             if isinstance(device, dict)
-            else [("", _plain(device))]
+            else [("", plain(device))]
         )
         yield Table(f"Device {device['name']}" if isinstance(device, dict) and "name" in device else "Device", (), rows)
 
 
-def _at(value: Any, key: str) -> Any:
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
-
-
 def _stored(name: str, value: Any) -> str:
-    return size(value) if name.endswith("_bytes") else _plain(value)
+    return size(value) if name.endswith("_bytes") else plain(value)
 
 
 def _numbers(value: Any) -> str:
     """Return a value as it is, a long list of them cut in the middle."""
     if not isinstance(value, list):
-        return _plain(value)
-    shown = [_plain(one) for one in value]
+        return plain(value)
+    shown = [plain(one) for one in value]
     if len(shown) > _LONG_LIST:
         shown = [*shown[:10], f"... {len(shown) - 20} more ...", *shown[-10:]]
     return ", ".join(shown)
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """Return any value of a summary as text."""
     if value is None:
         return "not known"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{key.replace('_', ' ')} {_plain(one)}" for key, one in value.items())
+        return ", ".join(f"{key.replace('_', ' ')} {plain(one)}" for key, one in value.items())
     if isinstance(value, list):
-        return ", ".join(_plain(one) for one in value)
+        return ", ".join(plain(one) for one in value)
     return str(value)

@@ -55,3 +55,10 @@ def flat(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat(item, f"{before}{key}.")
         else:
             yield before + key, item
+
+
+def at(value: Any, key: str) -> Any:
+    """Return what a dotted key leads to, None where it leads nowhere."""
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

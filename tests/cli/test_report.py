@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from datagen.errors import UserError
 from dlemu.cli import reporting
 from dlemu.cli.report import command
-from dlemu.config.schema import Output, Workload
 from tests.report.folders import write_run
 
 for package in ("altair", "vl_convert"):
@@ -37,27 +34,32 @@ def test_a_folder_without_a_result_is_the_users_mistake(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_one_file_can_not_hold_the_pages_of_two_folders(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="2 folders"):
-        CliRunner().invoke(command, ["a", "b", "--output", str(tmp_path / "x.html")], catch_exceptions=False)
+def test_several_folders_get_a_page_each_or_share_one(tmp_path: Path) -> None:
+    folders = [str(write_run(tmp_path / name, telemetry=False, ranks=ranks)) for name, ranks in (("a", 1), ("b", 2))]
+    apart = CliRunner().invoke(command, folders, catch_exceptions=False)
+    assert apart.output.splitlines() == [f"report: {folder}/report.html" for folder in folders]
+    shared = str(tmp_path / "both.html")
+    together = CliRunner().invoke(command, [*folders, "--output", shared], catch_exceptions=False)
+    assert together.output == f"report: {shared}\n"
+    assert 'id="au_by_count"' in Path(shared).read_text()
 
 
 def test_a_run_makes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path, telemetry=False)
-    reporting.report_run(Workload(), str(folder))
+    reporting.report_result(True, str(folder))
     assert capsys.readouterr().out == f"report: {folder / 'report.html'}\n"
     assert (folder / "report.html").exists()
 
 
 def test_a_run_that_is_told_not_to_makes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path, telemetry=False)
-    reporting.report_run(replace(Workload(), output=Output(report=False)), str(folder))
+    reporting.report_result(False, str(folder))
     assert capsys.readouterr().out == ""
     assert not (folder / "report.html").exists()
 
 
 def test_a_page_that_fails_is_a_note_and_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reporting.report_run(Workload(), str(tmp_path))
+    reporting.report_result(True, str(tmp_path))
     said = capsys.readouterr().out
     assert "no page was made (dlemu: " in said
     assert f"to try again: dlemu report {tmp_path}" in said
@@ -67,5 +69,5 @@ def test_without_the_extra_a_note_says_how_to_get_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "missing_packages", lambda: ["altair"])
-    reporting.report_run(Workload(), str(tmp_path))
+    reporting.report_result(True, str(tmp_path))
     assert "pip install 'dlemu[report]'" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,88 @@ _READINGS = (
     ("power", "package-0", "watts", 90, 130),
     ("power", "nvme0", "watts", 8, 12),
 )
+
+
+def write_size(folder: Path) -> Path:
+    """Write what a search for the largest count leaves (docs/sizing.md): 8 accelerators pass, 9 do not."""
+    trials = [_trial(count, au) for count, au in ((4, 99.6), (8, 98.4), (9, 88.0), (9, 88.4), (8, 97.9))]
+    counts = [_count(4, 99.6, True), _count(8, 98.15, True), _count(9, 88.2, False)]
+    answer = {
+        "schema_version": 1,
+        "complete": True,
+        "question": {"workload": "handmade", "accelerator": "h100", "overrides": ["ranks=1"], "launcher": ""},
+        "hosts": [HOST],
+        "verdict": "8 x h100 pass (au 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
+        "max_accelerators": 8,
+        "at_least": None,
+        "passed": True,
+        "threshold_percent": 90.0,
+        "limited_by": {"what": "storage", "evidence": ["the device was busy 99 % of the time"]},
+        "edge": {"pass": counts[1], "fail": counts[2]},
+        "for_one_more": {"accelerators": 9, "wanted_mb_per_second": 81.0, "most_delivered_mb_per_second": 77.5},
+        "counts": counts,
+        "probe_mb_per_second": 80.0,
+        "trials": trials,
+        "issues": [],
+        "seconds": 75.0,
+        "naive_seconds": 900.0,
+    }
+    _write_json(folder, "size.json", answer)
+    write_run(folder / "trial-01", telemetry=False)
+    return folder
+
+
+def write_sweep(folder: Path) -> Path:
+    """Write what a sweep of two drives over accelerators leaves, with one point that failed."""
+    points = [
+        {
+            "settings": {"dataset.data_folder": drive, "ranks": str(ranks)},
+            "folder": f"{drive}-{ranks}",
+            "failure": None,
+            "figures": _figures(ranks, most),
+        }
+        for drive, most in (("fast", 700.0), ("slow", 450.0))
+        for ranks in (1, 2, 4, 8, 16)
+    ]
+    points.append({"settings": {"ranks": "32"}, "folder": "x", "failure": "no memory for 32 ranks", "figures": None})
+    question = {"overrides": ["ranks=1,2,4,8,16"], "launcher": ""}
+    _write_json(folder, "sweep.json", {"schema_version": 1, "complete": True, "question": question, "points": points})
+    return folder
+
+
+def _trial(accelerators: int, au_percent: float) -> dict[str, Any]:
+    rates = {"samples_per_second": 10.0 * accelerators, "app_mb_per_second": 9.7 * accelerators}
+    known = {"ceiling_au_percent": 99.5, "device_mb_per_second": 9.8 * accelerators, "seconds": 15.0}
+    told = {"accelerators": accelerators, "folder": "trial-01", "au_percent": au_percent, "half_width_percent": 0.9}
+    return told | rates | known | {"settled": True, "limited_by": {"what": "storage"}}
+
+
+def _count(accelerators: int, au_percent: float, passed: bool) -> dict[str, Any]:
+    told = {"accelerators": accelerators, "au_percent": au_percent, "half_width_percent": 0.8}
+    return told | {"settled": True, "passed": passed, "trials": 2}
+
+
+def _figures(ranks: int, most_mb: float) -> dict[str, Any]:
+    mb = min(most_mb, 60.0 * ranks)
+    au = 100 * mb / (60.0 * ranks)
+    return {
+        "workload": "handmade",
+        "accelerator": "v100",
+        "ranks": ranks,
+        "epochs": 5,
+        "passed": au >= 90,
+        "verdict": "",
+        "limited_by": {"what": "storage" if au < 90 else "nothing"},
+        "total_seconds": 100 / min(au, 99.0) * 100,
+        "au_percent": {"mean": au, "per_epoch": [au] * 5},
+        "samples_per_second": {"mean": mb / 2, "per_epoch": [mb / 2] * 5},
+        "app_mb_per_second": {"mean": mb, "per_epoch": [mb] * 5},
+        "device_mb_per_second": {"mean": mb, "per_epoch": [mb] * 5},
+        "max_device_mb_per_second": 1.2 * mb,
+        "mean_device_read_latency_ms": 0.2 + ranks / 10,
+        "ceiling_au_percent": 99.0,
+    }
+
+
+def _write_json(folder: Path, name: str, value: dict[str, Any]) -> None:
+    write_text(str(folder), name, json.dumps(value))

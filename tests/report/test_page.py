@@ -42,7 +42,7 @@ class _Read(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(write_page(str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))))
+    return Path(write_page([str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))]))
 
 
 def test_it_is_one_small_file_that_loads_nothing(page: Path) -> None:
@@ -92,7 +92,7 @@ def test_verdict_evidence_and_advice_stand_there_in_words(tmp_path: Path) -> Non
         "advice": ["a faster drive"],
     }
     changes = {"limited_by": limited, "loss_percent": {"first_step": 1.5, "reading": 10.25}}
-    text = " ".join(_Read(Path(write_page(str(write_run(tmp_path, changes=changes)))).read_text()).words)
+    text = " ".join(_Read(Path(write_page([str(write_run(tmp_path, changes=changes))])).read_text()).words)
     for words in ("Limited by: storage", "the device was busy", "What would help", "a faster drive", "10.25 %"):
         assert words in text
 
@@ -101,14 +101,14 @@ def test_texts_of_others_are_escaped(tmp_path: Path) -> None:
     changes = {"workload": NASTY, "verdict": f"FAIL: {NASTY}", "issues": [NASTY], "hosts": ["node0"]}
     folder = write_run(tmp_path, changes=changes | {"dataset": _dataset(NASTY)})
     (folder / "config.yaml").write_text(f"name: {NASTY}\n")
-    read = _Read(Path(write_page(str(folder))).read_text())
+    read = _Read(Path(write_page([str(folder)])).read_text())
     assert {"script", "img"} & {tag for tag, _ in read.tags} == set()
     assert sum(NASTY in words for words in read.words) >= 4
 
 
 def test_an_incomplete_run_says_so_first(tmp_path: Path) -> None:
     changes = {"complete": False, "failure": "rank 3 died", "passed": None}
-    text = Path(write_page(str(write_run(tmp_path, changes=changes)))).read_text()
+    text = Path(write_page([str(write_run(tmp_path, changes=changes))])).read_text()
     assert 'class="verdict open"' in text
     assert "INCOMPLETE</strong>: rank 3 died" in text
 
@@ -117,7 +117,7 @@ def test_a_summary_alone_makes_a_page(tmp_path: Path) -> None:
     folder = write_run(tmp_path, telemetry=False)
     (folder / "steps.parquet").unlink()
     (folder / "config.yaml").unlink()
-    text = Path(write_page(str(folder), str(tmp_path / "elsewhere.html"))).read_text()
+    text = Path(write_page([str(folder)], str(tmp_path / "elsewhere.html"))).read_text()
     assert 'id="au"' in text
     assert 'id="throughput"' not in text
 

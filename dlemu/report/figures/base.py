@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dlemu.report.result import Run
 
 Result = Run
+"""What the figures of this folder are drawn from; those of `series_figures` are drawn from a `Series`."""
 Row = dict[str, Any]
 
 INK, MUTED, GRID, PAPER = "#1b1f24", "#59636e", "#d5dbe1", "#fdfdfe"
@@ -47,10 +48,6 @@ class Figure:
     says: str
     """What is seen and how to read it, in a sentence or two."""
     chart: alt.TopLevelMixin
-
-
-Draw = Callable[[Result, Canvas], Figure | None]
-"""Returns None when the result does not hold what the figure shows."""
 
 
 def data(rows: Sequence[Row]) -> alt.Data:

@@ -1,0 +1,53 @@
+"""Lines over accelerators, or over whatever else a series varies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import altair as alt
+
+from dlemu.report.figures.base import GRID, Canvas, Row, colours, data, legend
+from dlemu.report.series import ACCELERATORS, Point, Series
+
+Value = Callable[[Point], float | None]
+
+
+def rows(series: Series, value: Value) -> list[Row]:
+    """Return a row for each point that has the value."""
+    found = []
+    for point in series.points:
+        number = value(point)
+        if number is not None:
+            name = {True: "pass", False: "fail", None: "open"}[point.passed]
+            row = {"line": series.line(point), "at": series.place(point), "value": number, "verdict": name}
+            half = point.half_width_percent or 0.0
+            found.append(row | {"low": number - half, "high": number + half})
+    return sorted(found, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
+
+
+def x_axis(series: Series) -> alt.X:
+    """Return the axis: numbers as they are, names in their order."""
+    named = any(isinstance(series.place(point), str) for point in series.points)
+    title = series.axis if series.axis != ACCELERATORS else "emulated accelerators"
+    if named:
+        return alt.X("at:N", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
+    places = sorted({float(series.place(point)) for point in series.points})
+    axis = alt.Axis(grid=False, values=places, format="~g", labelOverlap=True)  # what was tried, and nothing between
+    low = 0.0 if min(places) > 0 else min(places)
+    return alt.X("at:Q", title=title, axis=axis, scale=alt.Scale(domain=[low, max(places) * 1.06], nice=False))
+
+
+def colour(series: Series, canvas: Canvas) -> alt.Color:
+    """Give each line its colour; one alone needs no legend."""
+    names = sorted({series.line(point) for point in series.points})
+    shown = legend(canvas, 1 if canvas.narrow else 2) if len(names) > 1 else None
+    return alt.Color("line:N", scale=colours(names), legend=shown)
+
+
+def lines(series: Series, found: list[Row], y: alt.Y, canvas: Canvas) -> alt.LayerChart:
+    """Draw lines with points: full where the run passed, hollow where not."""
+    base = alt.Chart(data(found)).encode(x=x_axis(series), y=y, color=colour(series, canvas))
+    line = base.mark_line(strokeWidth=1.6)
+    full, hollow = alt.datum.verdict == "pass", alt.datum.verdict != "pass"
+    points = base.transform_filter(full).mark_point(filled=True, size=55, opacity=1)
+    return alt.layer(line, points, base.transform_filter(hollow).mark_point(size=55, fill=GRID, opacity=1))

@@ -1,0 +1,44 @@
+"""AU against accelerators with the pass line and the emulator's own ceiling."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from dlemu.report.figures.base import (
+    GREEN,
+    PURPLE,
+    Canvas,
+    Figure,
+    data,
+    percent_domain,
+    rule,
+)
+from dlemu.report.series import Series
+from dlemu.report.series_figures._lines import colour, lines, rows, x_axis
+
+PLACE = 10
+
+
+def draw(series: Series, canvas: Canvas) -> Figure | None:
+    found = rows(series, lambda point: point.au_percent)
+    if not found:
+        return None
+    ceilings = rows(series, lambda point: point.ceiling_au_percent)
+    passing = [] if series.threshold_percent is None else [series.threshold_percent]
+    domain = percent_domain([row["low"] for row in found] + [row["value"] for row in ceilings] + passing)
+    scale = alt.Scale(domain=domain, nice=False, clamp=True)
+    y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("value:Q", "level:Q"))
+    layers = [rule(value, f"pass {value:g} %", GREEN, level) for value in passing]
+    if ceilings:
+        dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
+        layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail="line:N")))
+    bars = alt.Chart(data(found)).mark_rule(strokeWidth=1.4)
+    ends = {"y": alt.Y("low:Q", title="AU, %", scale=scale), "y2": "high:Q"}
+    layers.append(alt.layer(bars.encode(x=x_axis(series), color=colour(series, canvas), **ends)))
+    chart = alt.layer(*layers, lines(series, found, y, canvas))
+    says = "Full points passed, hollow ones did not."
+    if any(row["low"] != row["high"] for row in found):
+        says += " Bars are the confidence interval of all trials of a count."
+    if ceilings:
+        says += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
+    return Figure(f"AU against {series.axis}", says, chart.properties(width=canvas.width, height=260))

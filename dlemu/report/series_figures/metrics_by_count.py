@@ -1,0 +1,36 @@
+"""What drives are compared by: training time, samples/s, and the devices' mean and largest throughput and latency."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from dlemu.report.figures.base import Canvas, Figure
+from dlemu.report.series import Series
+from dlemu.report.series_figures._lines import Value, lines, rows
+
+PLACE = 30
+_PANELS: dict[str, Value] = {
+    "total training time, s": lambda point: point.total_seconds,
+    "samples/s": lambda point: point.samples_per_second,
+    "mean device MB/s": lambda point: point.device_mb_per_second,
+    "largest device MB/s": lambda point: point.max_device_mb_per_second,
+    "mean device read latency, ms": lambda point: point.mean_device_read_latency_ms,
+}
+
+
+def draw(series: Series, canvas: Canvas) -> Figure | None:
+    panels = [panel for title, value in _PANELS.items() if (panel := _panel(series, title, value, canvas))]
+    if not panels:
+        return None
+    chart = alt.concat(*panels, columns=1 if canvas.narrow else 2)
+    says = "Of whole runs. Device figures are those of the devices behind the dataset, by the kernel's counters."
+    return Figure("Time, samples and devices", says, chart)
+
+
+def _panel(series: Series, title: str, value: Value, canvas: Canvas) -> alt.LayerChart | None:
+    found = rows(series, value)
+    if not found:
+        return None
+    y = alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=0))
+    width = canvas.width if canvas.narrow else (canvas.width - 70) // 2
+    return lines(series, found, y, canvas).properties(width=width, height=170)

@@ -1,0 +1,121 @@
+"""Searches, sweeps and several runs on one page, and their figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import UserError
+from datagen.registry import find, names
+from dlemu.report.result import Run
+from dlemu.report.series import Series, open_result, open_together
+from tests.report.folders import write_run, write_size, write_sweep
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+from dlemu.report.drawing import picture_file
+from dlemu.report.figures.base import DESK, PHONE, Canvas
+from dlemu.report.pages import write_page
+from dlemu.report.series_figures._lines import rows
+from tests.report.test_figures import column
+
+FOLDER = "dlemu.report.series_figures"
+FIGURES = names(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Series:
+    found = open_result(str(write_sweep(tmp_path_factory.mktemp("sweep"))))
+    assert isinstance(found, Series)
+    return found
+
+
+@pytest.fixture(scope="module")
+def size(tmp_path_factory: pytest.TempPathFactory) -> Series:
+    found = open_result(str(write_size(tmp_path_factory.mktemp("size"))))
+    assert isinstance(found, Series)
+    return found
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("canvas", [DESK, PHONE])
+def test_it_draws_both_and_nothing_from_nothing(name: str, canvas: Canvas, sweep: Series, size: Series) -> None:
+    for series in (sweep, size):
+        figure = find(FOLDER, name, "draw")(series, canvas)
+        assert figure.says.endswith(".")
+        svg = picture_file(figure, "svg").decode()
+        assert svg.count('class="mark-') > 3
+        assert "NaN" not in svg
+    assert find(FOLDER, name, "draw")(Series("x", "runs", {}, (), None), canvas) is None
+
+
+def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: Series) -> None:
+    drawn, counts = rows(size, lambda point: point.au_percent), size.answer["counts"]
+    assert [row["at"] for row in drawn] == [4, 8, 9]
+    assert [row["value"] for row in drawn] == [one["au_percent"] for one in counts]
+    assert [row["verdict"] for row in drawn] == ["pass", "pass", "fail"]
+    assert [row["high"] - row["low"] for row in drawn] == pytest.approx(
+        [2 * one["half_width_percent"] for one in counts]
+    )
+    figure = find(FOLDER, "au_by_count", "draw")(size, DESK)
+    assert set(column(figure, "level")) == {90.0}
+    assert {row["value"] for row in drawn} <= set(column(figure, "value"))
+
+
+def test_each_drive_of_a_sweep_is_a_line_over_accelerators(sweep: Series) -> None:
+    assert sweep.axis == "accelerators"
+    assert {sweep.line(point) for point in sweep.points} == {"data_folder=fast", "data_folder=slow"}
+    each = find(FOLDER, "throughput_by_count", "draw")(sweep, DESK)
+    assert column(each, "value", line="data_folder=slow", at=16) == pytest.approx([450, 450 / 16])
+
+
+def test_what_a_sweep_varies_is_its_axis(tmp_path: Path) -> None:
+    answer = json.loads((write_sweep(tmp_path) / "sweep.json").read_text())
+    point = answer["points"][0]
+    for values, places in ((("2", "8"), [2.0, 8.0]), (("npz", "hdf5"), ["npz", "hdf5"])):
+        points = [point | {"settings": {"ranks": "1", "reader.x": value}} for value in values]
+        (tmp_path / "sweep.json").write_text(json.dumps(answer | {"points": points}))
+        series = open_result(str(tmp_path))
+        assert isinstance(series, Series)
+        assert series.axis == "reader.x"
+        assert [series.place(one) for one in series.points] == places
+        assert picture_file(find(FOLDER, "au_by_count", "draw")(series, DESK), "svg")
+
+
+def test_runs_side_by_side_are_one_line_over_their_ranks(tmp_path: Path) -> None:
+    folders = [str(write_run(tmp_path / str(ranks), telemetry=False, ranks=ranks)) for ranks in (1, 2, 3)]
+    series = open_together(folders)
+    assert [point.accelerators for point in series.points] == [1, 2, 3]
+    assert {series.line(point) for point in series.points} == {"handmade"}
+    one = open_result(folders[0])
+    assert isinstance(one, Run)
+    assert series.points[0].au_percent == one.metrics["au_percent"]["mean"]
+    assert series.threshold_percent == 90
+
+
+def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
+    text = Path(write_page([str(write_size(tmp_path))])).read_text()
+    for words in (
+        "8 x h100 pass",
+        "limited by: storage",
+        "busy 99 %",
+        'value="8" data-key="max_accelerators"',
+        "Host node0",
+    ):
+        assert words in text
+    assert 'class="verdict passed"' in text
+
+
+def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> None:
+    text = Path(write_page([str(write_sweep(tmp_path))])).read_text()
+    assert "no memory for 32 ranks" in text
+    assert "8 of 10</strong> runs passed" in text
+
+
+@pytest.mark.parametrize("name", ["size.json", "sweep.json"])
+def test_a_damaged_answer_is_told_by_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"schema_version": 1, "complete": true}')
+    with pytest.raises(UserError, match=f"{name} is damaged"):
+        open_result(str(tmp_path))
