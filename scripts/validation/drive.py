@@ -1,4 +1,7 @@
-"""A drive of known speed: a loop device on a file in memory, with the kernel's throttle before it. Needs root.
+"""A drive of known speed: two loop devices on a file in memory, the kernel's throttle between them. Needs root.
+
+The throttle acts before a device counts its requests. Behind a second loop device the waiting is where a real drive has
+it: in the figures of the device that is mounted (busy, queue depth, latency).
 
     with known_drive(Speed(read_bytes_per_second=200_000_000), size_bytes=2 << 30) as drive:
         ...make files in drive.folder: writing is not limited...
@@ -30,18 +33,18 @@ MEMORY = "/dev/shm"
 class KnownDrive:
     """A mounted ext4 of known speed. Made by `known_drive`."""
 
-    def __init__(self, folder: str, device: str, throttle: Throttle, janitor: Janitor) -> None:
+    def __init__(self, folder: str, device: str, memory_device: str, throttle: Throttle, janitor: Janitor) -> None:
         self.folder = folder
         """Its mount point."""
         self.device = device
         """Its name in /sys/block."""
-        with open(f"/sys/block/{device}/dev") as line:
-            self.number = line.read().strip()
+        with open(f"/sys/block/{os.path.basename(memory_device)}/dev") as line:
+            self._limited = line.read().strip()
         self._throttle, self._janitor = throttle, janitor
 
     def set_speed(self, speed: Speed) -> None:
         """Change the limits; 0 lifts one."""
-        self._throttle.limit(self.number, speed)
+        self._throttle.limit(self._limited, speed)
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return the command line that runs `argv`, and all it starts, at the drive's speed."""
@@ -87,10 +90,10 @@ def known_drive(speed: Speed, *, size_bytes: int, memory: str = MEMORY) -> Itera
     troubles: list[str] = []
     try:
         os.makedirs(mount)
-        device = _make_device(janitor, image, size_bytes)
+        device, memory_device = _make_devices(janitor, image, size_bytes)
         janitor.run("mount", "-o", "noatime", device, mount)
         throttle.make()
-        drive = KnownDrive(mount, os.path.basename(device), throttle, janitor)
+        drive = KnownDrive(mount, os.path.basename(device), memory_device, throttle, janitor)
         drive.set_speed(speed)
         yield drive
     finally:
@@ -99,13 +102,14 @@ def known_drive(speed: Speed, *, size_bytes: int, memory: str = MEMORY) -> Itera
         raise DlemuError("; ".join(troubles))
 
 
-def _make_device(janitor: Janitor, image: str, size_bytes: int) -> str:
-    """Return the loop device, with a file system that never writes by itself."""
+def _make_devices(janitor: Janitor, image: str, size_bytes: int) -> tuple[str, str]:
+    """Return the device to mount, with a file system that never writes by itself, and the one in memory below it."""
     with open(image, "xb") as file:
         file.truncate(size_bytes)
-    device = janitor.run("losetup", "--find", "--show", image).strip()
+    memory_device = janitor.run("losetup", "--find", "--show", image).strip()
+    device = janitor.run("losetup", "--direct-io=on", "--find", "--show", memory_device).strip()
     janitor.run("mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0", device)
-    return device
+    return device, memory_device
 
 
 def _look_for_room(size_bytes: int, memory: str) -> None:

@@ -29,7 +29,7 @@ class Traces:
     """Holds the mount point; empty in the end."""
     mount: str
     image: str = ""
-    """File behind the loop device."""
+    """File behind the loop device that another lies on."""
     cgroup: str = ""
     """Processes in it are killed: nothing else could be in there."""
 
@@ -53,8 +53,9 @@ class Traces:
 
     def _detach(self) -> None:
         if self.image and os.path.exists(self.image):
-            for device in _output("losetup", "--associated", self.image, "--output", "NAME", "--noheadings").split():
-                _output("losetup", "--detach", device)
+            for memory_device in _on(self.image):
+                for device in (*_on(memory_device), memory_device):
+                    _output("losetup", "--detach", device)
 
     def _unlink(self) -> None:
         if self.image:
@@ -120,6 +121,11 @@ def _in_time(done: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def _on(file: str) -> list[str]:
+    """Return the loop devices that lie on a file or device."""
+    return _output("losetup", "--associated", file, "--output", "NAME", "--noheadings").split()
 
 
 def _ran(*argv: str) -> bool:

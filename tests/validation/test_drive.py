@@ -62,9 +62,9 @@ def test_it_reads_as_fast_as_asked_by_bytes_and_by_reads(drive: Any, drives: Any
         Path(files[-1]).write_bytes(os.urandom(size))
     drive.forget_cache()
     drive.set_speed(drives.Speed(read_bytes_per_second=60 * MB))
-    assert _measured(drive, 2, files[:1]) == pytest.approx(60 * MB, rel=0.05)
+    assert 0.8 < _measured(drive, 2, files[:1]) / (60 * MB) < 1.05  # a busy machine may be slower, nothing faster
     drive.set_speed(drives.Speed(reads_per_second=200))
-    assert _measured(drive, 2, files[1:]) == pytest.approx(200 * (128 << 10), rel=0.05)
+    assert 0.8 < _measured(drive, 2, files[1:]) / (200 * (128 << 10)) < 1.05
 
 
 @pytest.mark.root
@@ -78,6 +78,22 @@ def test_what_was_written_is_not_in_memory_after_forgetting(drive: Any) -> None:
     assert path.read_bytes()[:1] == b"x"
     read = _sectors_read(drive.device) - before - cached
     assert 512 * read >= FILE_BYTES > 512 * cached
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_waiting_for_it_stands_in_its_own_figures(drive: Any, drives: Any) -> None:
+    path = os.path.join(drive.folder, "file")
+    Path(path).write_bytes(os.urandom(FILE_BYTES))
+    drive.forget_cache()
+    drive.set_speed(drives.Speed(read_bytes_per_second=60 * MB))
+    stat = Path(f"/sys/block/{drive.device}/stat")
+    before, begun = [int(field) for field in stat.read_text().split()], time.monotonic()
+    _measured(drive, 2, [path])
+    grown = [after - was for after, was in zip(map(int, stat.read_text().split()), before, strict=True)]
+    busy_ms, weighted_ms = grown[9], grown[10]
+    assert busy_ms > 500 * (time.monotonic() - begun)
+    assert weighted_ms > 1.2 * busy_ms  # two readers
 
 
 def _sectors_read(device: str) -> int:
