@@ -1,0 +1,92 @@
+"""The runner: `scripts/validate [GROUP...]`. Prints and exits; so do only the programs it starts."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from datagen.errors import DlemuError
+from validation import bandwidth, client, fio, latency, table, verdicts
+from validation.bed import Bed, make_bed
+from validation.check import Check
+from validation.drive import why_no_drive
+
+GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
+    "ratios": bandwidth.measure_ratios,
+    "shapes": bandwidth.measure_shapes,
+    "client": client.measure,
+    "fio": fio.measure,
+    "latency": latency.measure,
+    "verdicts": verdicts.measure,
+}
+NEEDS = {"fio": fio.why_no_fio, "latency": latency.why_no_model}
+"""What a group needs beside the drive: returns why it can't be measured, or None."""
+
+
+def main() -> int:
+    """Measure and return the exit status: 0 all hold (or nothing can be measured here), 1 some do not."""
+    asked = _arguments()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt_once)
+    reason = why_no_drive()
+    if reason:
+        print(f"validate: skipped: {reason}")
+        return 0
+    try:
+        return 1 if _measure(asked.groups or list(GROUPS), asked.table) else 0
+    except DlemuError as error:
+        print(f"validate: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("validate: interrupted; the drive is removed", file=sys.stderr)
+        return 130
+
+
+def _measure(groups: list[str], page: str | None) -> int:
+    """Print every check as it is known; return how many do not hold."""
+    missed = 0
+    with make_bed() as bed:
+        for group in groups:
+            reason = NEEDS.get(group, lambda: None)()
+            if reason:
+                print(f"{group}: skipped: {reason}")
+                continue
+            checks = []
+            print(f"{group}:")
+            for check in GROUPS[group](bed):
+                checks.append(check)
+                print("  " + table.line(check), flush=True)
+            missed += sum(not check.holds for check in checks)
+            if page:
+                table.put(page, group, table.markdown(checks))
+    print(f"{missed} missed" if missed else "all hold")
+    return missed
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/validate",
+        description="Hold what dlemu says against drives of known speed (docs/validation.md). Needs root.",
+        epilog="Exit status: 0 all hold, or skipped with the reason; 1 some do not; 2 or 3 it could not run.",
+    )
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"which: {', '.join(GROUPS)}; default: all")
+    parser.add_argument("--table", metavar="PAGE", help="write the tables into this page, such as docs/validation.md")
+    asked = parser.parse_args()
+    unknown = [group for group in asked.groups if group not in GROUPS]
+    if unknown:
+        parser.error(f"no group is called {unknown[0]}: wanted {', '.join(GROUPS)}")
+    return asked
+
+
+def _interrupt_once(signal_number: int, frame: FrameType | None) -> None:
+    """Begin to clean up, which a second signal must not cut short."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Where the cases are measured: a drive of known speed, datasets on it, and dlemu run as a user runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.processes import run
+
+from validation.check import Check
+from validation.drive import KnownDrive, Speed, known_drive
+
+DRIVE_BYTES = 4 << 30
+SECTOR_BYTES = 512
+MEASURED = (0, 1)
+"""Exit statuses of a run that was measured to its end, passed or not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """Samples of one size."""
+
+    name: str
+    format: str
+    sample_bytes: int
+    samples_per_file: int = 1
+    files: int
+
+    def settings(self, folder: str) -> list[str]:
+        """Return dlemu's words for it."""
+        return [
+            "workload=default",
+            f"dataset.data_folder={os.path.join(folder, self.name)}",
+            f"dataset.format={self.format}",
+            f"dataset.record_length_bytes={self.sample_bytes}",
+            f"dataset.num_samples_per_file={self.samples_per_file}",
+            f"dataset.num_files_train={self.files}",
+        ]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that was measured to its end."""
+
+    summary: Mapping[str, Any]
+    device_bytes: int
+    """What the drive itself counted."""
+    folder: str
+    cpu_wait_percent: float | None
+    """Share of the time in which some task of the host wanted a core and had none; None where the kernel can't tell."""
+
+    def beside(self, checks: Iterable[Check]) -> Iterator[Check]:
+        """Tell with each check how much the host's tasks wanted for cores."""
+        return (replace(check, cpu_wait_percent=self.cpu_wait_percent) for check in checks)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        metrics: Mapping[str, Any] = self.summary["metrics"]
+        return metrics
+
+    @property
+    def au_percent(self) -> float:
+        return float(self.metrics["au_percent"]["mean"])
+
+    @property
+    def bytes_per_sample(self) -> float:
+        return float(self.metrics["app_bytes"]) / float(self.metrics["samples"])
+
+    @property
+    def limited_by(self) -> str | None:
+        """What dlemu says limited the run."""
+        limit = self.summary["limited_by"]
+        return None if limit is None else str(limit["what"])
+
+    @property
+    def why(self) -> str:
+        """The same with its confidence, evidence and advice."""
+        limit = self.summary["limited_by"] or {}
+        return " | ".join([str(limit.get("confidence")), *limit.get("evidence", []), *limit.get("advice", [])])
+
+    @property
+    def mb_per_second(self) -> float:
+        """Of the whole run, its start and its end included."""
+        return float(self.metrics["app_mb_per_second"]["mean"])
+
+
+class Bed:
+    """A drive and the folder of results beside it. Made by `make_bed`."""
+
+    def __init__(self, drive: KnownDrive, results: str) -> None:
+        self.drive, self._results = drive, results
+        self._made: set[str] = set()
+
+    def train(
+        self, dataset: Dataset, *settings: str, speed: Speed, prefix: Sequence[str] = (), cold: bool = True
+    ) -> Ran:
+        """Run `dlemu train` at `speed`, with nothing in the page cache when `cold`; `prefix` precedes the command."""
+        self._make(dataset)
+        self.drive.set_speed(speed)
+        if cold:
+            self.drive.forget_cache()
+        return self.train_on(self.drive.folder, dataset, *settings, prefix=prefix)
+
+    def train_on(self, folder: str, dataset: Dataset, *settings: str, prefix: Sequence[str] = ()) -> Ran:
+        """Run `dlemu train` on a dataset that lies in `folder`."""
+        results = tempfile.mkdtemp(dir=self._results)
+        words = [*dataset.settings(folder), "workflow.checkpoint=false", *settings, f"output.folder={results}"]
+        before, waited, began = self._device_bytes(), _cpu_waits_us(), time.monotonic()
+        run(self.drive.command([*prefix, dlemu(), "train", *words]), accepted=MEASURED)
+        device_bytes = self._device_bytes() - before
+        with open(os.path.join(results, "summary.json")) as lines:
+            return Ran(json.load(lines), device_bytes, results, _share_percent(waited, _cpu_waits_us(), began))
+
+    def plain(self, dataset: Dataset, readers: int, *, speed: Speed, seconds: float = 3.0) -> float:
+        """Return bytes/s of the plain reader on the same files."""
+        self._make(dataset)
+        self.drive.set_speed(speed)
+        return self.plain_on(self.drive.folder, dataset, readers, seconds=seconds)
+
+    def plain_on(self, folder: str, dataset: Dataset, readers: int, *, seconds: float = 3.0) -> float:
+        """Return bytes/s of the plain reader on a dataset that lies in `folder`."""
+        files = sorted(glob.glob(os.path.join(folder, dataset.name, "train", "*")))
+        argv = [sys.executable, "-m", "validation.plain", str(readers), str(seconds), *files]
+        return float(run(self.drive.command(argv)).output)
+
+    def _make(self, dataset: Dataset) -> None:
+        """Generate it once; writing meets no limit."""
+        if dataset.name not in self._made:
+            self.generate(dataset, self.drive.folder)
+            self._made.add(dataset.name)
+
+    def generate(self, dataset: Dataset, folder: str) -> None:
+        """Generate a dataset in a folder."""
+        run([dlemu(), "datagen", *dataset.settings(folder)])
+
+    def _device_bytes(self) -> int:
+        with open(f"/sys/block/{self.drive.device}/stat") as line:
+            return SECTOR_BYTES * int(line.read().split()[2])
+
+
+@contextlib.contextmanager
+def make_bed(size_bytes: int = DRIVE_BYTES) -> Iterator[Bed]:
+    """Make a drive and a place for results; both are gone in the end."""
+    results = tempfile.mkdtemp(prefix="dlemu-validation-")
+    try:
+        with known_drive(Speed(), size_bytes=size_bytes) as drive:
+            yield Bed(drive, results)
+    finally:
+        shutil.rmtree(results, ignore_errors=True)
+
+
+def dlemu() -> str:
+    """Return the command beside this interpreter."""
+    return os.path.join(os.path.dirname(sys.executable), "dlemu")
+
+
+def _cpu_waits_us() -> int | None:
+    """Return for how long some task wanted a core and had none, since boot (kernel: accounting/psi)."""
+    try:
+        with open("/proc/pressure/cpu") as lines:
+            return int(next(lines).rpartition("total=")[2])
+    except OSError:
+        return None
+
+
+def _share_percent(before_us: int | None, after_us: int | None, began: float) -> float | None:
+    if before_us is None or after_us is None:
+        return None
+    return (after_us - before_us) / 1e4 / (time.monotonic() - began)

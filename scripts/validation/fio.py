@@ -1,0 +1,78 @@
+"""Queue depth and latency as dlemu's block probe sees them, beside fio's own on the same drive at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.processes import running
+
+from dlemu.telemetry.base import Scope
+from dlemu.telemetry.block import Probe
+from validation.bed import Bed
+from validation.check import Check
+from validation.drive import Speed
+
+SPEED = Speed(read_bytes_per_second=100_000_000)
+FILE_BYTES = 512 << 20
+JOBS = ((1, 256), (4, 256), (16, 128))
+"""Requests that fio keeps in flight, and KiB of each."""
+SETTLE_SECONDS, WATCH_SECONDS, MARGIN_SECONDS = 2.0, 4.0, 3.0
+
+
+def why_no_fio() -> str | None:
+    """Return why it can't be measured here, or None when it can."""
+    return None if shutil.which("fio") else "fio is not here: apt-get install fio"
+
+
+def measure(bed: Bed) -> Iterator[Check]:
+    """Random direct reads at several depths."""
+    path = os.path.join(bed.drive.folder, "fio")
+    with open(path, "wb") as file:
+        for _ in range(FILE_BYTES >> 20):
+            file.write(os.urandom(1 << 20))
+    bed.drive.set_speed(SPEED)
+    bed.drive.forget_cache()
+    for depth, kib in JOBS:
+        told, seen = _watched(bed, path, depth, kib)
+        case = f"{depth} requests of {kib} KiB in flight"
+        latency_ms = told["lat_ns"]["mean"] / 1e6
+        for what, theory, metric, unit in (
+            ("mean queue depth / fio's", float(depth), "mean_queue_depth", ""),
+            ("mean read latency / fio's", latency_ms, "mean_read_latency_ms", "ms"),
+            ("MB/s / fio's", told["bw_bytes"] / 1e6, "read_mb_per_second", "MB/s"),
+        ):
+            yield Check(
+                case=case, what=what, theory=theory, measured=seen.get(metric), unit=unit, within=10, percent=True
+            )
+    os.unlink(path)
+
+
+def _watched(bed: Bed, path: str, depth: int, kib: int) -> tuple[dict[str, Any], dict[str, float]]:
+    """Run fio, and look at the device in the middle of it; return what both say."""
+    seconds = SETTLE_SECONDS + WATCH_SECONDS + MARGIN_SECONDS
+    words = {
+        "name": "read",
+        "filename": path,
+        "rw": "randread",
+        "direct": "1",
+        "ioengine": "libaio",
+        "iodepth": str(depth),
+        "bs": f"{kib}k",
+        "time_based": "1",
+        "runtime": f"{seconds:g}",
+        "output-format": "json",
+    }
+    probe = Probe(Scope(folders=(bed.drive.folder,)))
+    with running(bed.drive.command(["fio", *(f"--{word}={value}" for word, value in words.items())])) as fio:
+        time.sleep(SETTLE_SECONDS)
+        list(probe.read(time.monotonic_ns()))
+        time.sleep(WATCH_SECONDS)
+        readings = list(probe.read(time.monotonic_ns()))
+        fio.end()
+        told = json.loads(fio.output)["jobs"][0]["read"]
+    return told, {reading.metric: reading.value for reading in readings if reading.source == bed.drive.device}

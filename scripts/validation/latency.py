@@ -1,0 +1,103 @@
+"""Mounts the model of `model_fs.py`, and measures what dlemu says of storage that is slow to answer but not narrow."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes.util
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from benchmarks.processes import running
+
+from datagen.errors import DlemuError, UserError
+from validation.bed import Bed, Dataset, Ran
+from validation.check import Check
+from validation.drive import MEMORY
+from validation.janitor import Janitor, Traces
+
+LATENCY_SECONDS = 0.020
+CHANNELS = 4
+SECONDS = 6.0
+SMALL = Dataset(name="npz-100kb", format="npz", sample_bytes=100_000, files=1200)
+"""A sample is one request: FUSE cuts reads at 128 KiB."""
+THREADS = (1, 2, 4, 8)
+
+
+def why_no_model() -> str | None:
+    """Return why the model can't be mounted here, or None when it can."""
+    if os.geteuid() != 0:
+        return "the latency model is mounted by FUSE, which is done as root here"
+    if not os.path.exists("/dev/fuse"):
+        return "there is no /dev/fuse: this kernel has no FUSE"
+    if importlib.util.find_spec("mfusepy") is None:
+        return "the latency model needs mfusepy: pip install mfusepy"
+    if not (ctypes.util.find_library("fuse3") or ctypes.util.find_library("fuse")):
+        return "the latency model needs libfuse: apt-get install libfuse3-3"
+    return None
+
+
+@contextlib.contextmanager
+def model_mounted(source: str, latency_seconds: float, channels: int) -> Iterator[str]:
+    """Mount the model of a folder; give the mount point. Raises UserError where it can't be."""
+    reason = why_no_model()
+    if reason:
+        raise UserError(reason)
+    folder = tempfile.mkdtemp(prefix="dlemu-model-")
+    mount = os.path.join(folder, "model")
+    os.mkdir(mount)
+    janitor = Janitor(Traces(folder=folder, mount=mount))
+    argv = [sys.executable, "-m", "validation.model_fs", source, mount, str(latency_seconds), str(channels)]
+    troubles: list[str] = []
+    with running(argv) as server:
+        try:
+            server.wait_until(lambda: os.path.ismount(mount))
+            yield mount
+        finally:
+            troubles = janitor.clean()  # unmounting ends the server
+    if troubles:
+        raise DlemuError("; ".join(troubles))
+
+
+def measure(bed: Bed) -> Iterator[Check]:
+    """Reads/s over the number of readers, and what dlemu says limits them."""
+    with tempfile.TemporaryDirectory(prefix="dlemu-model-", dir=MEMORY) as source:
+        bed.generate(SMALL, source)
+        with model_mounted(source, LATENCY_SECONDS, CHANNELS) as mount:
+            for threads in THREADS:
+                ran = run(bed, mount, threads)
+                yield from ran.beside(check(threads, ran, bed.plain_on(mount, SMALL, threads)))
+
+
+def run(bed: Bed, mount: str, threads: int) -> Ran:
+    """Ask for more than the model can give, with so many readers."""
+    reads_per_second = min(threads, CHANNELS) / LATENCY_SECONDS
+    steps = int(SECONDS * reads_per_second / 2)
+    settings = [
+        "reader.batch_size=2",
+        "reader.odirect=true",
+        f"reader.read_threads={threads}",
+        f"reader.prefetch_size={4 * threads}",
+        "reader.file_shuffle=seed",
+        f"train.computation_time={2 * LATENCY_SECONDS / CHANNELS / 2}",
+        f"train.total_training_steps={steps}",
+    ]
+    return bed.train_on(mount, SMALL, *settings)
+
+
+def check(threads: int, ran: Ran, plain_bytes_per_second: float) -> Iterator[Check]:
+    """The rate by theory and beside the plain reader, and the verdict: too few readers while channels are left.
+
+    Theory leaves out what FUSE takes to open a file, 1 to 2 ms here; the plain reader pays it too.
+    """
+    case = f"{threads} readers, {CHANNELS} channels of {1000 * LATENCY_SECONDS:g} ms"
+    rate = min(threads, CHANNELS) / LATENCY_SECONDS
+    samples = float(ran.metrics["samples_per_second"]["mean"])
+    yield Check(case=case, what="samples/s", theory=rate, measured=samples, unit="/s", within=15, percent=True)
+    plain = plain_bytes_per_second / ran.bytes_per_sample
+    yield Check(case=case, what="samples/s / plain", theory=plain, measured=samples, unit="/s", within=5, percent=True)
+    if threads != CHANNELS:  # with as many readers as channels either answer is right
+        limit = "loader" if threads < CHANNELS else "storage"
+        yield Check(case=case, what="limited by", theory=limit, measured=ran.limited_by)

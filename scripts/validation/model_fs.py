@@ -1,0 +1,63 @@
+"""A file system of known latency and parallelism: `python -m validation.model_fs SOURCE MOUNT LATENCY_SECONDS CHANNELS`
+
+It shows the files of SOURCE, read-only. Each read takes one of CHANNELS for LATENCY_SECONDS, so that N readers which
+ask for one piece at a time get min(N, CHANNELS) / LATENCY_SECONDS reads a second. It runs until it is unmounted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import mfusepy
+
+_STAT_FIELDS = ("st_mode", "st_nlink", "st_size", "st_uid", "st_gid", "st_atime", "st_mtime", "st_ctime")
+
+
+class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no types in every version
+    """The calls that a reader makes."""
+
+    use_ns = False
+
+    def __init__(self, source: str, latency_seconds: float, channels: int) -> None:
+        self._source, self._latency_seconds = source, latency_seconds
+        self._channels = threading.BoundedSemaphore(channels)
+
+    def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
+        found = os.lstat(self._real(path))
+        return {field: getattr(found, field) for field in _STAT_FIELDS}
+
+    def readdir(self, path: str, fh: int) -> Iterable[str]:
+        return [".", "..", *os.listdir(self._real(path))]
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(self._real(path), os.O_RDONLY)
+
+    def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+        with self._channels:
+            began = time.monotonic()
+            data = os.pread(fh, size, offset)
+            time.sleep(max(0.0, self._latency_seconds - (time.monotonic() - began)))
+        return data
+
+    def release(self, path: str, fh: int) -> int:
+        os.close(fh)
+        return 0
+
+    def _real(self, path: str) -> str:
+        return os.path.join(self._source, path.lstrip("/"))
+
+
+def main() -> None:
+    """Mount and serve."""
+    source, mount, latency_seconds, channels = sys.argv[1:]
+    model = LatencyModel(source, float(latency_seconds), int(channels))
+    mfusepy.FUSE(model, mount, foreground=True, ro=True, fsname="dlemu-model")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""docs/validation.md: the sections between its markers are what was measured, one a group."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Sequence
+from datetime import date
+
+import psutil
+
+from datagen.errors import UserError
+from validation.check import HEADER, Check
+
+
+def line(check: Check) -> str:
+    """Return a check as a line of the terminal."""
+    case, what, theory, measured, off, cpu_wait, verdict = check.cells
+    return f"{case:<50} {what:<34} {measured:>14}   theory {theory:<14} {off:<28} CPU wait {cpu_wait:<6} {verdict}"
+
+
+def markdown(checks: Sequence[Check]) -> str:
+    """Return the checks as a table, with when and where it was measured."""
+    rows = [HEADER, ["---"] * len(HEADER), *(check.cells for check in checks)]
+    missed = sum(not check.holds for check in checks)
+    told = f"{len(checks) - missed} of {len(checks)} hold. {date.today()}, {_machine()}."
+    return "\n".join([told, "", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def put(path: str, group: str, text: str) -> None:
+    """Replace a group's section of the page by `text`; raises UserError when the page has none."""
+    with open(path) as lines:
+        page = lines.read()
+    begin, end = f"<!-- {group} -->", f"<!-- end of {group} -->"
+    section = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not section.search(page):
+        raise UserError(f"{path} has no place for {group}: wanted the lines {begin} and {end}")
+    with open(path + ".part", "w") as lines:
+        lines.write(section.sub(lambda _: f"{begin}\n{text}\n{end}", page))
+    os.rename(path + ".part", path)
+
+
+def _machine() -> str:
+    memory_gb = psutil.virtual_memory().total / 1e9
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    return f"{cores} cores, {memory_gb:.0f} GB, Linux {platform.release()}, load at the end {load:.1f}"

@@ -1,0 +1,84 @@
+"""The proof holds its own arithmetic, and dlemu holds in a short case of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+
+PAGE = "before\n<!-- ratios -->\nstale\n<!-- end of ratios -->\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("measured", "how", "holds"),
+    [
+        (78.1, {"within": 2}, True),
+        (77.9, {"within": 2}, False),
+        (82.1, {"within": 2}, False),
+        (78.5, {"within": 2, "percent": True}, True),
+        (78.3, {"within": 2, "percent": True}, False),
+        (60.0, {"within": 1, "at_most": True}, True),
+        (81.1, {"within": 1, "at_most": True}, False),
+        (None, {"within": 2}, False),
+    ],
+)
+def test_a_check_holds_within_its_bound(
+    module: Callable[[str], Any], measured: float | None, how: dict[str, Any], holds: bool
+) -> None:
+    check = module("check").Check(case="c", what="au", theory=80.0, measured=measured, unit="%", **how)
+    assert check.holds == holds
+    assert check.cells[-1] == ("ok" if holds else "MISSED")
+
+
+def test_words_hold_when_they_are_the_same(module: Callable[[str], Any]) -> None:
+    checks = module("check").Check
+    assert checks(case="c", what="limited by", theory="storage", measured="storage").holds
+    assert not checks(case="c", what="limited by", theory="storage", measured="loader").holds
+    assert not checks(case="c", what="limited by", theory="storage", measured=None).holds
+
+
+def test_theory_of_a_case_is_arithmetic(module: Callable[[str], Any]) -> None:
+    case = module("bandwidth").Case(ratio=4, ranks=2, batch=1)
+    assert case.au_percent == 25
+    assert case.step_bytes / case.compute_seconds == pytest.approx(4 * case.speed.read_bytes_per_second)
+    assert module("bandwidth").Case(ratio=0.5).au_percent == 100
+
+
+def test_a_table_takes_the_place_of_the_last_one(module: Callable[[str], Any], tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    table, checks = module("table"), module("check").Check
+    table.put(str(page), "ratios", table.markdown([checks(case="c", what="au", theory=1.0, measured=1.0, within=1)]))
+    text = page.read_text()
+    assert "stale" not in text
+    assert "1 of 1 hold" in text
+    assert text.startswith("before\n<!-- ratios -->\n")
+    assert text.endswith("<!-- end of ratios -->\nafter\n")
+    with pytest.raises(UserError, match="has no place for shapes"):
+        table.put(str(page), "shapes", "")
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_au_on_a_known_drive_is_what_theory_says(module: Callable[[str], Any]) -> None:
+    reason = module("drive").why_no_drive()
+    if reason:
+        pytest.skip(reason)
+    bandwidth, beds = module("bandwidth"), module("bed")
+    dataset = beds.Dataset(name="small", format="npz", sample_bytes=1_000_000, files=300)
+    narrow, wide = (
+        bandwidth.Case(ratio=ratio, dataset=dataset, mb_per_second=60.0, seconds=2.5) for ratio in (4, 0.25)
+    )
+    with beds.make_bed(512 << 20) as bed:
+        slow, fast = narrow.run(bed), wide.run(bed)
+    # Nothing makes a drive faster than it is; a busy machine may make readers slower.
+    assert 18 < slow.au_percent < 27
+    assert slow.limited_by in ("storage", "host CPU", "memory")  # other work on the host may be in the way as well
+    assert fast.au_percent > 90
+    for ran in (slow, fast):
+        assert ran.device_bytes == pytest.approx(ran.metrics["app_bytes"], rel=0.02)
+        assert ran.metrics["device_bytes_percent_of_app"]["mean"] == pytest.approx(100, abs=2)
