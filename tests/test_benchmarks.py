@@ -75,6 +75,35 @@ def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path, stop:
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.slow
+def test_a_workload_is_measured_beside_a_plain_read_of_its_files(tmp_path: Path) -> None:
+    ran = _bench("hdf5", "--quick", "--folder", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    speed, cost = ran.stdout.splitlines()[1:]
+    assert "samples/s" in speed
+    assert "CPU for each GB" in cost
+    for line in (speed, cost):
+        assert "plain read of the same files" in line
+        assert line.endswith("for information")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_peer_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    ran = _bench("hdf5", "--peer", str(tmp_path / "nowhere"), "--folder", str(tmp_path))
+    assert ran.returncode == 2
+    assert "wanted a virtual environment with DLIO" in ran.stderr
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("DLEMU_PEER_ENV" not in os.environ, reason="DLEMU_PEER_ENV names no environment with DLIO")
+def test_a_peer_trains_on_our_files_and_is_measured_beside_us(tmp_path: Path) -> None:
+    ran = _bench("hdf5", "--quick", "--peer", os.environ["DLEMU_PEER_ENV"], "--folder", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    assert sum(" DLIO " in line for line in ran.stdout.splitlines()) == 3
+    assert not os.listdir(tmp_path)
+
+
 def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     ran = _bench("raed", "--folder", str(tmp_path))
     assert ran.returncode == 2

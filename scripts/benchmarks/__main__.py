@@ -11,19 +11,24 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from types import FrameType
 
 import psutil
 
-from benchmarks import au, ceiling, datagen, help, read, start
+from benchmarks import au, beside, ceiling, datagen, help, read, start
 from benchmarks.bench import Bench
+from benchmarks.cases import CASES
 from benchmarks.figure import Figure
+from benchmarks.peer import Peer
 from datagen.errors import DlemuError
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     module.__name__.rpartition(".")[2]: module.measure for module in (help, read, datagen, ceiling, au, start)
-}
+} | {name: partial(beside.measure, case) for name, case in CASES.items()}
 """Name -> what measures it; the short ones come first."""
+WORKLOADS = "workloads"
+"""The name of all cases together."""
 
 
 def main() -> int:
@@ -34,7 +39,8 @@ def main() -> int:
     try:
         os.makedirs(asked.folder, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.folder) as folder:
-            return 1 if _run(asked.names or list(BENCHMARKS), Bench(folder, quick=asked.quick)) else 0
+            peer = Peer(asked.peer) if asked.peer else None
+            return 1 if _run(_names(asked.names), Bench(folder, quick=asked.quick, peer=peer)) else 0
     except DlemuError as error:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_status
@@ -50,11 +56,16 @@ def _run(names: list[str], bench: Bench) -> int:
     for name in names:
         for measured in BENCHMARKS[name](bench):
             figure = replace(measured, wanted=None) if bench.quick else measured
-            print(f"{name:<8} {figure.line}", flush=True)
+            print(f"{name:<12} {figure.line}", flush=True)
             missed += figure.missed
     if not bench.quick:
         print(f"{missed} missed" if missed else "nothing missed")
     return missed
+
+
+def _names(asked: list[str]) -> list[str]:
+    """Return the benchmarks asked for; `workloads` stands for all of those that are held beside a peer."""
+    return [name for word in asked or list(BENCHMARKS) for name in (CASES if word == WORKLOADS else [word])]
 
 
 def _arguments() -> argparse.Namespace:
@@ -63,13 +74,21 @@ def _arguments() -> argparse.Namespace:
         description="Measure dlemu itself, beside plain programs that do the same (docs/benchmarks.md).",
         epilog="Exit status: 0 nothing missed, 1 something missed, 2 or 3 a benchmark could not run.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which ones: {', '.join(BENCHMARKS)}, or {WORKLOADS} for all of {', '.join(CASES)}; default: all",
+    )
     parser.add_argument("--quick", action="store_true", help="little data, one round, nothing judged")
+    parser.add_argument(
+        "--peer", metavar="ENV", help="a virtual environment in which DLIO is installed, to compare with"
+    )
     parser.add_argument("--folder", default="data", help="where the temporary data lies (default: %(default)s)")
     asked = parser.parse_args()
-    unknown = [name for name in asked.names if name not in BENCHMARKS]
+    unknown = [name for name in asked.names if name not in {*BENCHMARKS, WORKLOADS}]
     if unknown:
-        parser.error(f"no benchmark is called {unknown[0]}: wanted {', '.join(BENCHMARKS)}")
+        parser.error(f"no benchmark is called {unknown[0]}: wanted {', '.join([*BENCHMARKS, WORKLOADS])}")
     return asked
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from benchmarks.peer import Peer
 from benchmarks.processes import Child, Ended, children_cpu_seconds, run, running
 from datagen.errors import UserError
 
@@ -40,8 +41,8 @@ class Trained:
 class Bench:
     """One call of the benchmarks. `folder` is emptied by who made it."""
 
-    def __init__(self, folder: str, *, quick: bool) -> None:
-        self.folder, self.quick = folder, quick
+    def __init__(self, folder: str, *, quick: bool, peer: Peer | None = None) -> None:
+        self.folder, self.quick, self.peer = folder, quick, peer
         self._dlemu = _installed_dlemu()
 
     def rounds(self, full: int) -> int:

@@ -1,4 +1,6 @@
-"""dlemu's generation without its command: `make_files FOLDER FILES BYTES THREADS FSYNC` makes a dataset of npz files.
+"""dlemu's generation without its command: `make_files FOLDER FILES BYTES THREADS FSYNC [FORMAT SAMPLES]`.
+
+The dataset's files are npz files of one sample each, or of another format with as many samples as asked for.
 
 The start of `dlemu datagen` would be timed with a short run; what is timed here is prepare, generate and finish. Prints
 one JSON object: bytes and wall_seconds.
@@ -14,9 +16,17 @@ from datagen.generate import finish, generate, prepare
 from datagen.spec import DatasetSpec
 
 
-def make_files(folder: str, files: int, size_bytes: int, threads: int, fsync: bool) -> dict[str, float]:
+def make_files(
+    folder: str, files: int, size_bytes: int, threads: int, fsync: bool, file_format: str = "npz", samples: int = 1
+) -> dict[str, float]:
     """Make the dataset in one rank."""
-    spec = DatasetSpec(data_folder=folder, format="npz", num_files_train=files, record_length_bytes=size_bytes)
+    spec = DatasetSpec(
+        data_folder=folder,
+        format=file_format,
+        num_files_train=files,
+        num_samples_per_file=samples,
+        record_length_bytes=size_bytes,
+    )
     started = time.monotonic()
     prepare(spec)
     generate(spec, threads=threads, fsync=fsync)
@@ -25,6 +35,7 @@ def make_files(folder: str, files: int, size_bytes: int, threads: int, fsync: bo
 
 
 if __name__ == "__main__":
-    folder, *numbers = sys.argv[1:]
-    files, size_bytes, threads, fsync = map(int, numbers)
-    print(json.dumps(make_files(folder, files, size_bytes, threads, fsync == 1)))
+    folder, *words = sys.argv[1:]
+    files, size_bytes, threads, fsync = map(int, words[:4])
+    file_format, samples = words[4:] or ("npz", "1")
+    print(json.dumps(make_files(folder, files, size_bytes, threads, fsync == 1, file_format, int(samples))))

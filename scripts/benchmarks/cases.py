@@ -1,0 +1,143 @@
+"""The workloads that are held beside plain reads and a peer: each format at its real record size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from benchmarks.figure import Wanted, ratio_at_least, ratio_at_most
+
+NEVER_SLOWER = ratio_at_least(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One dataset and one way to read it. Nothing computes, and the dataset lies in the page cache."""
+
+    format: str
+    files: int
+    samples_per_file: int = 1
+    record_bytes: int
+    resize_bytes: int = 0
+    batch_size: int
+    read_threads: int
+    loader: str = "pytorch"
+    peer_loader: str = ""
+    """The peer's loader where it has not the one that dlemu uses; it is the same where this is empty."""
+    epochs: int
+    """Of the longer run; the shorter one has two, and their difference is free of start-up."""
+    quick_files: int = 8
+    peer_speed: Wanted = NEVER_SLOWER
+    """Of samples/s beside the peer's."""
+    peer_cost: Wanted | None = None
+    """Of CPU for each GB beside the peer's."""
+    plain_cost: Wanted | None = None
+    """Of CPU for each GB beside a plain read of the same files."""
+    peer_making: Wanted | None = None
+    """Of MB/s of datagen beside the peer's; None where another case makes the same."""
+
+    def dataset(self, quick: bool) -> dict[str, int | str]:
+        """Return the settings of section `dataset`, which are the same for dlemu and the peer."""
+        return {
+            "format": self.format,
+            "num_files_train": self.quick_files if quick else self.files,
+            "num_samples_per_file": min(self.samples_per_file, 500) if quick else self.samples_per_file,
+            "record_length_bytes": min(self.record_bytes, 1_000_000) if quick else self.record_bytes,
+            "record_length_bytes_resize": self.resize_bytes,
+        }
+
+
+_BERT = Case(
+    format="tfrecord",
+    files=4,
+    samples_per_file=20_000,
+    quick_files=2,
+    record_bytes=2500,
+    batch_size=48,
+    read_threads=1,
+    epochs=8,
+)
+
+CASES: dict[str, Case] = {
+    "unet3d": Case(
+        format="npz",
+        files=4,
+        record_bytes=146_600_628,
+        resize_bytes=2_097_152,
+        batch_size=2,
+        read_threads=2,
+        epochs=14,
+        peer_cost=ratio_at_most(1 / 2.5),
+        plain_cost=ratio_at_most(1.5),
+        peer_making=ratio_at_least(5),
+    ),
+    "hdf5": Case(
+        format="hdf5",
+        files=100,
+        record_bytes=4_194_304,
+        batch_size=4,
+        read_threads=2,
+        epochs=14,
+        peer_cost=ratio_at_most(1 / 2.5),
+        plain_cost=ratio_at_most(1.5),
+        peer_making=ratio_at_least(3),
+    ),
+    "retinanet": Case(
+        format="jpeg",
+        files=200,
+        record_bytes=322_957,
+        batch_size=24,
+        read_threads=2,
+        epochs=4,
+        quick_files=48,
+        peer_cost=ratio_at_most(1 / 10),
+        peer_making=ratio_at_least(1),
+    ),
+    "png": Case(
+        format="png",
+        files=100,
+        record_bytes=150_544,
+        batch_size=10,
+        read_threads=2,
+        epochs=4,
+        quick_files=20,
+        peer_making=ratio_at_least(1),
+    ),
+    "resnet50": Case(
+        format="tfrecord",
+        files=8,
+        samples_per_file=300,
+        record_bytes=114_660,
+        resize_bytes=150_528,
+        batch_size=100,
+        read_threads=8,
+        loader="tensorflow",
+        epochs=8,
+        peer_speed=ratio_at_least(1.5),
+        peer_making=ratio_at_least(5),
+    ),
+    "cosmoflow": Case(
+        format="tfrecord",
+        files=100,
+        record_bytes=2_828_486,
+        batch_size=1,
+        read_threads=4,
+        loader="tensorflow",
+        epochs=8,
+        peer_speed=ratio_at_least(1.5),
+        peer_making=ratio_at_least(5),
+    ),
+    "bert": replace(_BERT, loader="tensorflow", peer_speed=ratio_at_least(2)),
+    "bert_pytorch": replace(_BERT, peer_loader="tensorflow", peer_speed=ratio_at_least(5)),
+    "megatron": Case(
+        format="mmap_indexed_binary",
+        files=1,
+        samples_per_file=100_000,
+        record_bytes=2048,
+        batch_size=16,
+        read_threads=1,
+        epochs=6,
+        quick_files=1,
+        peer_making=ratio_at_least(1),
+    ),
+}
+"""Name -> case. Record sizes are the workloads' own; files, batches and threads are as few as a short run asks for."""

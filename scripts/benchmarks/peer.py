@@ -1,0 +1,94 @@
+"""DLIO itself, in a virtual environment of its own that `--peer ENV` names: its command, and what its files tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from benchmarks.processes import Ended, run
+from datagen.errors import UserError
+
+_COMMAND = "from dlio_benchmark.main import main; main()"
+_LIMIT = ("++workload.workflow.checkpoint=False", "++workload.workflow.evaluation=False")
+_STAMP = r"(\d{4}-\d\d-\d\dT[\d:.]+) "
+
+
+class Peer:
+    """DLIO in an environment; raises UserError when there is none."""
+
+    def __init__(self, environment: str) -> None:
+        self._bin = os.path.join(os.path.abspath(environment), "bin")
+        self._python = os.path.join(self._bin, "python")
+        if not os.path.exists(self._python):
+            raise UserError(f"--peer {environment}: there is no {self._python}; wanted a virtual environment with DLIO")
+        asked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('dlio_benchmark') is None)"
+        if run([self._python, "-c", asked], accepted=(0, 1)).status:
+            raise UserError(
+                f"--peer {environment}: no dlio_benchmark in it; wanted: {self._bin}/pip install dlio-benchmark"
+            )
+
+    def make(self, folder: str, dataset: Mapping[str, int | str]) -> float:
+        """Make a dataset in a folder; return the seconds of the generation alone."""
+        ended = self._run(folder, dataset, "generate_data=True", "train=False")
+        begun, done = (
+            re.search(_STAMP + words, ended.output) for words in ("Starting data generation", "Generation done")
+        )
+        if not begun or not done:
+            raise UserError(f"DLIO did not tell when it began and ended to make data; it said:\n{ended.output[-2000:]}")
+        return (datetime.fromisoformat(done[1]) - datetime.fromisoformat(begun[1])).total_seconds()
+
+    def train(self, folder: str, dataset: Mapping[str, int | str], **settings: int | str) -> tuple[list[float], float]:
+        """Train; return the seconds of a step of each epoch, and the CPU seconds of the whole run."""
+        changes = [f"++workload.{name.replace('__', '.')}={value}" for name, value in settings.items()]
+        ended = self._run(folder, dataset, "generate_data=False", "train=True", *changes)
+        output = self._output(folder)
+        steps = _steps(output)
+        return [_block_seconds(epoch) / count for epoch, count in zip(_epochs(output), steps, strict=True)], (
+            ended.cpu_seconds
+        )
+
+    def _run(self, folder: str, dataset: Mapping[str, int | str], *changes: str) -> Ended:
+        """Run DLIO's command; keys are given by their old names too."""
+        values = dict(dataset)
+        for name in [name for name in values if name.startswith("record_length_bytes")]:
+            values[name.replace("_bytes", "")] = values[name]
+        words = [f"++workload.dataset.{name}={value}" for name, value in values.items()]
+        words += [
+            change if change.startswith("++") else f"++workload.workflow.{change}"
+            for change in (*changes, f"++workload.dataset.data_folder={folder}", *_LIMIT)
+        ]
+        words += [f"++workload.dataset.{name}=0" for name in ("num_subfolders_train", "num_files_eval")]
+        output = self._output(folder)
+        place = [f"hydra.run.dir={output}", f"++workload.output.folder={output}"]
+        path = f"PATH={self._bin}:{os.environ.get('PATH', '')}"  # where its helpers lie, tfrecord2idx for one
+        return run(["env", path, self._python, "-W", "ignore", "-c", _COMMAND, "workload=default", *words, *place])
+
+    def _output(self, folder: str) -> str:
+        return folder + "-peer"
+
+
+def _epochs(output: str) -> list[dict[str, Any]]:
+    """Read the times of each epoch; the file's name changed with DLIO's releases."""
+    for name in ("0_per_epoch_stats.json", "per_epoch_stats.json"):
+        path = os.path.join(output, name)
+        if os.path.exists(path):
+            with open(path) as lines:
+                return list(json.load(lines).values())
+    raise UserError(f"DLIO left no per_epoch_stats.json in {output}: its run failed")
+
+
+def _steps(output: str) -> list[int]:
+    """Read how many steps were really trained in each epoch: some releases lose some of them, and say nothing."""
+    with open(os.path.join(output, "0_output.json")) as lines:
+        told = json.load(lines)
+    epochs = sorted((key for key in told if key.isdecimal()), key=int)
+    return [max(1, len(told[epoch]["load"]["block1"])) for epoch in epochs]
+
+
+def _block_seconds(epoch: Mapping[str, Any]) -> float:
+    block = epoch["block1"]
+    return (datetime.fromisoformat(block["end"]) - datetime.fromisoformat(block["start"])).total_seconds()
