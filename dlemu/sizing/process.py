@@ -13,19 +13,21 @@ from collections.abc import Callable, Sequence
 from datagen.errors import DlemuError, UserError
 from dlemu.comm.process import die_with_parent
 
+LOG = "console.txt"
 LOOK_SECONDS = 1.0
 _ENDING_SECONDS = 30.0
 _DONE = (0, 1)
 _MESSAGE_LINES = 12
 
 
-def run_train(words: Sequence[str], log_path: str, look: Callable[[], None], launcher: Sequence[str] = ()) -> None:
-    """Run `dlemu train WORDS` to its end and call `look` about once a second meanwhile.
+def run_train(words: Sequence[str], folder: str, look: Callable[[], None], launcher: Sequence[str] = ()) -> None:
+    """Run `dlemu train WORDS` to its end, its results in `folder`, and call `look` about once a second meanwhile.
 
-    Returns when the run completed, passed or not. Raises UserError or DlemuError with what the run said. When this
-    process is told to stop, so is the run: nothing is left behind.
+    Returns when the run completed, passed or not; what it says goes to LOG in its folder. Raises UserError or
+    DlemuError with what the run said. When this process is told to stop, so is the run: nothing is left behind.
     """
-    command = [*launcher, sys.executable, "-m", "dlemu", "train", *words]
+    command = [*launcher, sys.executable, "-m", "dlemu", "train", *words, f"output.folder={folder}"]
+    log_path = os.path.join(folder, LOG)
     parent = os.getpid()
     with open(log_path, "w") as out:
         process = subprocess.Popen(
@@ -41,7 +43,8 @@ def run_train(words: Sequence[str], log_path: str, look: Callable[[], None], lau
             look()
     finally:
         _end(process)
-    if process.returncode not in _DONE:
+    # Status 1 is also that of an interpreter which could not even begin.
+    if process.returncode not in _DONE or not os.path.exists(os.path.join(folder, "summary.json")):
         _explain(process.returncode, log_path)
 
 
@@ -76,9 +79,9 @@ def _explain(status: int, log_path: str) -> None:
 
 
 def _last_words(log_path: str) -> str:
-    """Return what the run said of its failure: from its last message on, or its last lines."""
+    """Return what the run said of its failure: from its first message on, the cause; or its last lines."""
     with open(log_path, errors="replace") as told:
         lines = told.read().splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("dlemu: ")]
-    last = lines[starts[-1] :] if starts else lines
-    return "\n".join(last[-_MESSAGE_LINES:]).removeprefix("dlemu: ")
+    said = lines[starts[0] :][:_MESSAGE_LINES] if starts else lines[-_MESSAGE_LINES:]
+    return "\n".join(said).removeprefix("dlemu: ")

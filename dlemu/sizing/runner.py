@@ -73,13 +73,12 @@ class TrainRunner:
         watch = _Watch(plan, folder)
         words = [
             *plan.words,
-            f"output.folder={folder}",
             f"ranks={accelerators}",
             f"train.seed={plan.seed + number - 1}",
             f"train.total_training_steps={plan.total_steps}",
         ]
         launcher = shlex.split(plan.launcher.format(ranks=accelerators))
-        run_train([*plan.options, *words], os.path.join(folder, "trial.log"), watch, launcher)
+        run_train([*plan.options, *words], folder, watch, launcher)
         return self._read(accelerators, folder, watch.settled, time.monotonic() - started)
 
     def _read(self, accelerators: int, folder: str, settled: bool, seconds: float) -> Trial:

@@ -102,7 +102,7 @@ def train_point(options: Sequence[str], launcher: str, tell: Callable[[Point], N
             (word.split("=", 1)[1] for word in reversed(point.words) if word.startswith("ranks=")), "1"
         )
         start = shlex.split(launcher.format(ranks=ranks))
-        run_train([*options, *point.words, f"output.folder={folder}"], os.path.join(folder, "train.log"), _idle, start)
+        run_train([*options, *point.words], folder, _idle, start)
 
     return run
 
