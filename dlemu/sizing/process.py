@@ -17,6 +17,7 @@ LOG = "console.txt"
 LOOK_SECONDS = 1.0
 _ENDING_SECONDS = 30.0
 _DONE = (0, 1)
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _MESSAGE_LINES = 12
 
 
@@ -29,6 +30,7 @@ def run_train(words: Sequence[str], folder: str, look: Callable[[], None], launc
     command = [*launcher, sys.executable, "-m", "dlemu", "train", *words, f"output.folder={folder}"]
     log_path = os.path.join(folder, LOG)
     parent = os.getpid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # a run that is half started could not be ended
     with open(log_path, "w") as out:
         process = subprocess.Popen(
             command,
@@ -36,9 +38,10 @@ def run_train(words: Sequence[str], folder: str, look: Callable[[], None], launc
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
+            preexec_fn=lambda: _settle(parent),
         )
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         while _running(process):
             look()
     finally:
@@ -46,6 +49,12 @@ def run_train(words: Sequence[str], folder: str, look: Callable[[], None], launc
     # Status 1 is also that of an interpreter which could not even begin.
     if process.returncode not in _DONE or not os.path.exists(os.path.join(folder, "summary.json")):
         _explain(process.returncode, log_path)
+
+
+def _settle(parent: int) -> None:
+    """Be told to stop again, also when the parent dies."""
+    die_with_parent(parent, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
 
 def _running(process: subprocess.Popen[bytes]) -> bool:
