@@ -63,6 +63,8 @@ class Page:
     tables: Sequence[Table]
     texts: Sequence[Text]
     source: str
+    warning: str = ""
+    """What nobody may overlook who reads the verdict."""
 
     @property
     def short(self) -> str:

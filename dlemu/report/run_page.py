@@ -29,6 +29,7 @@ def run_page(run: Run) -> Page:
         tables=list(_tables(run)),
         texts=[Text("Full configuration (config.yaml)", run.config)] if run.config else [],
         source=os.path.basename(os.path.abspath(run.folder)),
+        warning=(summary.get("page_cache") or {}).get("warning") or "",
     )
 
 

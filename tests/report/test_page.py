@@ -45,6 +45,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(write_page([str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))]))
 
 
+def test_a_page_cache_that_served_the_bytes_stands_beside_the_verdict(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["page_cache"]["warning"] = "STORAGE WAS NOT READ: the page cache served 100 % of the bytes"
+    (run / "summary.json").write_text(json.dumps(summary))
+    text = Path(write_page([str(run)])).read_text()
+    assert summary["page_cache"]["warning"] in text[: text.index('class="tiles"')]
+
+
 def test_it_is_one_small_file_that_loads_nothing(page: Path) -> None:
     text = page.read_text()
     assert page.stat().st_size < MOST_BYTES
