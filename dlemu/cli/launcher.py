@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from datagen.errors import DlemuError
 from dlemu.cli import complain
@@ -15,9 +16,9 @@ from dlemu.comm.base import Interrupted
 from dlemu.comm.failure import Failure, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.process import interrupt_once
+from dlemu.config.schema import Workload
 
-START_SECONDS = 600.0
-"""How long ranks may wait for each other (under MPI: from the start, before the configuration is known)."""
+_TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 
 ECHO_SECONDS = 2.0
 """How long a rank that only lost a peer lets the rank with the cause speak first."""
@@ -33,9 +34,21 @@ def forked(ranks: int, main: Callable[[Comm], int], timeout_seconds: float) -> F
     return failure
 
 
-def under_mpi(main: Callable[[Comm], int]) -> int:
+def start_seconds(overrides: Sequence[str]) -> float:
+    """Return how long ranks may wait for each other before the configuration is known.
+
+    What the command line says of `timeout_seconds`, else its default: a workload's file is read by rank 0 alone, later.
+    """
+    said = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
+    try:
+        return float(said[-1]) or Workload.timeout_seconds
+    except (IndexError, ValueError):
+        return Workload.timeout_seconds
+
+
+def under_mpi(overrides: Sequence[str], main: Callable[[Comm], int]) -> int:
     """Run `main` on every rank of the launcher; the first failure is told on stderr and ends all ranks."""
-    comm = open_comm(START_SECONDS)
+    comm = open_comm(start_seconds(overrides))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
     try:

@@ -30,7 +30,7 @@ def verify_with_ranks(overrides: Sequence[str], config_dir: str | None) -> int:
 
 def _with_ranks(overrides: Sequence[str], config_dir: str | None, main: Callable[[Workload, Comm], int]) -> int:
     if detect_launcher() == "mpi":
-        return under_mpi(lambda comm: main(_broadcast(comm, overrides, config_dir), comm))
+        return under_mpi(overrides, lambda comm: main(_broadcast(comm, overrides, config_dir), comm))
     workload = load(overrides, config_dir=config_dir)
     failure = forked(workload.ranks, partial(main, workload), workload.timeout_seconds)
     return 0 if failure is None else failure.status
@@ -38,6 +38,7 @@ def _with_ranks(overrides: Sequence[str], config_dir: str | None, main: Callable
 
 def _broadcast(comm: Comm, overrides: Sequence[str], config_dir: str | None) -> Workload:
     workload: Workload = comm.broadcast(load(overrides, config_dir=config_dir) if comm.rank == 0 else None)
+    comm.set_timeout(workload.timeout_seconds)
     return workload
 
 

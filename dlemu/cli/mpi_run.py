@@ -29,7 +29,7 @@ from dlemu.report.folder import drop_folder
 
 def train_under_mpi(overrides: Sequence[str], config_dir: str | None) -> int:
     """Run this rank and return its exit status: rank 0's is the run's."""
-    return under_mpi(lambda comm: _Run(comm).run(overrides, config_dir))
+    return under_mpi(overrides, lambda comm: _Run(comm).run(overrides, config_dir))
 
 
 class _Run:
@@ -58,6 +58,7 @@ class _Run:
         """Compose on rank 0 alone: the others need neither hydra nor the files."""
         loaded = load(overrides, config_dir=config_dir) if self._comm.rank == 0 else None
         workload: Workload = self._comm.broadcast(loaded)
+        self._comm.set_timeout(workload.timeout_seconds)
         return workload
 
     def _prepare(self, workload: Workload) -> Job:

@@ -10,6 +10,14 @@ from datagen.errors import DlemuError
 
 Launcher = Literal["none", "mpi"]
 
+_RANK_VARIABLES = (
+    "PMI_RANK",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "PALS_RANKID",
+    "SLURM_PROCID",
+)
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
@@ -66,6 +74,10 @@ class Comm(Protocol):
         """Return rank 0's value on every rank."""
         ...
 
+    def set_timeout(self, timeout_seconds: float) -> None:
+        """Wait so long for other ranks from here on. Each rank for itself; no meeting."""
+        ...
+
     def close(self) -> None:
         """Leave in good order; the last call. After a failure it only lets go of what this rank holds."""
         ...
@@ -83,6 +95,11 @@ def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
     """
     sizes = [environment.get(name, "") for name in _SIZE_VARIABLES]
     return max((int(size) for size in sizes if size.isdecimal()), default=1)
+
+
+def launcher_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """Return this process's rank as its launcher tells it, 0 when none does."""
+    return max((int(environment.get(name, "0") or 0) for name in _RANK_VARIABLES), default=0)
 
 
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:

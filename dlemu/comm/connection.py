@@ -54,12 +54,16 @@ class Connection:
         stream.settimeout(None)
         self._stream = stream
         self._peer = peer
-        self._timeout_seconds = timeout_seconds
         self._patience_seconds = patience_seconds
         self._kernel_seconds = math.nan
-        whole = min(timeout_seconds + patience_seconds, _LONGEST_SECONDS)
+        self.set_timeout(timeout_seconds)
+
+    def set_timeout(self, timeout_seconds: float) -> None:
+        """Give the peer up after so long, patience added."""
+        self._timeout_seconds = timeout_seconds
+        whole = min(timeout_seconds + self._patience_seconds, _LONGEST_SECONDS)
         self._set_kernel_seconds(whole)
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(whole))
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(whole))
 
     def send(self, frame: Frame, number: int) -> None:
         """Send a frame that is a number alone, or the head of `number` bytes."""

@@ -32,7 +32,7 @@ class Leaders:
 
     def __init__(self, mpi: Any, comm: Any, timeout_seconds: float) -> None:
         """`mpi` is the module mpi4py.MPI, `comm` a communicator of the leaders alone."""
-        self._mpi, self._comm, self._timeout_seconds = mpi, comm, timeout_seconds
+        self._mpi, self._comm, self.timeout_seconds = mpi, comm, timeout_seconds
         self.node: int = comm.Get_rank()
         self.nodes: int = comm.Get_size()
         self._abandoned: list[Any] = []
@@ -118,11 +118,11 @@ class Leaders:
 
     def _wait(self, request: Any, buffers: object, awaited: str, *, spin: bool = False, patient: bool = False) -> None:
         """Wait for a request; `buffers` must live as long as it does, and mpi4py's request does not see to that."""
-        timeout_seconds = math.inf if patient else self._timeout_seconds
+        timeout_seconds = math.inf if patient else self.timeout_seconds
         with contact(self._mpi):
             if not finished(request, timeout_seconds, spin=spin):
                 self._abandoned.append((request, buffers))  # MPI may still write there
-                raise PeerLostError(f"{awaited} did not arrive within {self._timeout_seconds:g} s")
+                raise PeerLostError(f"{awaited} did not arrive within {self.timeout_seconds:g} s")
 
 
 def finished(request: Any, timeout_seconds: float, *, spin: bool = False) -> bool:

@@ -38,6 +38,9 @@ class LocalComm:
         payload = self._tree.broadcast(dump(value) if self.rank == 0 and self.size > 1 else b"")
         return value if self.rank == 0 else pickle.loads(payload)
 
+    def set_timeout(self, timeout_seconds: float) -> None:
+        self._tree.set_timeout(timeout_seconds)
+
     def close(self) -> None:
         self._tree.close()
 

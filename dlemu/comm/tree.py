@@ -120,6 +120,12 @@ class LocalTree:
             for connection in self._connections():
                 connection.notify(message)
 
+    def set_timeout(self, timeout_seconds: float) -> None:
+        """Wait so long for the neighbours from here on."""
+        self._timeout_seconds = timeout_seconds
+        for connection in self._connections():
+            connection.set_timeout(timeout_seconds)
+
     def close(self) -> None:
         """Close this rank's sockets; neighbours that still wait for it see its end at once."""
         for connection in self._connections():

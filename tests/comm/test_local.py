@@ -105,6 +105,24 @@ def test_a_deadline_names_the_rank_that_stayed_away() -> None:
     assert words == ["rank 7 did not arrive at a meeting within 1 s"] * 7 + ["None"]
 
 
+def test_a_deadline_can_be_changed() -> None:
+    late = threading.Event()
+
+    def work(comm: LocalComm) -> None:
+        comm.meet(0)
+        comm.set_timeout(0.5)
+        if comm.rank == 2:
+            assert late.wait(60)
+            return
+        try:
+            comm.meet(0)
+        finally:
+            late.set()
+
+    words = [str(word) for word in in_threads(3, work, timeout_seconds=600.0)]
+    assert words == ["rank 2 did not arrive at a meeting within 0.5 s"] * 2 + ["None"]
+
+
 def test_a_rank_that_never_starts_is_named() -> None:
     with pytest.raises(PeerLostError, match=r"^rank 1 and rank 2 did not arrive within 0.1 s$"):
         LocalComm(0, 3, token=secrets.token_hex(8), timeout_seconds=0.1)

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -114,3 +115,42 @@ def test_ctrl_c_to_mpirun_keeps_what_was_measured(dataset: Path, tmp_path: Path)
     assert "Traceback" not in ended.err
     until(lambda: (folder / "summary.json").exists(), "the guardian to save the run")
     assert summary(folder)["complete"] is False
+
+
+def test_a_rank_that_never_comes_holds_nobody_up_for_longer_than_told(dataset: Path, tmp_path: Path) -> None:
+    launched = tmp_path / "launched"
+    launched.write_text('#!/bin/sh\nif [ "$PMI_RANK" = 1 ]; then exec sleep 200; fi\nexec "$@"\n')
+    launched.chmod(0o755)
+    settings = small_run(tmp_path / "run", dataset, "timeout_seconds=2")
+    began = time.monotonic()
+    ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "3", str(launched)])
+    assert time.monotonic() - began < 150, "the rank that sleeps was not waited for"
+    assert ended.status != 0
+    assert ended.err.count("MPI did not start within 2 s (timeout_seconds)") == 1
+    assert "Traceback" not in ended.err
+
+
+def test_the_time_limit_of_a_workload_file_holds_under_mpi(dataset: Path, tmp_path: Path) -> None:
+    folder, file = tmp_path / "run", tmp_path / "mine.yaml"
+    file.write_text("timeout_seconds: 3\ndataset: {format: npz}\n")
+    settings = [f"workload={file}", *small_run(folder, dataset, *LONG[:2], "reader.data_loader=threads")[1:]]
+    process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
+    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
+    ranks = [one for one in psutil.Process(process.pid).children(recursive=True) if _maps(one, "rank_00002.steps")]
+    assert len(ranks) == 1
+    os.kill(ranks[0].pid, signal.SIGSTOP)
+    ended = wait(process)
+    assert ended.status != 0
+    assert "rank 2 did not arrive at a meeting within 3 s" in ended.err
+
+
+def test_tensorflow_trains_on_mpi_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    records = ("dataset.format=tfrecord", "reader.data_loader=tensorflow", "reader.sample_shuffle=seed", "ranks=1")
+    settings = small_run(tmp_path / "run", tmp_path / "data", *records)
+    assert dlemu("datagen", *settings).status == 0
+    ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "2"])
+    assert ended.status == 0, ended.err
+    told = summary(tmp_path / "run")
+    assert told["ranks"] == 2
+    assert all(epoch["each_sample_once"] for epoch in told["audit"])

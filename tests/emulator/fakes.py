@@ -54,6 +54,9 @@ class ScriptedComm:
     def broadcast(self, value: Any) -> Any:
         return value
 
+    def set_timeout(self, timeout_seconds: float) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
