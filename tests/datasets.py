@@ -17,7 +17,7 @@ def make_dataset(folder: Path, **settings: Any) -> DatasetSpec:
         "record_length_bytes": 40_000,
         "record_length_bytes_stdev": 15_000,
     }
-    spec = DatasetSpec(data_folder=str(folder), **(defaults | settings))
+    spec = DatasetSpec(**(defaults | settings | {"data_folder": str(folder)}))
     prepare(spec)
     generate(spec)
     finish(spec)

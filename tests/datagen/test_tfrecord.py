@@ -111,6 +111,16 @@ def test_lengths_that_only_look_equal() -> None:
     assert [len(samples.sample(number).data) for number in range(3)] == [20, 10, 30]
 
 
+@pytest.mark.parametrize("sizes", [(30, 1, 50, 0, 99), (20, 10, 30), (20, 20, 20)])
+def test_the_usual_way_without_tensorflow_finds_records_of_any_lengths(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    path.write_bytes(b"".join(framed(bytes([255 - size]) * size) for size in sizes))
+    for number, size in enumerate(sizes):
+        assert bytes(Format().load(str(path), number, len(sizes)).data) == bytes([255 - size]) * size
+    with pytest.raises(DatasetError, match="records"):
+        Format().load(str(path), len(sizes), len(sizes))
+
+
 def test_an_example_of_others_in_another_order() -> None:
     size = b"\x0a\x04size\x12\x05\x1a\x03\x0a\x01\x05"
     image = b"\x0a\x05image\x12\x09\x0a\x07\x0a\x05hello"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.manifest import inspect
 from datagen.registry import find, names
-from datagen.spec import DatasetSpec
+from datagen.spec import DatasetSpec, ParquetSpec
 from dlemu.config.schema import Reader, Train, Workload
 from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.job import Job, make_job
@@ -25,14 +26,31 @@ from tests.datasets import make_dataset
 
 BATCH, RANKS = 4, 2
 FRAMEWORKS = {"pytorch": "torch", "tensorflow": "tensorflow"}
-FORMATS = names("datagen.formats")
+SAMPLES_PER_FILE = (1, 3)
+DATASETS = [
+    DatasetSpec(
+        format=name,
+        num_files_train=18 // samples,
+        num_samples_per_file=samples,
+        record_length_bytes=12_000,
+        parquet=ParquetSpec(row_group_size=1),  # row groups are delivered whole: let each be one sample
+    )
+    for name in names("datagen.formats")
+    for samples in SAMPLES_PER_FILE
+]
+"""Each format with one sample a file and with several."""
+POSSIBLE = [spec for spec in DATASETS if not spec.check()]
 LOADERS = [name for name in names("dlemu.loaders") if name != "null"]
 
 
-@pytest.fixture(scope="module", params=FORMATS)
+def label(spec: DatasetSpec) -> str:
+    return f"{spec.format}-{spec.num_samples_per_file}"
+
+
+@pytest.fixture(scope="module", params=POSSIBLE, ids=label)
 def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
-    settings = {"num_files_train": 18, "record_length_bytes": 12_000, "record_length_bytes_stdev": 0}
-    return make_dataset(tmp_path_factory.mktemp(request.param), format=request.param, **settings)
+    settings = {field.name: getattr(request.param, field.name) for field in fields(DatasetSpec)}
+    return make_dataset(tmp_path_factory.mktemp("data"), **settings)
 
 
 def run_of(dataset: DatasetSpec, loader: str, threads: int, folder: Path) -> Job:
@@ -90,3 +108,8 @@ def test_each_rank_gets_exactly_its_planned_samples(
         assert seen == planned(job, rank, epoch=2)
     assert audit_epoch(job.train_plan, 2, job.train_plan.steps_per_epoch, logged(stories)).each_sample_once is True
     assert all(story.app_bytes > 0 for story in stories) or dataset.format == "synthetic"
+
+
+def test_only_pictures_have_no_several_samples_a_file() -> None:
+    several = {spec.format for spec in POSSIBLE if spec.num_samples_per_file > 1}
+    assert set(names("datagen.formats")) - several == {"jpeg", "png"}
