@@ -57,6 +57,17 @@ def test_reading_is_measured_beside_plain_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_many_files_are_measured_beside_few(tmp_path: Path) -> None:
+    ran = _bench("many_files", "--quick", "--folder", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    first, memory = ran.stdout.splitlines()[1:]
+    assert "20,000 files" in first
+    assert "1,000 files" in first
+    assert "bytes" in memory
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path, stop: signal.Signals) -> None:
     argv, environment = _command("read", "--quick", "--folder", str(tmp_path))

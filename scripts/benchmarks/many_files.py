@@ -1,0 +1,84 @@
+"""many_files: a million files of 1 kB, from the command to the first step, and the memory that each costs a rank.
+
+The files are hard links to a few, under the names and of the sizes of a dataset: making a million takes seconds so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.bench import Bench
+from benchmarks.figure import Figure, alone, compare, value_at_most
+from benchmarks.live import wait_for_steps
+from benchmarks.processes import run, tree_pss_bytes
+from datagen.layout import layouts
+from datagen.spec import DatasetSpec
+
+RANKS = 2
+MANY, QUICK_MANY, FEW = 1_000_000, 20_000, 1_000
+RECORD_BYTES = 1024
+MOST_LINKS = 60_000
+"""ext4 allows 65000 names of one file."""
+
+Seen = tuple[float, float]
+"""Seconds to the first step, and bytes of memory of the whole run then."""
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    """Runs over many files beside runs over a thousand of them."""
+    many = QUICK_MANY if bench.quick else MANY
+    folder = os.path.join(bench.folder, "many")
+    _make(bench, folder, many)
+    pairs = bench.interleaved(3, partial(_first_step, bench, folder, many), partial(_first_step, bench, folder, FEW))
+    seconds = [(own[0], beside[0]) for own, beside in pairs]
+    yield compare(
+        f"{many:,} files, {RANKS} ranks to their first step", "s", seconds, f"{FEW:,} files", value_at_most(10)
+    )
+    each = [max(0.0, own[1] - beside[1]) / (many - FEW) / RANKS for own, beside in pairs]
+    yield alone("memory (PSS) for each file and rank", "bytes", each, value_at_most(200))
+
+
+def _make(bench: Bench, folder: str, files: int) -> None:
+    """Make one file, copy it as often as its names need it, and link."""
+    one = os.path.join(bench.folder, "one")
+    settings = (
+        "dataset.num_files_train=1",
+        f"dataset.record_length_bytes={RECORD_BYTES}",
+        f"dataset.data_folder={one}",
+    )
+    run(bench.dlemu("datagen", *settings))
+    first = layouts(_spec(one, 1))[0].path(0)
+    layout = layouts(_spec(folder, files))[0]
+    os.makedirs(layout.folder)
+    copy = first
+    for file in range(files):
+        path = layout.path(file)
+        if file % MOST_LINKS == 0:
+            shutil.copy(first, path)
+            copy = path
+        else:
+            os.link(copy, path)
+
+
+def _spec(folder: str, files: int) -> DatasetSpec:
+    return DatasetSpec(data_folder=folder, format="npz", num_files_train=files, record_length_bytes=RECORD_BYTES)
+
+
+def _first_step(bench: Bench, folder: str, files: int) -> Seen:
+    settings = (
+        f"dataset.data_folder={folder}",
+        f"dataset.num_files_train={files}",
+        f"dataset.record_length_bytes={RECORD_BYTES}",
+        f"ranks={RANKS}",
+        "reader.read_threads=4",
+        "reader.file_shuffle=seed",
+        "train.epochs=4",
+        "train.total_training_steps=400",  # a step log for every step of a million files would be read at each look
+    )
+    with bench.training(*settings) as (child, results):
+        firsts = [rows[0] for rows in wait_for_steps(child, results, RANKS, 1)]
+        began_ns = max(int(first["free_ns"] + first["wait_ns"]) for first in firsts)
+        return (began_ns - child.started_ns) / 1e9, float(tree_pss_bytes(child.tree()))
