@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import OrderedDict
 from typing import Protocol
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError
-from datagen.formats.base import Format, OpenFile, Sample, damaged
+from datagen.formats.base import Format, KeptFile, OpenFile, Sample, damaged
 from datagen.storage.base import Reader, Storage
+
+MOST_KEPT_FILES = 16
+"""Files of several samples that an engine keeps open; loaders of threads have an engine a thread in one process."""
 
 
 class Engine(Protocol):
@@ -38,9 +42,15 @@ class Engine(Protocol):
 
 
 class FastEngine:
-    """Reads by the format's `open`. Samples of one file that follow each other in a batch share one read of it."""
+    """Reads by the format's `open`. Samples of one file that follow each other in a batch share one read of it.
+
+    Files of several samples that can be kept (`KeptFile`) stay open between batches, the last few.
+    """
 
     def __init__(self, storage: Storage, file_format: Format, samples: int, max_file_bytes: int) -> None:
+        self._source: FileSource | None = None
+        self._opened: OpenFile | None = None
+        self._kept: OrderedDict[str, tuple[FileSource, KeptFile]] = OrderedDict()
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
@@ -50,21 +60,20 @@ class FastEngine:
         self._buffer = AlignedBuffer(max_file_bytes)
         self._buffer.take_pages()
         self._rooms: list[AlignedBuffer] = []
-        self._path = ""
-        self._source: FileSource | None = None
-        self._opened: OpenFile | None = None
 
     def read(self, path: str, index: int, room: memoryview) -> Sample:
         try:
-            if self._opened is None or path != self._path:
+            if self._opened is None or self._source is None or path != self._source.path:
                 self._opened = self._open(path, room)
-                self._path = path
             return self._opened.sample(index)
         except OSError as error:
             raise unreadable(path, error) from error
 
     def _open(self, path: str, room: memoryview) -> OpenFile:
         self.finish()
+        if path in self._kept:
+            self._source, kept = self._kept.pop(path)
+            return kept
         # Several samples share the bytes of a file, so these can't lie where one of the samples belongs.
         in_place = room if self._samples == 1 else None
         begun = time.monotonic_ns()
@@ -74,16 +83,33 @@ class FastEngine:
         return self._format.open(self._source, self._samples)
 
     def finish(self) -> None:
-        self._opened = None
-        source, self._source = self._source, None
-        if source is not None:
+        source, opened = self._source, self._opened
+        self._source = self._opened = None
+        if source is None:
+            return
+        app_bytes, read_calls, read_ns = source.settle()
+        self.app_bytes += app_bytes
+        self.read_calls += read_calls
+        self.read_ns += read_ns
+        if self._samples > 1 and isinstance(opened, KeptFile):
+            self._keep(source, opened)
+        else:
             source.close()
-            self.app_bytes += source.app_bytes
-            self.read_calls += source.read_calls
-            self.read_ns += source.read_ns
+
+    def _keep(self, source: FileSource, opened: KeptFile) -> None:
+        opened.forget()
+        source.forget()
+        self._kept[source.path] = source, opened
+        if len(self._kept) > MOST_KEPT_FILES:
+            self._kept.popitem(last=False)[1][0].close()
 
     def close(self) -> None:
         self.finish()
+        while self._kept:
+            self._kept.popitem()[1][0].close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class FileSource:
@@ -111,14 +137,17 @@ class FileSource:
         self._rooms = rooms
         self._used_rooms = 0
         self._used_bytes = 0
+        self._settled = (0, 0, 0)
 
-    @property
-    def app_bytes(self) -> int:
-        return self._reader.app_bytes
+    def settle(self) -> tuple[int, int, int]:
+        """Return bytes, calls and nanoseconds of the reads since the last time."""
+        now = self._reader.app_bytes, self._reader.read_calls, self.read_ns
+        before, self._settled = self._settled, now
+        return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 
-    @property
-    def read_calls(self) -> int:
-        return self._reader.read_calls
+    def forget(self) -> None:
+        """Use the memory again from its beginning."""
+        self._used_rooms = self._used_bytes = 0
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
         start = offset - offset % self._alignment

@@ -153,8 +153,13 @@ class Window:
     def _block(self, number: int) -> memoryview:
         if number not in self._blocks:
             start = number * BLOCK_BYTES
-            self._blocks[number] = self._source.read(start, min(BLOCK_BYTES, self._source.size_bytes - start))
+            read = self._source.read(start, min(BLOCK_BYTES, self._source.size_bytes - start))
+            self._blocks[number] = memoryview(bytes(read))  # the structure outlives the memory of a batch
         return self._blocks[number]
+
+    def forget(self) -> None:
+        """Forget all but the structure."""
+        self._extents = {}
 
     def flush(self) -> None:
         return

@@ -91,6 +91,15 @@ class OpenFile(Protocol):
         ...
 
 
+@runtime_checkable
+class KeptFile(OpenFile, Protocol):
+    """One that is worth keeping open when batches have more of its samples to come: its structure costs reads."""
+
+    def forget(self) -> None:
+        """Forget the samples read so far: their memory will hold others. What is known of the structure stays."""
+        ...
+
+
 @dataclass(frozen=True)
 class FileJob:
     """One file to write."""

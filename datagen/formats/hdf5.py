@@ -299,6 +299,11 @@ class Hdf5File:
             return Sample(data, data, offset)
         return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))
 
+    def forget(self) -> None:
+        """Forget the samples read so far."""
+        self._window.forget()
+        self._gathered = self._decoded = None
+
     def _together(self, pieces: list[memoryview]) -> memoryview:
         """Return the bytes of all pieces, copied together if there are several."""
         if len(pieces) == 1:
