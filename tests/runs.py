@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from dlemu.emulator.journal import Journal
 from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
 from dlemu.loaders.base import hash_samples
+from dlemu.mlperf.dlio_files import DlioPlace
 from dlemu.telemetry import HostTelemetry, Series
 
 MS = 1_000_000
@@ -63,6 +65,11 @@ def make_job(*, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = 
     return Job(
         workload=workload, ranks=ranks, found=found, seed=123, folder=folder, started_at="2026-01-02T03:04:05+00:00"
     )
+
+
+def dlio_place(folder: Path) -> DlioPlace:
+    """Where `dlemu train` puts DLIO's files."""
+    return DlioPlace(folder=str(folder), config_folder=str(folder / "dlio_config"))
 
 
 def with_blocks(every: int) -> dict[str, Any]:

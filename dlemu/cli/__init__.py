@@ -57,8 +57,18 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line. Exit status: docs/results.md."""
+    guarded(cli, "dlemu")
+
+
+def dlio_main() -> None:
+    """Run the command line of `dlio_benchmark`."""
+    guarded(importlib.import_module("dlemu.cli.dlio").command, "dlio_benchmark")
+
+
+def guarded(command: click.Command, name: str) -> None:
+    """Run a command line, and end this process with a message and status when that fails."""
     try:
-        cli.main(prog_name="dlemu", standalone_mode=False)
+        command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shlex
 import sys
 from typing import Any
@@ -14,14 +13,16 @@ from dlemu.config import to_yaml
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
 from dlemu.emulator.run import RunLog
-from dlemu.mlperf.dlio_files import write_dlio_files
+from dlemu.mlperf.dlio_files import DlioPlace, write_dlio_files
 from dlemu.report.folder import drop_live, write_block_trace, write_steps, write_summary, write_telemetry
 from dlemu.report.summary import build_summary
 from dlemu.report.terminal import print_result
 
 
-def finish(job: Job, log: RunLog | None, failure: str | None = None) -> dict[str, Any]:
+def finish(job: Job, log: RunLog | None, place: DlioPlace, failure: str | None = None) -> dict[str, Any]:
     """Write the run's folder and return its summary. A run that failed leaves the same folder, marked incomplete.
+
+    DLIO's files of a complete run go to `place`.
 
     A run that was asked to end early is written as the one it became: `train.total_training_steps` as many as it took.
     """
@@ -33,7 +34,7 @@ def finish(job: Job, log: RunLog | None, failure: str | None = None) -> dict[str
     if log is not None and len(log.rows):
         write_steps(folder, log.rows)
         if failure is None:
-            write_dlio_files(os.path.join(folder, "dlio"), job=job, log=log)
+            write_dlio_files(place, job=job, log=log)
     if log is not None and log.telemetry:
         write_telemetry(folder, log.telemetry)
         write_block_trace(folder, log.telemetry)
@@ -41,16 +42,6 @@ def finish(job: Job, log: RunLog | None, failure: str | None = None) -> dict[str
     write_summary(folder, summary)
     drop_live(folder)
     return summary
-
-
-def show(summary: dict[str, Any], folder: str) -> None:
-    """Print the table and the verdict."""
-    print_result(summary, folder, Console())
-
-
-def exit_status(summary: dict[str, Any]) -> int:
-    """Return 0 for a run that passed, 1 for one that completed without passing."""
-    return 0 if summary["passed"] else 1
 
 
 def _as_text(summary: dict[str, Any], folder: str) -> str:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from functools import partial
 
 from datagen.errors import DlemuError
 from dlemu.cli import complain
-from dlemu.cli.finish import exit_status, finish, show
+from dlemu.cli.finish import finish
 from dlemu.cli.launcher import forked
 from dlemu.cli.making import make_dataset
+from dlemu.cli.manner import TrainManner
 from dlemu.cli.prepare import loader_class, prepare_job
 from dlemu.cli.reporting import report_result
 from dlemu.cli.watching import watcher
 from dlemu.comm import Comm
 from dlemu.comm.failure import Failure
-from dlemu.config import load
 from dlemu.emulator.job import Job
 from dlemu.emulator.preflight import check_host
 from dlemu.emulator.run import run_rank, salvage
@@ -25,13 +24,17 @@ from dlemu.loaders.base import Loader
 from dlemu.report.folder import drop_folder
 
 
-def train_forked(overrides: Sequence[str], config_dir: str | None) -> int:
+def train_forked(manner: TrainManner) -> int:
     """Run and return the exit status; raises UserError for what is wrong before the ranks start."""
-    workload = load(overrides, config_dir=config_dir)
+    workload = manner.load()
+    manner.begin(workload, workload.ranks)
     if workload.workflow.generate_data:
         failure = forked(workload.ranks, partial(make_dataset, workload, fsync=False), workload.timeout_seconds)
         if failure is not None:
             return failure.status
+        if manner.stops_after_data(workload):
+            manner.made()
+            return 0
     job = prepare_job(workload, workload.ranks)
     try:
         check_host(job, job.ranks)
@@ -39,27 +42,27 @@ def train_forked(overrides: Sequence[str], config_dir: str | None) -> int:
     except DlemuError:
         drop_folder(job.folder)
         raise
-    failure = forked(job.ranks, partial(_rank, job, make_loader), workload.timeout_seconds)
+    failure = forked(job.ranks, partial(_rank, job, make_loader, manner), workload.timeout_seconds)
     if failure is not None:
-        return _save_failed(job, failure)
+        return _save_failed(job, failure, manner)
     report_result(workload.output.report, job.folder)
     with open(os.path.join(job.folder, "summary.json")) as lines:
-        return exit_status(json.load(lines))
+        return manner.exit_status(json.load(lines))
 
 
-def _rank(job: Job, make_loader: type[Loader], comm: Comm) -> int:
+def _rank(job: Job, make_loader: type[Loader], manner: TrainManner, comm: Comm) -> int:
     log = run_rank(job, comm, make_loader, watcher(job, comm))
     if log is not None:
-        show(finish(job, log), job.folder)
+        manner.show(finish(job, log, manner.dlio_place(job)), job)
     return 0
 
 
-def _save_failed(job: Job, failure: Failure) -> int:
+def _save_failed(job: Job, failure: Failure, manner: TrainManner) -> int:
     log = salvage(job)
     if log is None:
         drop_folder(job.folder)
     else:
-        finish(job, log, failure.message)
+        finish(job, log, manner.dlio_place(job), failure.message)
         complain(f"{len(log.rows)} steps were measured before that; they are kept, marked incomplete, in {job.folder}")
         report_result(job.workload.output.report, job.folder)
     return failure.status

@@ -5,20 +5,19 @@ from __future__ import annotations
 import signal
 import time
 import traceback
-from collections.abc import Sequence
 
 from datagen.errors import DlemuError
-from dlemu.cli.finish import exit_status, finish, show
+from dlemu.cli.finish import finish
 from dlemu.cli.last_words import cause, leave_word
 from dlemu.cli.launcher import ECHO_SECONDS, under_mpi
 from dlemu.cli.making import make_dataset
+from dlemu.cli.manner import TrainManner
 from dlemu.cli.prepare import loader_class, prepare_job
 from dlemu.cli.reporting import report_result
 from dlemu.cli.watching import watcher
 from dlemu.comm import Comm, PeerLostError
 from dlemu.comm.base import Interrupted
 from dlemu.comm.guardian import Guardian, watch
-from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
@@ -27,22 +26,24 @@ from dlemu.emulator.run import run_rank, salvage
 from dlemu.report.folder import drop_folder
 
 
-def train_under_mpi(overrides: Sequence[str], config_dir: str | None) -> int:
+def train_under_mpi(manner: TrainManner) -> int:
     """Run this rank and return its exit status: rank 0's is the run's."""
-    return under_mpi(overrides, lambda comm: _Run(comm).run(overrides, config_dir))
+    return under_mpi(manner.overrides, lambda comm: _Run(comm, manner).run())
 
 
 class _Run:
     """One training run of this rank under a launcher."""
 
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
+    def __init__(self, comm: Comm, manner: TrainManner) -> None:
+        self._comm, self._manner = comm, manner
         self._guardian: Guardian | None = None
 
-    def run(self, overrides: Sequence[str], config_dir: str | None) -> int:
-        workload = self._configure(overrides, config_dir)
+    def run(self) -> int:
+        workload = self._configure()
         if workload.workflow.generate_data:
             make_dataset(workload, self._comm, fsync=False)
+            if self._manner.stops_after_data(workload):
+                return self._stop()
         job = self._prepare(workload)
         try:
             return self._run(job)
@@ -54,18 +55,26 @@ class _Run:
             leave_word(job.live_folder, self._comm.rank, told, echo=False)
             raise
 
-    def _configure(self, overrides: Sequence[str], config_dir: str | None) -> Workload:
+    def _configure(self) -> Workload:
         """Compose on rank 0 alone: the others need neither hydra nor the files."""
-        loaded = load(overrides, config_dir=config_dir) if self._comm.rank == 0 else None
+        loaded = None
+        if self._comm.rank == 0:
+            loaded = self._manner.load()
+            self._manner.begin(loaded, self._comm.size)
         workload: Workload = self._comm.broadcast(loaded)
         self._comm.set_timeout(workload.timeout_seconds)
         return workload
+
+    def _stop(self) -> int:
+        if self._comm.rank == 0:
+            self._manner.made()
+        return 0
 
     def _prepare(self, workload: Workload) -> Job:
         prepared = None
         if self._comm.rank == 0:
             prepared = prepare_job(workload, self._comm.size)
-            self._guardian = watch(lambda: _save_lost(prepared))
+            self._guardian = watch(lambda: _save_lost(prepared, self._manner))
         job: Job = self._comm.broadcast(prepared)
         return job
 
@@ -75,15 +84,15 @@ class _Run:
         log = run_rank(job, self._comm, loader_class(job.workload), watcher(job, self._comm))
         if log is None:
             return 0
-        summary = finish(job, log)
+        summary = finish(job, log, self._manner.dlio_place(job))
         assert self._guardian is not None  # rank 0 has both
         self._guardian.release()
-        show(summary, job.folder)
+        self._manner.show(summary, job)
         report_result(job.workload.output.report, job.folder)
-        return exit_status(summary)
+        return self._manner.exit_status(summary)
 
 
-def _save_lost(job: Job) -> None:
+def _save_lost(job: Job, manner: TrainManner) -> None:
     """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, which nobody listens to."""
     time.sleep(ECHO_SECONDS)  # other ranks may still be writing their last word
     try:
@@ -91,7 +100,7 @@ def _save_lost(job: Job) -> None:
         if log is None:
             drop_folder(job.folder)
         else:
-            finish(job, log, cause(job.live_folder))
+            finish(job, log, manner.dlio_place(job), cause(job.live_folder))
     except Exception:
         write_text(job.folder, "log.txt", f"the run was lost, and saving it failed:\n{traceback.format_exc()}")
         raise

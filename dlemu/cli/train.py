@@ -23,16 +23,12 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool) -> No
     Exit status: 0 the run passed, 1 it completed without passing, 2 a mistake to mend, 3 a worker or a rank failed,
     128 + signal for a run that a signal ended.
     """
-    from dlemu.comm import detect_launcher
     from dlemu.config import load, to_yaml
 
     if cfg:
         click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
         return
-    if detect_launcher() == "mpi":
-        from dlemu.cli.mpi_run import train_under_mpi
+    from dlemu.cli.launched import train
+    from dlemu.cli.manner import TrainManner
 
-        raise SystemExit(train_under_mpi(overrides, config_dir))
-    from dlemu.cli.forked_run import train_forked
-
-    raise SystemExit(train_forked(overrides, config_dir))
+    raise SystemExit(train(TrainManner(overrides, config_dir)))

@@ -8,11 +8,14 @@ from typing import Any
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
 
+OWN_FOLDER = "dlemu"
+"""Folder of dlemu's own files, below the one that DLIO's files are written to (`dlio_benchmark`)."""
+
 _OWN_KEYS = {
     "dataset": ("compressibility", "seed"),
-    "reader": ("engine", "decode", "verify", "pin_memory", "multiprocessing_context", "nice"),
+    "reader": ("engine", "decode", "evict_page_cache", "verify", "pin_memory", "multiprocessing_context", "nice"),
     "train": ("synchronous",),
-    "metric": ("ceiling_seconds",),
+    "metric": ("ceiling_seconds", "scaling_seconds"),
 }
 """Settings that DLIO does not have; the run's own config.yaml has them all."""
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
@@ -40,13 +43,13 @@ def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
     ]
 
 
-def dlio_hydra(run_folder: str, overrides: list[str]) -> dict[str, Any]:
+def dlio_hydra(run_folder: str, config_subfolder: str, overrides: list[str]) -> dict[str, Any]:
     """Return the part of hydra.yaml that says where the run's files lie and what was asked for."""
     return {
         "hydra": {
             "run": {"dir": run_folder},
             "mode": "RUN",
-            "output_subdir": "dlio_config",
+            "output_subdir": config_subfolder,
             "overrides": {"hydra": [f"hydra.run.dir={run_folder}"], "task": overrides},
             "job": {"name": "dlemu", "config_name": "config"},
         }

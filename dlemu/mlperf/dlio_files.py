@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import yaml
 
+from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
 from dlemu.emulator.files import write_text
@@ -18,23 +22,77 @@ from dlemu.mlperf.dlio_blocks import Batches, blocks_by_rank
 from dlemu.mlperf.dlio_config import dlio_hydra, dlio_overrides, dlio_workload
 from dlemu.mlperf.dlio_stats import DlioRun, dlio_output, dlio_per_epoch_stats, dlio_summary
 
+LOG = "dlio.log"
+_RULE = "=" * 58
+_RESULT = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats\.json)$")
 
-def write_dlio_files(folder: str, *, job: Job, log: RunLog) -> None:
-    """Write summary.json, R_output.json and R_per_epoch_stats.json of each rank, dlio.log and dlio_config/.
+
+@dataclass(frozen=True, kw_only=True)
+class DlioPlace:
+    """Where DLIO's files of a run go."""
+
+    folder: str
+    config_folder: str | None
+    """Folder of config.yaml, hydra.yaml and overrides.yaml; None leaves them out."""
+    overrides: tuple[str, ...] | None = None
+    """What overrides.yaml says; None: the settings in which the run differs from the shipped workload."""
+
+
+def begin_dlio_files(place: DlioPlace, workload: Workload, ranks: int) -> str:
+    """Write what hydra and DLIO write first, remove an earlier run's results, and return the log's first lines.
+
+    So a run that fails leaves a log and its configuration, and no results that are not its own. Raises SpaceError.
+    """
+    _write_config(place, workload)
+    for name in os.listdir(place.folder) if os.path.isdir(place.folder) else []:
+        if _RESULT.match(name):
+            os.unlink(os.path.join(place.folder, name))
+    flow = workload.workflow
+    asked = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
+    what, on = " and ".join(asked) or "nothing", "1 rank" if ranks == 1 else f"{ranks} ranks"
+    text = f"[OUTPUT] {_now()} dlemu {__version__} in DLIO's place: {what} on {on}\n"
+    text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
+    write_text(place.folder, LOG, text)
+    return text
+
+
+def log_generation(place: DlioPlace) -> str:
+    """Add to the log that the data is made, and return the line: DLIO writes no results of that."""
+    line = f"[OUTPUT] {_now()} Generation done\n"
+    with open(os.path.join(place.folder, LOG), "a") as log:
+        log.write(line)
+    return line
+
+
+def write_dlio_files(place: DlioPlace, *, job: Job, log: RunLog) -> None:
+    """Write summary.json, R_output.json and R_per_epoch_stats.json of each rank, dlio.log, and the configuration.
 
     `log` is that of a complete run. Raises SpaceError when a file can't be written.
     """
-    run = _dlio_run(job, log)
+    run, folder = _dlio_run(job, log), place.folder
     for rank in run.blocks:
         write_text(folder, f"{rank}_output.json", json.dumps(dlio_output(run, rank)))
         write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(dlio_per_epoch_stats(run, rank), indent=4))
-    overrides = dlio_overrides(job.workload, _base(job.workload))
-    write_text(folder, "dlio_config/config.yaml", _yaml({"workload": dlio_workload(job.workload)}))
-    write_text(folder, "dlio_config/overrides.yaml", _yaml(overrides))
-    write_text(folder, "dlio_config/hydra.yaml", _yaml(dlio_hydra(folder, overrides)))
+    _write_config(place, job.workload)
     summary = dlio_summary(run)
-    write_text(folder, "dlio.log", "".join(f"{line}\n" for line in _log_lines(run, summary)))
+    write_text(folder, LOG, "".join(f"{line}\n" for line in _log_lines(run, summary)))
     write_text(folder, "summary.json", json.dumps(summary, indent=4))
+
+
+def _write_config(place: DlioPlace, workload: Workload) -> None:
+    folder = place.config_folder
+    if folder is None:
+        return
+    overrides = (
+        list(place.overrides or ()) if place.overrides is not None else dlio_overrides(workload, _base(workload))
+    )
+    write_text(folder, "config.yaml", _yaml({"workload": dlio_workload(workload)}))
+    write_text(folder, "overrides.yaml", _yaml(overrides))
+    write_text(folder, "hydra.yaml", _yaml(dlio_hydra(place.folder, os.path.basename(folder), overrides)))
+
+
+def _now() -> str:
+    return datetime.now().strftime("%Y-%m-%dT%H:%M:%S.%f")
 
 
 def _dlio_run(job: Job, log: RunLog) -> DlioRun:
@@ -79,7 +137,7 @@ def _yaml(value: Any) -> str:
 
 def _log_lines(run: DlioRun, summary: dict[str, Any]) -> Iterator[str]:
     hosts = summary["num_hosts"]
-    yield f"[OUTPUT] {summary['start']} a run of dlemu, told in DLIO's files: {run.ranks} ranks, hosts: {hosts}"
+    yield f"[OUTPUT] {summary['start']} a run of dlemu, told in DLIO's files, ranks: {run.ranks}, hosts: {hosts}"
     for epoch, stats in dlio_per_epoch_stats(run, 0).items():
         yield f"[OUTPUT] {stats['start']} epoch {epoch} begins"
         for name, span in stats.items():
@@ -92,6 +150,7 @@ def _log_lines(run: DlioRun, summary: dict[str, Any]) -> Iterator[str]:
 def _metric_lines(run: DlioRun, summary: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of the result as DLIO labels them, for scripts that look for them."""
     metric = summary["metric"]
+    yield f"[METRIC] {_RULE}"
     yield f"[METRIC] Number of Simulated Accelerators: {run.ranks}"
     for label, key, unit in (
         ("Training Accelerator Utilization [AU] (%)", "train_au", "percentage"),
@@ -99,9 +158,14 @@ def _metric_lines(run: DlioRun, summary: dict[str, Any]) -> Iterator[str]:
         ("Training I/O Throughput (MB/second)", "train_io", "MB_per_second"),
         ("Checkpoint save duration (seconds)", "save_checkpoint_duration", "seconds"),
         ("Checkpoint save I/O Throughput (GB/second)", "save_checkpoint_io", "GB_per_second"),
+        ("Eval Accelerator Utilization [AU] (%)", "eval_au", "percentage"),
+        ("Eval Throughput (samples/second)", "eval_throughput", "samples_per_second"),
+        ("Eval Throughput (MB/second)", "eval_io", "MB_per_second"),
     ):
         if f"{key}_mean_{unit}" in metric:
             mean, deviation = metric[f"{key}_mean_{unit}"], metric[f"{key}_stdev_{unit}"]
             yield f"[METRIC] {label}: {mean:.4f} ({deviation:.4f})"
-    if "train_au_meet_expectation" in metric:
-        yield f"[METRIC] train_au_meet_expectation: {metric['train_au_meet_expectation']}"
+    for key in ("train_au_meet_expectation", "eval_au_meet_expectation"):
+        if key in metric:
+            yield f"[METRIC] {key}: {metric[key]}"
+    yield f"[METRIC] {_RULE}"

@@ -17,6 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 
 DLEMU = str(Path(sys.executable).parent / "dlemu")
+DLIO = str(Path(sys.executable).parent / "dlio_benchmark")
 DEADLINE_SECONDS = 240  # far beyond what any run takes: only a hang gets there
 
 
@@ -56,11 +57,11 @@ def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None
 
 
 def start(
-    *arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str
+    *arguments: str, program: str = DLEMU, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str
 ) -> subprocess.Popen[str]:
-    """Start `dlemu` in a session of its own."""
+    """Start `dlemu`, or its other program, in a session of its own."""
     return subprocess.Popen(
-        [*launcher, DLEMU, *arguments],
+        [*launcher, program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -14,7 +14,7 @@ from dlemu.mlperf.audit.run import AuditedRun, audit_run, row
 from dlemu.mlperf.audit.trees import audit_trees, shipped_pairs
 from dlemu.mlperf.dlio_files import write_dlio_files
 from tests.mlperf.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
-from tests.runs import make_job, make_log, with_blocks, with_evaluation
+from tests.runs import dlio_place, make_job, make_log, with_blocks, with_evaluation
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
 SHIPPED = shipped_pairs()
@@ -103,7 +103,7 @@ def test_files_of_some_ranks_are_scaled_and_said_to_be_some(tmp_path: Path) -> N
 def test_our_own_files_are_found_again_exactly(sections: dict[str, Any], tmp_path: Path) -> None:
     job = make_job(ranks=3, **sections)
     log = make_log(job)
-    write_dlio_files(str(tmp_path), job=job, log=log)
+    write_dlio_files(dlio_place(tmp_path), job=job, log=log)
     run = audited(tmp_path)
     told = row(run)
     assert (run.recomputed.basis, run.printed_by) == ("steps", "dlio")
@@ -220,7 +220,7 @@ def test_runs_of_every_layout_are_found_and_nothing_else(tmp_path: Path) -> None
 
 def test_a_run_of_dlemu_is_audited_by_its_dlio_folder(tmp_path: Path) -> None:
     job = make_job()
-    write_dlio_files(str(tmp_path / "done" / "dlio"), job=job, log=make_log(job))
+    write_dlio_files(dlio_place(tmp_path / "done" / "dlio"), job=job, log=make_log(job))
     for name in ("done", "failed"):
         (tmp_path / name).mkdir(exist_ok=True)
         write(tmp_path / name / "summary.json", {"schema_version": 1, "complete": name == "done"})
@@ -230,6 +230,16 @@ def test_a_run_of_dlemu_is_audited_by_its_dlio_folder(tmp_path: Path) -> None:
     assert rules(done, "error") == []
     assert rules(failed, "error") == ["no.training"]
     assert "did not complete" in failed.findings[-1].seen
+
+
+def test_a_run_of_the_drop_in_is_audited_by_the_files_above_dlemus_own(tmp_path: Path) -> None:
+    job = make_job()
+    write_dlio_files(dlio_place(tmp_path), job=job, log=make_log(job))
+    for name in ("dlemu", "dlemu-2", "another"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "summary.json", {"schema_version": 1, "complete": True})
+        (tmp_path / name / "steps.parquet").write_bytes(b"")
+    assert [run.path for run in audit_trees([str(tmp_path)])] == [str(tmp_path), str(tmp_path / "another")]
 
 
 def test_checkpoints_alone_are_no_error(tmp_path: Path) -> None:

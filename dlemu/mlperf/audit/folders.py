@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterable
 
+from dlemu.mlperf.dlio_config import OWN_FOLDER
+
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
 """Folders that hold no runs: hidden ones, and the copies of DLIO's source that submissions carry."""
@@ -23,7 +25,10 @@ def find_runs(trees: Iterable[str]) -> list[str]:
 
 
 def _told_in_dlios_files(folder: str) -> bool:
-    """Whether a folder is a run of dlemu whose dlio/ below it says the same in DLIO's files."""
-    return os.path.isfile(os.path.join(folder, "steps.parquet")) and os.path.isfile(
-        os.path.join(folder, "dlio", "summary.json")
-    )
+    """Whether a folder is a run of dlemu that is told in DLIO's files: in its dlio/, or right above it (drop-in)."""
+    if not os.path.isfile(os.path.join(folder, "steps.parquet")):
+        return False
+    places = [os.path.join(folder, "dlio")]
+    if os.path.basename(folder).split("-")[0] == OWN_FOLDER:
+        places.append(os.path.dirname(folder))
+    return any(os.path.isfile(os.path.join(place, "summary.json")) for place in places)

@@ -1,0 +1,42 @@
+"""`dlio_benchmark`: DLIO's command line, run by dlemu."""
+
+from __future__ import annotations
+
+import click
+
+from dlemu import __version__
+
+EXTRA_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+@click.command(name="dlio_benchmark", context_settings=EXTRA_NAMES)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml.")
+@click.option("--config-path", "-cp", help="The same, as DLIO's older scripts say it.")
+@click.option("--cfg", "-c", type=click.Choice(["job"]), help="Print the configuration as DLIO has it, and stop.")
+@click.version_option(__version__, prog_name="dlio_benchmark, by dlemu")
+def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str | None, cfg: str | None) -> None:
+    """DLIO's command line, run by dlemu: for MLCommons' mlpstorage and other scripts around DLIO.
+
+    \b
+    dlio_benchmark workload=unet3d_h100 ++workload.workflow.generate_data=True ++workload.workflow.train=False
+    mpirun -np 8 dlio_benchmark workload=unet3d_h100 ++workload.dataset.data_folder=/mnt/nvme/unet3d
+    mlpstorage training run --dlio-bin-path "$(dirname "$(which dlio_benchmark)")" ...
+
+    DLIO's files go where DLIO writes them (output.folder, or hydra.run.dir), with DLIO's definitions of each number;
+    dlemu's own result goes into `dlemu` below that. This is not DLIO: see docs/mlperf.md for what that means.
+
+    Exit status, as DLIO's: 0 the run completed, whether it passed or not; 2 a mistake to mend; 3 a worker or a rank
+    failed; 128 + signal for a run that a signal ended.
+    """
+    from dlemu.cli.dlio_manner import DlioManner
+    from dlemu.cli.launched import train
+
+    manner = DlioManner(overrides, config_path or config_dir)
+    if cfg is None:
+        raise SystemExit(train(manner))
+    import yaml
+
+    from dlemu.mlperf.dlio_config import dlio_workload
+
+    click.echo(yaml.safe_dump({"workload": dlio_workload(manner.load())}, sort_keys=False), nl=False)

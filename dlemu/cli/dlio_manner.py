@@ -1,0 +1,51 @@
+"""The manner of `dlio_benchmark`: DLIO's files where DLIO writes them, its lines on the terminal, its exit status."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from dlemu.cli.manner import TrainManner
+from dlemu.config.schema import Workload
+from dlemu.emulator.job import Job
+from dlemu.mlperf.dlio_command import load_command, read_command
+from dlemu.mlperf.dlio_files import LOG, DlioPlace, begin_dlio_files, log_generation
+
+
+class DlioManner(TrainManner):
+    """Like `dlemu train` but for what scripts and tools around DLIO see."""
+
+    def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
+        super().__init__(overrides, config_dir)
+        self._place: DlioPlace | None = None
+
+    def load(self) -> Workload:
+        workload, self._place = load_command(read_command(self.overrides), self._config_dir)
+        return workload
+
+    def begin(self, workload: Workload, ranks: int) -> None:
+        print(begin_dlio_files(self._written(), workload, ranks), end="", flush=True)
+
+    def stops_after_data(self, workload: Workload) -> bool:
+        asked = workload.workflow
+        return asked.generate_data and not (asked.train or asked.evaluation or asked.checkpoint)
+
+    def made(self) -> None:
+        print(log_generation(self._written()), end="", flush=True)
+
+    def dlio_place(self, job: Job) -> DlioPlace:
+        return self._written()
+
+    def show(self, summary: dict[str, Any], job: Job) -> None:
+        with open(os.path.join(self._written().folder, LOG)) as lines:
+            print(lines.read(), end="", flush=True)
+        super().show(summary, job)
+
+    def exit_status(self, summary: dict[str, Any]) -> int:
+        """Return 0: DLIO's status says that a run completed; its [METRIC] lines say whether it passed."""
+        return 0
+
+    def _written(self) -> DlioPlace:
+        assert self._place is not None  # rank 0 has loaded
+        return self._place

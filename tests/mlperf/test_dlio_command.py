@@ -1,0 +1,119 @@
+"""DLIO's command line means here what it means there: which workload, what changes, and where the files go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from datagen.errors import UserError
+from dlemu.config.schema import Workload
+from dlemu.mlperf.dlio_command import load_command, read_command
+from dlemu.mlperf.dlio_files import DlioPlace, begin_dlio_files
+
+WORKLOAD = {
+    "model": {"name": "unet3d", "type": "cnn", "model_size": 499153191},
+    "framework": "pytorch",
+    "workflow": {"generate_data": False, "train": True, "checkpoint": True},
+    "dataset": {"data_folder": "data/unet3d/", "format": "npz", "num_files_train": 168, "record_length_bytes": 1000},
+    "reader": {"data_loader": "pytorch", "batch_size": 7, "read_threads": 4},
+    "train": {"epochs": 5, "computation_time": 0.323},
+    "metric": {"au": 0.9},
+}
+
+
+def config_dir(folder: Path) -> str:
+    """A folder like the one that mlpstorage names by --config-dir."""
+    (folder / "workload").mkdir(parents=True)
+    (folder / "workload" / "unet3d_h100.yaml").write_text(yaml.safe_dump(WORKLOAD))
+    return str(folder)
+
+
+def asked(*overrides: str, folder: str | None = None) -> tuple[Workload, DlioPlace]:
+    return load_command(read_command(overrides), folder)
+
+
+def test_mlpstorages_words_are_understood(tmp_path: Path) -> None:
+    leaf = tmp_path / "results" / "training" / "unet3d" / "run" / "20260102_030405"
+    workload, place = asked(
+        "workload=unet3d_h100",
+        f"++hydra.run.dir={leaf}",
+        "++hydra.output_subdir=dlio_config",
+        "++workload.dataset.num_files_train=3500",
+        "++workload.dataset.data_folder=/mnt/data/unet3d",
+        folder=config_dir(tmp_path / "configs"),
+    )
+    assert (place.folder, place.config_folder) == (str(leaf), str(leaf / "dlio_config"))
+    assert place.overrides == (
+        "workload=unet3d_h100",
+        "++workload.dataset.num_files_train=3500",
+        "++workload.dataset.data_folder=/mnt/data/unet3d",
+    )
+    assert workload.output.folder == str(leaf / "dlemu")
+    assert (workload.dataset.num_files_train, workload.reader.batch_size) == (3500, 7)
+    assert workload.workflow.checkpoint
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"), [("unet3d_a100", 0.636), ("unet3d_h100", 0.323), ("resnet50_h100", 0.224)]
+)
+def test_dlios_names_of_workloads_need_no_folder(name: str, seconds: float) -> None:
+    workload, _ = asked(f"workload={name}")
+    assert f"{workload.model.name}_{workload.accelerator}" == name
+    assert workload.train.computation_time.mean == seconds
+
+
+def test_ones_own_values_win_over_the_accelerators() -> None:
+    workload, _ = asked("++workload.train.computation_time=0.5", "workload=unet3d_h100")
+    assert workload.train.computation_time.mean == 0.5
+
+
+def test_an_unknown_workload_is_told_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"known are .*unet3d"):
+        asked("workload=unet3d_h999")
+
+
+def test_files_go_where_hydra_or_the_workload_say(tmp_path: Path) -> None:
+    _, place = asked("workload=unet3d_h100")
+    assert place.folder.startswith("hydra_log/unet3d/2")
+    assert place.config_folder == os.path.join(place.folder, ".hydra")
+    _, place = asked("workload=unet3d_h100", "++workload.output.folder=/mnt/out", f"hydra.run.dir={tmp_path}")
+    assert (place.folder, place.config_folder) == ("/mnt/out", str(tmp_path / ".hydra"))
+    _, place = asked("hydra.output_subdir=null", "hydra.run.dir=r/${now:%Y}")
+    assert place.config_folder is None
+    assert place.folder.startswith("r/2")
+
+
+def test_a_run_folder_that_depends_on_a_setting_is_refused() -> None:
+    with pytest.raises(UserError, match=r"only \$\{now:FORMAT\}"):
+        asked("hydra.run.dir='results/${workload.model.name}'")
+
+
+def test_a_second_run_in_a_folder_keeps_the_first_ones_own_files(tmp_path: Path) -> None:
+    for number, name in enumerate(("dlemu", "dlemu-2", "dlemu-3")):
+        workload, _ = asked(f"hydra.run.dir={tmp_path}")
+        assert workload.output.folder == str(tmp_path / name), number
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text("{}")
+
+
+def test_a_run_that_begins_removes_results_that_are_not_its_own(tmp_path: Path) -> None:
+    stale = ["summary.json", "0_output.json", "12_per_epoch_stats.json"]
+    kept = ["training_run.stdout.log", "training_20260102_030405_metadata.json", "my_summary.json"]
+    for name in stale + kept:
+        (tmp_path / name).write_text("{}")
+    workload, place = asked(f"hydra.run.dir={tmp_path}", "workload=unet3d_h100")
+    said = begin_dlio_files(place, workload, 8)
+    assert "8 ranks" in said
+    assert (tmp_path / "dlio.log").read_text() == said
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == sorted([*kept, "dlio.log"])
+    assert sorted(path.name for path in (tmp_path / ".hydra").iterdir()) == [
+        "config.yaml",
+        "hydra.yaml",
+        "overrides.yaml",
+    ]
+    assert yaml.safe_load((tmp_path / ".hydra" / "overrides.yaml").read_text()) == ["workload=unet3d_h100"]
+    hydra = yaml.safe_load((tmp_path / ".hydra" / "hydra.yaml").read_text())["hydra"]
+    assert (hydra["run"]["dir"], hydra["output_subdir"]) == (str(tmp_path), ".hydra")
