@@ -19,13 +19,16 @@ class DlioManner(TrainManner):
     def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
         super().__init__(overrides, config_dir)
         self._place: DlioPlace | None = None
+        self._begun = False
 
     def load(self) -> Workload:
         workload, self._place = load_command(read_command(self.overrides), self._config_dir)
         return workload
 
     def begin(self, workload: Workload, ranks: int) -> None:
-        print(begin_dlio_files(self._written(), workload, ranks), end="", flush=True)
+        if not self._begun:
+            print(begin_dlio_files(self._written(), workload, ranks), end="", flush=True)
+        self._begun = True
 
     def stops_after_data(self, workload: Workload) -> bool:
         asked = workload.workflow

@@ -27,8 +27,8 @@ from dlemu.report.folder import drop_folder
 def train_forked(manner: TrainManner) -> int:
     """Run and return the exit status; raises UserError for what is wrong before the ranks start."""
     workload = manner.load()
-    manner.begin(workload, workload.ranks)
     if workload.workflow.generate_data:
+        manner.begin(workload, workload.ranks)
         failure = forked(workload.ranks, partial(make_dataset, workload, fsync=False), workload.timeout_seconds)
         if failure is not None:
             return failure.status
@@ -42,6 +42,7 @@ def train_forked(manner: TrainManner) -> int:
     except DlemuError:
         drop_folder(job.folder)
         raise
+    manner.begin(workload, workload.ranks)
     failure = forked(job.ranks, partial(_rank, job, make_loader, manner), workload.timeout_seconds)
     if failure is not None:
         return _save_failed(job, failure, manner)

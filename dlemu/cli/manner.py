@@ -26,7 +26,7 @@ class TrainManner:
         return load(self.overrides, config_dir=self._config_dir)
 
     def begin(self, workload: Workload, ranks: int) -> None:
-        """Do what must be done before data is made or read."""
+        """Do what must be done once everything is checked, and before data is made: it can be called for both."""
 
     def stops_after_data(self, workload: Workload) -> bool:
         """Say whether the run is over when its dataset is made."""

@@ -41,6 +41,7 @@ class _Run:
     def run(self) -> int:
         workload = self._configure()
         if workload.workflow.generate_data:
+            self._begin(workload)
             make_dataset(workload, self._comm, fsync=False)
             if self._manner.stops_after_data(workload):
                 return self._stop()
@@ -57,13 +58,14 @@ class _Run:
 
     def _configure(self) -> Workload:
         """Compose on rank 0 alone: the others need neither hydra nor the files."""
-        loaded = None
-        if self._comm.rank == 0:
-            loaded = self._manner.load()
-            self._manner.begin(loaded, self._comm.size)
+        loaded = self._manner.load() if self._comm.rank == 0 else None
         workload: Workload = self._comm.broadcast(loaded)
         self._comm.set_timeout(workload.timeout_seconds)
         return workload
+
+    def _begin(self, workload: Workload) -> None:
+        if self._comm.rank == 0:
+            self._manner.begin(workload, self._comm.size)
 
     def _stop(self) -> int:
         if self._comm.rank == 0:
@@ -81,6 +83,7 @@ class _Run:
     def _run(self, job: Job) -> int:
         if self._comm.local_rank == 0:
             check_host(job, self._comm.local_size)
+        self._begin(job.workload)
         log = run_rank(job, self._comm, loader_class(job.workload), watcher(job, self._comm))
         if log is None:
             return 0

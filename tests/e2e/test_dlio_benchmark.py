@@ -93,13 +93,18 @@ def test_datagen_and_training_leave_what_dlio_leaves(tmp_path: Path) -> None:
     assert summary(leaf / "dlemu")["passed"] is not True
 
 
-def test_a_mistake_is_dlemus_kind_of_mistake(tmp_path: Path) -> None:
-    ended = wait(start("workload=unet3d_h100", "++workload.reader.batchsize=4", program=DLIO, cwd=tmp_path))
-    assert ended.status == 2
-    assert "did you mean reader.batch_size?" in ended.err
-    ended = wait(start("workload=unet3d_h100", "++workload.workflow.train=False", program=DLIO, cwd=tmp_path))
-    assert ended.status == 2
-    assert "workflow.train is false" in ended.err
+def test_a_mistake_is_dlemus_kind_of_mistake_and_touches_no_earlier_results(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    for setting, said in (
+        ("reader.batchsize=4", "did you mean reader.batch_size?"),
+        ("workflow.train=False", "workflow.train is false"),
+        ("dataset.data_folder=nowhere", "nowhere"),
+    ):
+        words = ("workload=unet3d_h100", f"++hydra.run.dir={tmp_path}", f"++workload.{setting}")
+        ended = wait(start(*words, program=DLIO, cwd=tmp_path))
+        assert ended.status == 2
+        assert said in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
 @pytest.mark.mpi
