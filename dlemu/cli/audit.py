@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from dlemu.mlperf.rules import Division
 
 
 @click.command(name="audit", short_help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.")
@@ -12,22 +16,33 @@ import click
 @click.option("--csv", "csv_file", metavar="FILE", help="Write a row a run as CSV.")
 @click.option("--parquet", "parquet_file", metavar="FILE", help="Write a row a run as Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
-def command(folders: tuple[str, ...], csv_file: str | None, parquet_file: str | None, as_json: bool) -> None:
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Check MLPerf Storage's rules of it, too.")
+@click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
+def command(
+    folders: tuple[str, ...],
+    csv_file: str | None,
+    parquet_file: str | None,
+    as_json: bool,
+    edition: str | None,
+    division: Division,
+) -> None:
     """Recompute AU and samples/s of every run in the folders and compare them with what its summary printed.
 
     \b
     dlemu audit results/
     dlemu audit closed/ open/ --csv audit.csv
+    dlemu audit results/ --edition 2.0 --division open
 
     Reads the results of DLIO, of MLPerf Storage v0.5 to v3.0 and of dlemu, whatever the folders above them are called.
 
     Exit status: 0 no run has an error, 1 some run has, 2 a mistake of yours.
     """
+    from dlemu.mlperf.audit.by_rules import Rulebook
     from dlemu.mlperf.audit.run import row
     from dlemu.mlperf.audit.tables import plain, write_csv, write_parquet
     from dlemu.mlperf.audit.trees import audit_trees
 
-    runs = audit_trees(folders)
+    runs = audit_trees(folders, book=Rulebook(edition, division) if edition else None)
     if csv_file:
         write_csv(csv_file, runs)
     if parquet_file:

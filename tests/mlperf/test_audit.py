@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dlemu.mlperf.audit.by_rules import Rulebook
 from dlemu.mlperf.audit.run import AuditedRun, audit_run, row
 from dlemu.mlperf.audit.trees import audit_trees, shipped_pairs
 from dlemu.mlperf.dlio_files import write_dlio_files
@@ -240,6 +241,21 @@ def test_a_run_of_the_drop_in_is_audited_by_the_files_above_dlemus_own(tmp_path:
         write(tmp_path / name / "summary.json", {"schema_version": 1, "complete": True})
         (tmp_path / name / "steps.parquet").write_bytes(b"")
     assert [run.path for run in audit_trees([str(tmp_path)])] == [str(tmp_path), str(tmp_path / "another")]
+
+
+def test_the_rules_are_applied_when_an_edition_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, "v2")
+    assert not [rule for rule in rules(audited(tmp_path)) if rule.startswith("rules.")]
+    run = audit_run(str(tmp_path), SHIPPED, Rulebook("2.0", "closed"))
+    assert "rules.dataset.size" in rules(run, "error")
+    foreign = audit_run(str(tmp_path), SHIPPED, Rulebook("3.0", "closed"))
+    assert [rule for rule in rules(foreign, "error") if rule.startswith("rules.")] == ["rules.workload.unknown"]
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published runs are not at {PUBLISHED}")
+def test_published_runs_break_no_rule_of_their_edition() -> None:
+    for run in audit_trees([str(PUBLISHED)], book=Rulebook("1.0", "closed")):
+        assert [rule for rule in rules(run) if rule.startswith("rules.")] == []
 
 
 def test_checkpoints_alone_are_no_error(tmp_path: Path) -> None:

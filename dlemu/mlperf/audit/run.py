@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dlemu.mlperf.audit.by_rules import Rulebook, rule_findings
 from dlemu.mlperf.audit.compare import closest_formula, compare
 from dlemu.mlperf.audit.formulas import DLIO_FORMULAS
 from dlemu.mlperf.audit.from_blocks import from_blocks
@@ -32,8 +33,11 @@ class AuditedRun:
     findings: tuple[Finding, ...]
 
 
-def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
-    """Return what one run folder holds, recomputed and compared. Whatever is wrong with its files is a finding."""
+def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> AuditedRun:
+    """Return what one run folder holds, recomputed and compared. Whatever is wrong with its files is a finding.
+
+    With a rulebook the run is also held against that edition's rules.
+    """
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
@@ -44,6 +48,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
         found = from_steps(setup, printed.accelerators, logs)
         found = from_blocks(setup, printed, logs) if found is NOTHING else found
         findings += compare(setup, printed, logs, found)
+        findings += rule_findings(setup, printed, book) if book else []
     else:
         findings.append(_no_training(printed))
     return AuditedRun(

@@ -15,6 +15,7 @@ import yaml
 
 from datagen.errors import DlemuError, UserError
 from dlemu.config.names import SUFFIX, workload_names
+from dlemu.mlperf.audit.by_rules import Rulebook
 from dlemu.mlperf.audit.folders import find_runs
 from dlemu.mlperf.audit.run import AuditedRun, audit_run, failed_run
 from dlemu.mlperf.audit.setup import Shipped
@@ -24,8 +25,8 @@ _ALONE = 16
 _CHUNK = 8
 
 
-def audit_trees(trees: Iterable[str], processes: int | None = None) -> list[AuditedRun]:
-    """Return every run in the trees, audited, in the order of their paths.
+def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebook | None = None) -> list[AuditedRun]:
+    """Return every run in the trees, audited, in the order of their paths; with a rulebook also by its rules.
 
     Raises UserError for a tree that is no folder, or when none of them holds a run.
     """
@@ -39,7 +40,7 @@ def audit_trees(trees: Iterable[str], processes: int | None = None) -> list[Audi
             f"no run in {', '.join(trees)}: wanted a folder below that holds summary.json, per_epoch_stats.json or"
             " R_output.json, as DLIO writes them"
         )
-    audit = partial(_guarded, shipped=shipped_pairs())
+    audit = partial(_guarded, shipped=shipped_pairs(), book=book)
     workers = min(processes or len(os.sched_getaffinity(0)), -(-len(runs) // _CHUNK))
     if workers == 1 or len(runs) <= _ALONE:
         return [audit(run) for run in runs]
@@ -50,9 +51,9 @@ def audit_trees(trees: Iterable[str], processes: int | None = None) -> list[Audi
         raise DlemuError("a process of the audit was killed (out of memory?); give fewer runs at a time") from error
 
 
-def _guarded(folder: str, shipped: Shipped) -> AuditedRun:
+def _guarded(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun:
     try:
-        return audit_run(folder, shipped)
+        return audit_run(folder, shipped, book)
     except Exception as error:  # one folder must not end the audit of hundreds
         return failed_run(folder, error)
 

@@ -1,0 +1,99 @@
+"""How large a dataset MLPerf Storage's rules want, and the overrides that make it so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from datagen.errors import UserError
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.mlperf.editions import EDITIONS, Edition, newest_edition
+from dlemu.mlperf.finding import Finding
+from dlemu.mlperf.rules import GIB, DatasetBound, RunFacts, check_run, smallest_dataset
+
+FILES_A_FOLDER = 10_000
+"""Files that one folder should hold at most (mlpstorage v2.0 advises it for any file system)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Datasize:
+    """The answer."""
+
+    edition: str
+    workload: str
+    accelerator: str
+    accelerators: int
+    """Of all hosts."""
+    hosts: int
+    memory_gib_per_host: float
+    bound: DatasetBound
+    files: int
+    """Advised: the bound, with 1 % more where memory decides."""
+    subfolders: int
+    """0 for none."""
+    steps_per_epoch: int
+    nominal_bytes: int
+    """Bytes as the rules count them: samples x record length."""
+    findings: tuple[Finding, ...]
+    """What else of the settings breaks a rule."""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Return the settings of the dataset, in the words of dlemu and DLIO."""
+        words = [f"dataset.num_files_train={self.files}"]
+        return tuple([*words, f"dataset.num_subfolders_train={self.subfolders}"] if self.subfolders else words)
+
+
+def datasize(workload: Workload, *, edition: str | None, hosts: int, memory_gib_per_host: float) -> Datasize:
+    """Return the dataset for `ranks` accelerators on so many hosts; without an edition by the newest that has the pair.
+
+    Raises UserError when no edition, or not the named one, has this workload and accelerator.
+    """
+    rules = _edition(workload, edition)
+    official = rules.official(workload.model.name, workload.accelerator)
+    assert official is not None  # _edition has seen it
+    memory_bytes = hosts * memory_gib_per_host * GIB
+    bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
+    files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
+    folders = workload.dataset.num_subfolders_train
+    return Datasize(
+        edition=rules.name,
+        workload=workload.model.name,
+        accelerator=workload.accelerator,
+        accelerators=workload.ranks,
+        hosts=hosts,
+        memory_gib_per_host=memory_gib_per_host,
+        bound=bound,
+        files=files,
+        subfolders=folders or (math.ceil(files / FILES_A_FOLDER) if files > FILES_A_FOLDER else 0),
+        steps_per_epoch=samples // (official.batch_size * workload.ranks),
+        nominal_bytes=math.ceil(samples * official.record_bytes),
+        findings=tuple(check_run(rules, _facts(workload, hosts), "closed")),
+    )
+
+
+def _edition(workload: Workload, name: str | None) -> Edition:
+    pair = (workload.model.name, workload.accelerator)
+    found = newest_edition(*pair) if name is None else EDITIONS[name]
+    if found is not None and found.official(*pair):
+        return found
+    known = "; ".join(f"v{one.name}: {', '.join(f'{w} on {a}' for w, a in one.officials)}" for one in EDITIONS.values())
+    seen = f"workload={pair[0]} accelerator={pair[1] or '(none)'}"
+    raise UserError(f"{seen} is in no rules of {f'v{name}' if name else 'MLPerf Storage'}: wanted a pair of {known}")
+
+
+def _facts(workload: Workload, hosts: int) -> RunFacts:
+    """Return what the settings alone can break; the size of the dataset is the answer, not a fact."""
+    return RunFacts(
+        workload=workload.model.name,
+        accelerator=workload.accelerator,
+        accelerators=workload.ranks,
+        hosts=hosts,
+        record_bytes=workload.dataset.record_length_bytes,
+        batch_size=workload.reader.batch_size,
+        computation_seconds=mean_seconds(workload.train.computation_time),
+        epochs=workload.train.epochs,
+        au_threshold_percent=100 * workload.metric.au,
+        odirect=workload.reader.odirect,
+    )

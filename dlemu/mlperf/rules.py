@@ -1,0 +1,202 @@
+"""MLPerf Storage's rules for training as code: pure functions from facts to findings, for the editions 1.0 to 3.0.
+
+Sources: mlcommons/storage, its rules' text and tool of each edition (https://github.com/mlcommons/storage):
+`benchmark.sh` and `report.py` (v1.0), `mlpstorage/rules.py` (v2.0), `Rules.md` and the submission checker (v3.0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dlemu.mlperf.editions import EDITIONS, Edition, Official
+from dlemu.mlperf.finding import Finding
+
+Division = Literal["closed", "open"]
+
+MEMORY_FACTOR = 5
+"""The dataset is at least so many times the memory of all hosts (v1.0 to v3.0, 2.1)."""
+STEPS_PER_EPOCH = 500
+"""Each accelerator takes at least so many steps in an epoch (v1.0 to v3.0, 2.1)."""
+NEAR = 0.01
+"""A dataset this close to the bound is named: typed and measured memory differ by up to 0.3 % in published runs."""
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetBound:
+    """The least dataset that the rules allow."""
+
+    files_by_memory: int
+    files_by_steps: int
+
+    @property
+    def files(self) -> int:
+        """The larger of the two, rounded up (the tools of v1.0 and v2.0 round down)."""
+        return max(self.files_by_memory, self.files_by_steps)
+
+    @property
+    def comfortable_files(self) -> int:
+        """Files that still are enough when the memory turns out to be 1 % larger."""
+        return max(math.ceil(self.files_by_memory * (1 + NEAR)), self.files_by_steps)
+
+    @property
+    def because(self) -> str:
+        """What decides."""
+        if self.files_by_memory > self.files_by_steps:
+            return f"{MEMORY_FACTOR} x the hosts' memory"
+        return f"{STEPS_PER_EPOCH} steps of each accelerator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What is known of a run; None for what is not, and then no rule that needs it is applied."""
+
+    workload: str
+    accelerator: str
+    accelerators: int | None = None
+    hosts: int | None = None
+    memory_gib: float | None = None
+    """Of all hosts together."""
+    num_files: int | None = None
+    samples_per_file: int | None = None
+    record_bytes: float | None = None
+    batch_size: int | None = None
+    computation_seconds: float | None = None
+    epochs: int | None = None
+    au_threshold_percent: float | None = None
+    au_percent: float | None = None
+    checkpoint: bool | None = None
+    """`workflow.checkpoint`."""
+    odirect: bool | None = None
+    overrides: tuple[str, ...] = ()
+    """Keys of the workload that the command line changed, such as `reader.read_threads`."""
+
+
+def smallest_dataset(official: Official, batch_size: int, accelerators: int, memory_bytes: float) -> DatasetBound:
+    """Return the least dataset for so many accelerators (of all hosts) and so much memory (of all hosts)."""
+    samples_by_steps = STEPS_PER_EPOCH * batch_size * accelerators
+    samples_by_memory = MEMORY_FACTOR * memory_bytes / official.record_bytes
+    return DatasetBound(
+        files_by_memory=math.ceil(samples_by_memory / official.samples_per_file),
+        files_by_steps=math.ceil(samples_by_steps / official.samples_per_file),
+    )
+
+
+def override_keys(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the workload's keys in hydra overrides as DLIO takes them: `++workload.reader.odirect=True`."""
+    words = [word.lstrip("+~").partition("=")[0] for word in overrides]
+    return tuple(word.removeprefix("workload.") for word in words if word.startswith("workload."))
+
+
+def check_run(edition: Edition, facts: RunFacts, division: Division) -> list[Finding]:
+    """Return what one run breaks of an edition's rules; nothing when that edition has no such workload."""
+    official = edition.official(facts.workload, facts.accelerator)
+    if official is None:
+        return [_unknown_workload(edition, facts)]
+    return [
+        *_dataset(edition, official, facts),
+        *_steps(official, facts),
+        *_settings(official, facts),
+        *_hosts(facts),
+        *_utilisation(official, facts),
+        *_overrides(edition, facts, division),
+        *_workflow(edition, facts),
+    ]
+
+
+def _unknown_workload(edition: Edition, facts: RunFacts) -> Finding:
+    others = [other.name for other in EDITIONS.values() if other.official(facts.workload, facts.accelerator)]
+    seen = f"{facts.workload} on {facts.accelerator or 'an unnamed accelerator'}"
+    known = ", ".join(sorted({workload for workload, _ in edition.officials}))
+    fix = f"it belongs to {' and '.join(others)}" if others else "no edition has this pair"
+    return Finding("error", "workload.unknown", seen, f"v{edition.name}: {known}, on its accelerators", fix)
+
+
+def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[Finding]:
+    if facts.num_files is None or facts.accelerators is None or facts.memory_gib is None:
+        return
+    batch = facts.batch_size or official.batch_size
+    bound = smallest_dataset(official, batch, facts.accelerators, facts.memory_gib * GIB)
+    if facts.num_files >= bound.comfortable_files:
+        return
+    share = facts.num_files / bound.files
+    seen = f"{facts.num_files:,} files, {share:.4f} x the least"
+    wanted = f"{bound.files:,} files or more: {bound.because}"
+    fix = f"dataset.num_files_train={bound.comfortable_files}, or less memory or fewer accelerators"
+    if share >= 1:
+        yield Finding("warning", "dataset.near", seen, f"{wanted}; measured memory can differ a little", fix)
+    elif share >= 1 - NEAR and not edition.exact_size:
+        told = f"{wanted}; v{edition.name}'s tool takes the memory that was typed, and rounds down"
+        yield Finding("warning", "dataset.size", seen, told, fix)
+    else:
+        yield Finding("error", "dataset.size", seen, wanted, fix)
+
+
+def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
+    if facts.num_files is None or facts.accelerators is None or facts.memory_gib is not None:
+        return  # with the memory known, the size says it all
+    samples = facts.num_files * (facts.samples_per_file or official.samples_per_file)
+    per_step = (facts.batch_size or official.batch_size) * facts.accelerators
+    if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
+        fix = f"at least {math.ceil(STEPS_PER_EPOCH * per_step / official.samples_per_file):,} files"
+        seen = f"{samples // per_step:,} steps an epoch"
+        yield Finding("error", "dataset.steps", seen, f"{STEPS_PER_EPOCH} or more", fix)
+
+
+def _settings(official: Official, facts: RunFacts) -> Iterator[Finding]:
+    """Compare what may never change: it is no allowed override in any division."""
+    pairs: tuple[tuple[str, float | None, float], ...] = (
+        ("reader.batch_size", facts.batch_size, official.batch_size),
+        ("train.computation_time", facts.computation_seconds, official.computation_seconds),
+        ("train.epochs", facts.epochs, official.epochs),
+        ("dataset.record_length_bytes", facts.record_bytes, official.record_bytes),
+    )
+    for key, seen, wanted in pairs:
+        # An older DLIO wrote record lengths without their fraction.
+        if seen is not None and not math.isclose(seen, wanted, rel_tol=1e-5):
+            yield _changed(key, seen, wanted)
+    threshold = facts.au_threshold_percent
+    if threshold is not None and threshold < official.au_percent - 1e-9:
+        yield _changed("metric.au", threshold / 100, official.au_percent / 100)
+
+
+def _changed(key: str, seen: float, wanted: float) -> Finding:
+    return Finding("error", "settings.changed", f"{key}={seen:.10g}", f"{wanted:.10g}", f"leave {key} as it comes")
+
+
+def _hosts(facts: RunFacts) -> Iterator[Finding]:
+    if facts.hosts and facts.accelerators and facts.accelerators % facts.hosts:
+        seen = f"{facts.accelerators} accelerators on {facts.hosts} hosts"
+        fix = f"a multiple of {facts.hosts} accelerators"
+        yield Finding("error", "hosts.uneven", seen, "the same number on every host (3.3.6 of v3.0)", fix)
+
+
+def _utilisation(official: Official, facts: RunFacts) -> Iterator[Finding]:
+    if facts.au_percent is not None and facts.au_percent < official.au_percent:
+        fix = "fewer accelerators: dlemu size finds the most that pass"
+        yield Finding("error", "au.low", f"AU {facts.au_percent:.2f} %", f"{official.au_percent:g} % or more", fix)
+
+
+def _overrides(edition: Edition, facts: RunFacts, division: Division) -> Iterator[Finding]:
+    for key in facts.overrides:
+        if key.startswith("workflow.") or key in edition.closed_overrides:
+            continue
+        if key in edition.open_overrides:
+            if division == "closed":
+                yield Finding("error", "overrides.open", key, "a setting that CLOSED allows", "submit to OPEN")
+            continue
+        fix = f"leave {key} out: neither division allows it"
+        yield Finding("error", "overrides.unknown", key, "a setting that the division allows", fix)
+    if facts.odirect and facts.workload not in edition.odirect_workloads:
+        allowed = ", ".join(edition.odirect_workloads) or "no workload"
+        seen = f"reader.odirect with {facts.workload}"
+        yield Finding("error", "overrides.odirect", seen, f"v{edition.name} allows it for {allowed}", "leave it out")
+
+
+def _workflow(edition: Edition, facts: RunFacts) -> Iterator[Finding]:
+    if facts.checkpoint is False and facts.workload in edition.checkpoint_workloads:
+        seen, fix = "workflow.checkpoint is false", "leave workflow.checkpoint as it comes"
+        yield Finding("error", "workflow.checkpoint", seen, f"true for {facts.workload} in v{edition.name}", fix)
