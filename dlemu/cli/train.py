@@ -9,7 +9,8 @@ from dlemu.cli.options import configured
 
 @click.command(name="train", short_help="Train with emulated accelerators.")
 @configured
-def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool) -> None:
+@click.option("--export-dlio", metavar="FILE", help="Write the configuration as a workload file of DLIO's, and stop.")
+def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, export_dlio: str | None) -> None:
     """Train with emulated accelerators and say how busy the storage kept them.
 
     \b
@@ -27,6 +28,11 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool) -> No
 
     if cfg:
         click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
+        return
+    if export_dlio is not None:
+        from dlemu.cli.export import export
+
+        export(load(overrides, config_dir=config_dir), export_dlio)
         return
     from dlemu.cli.launched import train
     from dlemu.cli.manner import TrainManner

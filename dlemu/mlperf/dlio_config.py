@@ -11,9 +11,9 @@ from dlemu.config.schema import Workload
 OWN_FOLDER = "dlemu"
 """Folder of dlemu's own files, below the one that DLIO's files are written to (`dlio_benchmark`)."""
 
-_OWN_KEYS = {
+OWN_KEYS = {
     "dataset": ("compressibility", "seed"),
-    "reader": ("engine", "decode", "evict_page_cache", "verify", "pin_memory", "multiprocessing_context", "nice"),
+    "reader": ("engine", "decode", "evict_page_cache", "verify", "nice"),
     "train": ("synchronous",),
     "metric": ("ceiling_seconds", "scaling_seconds"),
 }
@@ -24,7 +24,7 @@ _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint
 def dlio_workload(workload: Workload) -> dict[str, Any]:
     """Return the `workload` mapping of DLIO's config.yaml."""
     model = {"name": workload.model.name, "type": workload.model.type, "model_size": workload.model.model_size_bytes}
-    sections = {name: _section(getattr(workload, name), _OWN_KEYS.get(name, ())) for name in _SECTIONS}
+    sections = {name: _section(getattr(workload, name), OWN_KEYS.get(name, ())) for name in _SECTIONS}
     return {"model": model, "framework": workload.framework, **sections}
 
 

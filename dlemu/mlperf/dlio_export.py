@@ -1,0 +1,76 @@
+"""A workload as a file of DLIO's, from which DLIO's own program runs the same."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import yaml
+
+from datagen.errors import UserError
+from dlemu.config.schema import Workload
+from dlemu.mlperf.dlio_config import OWN_KEYS, dlio_workload
+
+LOADERS = ("pytorch", "tensorflow")
+FORMATS = (
+    *("tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png"),
+    *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),
+)
+"""DLIO's (`FormatType` of its enumerations); parquet is of MLCommons' copy for v3.0."""
+
+
+def dlio_yaml(workload: Workload) -> str:
+    """Return the file's text; what DLIO has no setting for stands in comments at its head.
+
+    Raises UserError for a loader or a format that DLIO does not have.
+    """
+    _check(workload)
+    tree = dlio_workload(workload)
+    # DLIO 2.x reads `model_size_bytes`, older ones `model_size`.
+    tree["model"]["model_size_bytes"] = tree["model"]["model_size"]
+    if tree["dataset"]["format"] != "hdf5":
+        del tree["dataset"]["hdf5"]
+    if tree["dataset"]["format"] != "parquet":
+        del tree["dataset"]["parquet"]
+    if not tree["reader"]["transfer_size"]:
+        del tree["reader"]["transfer_size"]  # DLIO takes a 0 as no buffer at all
+    metric = tree["metric"]
+    # It reads the excluded steps from `output`, and the threshold from `metric`.
+    tree["output"] = {"metric": {key: metric.pop(key) for key in ("exclude_start_steps", "exclude_end_steps")}}
+    return _head(workload) + yaml.safe_dump(tree, sort_keys=False)
+
+
+def _check(workload: Workload) -> None:
+    for key, seen, known in (
+        ("reader.data_loader", workload.reader.data_loader, LOADERS),
+        ("dataset.format", workload.dataset.format, FORMATS),
+    ):
+        if seen not in known:
+            raise UserError(f"{key} is {seen!r}, which DLIO does not have: wanted one of {', '.join(known)}")
+
+
+def _head(workload: Workload) -> str:
+    name = f"{workload.model.name}_{workload.accelerator}" if workload.accelerator else workload.model.name
+    lines = [
+        f"written by dlemu; with this file at DIR/workload/{name}.yaml:",
+        f"  mpirun -np {workload.ranks} dlio_benchmark --config-dir DIR workload={name}",
+    ]
+    own = _own(workload)
+    if own:
+        lines.append("DLIO has no setting for these, which were not dlemu's defaults: " + ", ".join(own))
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _own(workload: Workload) -> list[str]:
+    """Name the settings that differ from their defaults and that DLIO does not have."""
+    found = []
+    for section, keys in OWN_KEYS.items():
+        given, plain = getattr(workload, section), getattr(Workload(), section)
+        for field in fields(given):
+            if field.name in keys and getattr(given, field.name) != getattr(plain, field.name):
+                found.append(f"{section}.{field.name}={_word(getattr(given, field.name))}")
+    return found
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
