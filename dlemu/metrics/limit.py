@@ -93,8 +93,11 @@ def judge_limit(au: float, causes: Causes, work: Work, around: Circumstances) ->
     largest = max(groups, key=lambda name: groups[name])
     share = groups[largest] / causes.total
     sure: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
-    if largest in ("storage", "cpu") and (around.memory_some_percent or 0) >= MEMORY_PRESSURE_PERCENT:
-        return _memory(sure, waited, around)
+    if _is_short_of_memory(around):
+        busy = around.device is not None and around.device.busy_percent >= BUSY_PERCENT
+        if largest == "cpu" or (largest == "storage" and not busy):
+            return _memory(sure, waited, around)
+        waited, sure = f"{waited}; {_memory_pressure(around)}", _least(sure, "medium")
     decide = {"storage": _reads, "cpu": _cpu, "loader": _loader, "hand-over": _hand_over}[largest]
     return decide(sure, share, waited, causes, work, around)
 
@@ -209,9 +212,16 @@ def _emulator(sure: Confidence, seen: tuple[str, ...]) -> Limit:
 
 
 def _memory(sure: Confidence, waited: str, around: Circumstances) -> Limit:
-    seen = f"tasks waited for memory {around.memory_some_percent:.0f} % of the time (pressure)"
     advice = "lower reader.read_threads, reader.prefetch_size or ranks, or stop what else fills the memory"
-    return Limit(what="memory", confidence=sure, evidence=(waited, seen), advice=(advice,))
+    return Limit(what="memory", confidence=sure, evidence=(waited, _memory_pressure(around)), advice=(advice,))
+
+
+def _is_short_of_memory(around: Circumstances) -> bool:
+    return (around.memory_some_percent or 0) >= MEMORY_PRESSURE_PERCENT
+
+
+def _memory_pressure(around: Circumstances) -> str:
+    return f"some task of the host waited for memory {around.memory_some_percent:.0f} % of the time (pressure)"
 
 
 def _no_core_free(work: Work, around: Circumstances) -> bool:

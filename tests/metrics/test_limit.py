@@ -46,6 +46,14 @@ def test_blocked_in_reads_is_the_storage() -> None:
     assert any("MB/s" in sentence for sentence in limit.evidence)
 
 
+def test_a_busy_device_is_the_limit_though_somebody_lacks_memory() -> None:
+    limit = limit_of(late_steps(), memory_some_percent=30.0, device=Device(mean_depth=8, busy_percent=99))
+    assert (limit.what, limit.confidence) == ("storage", "medium")
+    assert any("waited for memory 30 %" in sentence for sentence in limit.evidence)
+    idle = limit_of(late_steps(), memory_some_percent=30.0, device=Device(mean_depth=8, busy_percent=50))
+    assert idle.what == "memory"
+
+
 def test_nobody_waited() -> None:
     assert limit_of(make_steps([[0.1, 0.0]] * 5)).what == "nothing"
 
