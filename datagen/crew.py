@@ -21,6 +21,8 @@ class Progress:
     bytes: int
     """Done, those found made included."""
     total_bytes: int
+    """To do in all; estimated where the sizes of files are not known before."""
+    total_files: int
     """To do in all."""
     seconds: float
     """Since the start."""
@@ -33,10 +35,11 @@ class StoppedError(Exception):
 class Tally:
     """What is done so far, and whether to go on; shared by the threads."""
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_files: int, total_bytes: int, *, exact: bool) -> None:
+        """With `exact`, `total_bytes` is what the files will have; else what they hold before it is packed or spelt."""
         self.files = 0
         self.bytes = 0
-        self._total_bytes = total_bytes
+        self._total_files, self._total_bytes, self._exact = total_files, total_bytes, exact
         self._started = time.monotonic()
         self.lock = threading.Lock()
         self._stopping = False
@@ -54,7 +57,10 @@ class Tally:
         self._stopping = True
 
     def progress(self) -> Progress:
-        return Progress(self.files, self.bytes, self._total_bytes, time.monotonic() - self._started)
+        total_bytes = self._total_bytes
+        if self.files and not self._exact:
+            total_bytes = round(self.bytes / self.files * self._total_files)
+        return Progress(self.files, self.bytes, total_bytes, self._total_files, time.monotonic() - self._started)
 
 
 def run(

@@ -81,9 +81,10 @@ def generate(
     """
     files = files_of(spec)
     started = time.monotonic()
-    tally = Tally(files.total_bytes(rank, ranks))
+    share = range(rank, len(files), ranks)
+    tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
     maker = _Maker(files, tally, fsync)
-    crew.run(maker.worker, range(rank, len(files), ranks), tally, threads, progress)
+    crew.run(maker.worker, share, tally, threads, progress)
     if progress:
         progress(tally.progress())
     return Made(maker.files, maker.bytes, tally.files - maker.files, time.monotonic() - started)

@@ -56,9 +56,10 @@ def verify(
             "so it can't know what the bytes should be"
         )
     files = files_of(replace(made.spec, data_folder=spec.data_folder))
-    tally = Tally(files.total_bytes(rank, ranks))
+    share = range(rank, len(files), ranks)
+    tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
     checker = _Checker(files, tally)
-    crew.run(checker.worker, range(rank, len(files), ranks), tally, threads, progress)
+    crew.run(checker.worker, share, tally, threads, progress)
     if progress:
         progress(tally.progress())
     found = checker.findings + (_foreign(files) if rank == 0 else [])

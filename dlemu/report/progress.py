@@ -66,11 +66,11 @@ class DatagenProgress:
         """Tell how far the calling rank is."""
         if self._first is None:
             self._first = made  # what was there already says nothing about the speed
-        done = made.bytes >= made.total_bytes
+        done = made.files >= made.total_files
         if self._line.due(always=done):
             seconds, fresh = made.seconds - self._first.seconds, made.bytes - self._first.bytes
             rate = self._ranks * fresh / 1e6 / seconds if seconds > 0 else math.nan
-            share = made.bytes / made.total_bytes if made.total_bytes else 1.0
+            share = min(1.0, made.bytes / made.total_bytes) if made.total_bytes else 1.0
             gb = f"{self._ranks * made.bytes / 1e9:,.1f}/{self._ranks * made.total_bytes / 1e9:,.1f} GB"
             head = f"{self._ranks * made.files:,} files {self._verb}"
             self._line.show(share, head, gb, _mb(rate), _time_left(seconds, fresh, made.total_bytes - made.bytes))

@@ -91,7 +91,7 @@ def test_datagen_tells_files_bytes_rate_and_time_left_of_all_ranks() -> None:
     console, clock = plain(), Time()
     progress = DatagenProgress(console, ranks=2, now=clock)
     for tenth in range(11):
-        progress.update(Progress(tenth * 5, tenth * 100_000_000, 1_000_000_000, tenth * 2.0))
+        progress.update(Progress(tenth * 5, tenth * 100_000_000, 1_000_000_000, 50, tenth * 2.0))
         clock.seconds += 6
     lines = text_of(console).splitlines()
     assert lines[0] == " 20 % 20 files made, 0.4/2.0 GB, 100 MB/s, 0:00:16 left"
@@ -101,9 +101,9 @@ def test_datagen_tells_files_bytes_rate_and_time_left_of_all_ranks() -> None:
 def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
     console, clock = plain(), Time()
     progress = DatagenProgress(console, now=clock)
-    progress.update(Progress(90, 900_000_000, 1_000_000_000, 0.0))
+    progress.update(Progress(90, 900_000_000, 1_000_000_000, 100, 0.0))
     clock.seconds += 11
-    progress.update(Progress(91, 910_000_000, 1_000_000_000, 10.0))
+    progress.update(Progress(91, 910_000_000, 1_000_000_000, 100, 10.0))
     assert text_of(console).endswith("1 MB/s, 0:01:30 left\n")
 
 
@@ -111,7 +111,7 @@ def test_the_end_is_told_once() -> None:
     for console, redraws in ((plain(), 1), (terminal(), 3)):  # a terminal's line is drawn when made, told and closed
         progress = DatagenProgress(console, verb="verified", now=Time())
         for _ in range(5):
-            progress.update(Progress(8, 64, 64, 1.0))
+            progress.update(Progress(8, 64, 64, 8, 1.0))
         progress.close()
         assert text_of(console).count("8 files verified") == redraws
         assert text_of(console).count("\n") == 1
@@ -119,5 +119,5 @@ def test_the_end_is_told_once() -> None:
 
 def test_an_empty_dataset_is_done_at_once() -> None:
     console = plain()
-    DatagenProgress(console, now=Time()).update(Progress(0, 0, 0, 0.0))
+    DatagenProgress(console, now=Time()).update(Progress(0, 0, 0, 0, 0.0))
     assert text_of(console).startswith("100 % 0 files made")
