@@ -15,7 +15,8 @@ import math
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,9 @@ HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexErro
 
 class Format:
     """Reads and writes HDF5."""
+
+    def __init__(self) -> None:
+        self._known: Known = {}
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = []
@@ -70,7 +74,7 @@ class Format:
             _write_plain(job, writer, buffer.view(_array.CHUNK_BYTES))
 
     def open(self, source: Source, samples: int) -> Hdf5File:
-        return Hdf5File(source, samples)
+        return Hdf5File(source, samples, self._known)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         with open(path, "rb"):  # what the system has against the file is told as that, not as damage
@@ -260,32 +264,63 @@ def _slab(job: FileJob, part: int, shape: tuple[int, ...], first: int, samples: 
 class Hdf5File:
     """One file: its structure as HDF5 tells it, its samples from where they lie."""
 
-    def __init__(self, source: Source, samples: int) -> None:
+    def __init__(self, source: Source, samples: int, known: Known) -> None:
         self._source = source
         self._gathered: memoryview | None = None
         self._decoded: memoryview | None = None
         # A file of one sample is read as a whole, by one call; of several only what is asked for.
-        self._window = Window(source, whole=samples == 1)
+        self._whole = samples == 1
+        self._window = Window(source, whole=self._whole)
         self._window.read(1)  # storage that fails at once must not fail inside h5f.open, which leaks what it opened
         self._check_storage()
+        self._parts = self._parts_as_in(known) or self._ask_hdf5(samples)
+        self._record_bytes = sum(part.bytes for part in self._parts)
+        self._is_plain = all(isinstance(part, _Stretch) for part in self._parts)
+        if self._is_plain and self._whole and len(known) < _MOST_KNOWN:
+            known.setdefault(source.size_bytes, self._structure())
+
+    def _parts_as_in(self, known: Known) -> Sequence[_Stretch | _Chunked]:
+        """Return the parts of a known file that has the same bytes everywhere but in its records; else none.
+
+        HDF5 would find the same structure in both, and finding it costs a millisecond.
+        """
+        structure = known.get(self._source.size_bytes) if self._whole else None
+        if structure is None or self._bytes_at(structure.gaps) != structure.around:
+            return ()
+        return structure.parts
+
+    def _structure(self) -> Structure:
+        parts = tuple(part for part in self._parts if isinstance(part, _Stretch))
+        gaps, end = [], 0
+        for start, size in sorted((part.offset, part.samples * part.bytes) for part in parts):
+            gaps.append((end, start - end))
+            end = start + size
+        gaps.append((end, self._source.size_bytes - end))
+        return Structure(gaps, self._bytes_at(gaps), parts)
+
+    def _bytes_at(self, gaps: list[tuple[int, int]]) -> list[bytes]:
+        return [bytes(piece) for piece in self._window.extents(gaps)]
+
+    def _ask_hdf5(self, samples: int) -> Sequence[_Stretch | _Chunked]:
+        """Have HDF5 read the structure, and check what it found."""
+        source = self._source
         try:
             file = _open(self._window)
             # HDF5 must let go of the file before Python ends: it would call a window that is no more.
             close = weakref.finalize(self, file.close)
-            self._parts = [_Part(dataset) for dataset in _records(file)]
+            parts = [_part(dataset) for dataset in _records(file)]
         except HDF5_ERRORS as error:
             raise self._failed("no readable HDF5 structure", error) from error
         self._check_storage()
-        for part in self._parts:
+        for part in parts:
             if part.samples != samples:
                 found = f"a dataset holds {part.samples} samples, not {samples} as in the settings"
                 raise damaged(source.path, found, 0)
-            if part.offset is not None and part.offset + part.samples * part.bytes > source.size_bytes:
+            if isinstance(part, _Stretch) and part.offset + part.samples * part.bytes > source.size_bytes:
                 raise damaged(source.path, "a dataset ends behind the file", part.offset)
-        self._record_bytes = sum(part.bytes for part in self._parts)
-        self._is_plain = all(part.offset is not None for part in self._parts)
-        if self._is_plain:
+        if all(isinstance(part, _Stretch) for part in parts):
             close()
+        return parts
 
     def sample(self, index: int) -> Sample:
         try:
@@ -321,7 +356,11 @@ class Hdf5File:
         done = 0
         try:
             for part in self._parts:
-                part.read(index, self._decoded[done : done + part.bytes])
+                room = self._decoded[done : done + part.bytes]
+                if isinstance(part, _Chunked):
+                    part.read(index, room)
+                else:
+                    (room[:],) = self._window.extents([*part.places(index)])
                 done += part.bytes
         except HDF5_ERRORS as error:
             raise self._failed(f"no readable chunks of sample {index}", error) from error
@@ -339,26 +378,59 @@ class Hdf5File:
         return damaged(self._source.path, f"{found} ({error})", 0)
 
 
-class _Part:
-    """One dataset of a file."""
+@dataclass(frozen=True)
+class _Stretch:
+    """A dataset that lies in one piece."""
 
-    def __init__(self, dataset: Any) -> None:
-        h5py = hdf5()
-        self._dataset = dataset
-        self._shape: tuple[int, ...] = dataset.shape
-        self.samples = self._shape[0]
-        self.bytes = math.prod(self._shape[1:]) * int(dataset.get_type().get_size())
-        layout = dataset.get_create_plist()
-        self._chunk: tuple[int, ...] = layout.get_chunk() if layout.get_layout() == h5py.h5d.CHUNKED else ()
-        self.offset: int | None = None if self._chunk else dataset.get_offset()
-        if not self._chunk and self.offset is None:
-            raise ValueError("a dataset without bytes of its own in the file")
+    samples: int
+    bytes: int
+    """Of one sample."""
+    offset: int
 
     def places(self, index: int) -> Iterator[tuple[int, int]]:
-        """Return (offset, bytes) of what holds a sample: its own bytes, or the chunks that it has a share in."""
-        if self.offset is not None:
-            yield self.offset + index * self.bytes, self.bytes
-            return
+        """Return (offset, bytes) of a sample."""
+        yield self.offset + index * self.bytes, self.bytes
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Where the records of a file lie that are not chunked, and all bytes around them."""
+
+    gaps: list[tuple[int, int]]
+    """(offset, bytes) of what is no record."""
+    around: list[bytes]
+    """What stands there."""
+    parts: tuple[_Stretch, ...]
+
+
+Known = dict[int, Structure]
+"""Size of a file -> the structure of one that was read."""
+_MOST_KNOWN = 1024
+
+
+def _part(dataset: Any) -> _Stretch | _Chunked:
+    layout = dataset.get_create_plist()
+    chunk: tuple[int, ...] = layout.get_chunk() if layout.get_layout() == hdf5().h5d.CHUNKED else ()
+    sample_bytes = math.prod(dataset.shape[1:]) * int(dataset.get_type().get_size())
+    if chunk:
+        return _Chunked(dataset, chunk, sample_bytes)
+    offset: int | None = dataset.get_offset()
+    if offset is None:
+        raise ValueError("a dataset without bytes of its own in the file")
+    return _Stretch(dataset.shape[0], sample_bytes, offset)
+
+
+class _Chunked:
+    """A dataset in chunks."""
+
+    def __init__(self, dataset: Any, chunk: tuple[int, ...], sample_bytes: int) -> None:
+        self._dataset, self._chunk = dataset, chunk
+        self._shape: tuple[int, ...] = dataset.shape
+        self.samples = self._shape[0]
+        self.bytes = sample_bytes
+
+    def places(self, index: int) -> Iterator[tuple[int, int]]:
+        """Return (offset, bytes) of the chunks that a sample has a share in."""
         first = index - index % self._chunk[0]
         grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self._chunk[1:], strict=True)]
         for place in np.ndindex(*map(len, grid)):

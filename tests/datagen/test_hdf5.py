@@ -253,3 +253,25 @@ def test_a_storage_that_fails_is_not_called_damage() -> None:
 def test_layouts_that_are_impossible(values: Settings, words: str) -> None:
     (problem,) = DatasetSpec(format="hdf5", **values).check()
     assert words in problem
+
+
+def test_a_structure_that_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    file_job = made({"record_dims": (8, 8), "hdf5": Hdf5(num_dset_per_record=2)})
+    first = written(Format(), file_job)
+    second = bytearray(first)
+    start = places(first)["records_0"]
+    second[start : start + 8] = bytes(range(8))
+    reader = Format()
+    reader.open(MemorySource(first), 1)
+    monkeypatch.setattr("datagen.formats.hdf5._open", lambda window: pytest.fail("HDF5 was asked"))
+    assert bytes(reader.open(MemorySource(bytes(second)), 1).sample(0).data[:8]) == bytes(range(8))
+
+
+def test_a_file_with_other_bytes_around_its_records_is_not_taken_for_a_known_one() -> None:
+    data = written(Format(), made({}))
+    reader = Format()
+    reader.open(MemorySource(data), 1)
+    damaged_head = bytearray(data)
+    damaged_head[:8] = bytes(8)
+    with pytest.raises(DatasetError, match="structure"):
+        reader.open(MemorySource(bytes(damaged_head)), 1)
