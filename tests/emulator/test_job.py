@@ -8,7 +8,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config import check_runnable
-from dlemu.config.schema import Reader
+from dlemu.config.schema import Reader, Workflow
 from dlemu.emulator.job import Job
 from dlemu.emulator.preflight import memory_wanted
 from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
@@ -38,6 +38,16 @@ def test_a_shuffle_window_holds_batches_back_and_takes_memory() -> None:
     assert streaming(sample_shuffle="off").batches_ahead == ahead
     sample_bytes = small.loader_spec(0).phases["train"].fetch.nominal_sample_bytes
     assert memory_wanted(large, 2) - memory_wanted(small, 2) == 2 * 792 * sample_bytes
+
+
+def test_evaluation_reads_into_buffers_of_its_own() -> None:
+    dataset = replace(make_job().workload.dataset, num_files_eval=8, record_length_bytes_resize=4096.0)
+    training = make_job(dataset=dataset, workflow=Workflow(evaluation=False))
+    evaluating = make_job(dataset=dataset, workflow=Workflow(evaluation=True))
+    workers = evaluating.workload.reader.read_threads
+    buffer_bytes = evaluating.loader_spec(0).phases["valid"].fetch.buffer_bytes
+    assert buffer_bytes > 0
+    assert memory_wanted(evaluating, 1) - memory_wanted(training, 1) == workers * buffer_bytes
 
 
 @pytest.mark.parametrize("key", ["odirect", "verify"])
