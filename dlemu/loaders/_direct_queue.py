@@ -61,7 +61,7 @@ def direct_context(start_method: str) -> BaseContext:
     """Return the context of a start method (fork, forkserver, spawn) with queues of this kind."""
     kind: type[BaseContext] = type(multiprocessing.get_context(start_method))
 
-    class Context(kind):  # type: ignore[misc, valid-type]
+    class Context(kind):  # type: ignore[misc, valid-type]  # the base is known only now
         """As its parent, but for the queues."""
 
         def Queue(self, maxsize: int = 0) -> DirectQueue:

@@ -76,7 +76,7 @@ class ProbeBase:
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read everything now. Rates are those since the last call, so the first call has none."""
-        raise NotImplementedError
+        raise NotImplementedError  # each probe has its own; the other methods may stay as they are
 
     def close(self) -> None:
         """Leave nothing behind in the kernel."""

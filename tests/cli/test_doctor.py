@@ -6,6 +6,7 @@ import io
 import resource
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -173,9 +174,9 @@ def test_the_nearest_folder_that_exists_stands_for_one_that_does_not(tmp_path: P
 
 @pytest.mark.parametrize(("levels", "status"), [(["ok", "warn"], 0), (["ok", "fail"], 2)])
 def test_the_exit_status_tells_whether_something_fails(
-    levels: list[str], status: int, monkeypatch: pytest.MonkeyPatch
+    levels: list[Any], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks = [Check(name="one", level=level, seen="this", wanted="that", advice="do so") for level in levels]  # type: ignore[arg-type]
+    checks = [Check(name="one", level=level, seen="this", wanted="that", advice="do so") for level in levels]
     monkeypatch.setattr("dlemu.cli.checks.all_checks", lambda _: iter(checks))
     result = CliRunner().invoke(doctor.command)
     assert result.exit_code == status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,9 +37,9 @@ def test_a_partition_is_looked_up_on_its_disk(tmp_path: Path) -> None:
     assert checks_device.block_device(str(tmp_path), "server:/export", sys=str(tmp_path / "nothing")) is None
 
 
-def device(**changes: object) -> BlockDevice:
-    facts: dict[str, object] = {"name": "nvme0n1", "read_ahead_kib": 4096, "scheduler": "none", "counts": True}
-    return BlockDevice(**(facts | changes))  # type: ignore[arg-type]
+def device(**changes: Any) -> BlockDevice:
+    facts: dict[str, Any] = {"name": "nvme0n1", "read_ahead_kib": 4096, "scheduler": "none", "counts": True}
+    return BlockDevice(**(facts | changes))
 
 
 def test_little_read_ahead_matters_to_large_samples_through_the_cache() -> None:

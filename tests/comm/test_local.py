@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -220,8 +221,8 @@ def test_a_signal_handler_may_raise_out_of_a_wait() -> None:
 
 
 @contextlib.contextmanager
-def _alarm(handler: object) -> Iterator[None]:
-    before = signal.signal(signal.SIGALRM, handler)  # type: ignore[arg-type]
+def _alarm(handler: Any) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     yield
     signal.signal(signal.SIGALRM, before)

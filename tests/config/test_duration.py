@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ SECONDS = st.floats(0, 1e6, allow_subnormal=False)
 
 
 def durations() -> st.SearchStrategy[Duration]:
-    def of_type(kind: str) -> st.SearchStrategy[Duration]:
-        numbers = st.fixed_dictionaries(dict.fromkeys(PARAMETERS[kind], SECONDS))  # type: ignore[index]
-        return numbers.map(lambda given: Duration(type=kind, **given))  # type: ignore[arg-type]
+    def of_type(kind: Any) -> st.SearchStrategy[Duration]:
+        numbers = st.fixed_dictionaries(dict.fromkeys(PARAMETERS[kind], SECONDS))
+        return numbers.map(lambda given: Duration(type=kind, **given))
 
     return st.sampled_from(sorted(PARAMETERS)).flatmap(of_type).filter(lambda one: not one.problems("t"))
 

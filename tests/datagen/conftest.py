@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,8 @@ def make(spec: DatasetSpec, threads: int = 1) -> DatasetSpec:
 def small(tmp_path: Path) -> MakeSpec:
     """Return a function that gives a spec of a few small npz files; keywords change it."""
 
-    def spec(**changes: object) -> DatasetSpec:
-        values: dict[str, object] = {
+    def spec(**changes: Any) -> DatasetSpec:
+        values: dict[str, Any] = {
             "data_folder": str(tmp_path / "data"),
             "format": "npz",
             "num_files_train": 6,
@@ -34,6 +35,6 @@ def small(tmp_path: Path) -> MakeSpec:
             "record_length_bytes": 20000.0,
             "record_length_bytes_stdev": 6000.0,
         }
-        return DatasetSpec(**(values | changes))  # type: ignore[arg-type]
+        return DatasetSpec(**(values | changes))
 
     return spec

@@ -42,7 +42,7 @@ class Case:
 
     format: str
     samples: int
-    compression: str
+    compression: Any
 
     def __str__(self) -> str:
         return f"{self.format}-{self.samples}-{self.compression}"
@@ -54,7 +54,7 @@ class Case:
             num_files_train=FILES,
             num_samples_per_file=self.samples,
             record_length_bytes=9000,
-            compression=self.compression,  # type: ignore[arg-type]
+            compression=self.compression,
             compressibility=0.3,
         )
 
