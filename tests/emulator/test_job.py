@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,15 @@ from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
 from tests.runs import make_job
 
 
-def streaming(**reader: object) -> Job:
-    settings = {"data_loader": "tensorflow", "batch_size": 4, "read_threads": 3, "sample_shuffle": "seed"} | reader
+def streaming(**reader: Any) -> Job:
+    settings: dict[str, Any] = {
+        "data_loader": "tensorflow",
+        "batch_size": 4,
+        "read_threads": 3,
+        "sample_shuffle": "seed",
+    } | reader
     dataset = replace(make_job().workload.dataset, format="tfrecord")
-    return make_job(dataset=dataset, reader=Reader(**settings))  # type: ignore[arg-type]
+    return make_job(dataset=dataset, reader=Reader(**settings))
 
 
 def test_tfrecord_through_tensorflow_is_a_stream_of_files() -> None:
@@ -41,7 +47,7 @@ def test_a_shuffle_window_holds_batches_back_and_takes_memory() -> None:
 
 
 def test_evaluation_reads_into_buffers_of_its_own() -> None:
-    dataset = replace(make_job().workload.dataset, num_files_eval=8, record_length_bytes_resize=4096.0)
+    dataset = replace(make_job().workload.dataset, num_files_eval=8, record_length_bytes_resize=4096)
     training = make_job(dataset=dataset, workflow=Workflow(evaluation=False))
     evaluating = make_job(dataset=dataset, workflow=Workflow(evaluation=True))
     workers = evaluating.workload.reader.read_threads
