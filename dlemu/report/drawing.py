@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 from datagen.registry import find, names
-from dlemu.report.result import Run
 
 if TYPE_CHECKING:
     from dlemu.report.figures.base import Figure
-    from dlemu.report.series import Series
 
-_RUN, _SERIES = "dlemu.report.figures", "dlemu.report.series_figures"
 _PNG_SCALE = 2.0
 
 
@@ -44,12 +41,12 @@ def check_packages() -> None:
         raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
 
 
-def pictures(result: Run | Series) -> list[Picture]:
-    """Draw every figure that the result holds something for, in the order of the page."""
+def pictures(result: Any, folder: str) -> list[Picture]:
+    """Draw every figure of a folder (a package's name) that the result holds something for, in the page's order."""
     from dlemu.report.figures.base import DESK, PHONE
 
     found = []
-    for (name, desk), (_, phone) in zip(figures(result, DESK), figures(result, PHONE), strict=True):
+    for (name, desk), (_, phone) in zip(figures(result, folder, DESK), figures(result, folder, PHONE), strict=True):
         svgs = (_unique(_svg(one, "transparent"), f"{name}-{kind}") for one, kind in ((desk, "desk"), (phone, "phone")))
         found.append(Picture(name, desk.title, desk.says, *svgs))
     return found
@@ -66,11 +63,10 @@ def picture_file(figure: Figure, kind: str) -> bytes:
     return png
 
 
-def figures(result: Run | Series, canvas: Any) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure of every file in the result's folder of figures that has something to show."""
+def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure]]:
+    """Yield name and figure of every file in the folder of figures that has something to show of the result."""
     from altair.utils.schemapi import debug_mode
 
-    folder = _RUN if isinstance(result, Run) else _SERIES
     ordered = sorted(names(folder), key=lambda name: find(folder, name, "PLACE"))
     for name in ordered:
         with debug_mode(False):  # altair's own checks take as long as all the rest; the tests draw with them

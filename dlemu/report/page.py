@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 from dlemu import __version__
 from dlemu.report.drawing import Picture
+from dlemu.report.units import at, with_unit
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,20 @@ class Page:
     def short(self) -> str:
         """The verdict's word, for a window's title."""
         return self.verdict[0]
+
+
+TileRow = tuple[str, str, str, str]
+"""Name, dotted key, unit and explanation of a number."""
+
+
+def tiles(values: dict[str, Any], shown: Iterable[TileRow], before: str = "") -> list[Tile]:
+    """Return a tile for each row whose number is known; `before` is where `values` stand in the saved result."""
+    found = []
+    for name, key, unit, what in shown:
+        value = at(values, key)
+        if value is not None:
+            found.append(Tile(name, before + key, repr(value), with_unit(value, unit), what))
+    return found
 
 
 def render(page: Page, pictures: Sequence[Picture]) -> str:

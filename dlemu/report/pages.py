@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from dlemu.emulator.files import write_file, write_text
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
-from dlemu.report.page import render
+from dlemu.report.page import Page, render
 from dlemu.report.result import Run
 from dlemu.report.run_page import run_page
 from dlemu.report.series import Series, open_result, open_together
 from dlemu.report.series_page import series_page
 
 PAGE = "report.html"
+
+_Kind = tuple[type, Callable[[Any], Page], str]
+_KINDS: tuple[_Kind, ...] = (
+    (Run, run_page, "dlemu.report.figures"),
+    (Series, series_page, "dlemu.report.series_figures"),
+)
+"""Of each kind of result: what its page says, and the folder of its figures."""
 
 
 def write_page(folders: Sequence[str], output: str | None = None) -> str:
@@ -27,8 +35,8 @@ def write_page(folders: Sequence[str], output: str | None = None) -> str:
     check_packages()
     path = output or os.path.join(folders[0], PAGE)
     found = _open(folders)
-    page = run_page(found) if isinstance(found, Run) else series_page(found)
-    write_text(os.path.dirname(path), os.path.basename(path), render(page, pictures(found)))
+    _, describe, drawn = _kind(found)
+    write_text(os.path.dirname(path), os.path.basename(path), render(describe(found), pictures(found, drawn)))
     return path
 
 
@@ -37,11 +45,15 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
     from dlemu.report.figures.base import DESK
 
     check_packages()
-    written = []
-    for name, figure in figures(_open(folders), DESK):
+    found, written = _open(folders), []
+    for name, figure in figures(found, _kind(found)[2], DESK):
         write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)))
         written.append(os.path.join(output, f"{name}.{kind}"))
     return written
+
+
+def _kind(found: Any) -> _Kind:
+    return next(kind for kind in _KINDS if isinstance(found, kind[0]))
 
 
 def _open(folders: Sequence[str]) -> Run | Series:

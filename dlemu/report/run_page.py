@@ -6,12 +6,24 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from dlemu.report.page import Page, Table, Text, Tile, Words, split_verdict
+from dlemu.report.page import Page, Table, Text, Words, split_verdict, tiles
 from dlemu.report.result import Run
 from dlemu.report.terminal import result_rows, run_title
 from dlemu.report.units import at, flat, number, size, unit_of
 
 _HOSTS, _LONG_LIST = 8, 24
+_TILES = (
+    ("AU", "au_percent.mean", "%", "compute / (wait + compute + sync), kept steps"),
+    ("AU, MLPerf rules", "au_rules_percent.mean", "%", "first steps included"),
+    ("pass line", "au_threshold_percent", "%", "AU at which a run passes"),
+    ("emulator's ceiling", "ceiling_au_percent", "%", "AU of this host with null storage"),
+    ("samples", "samples_per_second.mean", "/s", "all accelerators"),
+    ("read by the loader", "app_mb_per_second.mean", "MB/s", "caches included"),
+    ("read from the devices", "device_mb_per_second.mean", "MB/s", "all devices behind the dataset"),
+    ("devices / loader", "device_bytes_percent_of_app.mean", "%", "100 % or more: storage, not the page cache"),
+    ("first batch", "time_to_first_batch_seconds.mean", "s", "slowest rank, mean of the epochs"),
+    ("training", "training_seconds", "s", "all epochs"),
+)
 
 
 def run_page(run: Run) -> Page:
@@ -24,7 +36,7 @@ def run_page(run: Run) -> Page:
         lead=_lead(run),
         state=state,
         verdict=split_verdict(verdict),
-        tiles=list(_tiles(run.metrics)),
+        tiles=tiles(run.metrics, _TILES, "metrics."),
         words=list(_words(summary)),
         tables=list(_tables(run)),
         texts=[Text("Full configuration (config.yaml)", run.config)] if run.config else [],
@@ -37,26 +49,6 @@ def _lead(run: Run) -> str:
     data = run.summary["dataset"]
     read = f"{data['num_files_train']:,} {data['format']} files, {size(data['total_bytes'])}, in {data['data_folder']}"
     return f"{run.summary['started_at']}. {read}."
-
-
-def _tiles(metrics: dict[str, Any]) -> Iterator[Tile]:
-    shown = (
-        ("AU", "au_percent.mean", "%", "compute / (wait + compute + sync), kept steps"),
-        ("AU, MLPerf rules", "au_rules_percent.mean", "%", "first steps included"),
-        ("pass line", "au_threshold_percent", "%", "AU at which a run passes"),
-        ("emulator's ceiling", "ceiling_au_percent", "%", "AU of this host with null storage"),
-        ("samples", "samples_per_second.mean", "/s", "all accelerators"),
-        ("read by the loader", "app_mb_per_second.mean", "MB/s", "caches included"),
-        ("read from the devices", "device_mb_per_second.mean", "MB/s", "all devices behind the dataset"),
-        ("devices / loader", "device_bytes_percent_of_app.mean", "%", "100 % or more: storage, not the page cache"),
-        ("first batch", "time_to_first_batch_seconds.mean", "s", "slowest rank, mean of the epochs"),
-        ("training", "training_seconds", "s", "all epochs"),
-    )
-    for name, key, unit, what in shown:
-        value = at(metrics, key)
-        if value is not None:
-            text = f"{value:.2f} %" if unit == "%" else f"{number(value)} {unit}"
-            yield Tile(name, f"metrics.{key}", repr(value), text, what)
 
 
 def _words(summary: dict[str, Any]) -> Iterator[Words]:

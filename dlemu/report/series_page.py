@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from dlemu.report.page import Page, Table, Text, Tile, Words
+from dlemu.report.page import Page, Table, Text, Words, tiles
 from dlemu.report.run_page import environment_tables, plain
 from dlemu.report.series import Point, Series
-from dlemu.report.units import at, number
+from dlemu.report.units import number
 
 _COLUMNS = {
     "AU, %": "au_percent",
@@ -21,6 +21,15 @@ _COLUMNS = {
     "device latency, ms": "mean_device_read_latency_ms",
     "total s": "total_seconds",
 }
+_SIZE_TILES = (
+    ("accelerators fed", "max_accelerators", "", "the largest count shown to pass"),
+    ("pass line", "threshold_percent", "%", "AU at which a count passes"),
+    ("one more would take", "for_one_more.wanted_mb_per_second", "MB/s", "at the pass line"),
+    ("most delivered", "for_one_more.most_delivered_mb_per_second", "MB/s", "in any trial"),
+    ("read probe", "probe_mb_per_second", "MB/s", "before the first trial"),
+    ("time to the answer", "seconds", "s", "all trials"),
+    ("the naive way", "naive_seconds", "s", "every count at full length, nominal"),
+)
 _TRIAL = ("au_percent", "half_width_percent", "app_mb_per_second", "device_mb_per_second", "seconds")
 
 
@@ -32,7 +41,7 @@ def series_page(series: Series) -> Page:
         lead=_lead(series),
         state=state,
         verdict=verdict,
-        tiles=list(_tiles(series)),
+        tiles=tiles(series.answer, _SIZE_TILES) if series.kind == "size" else [],
         words=list(_words(series.answer)),
         tables=list(_tables(series)),
         texts=[Text("Full configuration of one of the runs (config.yaml)", series.run.config)] if series.run else [],
@@ -70,25 +79,6 @@ def _verdict(series: Series) -> tuple[str, tuple[str, str]]:
     unfinished = series.kind == "sweep" and not answer["complete"]
     rest = " so far: the sweep was interrupted" if unfinished else ""
     return "open", (f"{passed_points} of {len(series.points)}", f" runs passed{rest}")
-
-
-def _tiles(series: Series) -> Iterator[Tile]:
-    if series.kind != "size":
-        return
-    shown = (
-        ("accelerators fed", "max_accelerators", "", "the largest count shown to pass"),
-        ("pass line", "threshold_percent", "%", "AU at which a count passes"),
-        ("one more would take", "for_one_more.wanted_mb_per_second", "MB/s", "at the pass line"),
-        ("most delivered", "for_one_more.most_delivered_mb_per_second", "MB/s", "in any trial"),
-        ("read probe", "probe_mb_per_second", "MB/s", "before the first trial"),
-        ("time to the answer", "seconds", "s", "all trials"),
-        ("the naive way", "naive_seconds", "s", "every count at full length, nominal"),
-    )
-    for name, key, unit, what in shown:
-        value = at(series.answer, key)
-        if value is not None:
-            text = str(value) if isinstance(value, int) else f"{number(value)} {unit}"
-            yield Tile(name, key, repr(value), text, what)
 
 
 def _words(answer: dict[str, Any]) -> Iterator[Words]:

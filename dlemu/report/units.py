@@ -32,6 +32,13 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
+def with_unit(value: float, unit: str) -> str:
+    """Return a number and its unit as a headline shows them: a count as it is, percent with two decimals."""
+    if isinstance(value, int):
+        return f"{value:,} {unit}".rstrip()
+    return f"{value:.2f} %" if unit == "%" else f"{number(value)} {unit}".rstrip()
+
+
 def size(size_bytes: int) -> str:
     """Bytes, MB or GB (powers of ten)."""
     if size_bytes < 1e6:
@@ -58,7 +65,10 @@ def flat(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def at(value: Any, key: str) -> Any:
-    """Return what a dotted key leads to, None where it leads nowhere."""
+    """Return what a dotted key leads to, None where it leads nowhere; a number in it counts places of a list."""
     for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, list):
+            value = value[int(part)] if part.isdigit() and int(part) < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, dict) else None
     return value
