@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,12 @@ class Rank:
         return [wait + computed for wait, computed in zip(self.load, self.compute, strict=True)]
 
 
-def play(ranks: int, epochs: int, steps: int, seed: int) -> list[list[Rank]]:
+def play(ranks: int, epochs: int, steps: int, seed: int, apart: float = 0.05) -> list[list[Rank]]:
     """Each epoch's ranks: they begin a little apart, wait for batches, compute too long and meet after every step."""
     draw = random.Random(seed)
     now, told = 3.0, []
     for _ in range(epochs):
-        starts = [round(now + 0.3 + (draw.uniform(0, 0.05) if rank else 0.0), 6) for rank in range(ranks)]
+        starts = [round(now + 0.3 + (draw.uniform(0, apart) if rank else 0.0), 6) for rank in range(ranks)]
         loads = [[draw.uniform(1, 3), *(draw.uniform(0, 0.02) for _ in range(steps - 1))] for _ in range(ranks)]
         slept = [[C + draw.uniform(0.0001, 0.002) for _ in range(steps)] for _ in range(ranks)]
         clock = list(starts)
@@ -71,16 +71,26 @@ def write_run(
     steps: int = 20,
     seed: int = 0,
     kept: int = -1,
+    apart: float = 0.05,
+    closing: float = 0.0,
 ) -> dict[str, Any]:
-    """Write a run; `kept` ranks keep their arrays, all of them when it is negative. Returns summary.json."""
+    """Write a run; `kept` ranks keep their arrays, all of them when it is negative. Returns summary.json.
+
+    With `closing` a checkpoint ends the last epoch's block a second time, so many seconds after the first.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    told = play(ranks, epochs, steps, seed)
+    told = play(ranks, epochs, steps, seed, apart)
+    told[-1] = [replace(rank, end=rank.end + closing) for rank in told[-1]]
     for rank in range(ranks if kept < 0 else kept):
         output = {str(number): _output(parts[rank], edition) for number, parts in enumerate(told, 1)}
         write(folder / f"{rank}_output.json", {"hostname": "node0", **output})
     for rank in range(1 if edition == "v1" else ranks):
         name = "per_epoch_stats.json" if edition == "v1" else f"{rank}_per_epoch_stats.json"
         write(folder / name, {str(number): _stats(parts[rank]) for number, parts in enumerate(told, 1)})
+        if closing:
+            _end_twice(
+                folder / name, str(epochs), "ckpt1" if edition == "v1" else "save_ckpt1", told[-1][rank], closing
+            )
     summary = _summary(told, edition, ranks, epochs, steps)
     write(folder / "summary.json", summary)
     config = folder / ("configs" if edition == "v1" else "dlio_config")
@@ -108,6 +118,14 @@ def _output(rank: Rank, edition: str) -> dict[str, Any]:
 def _stats(rank: Rank) -> dict[str, Any]:
     block = {"start": _stamp(rank.start), "end": _stamp(rank.end), "duration": f"{rank.end - rank.start:.2f}"}
     return {"start": _stamp(rank.start - 0.05), "block1": block, "end": _stamp(rank.end + 0.005), "duration": "1.00"}
+
+
+def _end_twice(path: Path, epoch: str, checkpoint: str, rank: Rank, closing: float) -> None:
+    stats = json.loads(path.read_text())
+    stats[epoch]["block1"]["end"] = _stamp(rank.end - closing)
+    stats[epoch][checkpoint] = {"start": _stamp(rank.end), "end": _stamp(rank.end + 1)}
+    stats[epoch]["end"] = _stamp(rank.end + 1.1)
+    write(path, stats)
 
 
 def _stamp(seconds: float) -> str:

@@ -90,6 +90,8 @@ def _numbers(printed: Printed, found: Recomputed, formula: str | None) -> Iterat
         percent = 100 * (rate / printed.samples_per_second - 1)
         if abs(percent) > RATE_TOLERANCE_PERCENT:
             seen = f"printed {printed.samples_per_second:.3f} samples/s; {told} {rate:.3f} ({percent:+.2f} %)"
+            if found.rate_bounds is not None:
+                seen += f"; the time stamps allow {found.rate_bounds[0]:.1f} to {found.rate_bounds[1]:.1f}"
             yield _differs("throughput.differs", exact, seen, f"at most {RATE_TOLERANCE_PERCENT} % apart")
 
 

@@ -1,4 +1,4 @@
-"""What time stamps of blocks alone give: samples/s and the rules' AU as exactly as the stamps, DLIO's AU in bounds."""
+"""What time stamps of blocks alone give: samples/s and the rules' AU as rank 0 saw them, and bounds that hold."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dlemu.mlperf.audit.logs import BlockKey, Logs, Span
+from dlemu.mlperf.audit.logs import Logs
 from dlemu.mlperf.audit.printed import Printed
 from dlemu.mlperf.audit.recompute import NOTHING, Formula, Recomputed
 from dlemu.mlperf.audit.setup import Setup
+from dlemu.mlperf.audit.spans import STAMP_SECONDS, BlockKey, Span
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     samples, c = steps * setup.batch_size * ranks, setup.computation_seconds
     rates = tuple(samples / epoch.seconds for epoch in epochs)
     whole = c is not None and len(spans) == len(epochs)  # DLIO drops the first step of each block
+    excluded = setup.exclude_start_steps + max(1, setup.exclude_end_steps)
     return Recomputed(
         basis="blocks",
         epochs=len(epochs),
@@ -39,7 +41,9 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
         au_rules_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
         au_bounds_percent=_au_bounds(epochs, steps, c, 2 if logs.measured_compute else 1) if whole and c else None,
-        rate_bounds=None if c is None else _rate_bounds(epochs, steps, c, setup.batch_size * ranks),
+        rate_bounds=_rate_bounds(epochs, _Plan(steps, c, setup.batch_size, ranks, excluded), printed, logs)
+        if whole and c
+        else None,
         loss_percent=_implied(epochs, steps, c, setup.batch_size * ranks, printed, logs) if whole and c else {},
     )
 
@@ -70,10 +74,52 @@ def _au_bounds(epochs: list[_Epoch], steps: int, c: float, dropped: int) -> tupl
     return math.fsum(least) / len(least), 100.0
 
 
-def _rate_bounds(epochs: list[_Epoch], steps: int, c: float, samples: int) -> tuple[float, float]:
-    """Return the least and the most samples/s: the blocks as long as they can have been, and no wait at all."""
-    least = [max(0, steps - 2) * samples / epoch.longest_seconds for epoch in epochs]
-    return math.fsum(least) / len(least), samples / c
+@dataclass(frozen=True)
+class _Plan:
+    """What each epoch is made of."""
+
+    steps: int
+    seconds: float
+    """Configured computation of a step."""
+    batch_size: int
+    ranks: int
+    excluded_steps: int
+    """The most that a formula since 2.x leaves out."""
+
+    @property
+    def kept_steps(self) -> int:
+        """The fewest steps that count since 2.x."""
+        return max(1, self.steps - self.excluded_steps)
+
+
+def _rate_bounds(epochs: list[_Epoch], plan: _Plan, printed: Printed, logs: Logs) -> tuple[float, float]:
+    """Return the least and the most samples/s that the files allow.
+
+    The least: the blocks of all ranks whose stamps are not known took as long as they can have. The most: no rank
+    waited in any step, nor more than the printed AU leaves (samples/s are a concave function of a rank's AU, so the
+    mean AU gives the most).
+    """
+    aus = printed.au_by_epoch if len(printed.au_by_epoch) == len(epochs) else [100.0] * len(epochs)
+    bounds = _bounds_since_v2 if logs.measured_compute else _bounds_v1
+    found = [bounds(epoch, plan, min(max(au, 0.0), 100.0) / 100) for epoch, au in zip(epochs, aus, strict=True)]
+    least, most = (math.fsum(side) / len(found) for side in zip(*found, strict=True))
+    return least, most
+
+
+def _bounds_v1(epoch: _Epoch, plan: _Plan, au: float) -> tuple[float, float]:
+    """N x batch / T of each rank: T is known of rank 0, of the others it is at least that of all their steps."""
+    samples, others, c = plan.steps * plan.batch_size, plan.ranks - 1, plan.seconds
+    least = 1 / (epoch.seconds + STAMP_SECONDS) + others / max(epoch.longest_seconds, epoch.seconds)
+    busy = plan.steps * c
+    most = 1 / max(epoch.seconds - STAMP_SECONDS, busy) + others / busy
+    by_au = plan.ranks * au / ((plan.steps - 1) * c + c * au)
+    return samples * least, samples * (min(most, by_au) if au and plan.steps > 1 else most)
+
+
+def _bounds_since_v2(epoch: _Epoch, plan: _Plan, au: float) -> tuple[float, float]:
+    """(N - 2) x batch / (T - dropped steps) of each rank; a step takes c at least."""
+    samples, counted = max(0, plan.steps - 2) * plan.batch_size * plan.ranks, plan.kept_steps * plan.seconds
+    return samples / max(epoch.longest_seconds, counted), samples / counted * (au or 1.0)
 
 
 def _implied(

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dlemu.mlperf.audit.spans import BlockKey, Span, block_number, epochs_of, read_spans, unusable
 from dlemu.mlperf.audit.tolerant import mapping, number, read_json, stamp_us
 from dlemu.mlperf.finding import Finding
 
 Seconds = NDArray[np.float64]
-BlockKey = tuple[int, int]
-"""Epoch and block, each from 1."""
 
 _OUTPUT = re.compile(r"^(\d{1,9})_output\.json$")
 _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
-_BLOCK = re.compile(r"^block(\d{1,9})$")
-_NUMBER = re.compile(r"^\d{1,9}$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,26 +38,6 @@ class BlockArrays:
     def steps(self) -> int:
         """Steps of the block."""
         return len(self.proc)
-
-
-@dataclass(frozen=True)
-class Span:
-    """When a block began and ended by one rank's clock."""
-
-    start_us: int
-    end_us: int
-    window_us: int | None
-    """When the last thing before it ended that all ranks took part in: no rank began the block earlier."""
-
-    @property
-    def seconds(self) -> float:
-        """The block's time."""
-        return (self.end_us - self.start_us) / 1e6
-
-    @property
-    def longest_seconds(self) -> float:
-        """The most that the block can have taken on any rank; infinite when nothing is known of what came before."""
-        return math.inf if self.window_us is None else (self.end_us - self.window_us) / 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +74,7 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
     stats = {int(match[1] or -1): match[0] for match in map(_STATS.match, names) if match}
     arrays = {rank: _rank(os.path.join(folder, name), findings) for rank, name in sorted(outputs.items())}
     start_us = stamp_us(started)
-    spans = {max(0, rank): _spans(os.path.join(folder, stats[rank]), start_us, findings) for rank in sorted(stats)}
+    spans = {max(0, rank): read_spans(os.path.join(folder, stats[rank]), start_us, findings) for rank in sorted(stats)}
     return Logs(
         arrays={rank: blocks for rank, blocks in arrays.items() if blocks},
         spans={rank: blocks for rank, blocks in spans.items() if blocks},
@@ -109,13 +85,13 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
 def _rank(path: str, findings: list[Finding]) -> dict[BlockKey, BlockArrays]:
     content = read_json(path, findings)
     found = {}
-    for epoch, told in _epochs(content):
+    for epoch, told in epochs_of(content):
         for name in mapping(told.get("proc")):
-            block = _BLOCK.match(name) if isinstance(name, str) else None
-            if block:
+            number = block_number(name)
+            if number is not None:
                 arrays = _arrays(told, name, f"{os.path.basename(path)}, epoch {epoch}, {name}", findings)
                 if arrays:
-                    found[epoch, int(block[1])] = arrays
+                    found[epoch, number] = arrays
     return found
 
 
@@ -124,11 +100,11 @@ def _arrays(told: Mapping[str, Any], name: str, where: str, findings: list[Findi
     missing = [key for key, values in lists.items() if values is None]
     load, proc, compute = lists.values()
     if load is None or proc is None or compute is None:
-        findings.append(_unusable(f"{where}: {', '.join(missing)} is no list of seconds"))
+        findings.append(unusable(f"{where}: {', '.join(missing)} is no list of seconds"))
         return None
     if not len(load) == len(proc) == len(compute):
         lengths = ", ".join(f"{key} {len(values)}" for key, values in lists.items() if values is not None)
-        findings.append(_unusable(f"{where}: lists of unequal length ({lengths})"))
+        findings.append(unusable(f"{where}: lists of unequal length ({lengths})"))
         return None
     return BlockArrays(
         load=load,
@@ -151,34 +127,3 @@ def _seconds(value: object) -> Seconds | None:
         return None
     seconds = found.astype(np.float64)
     return seconds if bool(np.isfinite(seconds).all()) and float(seconds.min()) >= 0 else None
-
-
-def _spans(path: str, started_us: int | None, findings: list[Finding]) -> dict[BlockKey, Span]:
-    epochs = list(_epochs(read_json(path, findings)))
-    ends = [started_us, *(stamp_us(mapping(part).get("end")) for _, told in epochs for part in (told, *told.values()))]
-    known = [end for end in ends if end is not None]
-    found = {}
-    for epoch, told in epochs:
-        for name, span in told.items():
-            block = _BLOCK.match(name) if isinstance(name, str) else None
-            if not block:
-                continue
-            start, end = stamp_us(mapping(span).get("start")), stamp_us(mapping(span).get("end"))
-            if start is None or end is None or end <= start:
-                where = f"{os.path.basename(path)}, epoch {epoch}, {name}"
-                findings.append(_unusable(f"{where}: no end after its start"))
-                continue
-            before = max((moment for moment in known if moment <= start), default=None)
-            found[epoch, int(block[1])] = Span(start, end, before)
-    return found
-
-
-def _epochs(content: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for key, told in mapping(content).items():
-        if isinstance(key, str) and _NUMBER.match(key) and isinstance(told, Mapping):
-            yield int(key), told
-
-
-def _unusable(seen: str) -> Finding:
-    fix = "take the file from the run again; the block is left out"
-    return Finding("error", "file.unusable", seen, "what DLIO writes: finite seconds, one a step", fix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -19,8 +19,9 @@ from dlemu.mlperf.audit.formulas import (
     rated,
     waits_for_slower_seconds,
 )
-from dlemu.mlperf.audit.logs import BlockArrays, BlockKey, Logs, Seconds
+from dlemu.mlperf.audit.logs import BlockArrays, Logs, Seconds
 from dlemu.mlperf.audit.setup import Setup
+from dlemu.mlperf.audit.spans import BlockKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class Recomputed:
     au_bounds_percent: tuple[float, float] | None = None
     """Of DLIO's formulas, where only block times were kept."""
     rate_bounds: tuple[float, float] | None = None
-    """Samples/s that the time stamps allow at all, where only block times were kept."""
+    """Least and most samples/s that the time stamps allow, where only block times were kept."""
     loss_percent: Mapping[str, float] = field(default_factory=dict)
     """Of the time of all blocks; the parts add up to 100 - `au_rules_percent`."""
 
@@ -104,17 +105,30 @@ def block_times(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> BlockTi
     span = logs.span(rank, block)
     assert span is not None
     own = block in logs.spans.get(rank, {})
-    implied = None if own else implied_seconds(arrays, setup.batch_size, span.longest_seconds)
-    return BlockTimes(
+    seconds = None if own else implied_seconds(arrays, setup.batch_size, span.longest_seconds)
+    times = BlockTimes(
         load=arrays.load,
         proc=arrays.proc,
         configured=_configured(setup, logs, arrays),
         measured=arrays.compute if logs.measured_compute else arrays.proc - arrays.load,
-        total_seconds=span.seconds if implied is None else implied,
+        total_seconds=span.seconds if seconds is None else seconds,
         batch_size=math.nan if setup.batch_size is None else setup.batch_size,
         exclude_start_steps=setup.exclude_start_steps,
         exclude_end_steps=setup.exclude_end_steps,
     )
+    later = span.seconds_to_checkpoint
+    return times if later is None or seconds is not None else _nearer(times, later, arrays)
+
+
+def _nearer(times: BlockTimes, later_seconds: float, arrays: BlockArrays) -> BlockTimes:
+    """Return the block up to its first end or up to its checkpoint, whichever gives the rank's own samples/s."""
+    ends = (times, replace(times, total_seconds=later_seconds))
+    printed = arrays.printed_samples_per_second
+    return times if printed is None else min(ends, key=lambda one: _apart(one, printed))
+
+
+def _apart(times: BlockTimes, printed: float) -> float:
+    return min(abs(one.samples_per_second - printed) for one in rated(times).values())
 
 
 def implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_seconds: float) -> float | None:

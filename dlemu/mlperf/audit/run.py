@@ -99,6 +99,7 @@ def row(run: AuditedRun) -> dict[str, Cell]:
     """Return the run as one row of a table: always the same columns, None for what is not known."""
     setup, printed, found = run.setup, run.printed, run.recomputed
     low, high = found.au_bounds_percent or (None, None)
+    least, most = found.rate_bounds or (None, None)
     levels = [finding.severity for finding in run.findings]
     return {
         "path": run.path,
@@ -119,6 +120,8 @@ def row(run: AuditedRun) -> dict[str, Cell]:
         "au_most_percent": high,
         "samples_per_second_printed": printed.samples_per_second,
         **{f"samples_per_second_{name}": _rate(found, name) for name in DLIO_FORMULAS},
+        "samples_per_second_least": least,
+        "samples_per_second_most": most,
         "mib_per_second_printed": printed.mib_per_second,
         **{f"loss_{name}_percent": found.loss_percent.get(name) for name in LOSS_PARTS},
         "errors": levels.count("error"),
