@@ -9,19 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dlemu.report.comparison import NAMES
 from dlemu.sizing.compare import METRICS
-
-_NAMES = {
-    "total_seconds": "total time",
-    "au_percent": "AU",
-    "au_rules_percent": "AU, MLPerf rules",
-    "samples_per_second": "samples",
-    "app_mb_per_second": "read by the application",
-    "device_mb_per_second": "read from the device",
-    "max_device_mb_per_second": "most from the device",
-    "mean_device_read_latency_ms": "device read latency",
-    "time_to_first_batch_seconds": "time to first batch",
-}
 
 
 def print_comparison(found: dict[str, Any], console: Console) -> None:
@@ -31,6 +20,9 @@ def print_comparison(found: dict[str, Any], console: Console) -> None:
         console.print(_table(run))
         _say_plan(run["plan"], console)
     _say_economy(found["economy"], console)
+    for issue in found["issues"]:
+        console.print(Text(f"- {issue}", style="bold yellow"), soft_wrap=True)
+    console.print(Text(found["verdict"], style="bold"), soft_wrap=True)
 
 
 def _table(run: dict[str, Any]) -> Table:
@@ -42,7 +34,7 @@ def _table(run: dict[str, Any]) -> Table:
         table.add_column(name, justify="left" if name == "metric" else "right", no_wrap=True)
     for name, one in run["metrics"].items():
         table.add_row(
-            f"{_NAMES[name]} ({METRICS[name]})",
+            f"{NAMES[name]} ({METRICS[name]})",
             _number(one["a"]),
             _number(one["b"]),
             "-" if one["difference_percent"] is None else f"{one['difference_percent']:+.1f} %",

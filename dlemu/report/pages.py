@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from datagen.errors import UserError
 from dlemu.emulator.files import write_file, write_text
+from dlemu.report.comparison import COMPARE, Comparison, open_comparison
+from dlemu.report.comparison_page import comparison_page
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
 from dlemu.report.page import Page, render
 from dlemu.report.result import Run
@@ -20,6 +23,7 @@ PAGE = "report.html"
 _Kind = tuple[type, Callable[[Any], Page], str]
 _KINDS: tuple[_Kind, ...] = (
     (Run, run_page, "dlemu.report.figures"),
+    (Comparison, comparison_page, "dlemu.report.compare_figures"),
     (Series, series_page, "dlemu.report.series_figures"),
 )
 """Of each kind of result: what its page says, and the folder of its figures."""
@@ -56,8 +60,13 @@ def _kind(found: Any) -> _Kind:
     return next(kind for kind in _KINDS if isinstance(found, kind[0]))
 
 
-def _open(folders: Sequence[str]) -> Run | Series:
-    return open_result(folders[0]) if len(folders) == 1 else open_together(folders)
+def _open(folders: Sequence[str]) -> Run | Series | Comparison:
+    compared = [folder for folder in folders if os.path.exists(os.path.join(folder, COMPARE))]
+    if not compared:
+        return open_result(folders[0]) if len(folders) == 1 else open_together(folders)
+    if len(folders) > 1:
+        raise UserError(f"{compared[0]} is a comparison, which no page shares; make it a page of its own")
+    return open_comparison(folders[0])
 
 
 def _write(content: bytes, path: str) -> None:

@@ -28,7 +28,8 @@ def number(value: float | None) -> str:
     """Four digits or more, none of them without meaning."""
     if value is None:
         return "-"
-    digits = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
+    much = abs(value)
+    digits = 3 if much < 10 else 2 if much < 100 else 1 if much < 1000 else 0
     return f"{value:,.{digits}f}"
 
 

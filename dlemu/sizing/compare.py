@@ -51,13 +51,14 @@ def compare_runs(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     return {
         "ranks": [a["ranks"], b["ranks"]],
         "passed": [a["passed"], b["passed"]],
-        "metrics": {name: told for name in METRICS if (told := _difference(_value(a, name), _value(b, name)))},
+        "limited_by": [(side["limited_by"] or {}).get("what") for side in (a, b)],
+        "metrics": {name: told for name in METRICS if (told := _difference(value_of(a, name), value_of(b, name)))},
         "plan": _plan(a, b),
     }
 
 
-def _value(figures: dict[str, Any], name: str) -> Value | None:
-    """Return a metric; the repetitions are its epochs. The total time has the spread of the rate of its epochs."""
+def value_of(figures: dict[str, Any], name: str) -> Value | None:
+    """Return a metric of a run. The repetitions are its epochs; the total time has the spread of the epochs' rates."""
     found = figures.get(name)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""size.json and sweep.json: saved after each trial, so that what was interrupted goes on where it was."""
+"""size.json, sweep.json, compare.json. The first two are saved after each trial, so that an interrupted one goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlemu.emulator.files import write_text
 from dlemu.sizing.answer import Question
 from dlemu.sizing.trial import Trial
 
-SIZE, SWEEP = "size.json", "sweep.json"
+SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
 
 
 def save_answer(folder: str, answer: dict[str, Any], name: str = SIZE) -> None:

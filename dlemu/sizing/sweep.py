@@ -89,6 +89,7 @@ def figures(run_folder: str) -> dict[str, Any]:
         "device_mb_per_second": spread("device_mb_per_second"),
         "time_to_first_batch_seconds": spread("time_to_first_batch_seconds"),
         "ceiling_au_percent": metrics["ceiling_au_percent"],
+        "au_threshold_percent": metrics["au_threshold_percent"],
         **asdict(device_figures(run_folder, (summary.get("telemetry") or {}).get("devices", []))),
     }
 

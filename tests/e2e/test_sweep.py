@@ -35,4 +35,16 @@ def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path:
     found = json.loads(told.out)
     assert found["runs"][0]["metrics"]["total_seconds"]["difference_percent"] == 0
     assert [side["cost_per_accelerator"] for side in found["economy"]] == [300, 100]
+    assert not list(tmp_path.glob("**/compare.json"))  # --json is for programs: nothing is left
+
+    both = tmp_path / "both"
+    told = dlemu("compare", str(folder / "point-01"), str(folder), "--output", str(both), "--no-report")
+    assert told.status == 0, told.err
+    kept = json.loads((both / "compare.json").read_text())
+    assert kept["runs"] == found["runs"]
+    assert kept["verdict"] in told.out
+    assert [path.name for path in both.iterdir()] == ["compare.json"]
+    refused = dlemu("compare", str(folder / "point-01"), str(folder), "--output", str(both))
+    assert (refused.status, "holds a compare.json already" in refused.err) == (2, True)
+
     assert "no summary.json" in dlemu("compare", str(tmp_path), str(folder)).err

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from dlemu.report.pages import write_page
-from tests.report.folders import write_run
+from dlemu.report.units import at
+from tests.report.folders import write_run, write_size, write_sweep
+from tests.report.test_comparison import write_comparison
 
 for package in ("altair", "vl_convert"):
     pytest.importorskip(package, reason="the extra `report` is not installed")
@@ -41,6 +43,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(write_page([str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))]))
 
 
+@pytest.fixture(scope="module")
+def pages(page: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of each kind of result, by the file whose numbers it shows."""
+    folder = tmp_path_factory.mktemp("pages")
+    sweep, size = write_sweep(folder / "sweep"), write_size(folder / "size")
+    both = write_comparison(folder / "both", sweep)
+    made = {"size.json": size, "sweep.json": sweep, "compare.json": both}
+    return {"summary.json": page} | {name: Path(write_page([str(one)])) for name, one in made.items()}
+
+
 def visit(browser: Any, page: Path, how: dict[str, Any]) -> tuple[Any, list[str]]:
     """Open the page; what goes to the console or the network is noted."""
     noted: list[str] = []
@@ -53,13 +65,20 @@ def visit(browser: Any, page: Path, how: dict[str, Any]) -> tuple[Any, list[str]
     return opened, [one for one in noted if not one.startswith("data:")]
 
 
+KINDS = {"summary.json": 8, "size.json": 2, "sweep.json": 3, "compare.json": 5}
+"""Of each kind of result: its file, and how many figures its page has at least."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", [DESK, NIGHT, PHONE], ids=["desk", "night", "phone"])
-def test_it_shows_every_figure_and_says_nothing_on_the_console(browser: Any, page: Path, how: dict[str, Any]) -> None:
-    opened, noted = visit(browser, page, how)
+def test_it_shows_every_figure_and_says_nothing_on_the_console(
+    browser: Any, pages: dict[str, Path], how: dict[str, Any], kind: str
+) -> None:
+    opened, noted = visit(browser, pages[kind], how)
     assert noted == []
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
     figures = opened.locator("figure")
-    assert figures.count() >= 8
+    assert figures.count() >= KINDS[kind]
     for place in range(figures.count()):
         pictures = figures.nth(place).locator("svg").all()
         seen = [picture for picture in pictures if picture.is_visible()]
@@ -83,15 +102,14 @@ def test_figures_are_neither_blank_nor_hidden_at_night(browser: Any, page: Path)
     assert day.locator("figure .desk .role-axis-title text").first.evaluate(ink) != named
 
 
-def test_numbers_shown_are_the_summarys(browser: Any, page: Path) -> None:
-    opened, _ = visit(browser, page, DESK)
-    summary = json.loads((page.parent / "summary.json").read_text())
+@pytest.mark.parametrize(("kind", "least"), [("summary.json", 8), ("size.json", 6), ("compare.json", 8)])
+def test_numbers_shown_are_the_files(browser: Any, pages: dict[str, Path], kind: str, least: int) -> None:
+    opened, _ = visit(browser, pages[kind], DESK)
+    saved = json.loads((pages[kind].parent / kind).read_text())
     shown = opened.eval_on_selector_all("data", "all => all.map(one => [one.dataset.key, one.value, one.innerText])")
-    assert len(shown) >= 8
+    assert len(shown) >= least
     for key, value, text in shown:
-        found: Any = summary
-        for part in key.split("."):
-            found = found[part]
+        found = at(saved, key)
         assert float(value) == found
         digits = text.split()[0].replace(",", "").removesuffix("/s")
         decimals = len(digits.partition(".")[2])

@@ -40,6 +40,10 @@ class _Read(HTMLParser):
         return [(key, value) for key, value in found if key and value]
 
 
+def read_page(page: Path) -> _Read:
+    return _Read(page.read_text())
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(write_page([str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))]))

@@ -81,14 +81,21 @@ def legend(canvas: Canvas, columns: int = 0) -> alt.Legend:
     )
 
 
-def rule(value: float, text: str, colour: str, y: alt.Y, *, dashed: bool = True, above: bool = True) -> alt.LayerChart:
-    """Draw a level line across the picture with its name on it; `y` is the axis of `level`."""
+def rule(
+    value: float, text: str, colour: str, y: alt.Y, *, dashed: bool = True, above: bool = True, left: bool = False
+) -> alt.LayerChart:
+    """Draw a level line across the picture with its name on its right or left end; `y` is the axis of `level`."""
     base = alt.Chart(data([{"level": value, "text": text}])).encode(y=y)
     line = base.mark_rule(color=colour, strokeDash=[6, 4] if dashed else [2, 3], strokeWidth=1.5)
     name = base.mark_text(
-        align="right", baseline="bottom" if above else "top", dy=-3 if above else 4, color=colour, fontSize=11
+        align="left" if left else "right",
+        baseline="bottom" if above else "top",
+        dx=4 if left else 0,
+        dy=-3 if above else 4,
+        color=colour,
+        fontSize=11,
     )
-    return line + name.encode(x=alt.value("width"), text="text:N")
+    return line + name.encode(x=alt.value(0 if left else "width"), text="text:N")
 
 
 def percent_domain(values: Sequence[float], *, most: float = 100.0) -> list[float]:

@@ -28,7 +28,8 @@ def draw(series: Series, canvas: Canvas) -> Figure | None:
     domain = percent_domain([row["low"] for row in found] + [row["value"] for row in ceilings] + passing)
     scale = alt.Scale(domain=domain, nice=False, clamp=True)
     y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("value:Q", "level:Q"))
-    layers = [rule(value, f"pass {value:g} %", GREEN, level) for value in passing]
+    # Lines fall to the right, so the name stands on the left.
+    layers = [rule(value, f"pass {value:g} %", GREEN, level, left=True) for value in passing]
     if ceilings:
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
         layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail="line:N")))

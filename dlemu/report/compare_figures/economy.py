@@ -1,0 +1,34 @@
+"""What each storage feeds, and what that takes in money and power."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dlemu.report.compare_figures._sides import Value, bars, grid
+from dlemu.report.comparison import Comparison
+from dlemu.report.figures.base import Canvas, Figure
+
+PLACE = 50
+_SHOWN = {
+    "accelerators_fed": "accelerators fed",
+    "gb_per_second": "GB/s to them",
+    "cost_per_accelerator": "price for each one fed",
+    "gb_per_second_per_watt": "GB/s per watt",
+}
+
+
+def draw(comparison: Comparison, canvas: Canvas) -> Figure | None:
+    sides = comparison.found["economy"]
+    panels = [
+        partial(bars, comparison=comparison, values=[Value(side[key]) for side in sides], title=title, canvas=canvas)
+        for key, title in _SHOWN.items()
+    ]
+    chart = grid(panels, canvas, 2 if canvas.narrow else 4)
+    if chart is None:
+        return None
+    says = "Accelerators fed: the answer of a search, or the largest count that passed. GB/s is what these read."
+    if any(side["cost_per_accelerator"] is not None for side in sides):
+        says += " Prices are as given with --price, in their currency."
+    if any(side["gb_per_second_per_watt"] is not None for side in sides):
+        says += " Watts are as given with --watts."
+    return Figure("What each feeds, and what that takes", says, chart)

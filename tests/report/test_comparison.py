@@ -1,0 +1,185 @@
+"""Two storages on one page: its numbers are compare.json's, and its figures draw what is known of both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+from datagen.registry import find, names
+from dlemu.report.comparison import Comparison, open_comparison, short_names
+from dlemu.report.units import at
+from dlemu.sizing.compare import Extras
+from dlemu.sizing.sides import compare_sides, read_side
+from dlemu.sizing.store import COMPARE, save_answer
+from tests.report.folders import write_run, write_size, write_sweep
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+from dlemu.report.drawing import picture_file
+from dlemu.report.figures.base import DESK, PHONE, Canvas
+from dlemu.report.pages import write_page
+from tests.report.test_figures import column, rows_of
+from tests.report.test_page import read_page
+
+FOLDER = "dlemu.report.compare_figures"
+FIGURES = names(FOLDER)
+GIVEN = Extras(price=900, watts=14), Extras(price=600, watts=11)
+
+
+def write_comparison(folder: Path, *compared: Path, extras: tuple[Extras, Extras] = GIVEN) -> Path:
+    """Leave what `dlemu compare` leaves."""
+    a, b = (side for one in compared for side in read_side(str(one)))
+    save_answer(str(folder), compare_sides(a, b, extras), COMPARE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    folder = tmp_path_factory.mktemp("sweeps")
+    return open_comparison(str(write_comparison(folder / "both", write_sweep(folder / "sweep"))))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    folder = tmp_path_factory.mktemp("runs")
+    made = [
+        write_run(folder / name, telemetry=False, ranks=2, steps=steps) for name, steps in (("new", 12), ("old", 18))
+    ]
+    return open_comparison(str(write_comparison(folder / "both", *made)))
+
+
+@pytest.fixture(scope="module")
+def searches(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    folder = tmp_path_factory.mktemp("searches")
+    made = [write_size(folder / name) for name in ("a", "b")]
+    return open_comparison(str(write_comparison(folder / "both", *made, extras=(Extras(), Extras()))))
+
+
+@pytest.mark.parametrize("canvas", [DESK, PHONE])
+@pytest.mark.parametrize("name", FIGURES)
+def test_it_draws_what_is_known_and_nothing_else(
+    name: str, canvas: Canvas, sweeps: Comparison, runs: Comparison, searches: Comparison
+) -> None:
+    drawn = 0
+    for comparison in (sweeps, runs, searches):
+        figure = find(FOLDER, name, "draw")(comparison, canvas)
+        if figure is not None:
+            drawn += 1
+            assert figure.says.endswith(".")
+            svg = picture_file(figure, "svg").decode()
+            assert svg.count('class="mark-') > 3
+            assert "role-axis-title" in svg
+            assert "NaN" not in svg
+    assert drawn >= 2
+
+
+def test_both_sides_stand_over_their_accelerators_with_the_pass_line(searches: Comparison, sweeps: Comparison) -> None:
+    figure = find(FOLDER, "au_by_count", "draw")(searches, DESK)
+    assert set(column(figure, "level")) == {90.0}
+    for name, side in zip(searches.names, searches.found["sides"], strict=True):
+        expected = [count["metrics"]["au_percent"]["mean"] for count in side["counts"]]
+        assert set(expected) <= set(column(figure, "value", line=name))
+    assert sweeps.names == ("A: fast", "B: slow")
+    figure = find(FOLDER, "metrics", "draw")(sweeps, DESK)
+    assert 0.2 + 1.6 in column(figure, "value", line="B: slow", at=16)  # the latency of 16 accelerators
+
+
+def test_differences_are_drawn_with_their_intervals(runs: Comparison, sweeps: Comparison) -> None:
+    told = runs.found["runs"][0]["metrics"]
+    figure = find(FOLDER, "difference", "draw")(runs, DESK)
+    drawn = {row["percent"]: row["high"] - row["low"] for row in rows_of(figure) if "percent" in row}
+    expected = {one["difference_percent"]: 2 * one["half_width_percent"] for one in told.values()}
+    assert drawn == pytest.approx(expected)
+    figure = find(FOLDER, "difference", "draw")(sweeps, DESK)
+    total = sweeps.found["runs"][-1]["metrics"]["total_seconds"]["difference_percent"]
+    assert total in column(figure, "value", at=sweeps.found["runs"][-1]["ranks"][0])
+
+
+def test_the_plan_is_drawn_for_both_sides(runs: Comparison, sweeps: Comparison) -> None:
+    plan = runs.found["runs"][0]["plan"]
+    hours_and_models = [*plan["hours_per_model"], *plan["models_per_year"]]
+    assert column(find(FOLDER, "plan", "draw")(runs, DESK), "value") == hours_and_models
+    drawn = column(find(FOLDER, "plan", "draw")(sweeps, DESK), "value", at=16)
+    last = next(run["plan"] for run in sweeps.found["runs"] if run["ranks"] == [16, 16])
+    assert set(drawn) == {*last["hours_per_model"], last["days_saved_per_year"]}
+
+
+@pytest.mark.parametrize("kind", ["sweeps", "runs", "searches"])
+def test_every_number_that_stands_out_is_the_files(kind: str, request: pytest.FixtureRequest) -> None:
+    comparison: Comparison = request.getfixturevalue(kind)
+    page = Path(write_page([comparison.folder]))
+    read = read_page(page)
+    found = json.loads((page.parent / "compare.json").read_text())
+    assert len(read.numbers) >= 4
+    for key, value in read.numbers:
+        assert float(value) == at(found, key)
+    assert found["verdict"] in " ".join(read.words)
+    assert page.stat().st_size < 1_500_000
+
+
+def test_what_is_not_the_storages_is_said(tmp_path: Path) -> None:
+    how = {"data_loader": "pytorch", "read_threads": 4}
+    a = write_run(tmp_path / "a", telemetry=False, changes={"how": how, "workload": "unet3d"})
+    b = write_run(tmp_path / "b", telemetry=False, changes={"how": how | {"read_threads": 8}})
+    issues = " ".join(open_comparison(str(write_comparison(tmp_path / "c", a, b))).found["issues"])
+    assert "read_threads was 4 for A and 8 for B" in issues
+    assert "A ran unet3d and B handmade" in issues
+
+
+def test_a_side_without_telemetry_or_runs_makes_a_page_too(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "sweep")
+    answer = json.loads((sweep / "sweep.json").read_text())
+    for point in answer["points"]:
+        if point["figures"]:
+            unknown = ("device_mb_per_second", "max_device_mb_per_second", "mean_device_read_latency_ms")
+            point["figures"] |= dict.fromkeys(unknown) | {"total_seconds": None, "au_percent": None}
+    (sweep / "sweep.json").write_text(json.dumps(answer))
+    text = Path(write_page([str(write_comparison(tmp_path / "c", sweep))])).read_text()
+    assert 'id="metrics"' in text
+    assert 'id="plan"' not in text
+
+
+@pytest.mark.parametrize("content", ["{}", '{"runs": []}', '{"a": 1, "b": 2, "sides": 3}'])
+def test_a_damaged_comparison_is_told_by_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "compare.json").write_text(content)
+    with pytest.raises(UserError, match=r"compare\.json is damaged"):
+        open_comparison(str(tmp_path))
+
+
+def test_a_comparison_shares_no_page(runs: Comparison, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no page shares"):
+        write_page([runs.folder, runs.folder], str(tmp_path / "both.html"))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "short"),
+    [
+        ("/mnt/new/unet3d", "/mnt/old/unet3d", ("new", "old")),
+        ("results/unet3d/x", "results/unet3d/y/", ("x", "y")),
+        ("fast", "slow", ("fast", "slow")),
+        ("a/b", "a/b", ("b", "b")),
+        ("/mnt/a", "b", ("/mnt/a", "b")),
+    ],
+)
+def test_sides_are_called_by_what_differs(a: str, b: str, short: tuple[str, str]) -> None:
+    assert short_names(a, b) == short
+
+
+def verdict(**changes: Any) -> str:
+    from dlemu.sizing.compare_verdict import compared
+
+    total = {"difference_percent": -12.2, "half_width_percent": 0.5, "distinct": True} | changes
+    run = {"ranks": [18, 18], "settings": {"ranks": "18"}, "passed": [True, True], "metrics": {"total_seconds": total}}
+    return compared({"runs": [run], "economy": [{"accelerators_fed": 18}, {"accelerators_fed": 17}]})
+
+
+def test_the_verdict_is_a_sentence() -> None:
+    assert verdict() == "with 18 accelerators A takes 12.2 % less time than B (+- 0.5); A feeds 18 accelerators, B 17"
+    assert "no difference in time is shown: A to B -0.3 % +- 0.5" in verdict(difference_percent=-0.3, distinct=False)
+    assert "3.0 % more time than B (one epoch" in verdict(
+        difference_percent=3.0, half_width_percent=None, distinct=None
+    )
