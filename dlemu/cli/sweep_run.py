@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from datagen.errors import UserError
+from datagen.manifest import inspect
 from dlemu.cli import complain
 from dlemu.cli.again import again
 from dlemu.cli.prepare import new_folder
@@ -18,7 +19,7 @@ from dlemu.cli.reporting import report_result
 from dlemu.cli.words import check_launcher, take_word
 from dlemu.comm import Interrupted
 from dlemu.comm.process import interrupt_once
-from dlemu.config import check_runnable, load
+from dlemu.config import check_runnable, datagen_command, load
 from dlemu.config.points import Point, check_points, points
 from dlemu.config.schema import Workload
 from dlemu.report.sweep_terminal import print_sweep
@@ -66,6 +67,8 @@ def _check(found: Sequence[Point], config_dir: str | None) -> Workload:
         try:
             workload = load(point.words, config_dir=config_dir)
             check_runnable(workload)
+            if workload.dataset not in [other.dataset for other in workloads]:
+                inspect(workload.dataset, command_hint=datagen_command(workload))
             workloads.append(workload)
         except UserError as error:
             problems.append(f"{_told(point)}: {error}")

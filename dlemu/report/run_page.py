@@ -135,7 +135,7 @@ def environment_tables(summary: dict[str, Any]) -> Iterator[Table]:
         yield Table("Storage of the dataset", (), [(name, _stored(name, value)) for name, value in flat(storage)])
     for device in (summary.get("telemetry") or {}).get("devices", []):
         rows = (
-            [(name, _numbers(value)) for name, value in flat(device)]
+            [(name, _stored(name, value)) for name, value in flat(device)]
             if isinstance(device, dict)
             else [("", plain(device))]
         )
@@ -143,7 +143,7 @@ def environment_tables(summary: dict[str, Any]) -> Iterator[Table]:
 
 
 def _stored(name: str, value: Any) -> str:
-    return size(value) if name.endswith("_bytes") else plain(value)
+    return size(value) if name.endswith("_bytes") and isinstance(value, int) else _numbers(value)
 
 
 def _numbers(value: Any) -> str:
@@ -165,5 +165,5 @@ def plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key.replace('_', ' ')} {plain(one)}" for key, one in value.items())
     if isinstance(value, list):
-        return ", ".join(plain(one) for one in value)
-    return str(value)
+        return ", ".join(plain(one) for one in value) or "none"
+    return str(value) or "none"

@@ -74,6 +74,8 @@ def _verdict(series: Series) -> tuple[str, tuple[str, str]]:
             return "open", ("INCOMPLETE", said)
         passed = answer.get("passed")
         words = {True: "PASS", False: "FAIL", None: "NO VERDICT"}
+        if answer.get("at_least"):
+            said = f": {answer['max_accelerators']} of {answer['at_least']} wanted. {said.removeprefix(': ')}"
         return {True: "passed", False: "failed", None: "open"}[passed], (words[passed], said)
     passed_points = sum(point.passed is True for point in series.points)
     unfinished = series.kind == "sweep" and not answer["complete"]

@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 _COLUMNS = (
-    ("total s", "total_seconds", 1),
-    ("au %", "au_percent", 2),
-    ("samples/s", "samples_per_second", 2),
-    ("app MB/s", "app_mb_per_second", 1),
-    ("device MB/s", "device_mb_per_second", 1),
-    ("max", "max_device_mb_per_second", 1),
-    ("read ms", "mean_device_read_latency_ms", 2),
+    ("total\ns", "total_seconds", 1),
+    ("au\n%", "au_percent", 2),
+    ("samples\n/s", "samples_per_second", 2),
+    ("app\nMB/s", "app_mb_per_second", 1),
+    ("device\nMB/s", "device_mb_per_second", 1),
+    ("max\nMB/s", "max_device_mb_per_second", 1),
+    ("read\nms", "mean_device_read_latency_ms", 2),
 )
 
 
 def print_sweep(swept: dict[str, Any], folder: str, console: Console) -> None:
     """Print a sweep from its sweep.json. `-` stands for what the run's telemetry does not know."""
     axes = list(swept["points"][0]["settings"])
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for axis in axes:
-        table.add_column(axis.split(".")[-1], justify="right", overflow="fold")
+        table.add_column(axis.split(".")[-1].replace("_", "\n", 1), justify="right", no_wrap=True)
     for name, _, _ in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict")
+    table.add_column("verdict", no_wrap=True)
+    named = {
+        (axis, value): short
+        for axis in axes
+        for value, short in _short(list(dict.fromkeys(point["settings"][axis] for point in swept["points"])))
+    }
     for point in swept["points"]:
-        table.add_row(*(Text(point["settings"][axis]) for axis in axes), *_cells(point["figures"]), _verdict(point))
-    console.print(table)
+        settings = (Text(named[axis, point["settings"][axis]]) for axis in axes)
+        table.add_row(*settings, *_cells(point["figures"]), _verdict(point))
+    wanted = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    console.print(table, width=max(console.width, wanted), crop=False)  # a narrow terminal wraps; no column is lost
     for point in swept["points"]:
         if point["failure"]:
             console.print(Text(f"{point['folder']} failed: {point['failure']}", style="bold red"), soft_wrap=True)
     console.print(Text(f"results: {folder}"), soft_wrap=True)
+
+
+def _short(values: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield each value with the part in which paths differ: /mnt/a/unet3d and /mnt/b/unet3d are a and b."""
+    parts = [value.split("/") for value in values]
+    shortest = min(map(len, parts))
+    before = next((n for n in range(shortest) if len({part[n] for part in parts}) > 1), 0)
+    after = next((n for n in range(shortest) if len({part[-1 - n] for part in parts}) > 1), 0)
+    for value, part in zip(values, parts, strict=True):
+        yield value, "/".join(part[before : len(part) - after]) or value
 
 
 def _cells(figures: dict[str, Any] | None) -> list[str]:
@@ -52,5 +71,5 @@ def _verdict(point: dict[str, Any]) -> Text:
         return Text("failed", style="bold red")
     word = {True: "pass", False: "fail", None: "no verdict"}[point["figures"]["passed"]]
     limit = (point["figures"]["limited_by"] or {}).get("what")
-    told = f"{word}, limited by {limit}" if limit and word != "pass" else word
+    told = f"{word}: {limit}" if limit and word != "pass" else word
     return Text(told, style="green" if word == "pass" else "red" if word == "fail" else "yellow")

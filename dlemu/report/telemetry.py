@@ -24,7 +24,7 @@ def describe_telemetry(log: RunLog | None) -> dict[str, Any] | None:
     return {
         "interval_seconds": hosts[0].interval_seconds,
         "probes": sorted({name for host in hosts for name in host.probes}),
-        "devices": [{"host": host.host} | device for host in hosts for device in host.devices],
+        "devices": [{"host": host.host} | device for host, device in _devices(hosts)],
         "notes": _notes(hosts),
         "recorders": [
             {
@@ -37,6 +37,16 @@ def describe_telemetry(log: RunLog | None) -> dict[str, Any] | None:
         "clock_offsets_ns": [list(offsets) for offsets in log.journal.clock_offsets_ns],
         "power": list(_power(log)),
     }
+
+
+def _devices(hosts: Telemetry) -> Iterator[tuple[HostTelemetry, dict[str, Any]]]:
+    """Yield each device and who saw it. One that several nodes see (containers of one machine) counts once."""
+    seen = set()
+    for host in hosts:
+        for device in host.devices:
+            known = host.boot_id, device["name"]
+            yield host, device | {"counted": device["counted"] and known not in seen}
+            seen.add(known)
 
 
 def measure_devices(log: RunLog, rows: StepRows) -> dict[str, Any]:
@@ -76,12 +86,8 @@ def _notes(hosts: Telemetry) -> list[str]:
 
 
 def _delivered(log: RunLog) -> Iterator[Delivered]:
-    """Yield each device that counts once: nodes that are one machine (containers) see the same devices."""
-    seen = set()
-    for host in log.telemetry:
-        for device in host.devices:
-            known = host.boot_id, device["name"]
-            if device["counted"] and known not in seen:
-                seen.add(known)
-                times, rates = host.readings(device["probe"], device["name"], _DELIVERED)
-                yield Delivered(ranks_on(log, host), times, rates)
+    """Yield each device that counts."""
+    for host, device in _devices(log.telemetry):
+        if device["counted"]:
+            times, rates = host.readings(device["probe"], device["name"], _DELIVERED)
+            yield Delivered(ranks_on(log, host), times, rates)

@@ -36,13 +36,17 @@ def write_run(folder: Path, *, telemetry: bool = True, changes: dict[str, Any] |
 
 
 def telemetry_of(job: Job, log: RunLog, interval_ns: int = 100_000_000) -> pa.Table:
-    """Readings of every probe that a figure looks at, over the whole run."""
+    """Readings of every probe that a figure looks at, over the whole run, on each host by its own clock."""
     random = np.random.default_rng(1)
     rows: list[tuple[int, str, str, str, str, float]] = []
-    first, last = int(log.rows["free_ns"].min()), int(log.rows["free_ns"].max())
-    for time_ns in range(first - interval_ns, last + interval_ns, interval_ns):
-        for probe, source, metric, least, most in _READINGS:
-            rows.append((time_ns, HOST, probe, source, metric, float(random.uniform(least, most))))
+    for node, host in enumerate(log.journal.hosts):
+        stamps = log.rows["free_ns"][
+            np.isin(log.rows["rank"], np.flatnonzero(np.array(log.journal.rank_nodes) == node))
+        ]
+        for time_ns in range(int(stamps.min()) - interval_ns, int(stamps.max()) + interval_ns, interval_ns):
+            for probe, source, metric, least, most in _READINGS:
+                value = float(random.uniform(least, most))
+                rows.append((time_ns, host["host"], probe, source, metric, (1 + node / 4) * value))
     return _long(rows)
 
 
@@ -69,6 +73,10 @@ _READINGS = (
     ("block", "nvme0n1", "read_mb_per_second", 0, 90),
     ("block", "nvme0n1", "mean_queue_depth", 0, 30),
     ("block", "nvme0n1", "in_flight", 0, 30),
+    ("block", "nvme0n1", "reads_per_second", 500, 500),
+    ("block", "nvme0n1", "mean_read_latency_ms", 8, 8),
+    ("block", "nvme0n1", "writes_per_second", 0, 0),
+    ("block", "nvme0n1", "mean_write_latency_ms", 0, 0),
     ("trace", "nvme0n1", "queue_depth_read", 0, 40),
     ("trace", "nvme0n1", "queue_depth_write", 0, 3),
     ("cpu", "", "user_percent", 10, 40),

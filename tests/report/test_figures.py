@@ -34,6 +34,11 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(str(write_run(tmp_path_factory.mktemp("many"), telemetry=False, ranks=600, epochs=2, steps=3)))
 
 
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return open_run(str(write_run(tmp_path_factory.mktemp("hosts"), ranks=2, rank_nodes=(0, 1))))
+
+
 def draw(name: str, run: Run, canvas: Canvas = DESK) -> Any:
     return find(FOLDER, name, "draw")(run, canvas)
 
@@ -59,8 +64,8 @@ def column(figure: Any, name: str, **wanted: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("canvas", [DESK, PHONE])
-def test_it_draws_axes_with_units_and_marks(name: str, canvas: Canvas, run: Run) -> None:
-    figure = draw(name, run, canvas)
+def test_it_draws_axes_with_units_and_marks(name: str, canvas: Canvas, run: Run, hosts: Run) -> None:
+    figure = draw(name, run, canvas) or draw(name, hosts, canvas)
     assert figure.title
     assert figure.says.endswith(".")
     svg = picture_file(figure, "svg").decode()

@@ -9,7 +9,7 @@ import altair as alt
 
 from dlemu.report.compare_figures._sides import Value, grid, over_pairs
 from dlemu.report.comparison import NAMES, Comparison
-from dlemu.report.figures.base import BLUE, GREY, INK, MUTED, Canvas, Figure, Row, data
+from dlemu.report.figures.base import BLUE, GREY, INK, MUTED, ROOM, Canvas, Figure, Row, data
 from dlemu.report.units import at
 
 PLACE = 30
@@ -49,7 +49,7 @@ def _by_metric(run: dict[str, Any], canvas: Canvas) -> alt.LayerChart | None:
         base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=hue),
         base.mark_text(baseline="bottom", dy=-5, color=INK, fontSize=11).encode(x=x, text="text:N"),
     )
-    return alt.layer(*layers).properties(width=canvas.width - 150, height=34 * len(rows))
+    return alt.layer(*layers).properties(width=canvas.width - 150, height=34 * len(rows), padding=ROOM)
 
 
 def _row(name: str, one: dict[str, Any]) -> Row:

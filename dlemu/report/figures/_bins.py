@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import altair as alt
 import numpy as np
 import pyarrow.compute as pc
 
-from dlemu.report.figures.base import AMBER, BLUE, INK, Canvas, Row, colours, data, legend, rounded
+from dlemu.report.figures.base import AMBER, BLUE, INK, PAPER, Canvas, Row, colours, data, legend, rounded
 from dlemu.report.result import Floats, Run
 
 OPERATIONS = ("read", "write")
@@ -101,7 +102,8 @@ def _names(rows: list[Row], align: Literal["left", "right"]) -> list[alt.Chart]:
     if not rows:
         return []
     base = alt.Chart(data(rows)).encode(x="at:Q", y=alt.Y("down:Q", scale=None), text="text:N")
-    return [base.mark_text(align=align, baseline="top", dx=3 if align == "left" else -3, color=INK, fontSize=11)]
+    place = partial(base.mark_text, align=align, baseline="top", dx=3 if align == "left" else -3, fontSize=11)
+    return [place(color=PAPER, stroke=PAPER, strokeWidth=4, strokeJoin="round"), place(color=INK)]
 
 
 def _three_digits(value: float) -> str:

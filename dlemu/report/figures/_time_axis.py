@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import altair as alt
 import numpy as np
 
 from dlemu.emulator.steplog import StepRows
-from dlemu.report.figures.base import MUTED, Canvas, data
+from dlemu.metrics.over_time import mean_rates
+from dlemu.report.figures.base import MUTED, Canvas, data, rounded
 from dlemu.report.result import Floats, Reading, Run
 
 BINS, NARROW_BINS = 320, 160
@@ -54,6 +57,26 @@ def line(one: Reading, canvas: Canvas) -> tuple[Floats, Floats]:
     if len(values):
         seconds, values = np.insert(seconds, 0, 0.0), np.insert(values, 0, values[0])
     return seconds, values
+
+
+def summed(readings: list[Reading], bounds: Floats) -> Floats:
+    """Add up rates of several sources: each value stands for the time since the one before it."""
+    total = np.zeros(len(bounds) - 1)
+    for one in readings:
+        if len(one.seconds) > 1:
+            starts, ends = one.seconds[:-1], one.seconds[1:]
+            longer = ends > starts
+            total += mean_rates(starts[longer], ends[longer], (one.values[1:] * (ends - starts))[longer], bounds)
+    return total
+
+
+def binned(readings: list[Reading], run: Run, canvas: Canvas) -> Iterator[tuple[float, float]]:
+    """Yield moment and sum of several sources' values, up to the last reading."""
+    bounds = edges(run, canvas)
+    last = max((float(one.seconds[-1]) for one in readings if len(one.seconds)), default=0.0)
+    for at, value in zip(rounded(bounds[1:]), rounded(summed(readings, bounds), 4), strict=True):
+        if at <= last:
+            yield at, value
 
 
 def thinned(seconds: Floats, values: Floats, most: int = BINS) -> tuple[Floats, Floats]:

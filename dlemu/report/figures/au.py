@@ -48,7 +48,8 @@ def _panel(
 ) -> alt.LayerChart:
     rows = _rows(values, first)
     low, high = rows[0]["at"], rows[-1]["at"]
-    axis = alt.Axis(tickMinStep=1, tickCount=8, grid=False, format="d")
+    places = sorted({round(row["at"]) for row in rows})
+    axis = alt.Axis(values=places[:: -(-len(places) // 10)], grid=False, format="d")
     x = alt.X("at:Q", title=name, axis=axis, scale=alt.Scale(domain=[low - 0.5, high + 0.5], nice=False))
     scale = alt.Scale(domain=domain, nice=False)
     y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("AU:Q", "level:Q"))

@@ -27,6 +27,10 @@ BLUE, GREEN, RED, AMBER, PURPLE, GREY, PINK, TEAL = (
 COLOURS = (BLUE, AMBER, GREEN, PURPLE, RED, TEAL, PINK, GREY)
 
 
+ROOM = {"left": 20, "top": 5, "right": 5, "bottom": 5}
+"""Pixels around a picture with long names on its left: a reader's font may be wider than the one it was laid out in."""
+
+
 @dataclass(frozen=True)
 class Canvas:
     """Where a figure is drawn: a desk or paper, or a phone."""
@@ -77,7 +81,7 @@ def legend(canvas: Canvas, columns: int = 0) -> alt.Legend:
         orient="top",
         columns=columns or (2 if canvas.narrow else 5),
         labelLimit=canvas.width,
-        columnPadding=16,
+        columnPadding=26,
     )
 
 

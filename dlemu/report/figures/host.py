@@ -1,4 +1,4 @@
-"""What the hosts did beside the reading: throughput, CPU, pressure, memory and power on one time axis."""
+"""What a host did beside the reading: throughput, CPU, pressure, memory and power on one time axis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 
 import altair as alt
 
+from dlemu.report.figures._host_panels import busiest, hosts_of, throughput_panel
 from dlemu.report.figures._time_axis import epoch_marks, line, x_axis
 from dlemu.report.figures.base import (
     AMBER,
@@ -26,7 +27,6 @@ from dlemu.report.figures.base import (
     legend,
     rounded,
 )
-from dlemu.report.figures.throughput import APPLICATION, DEVICE, throughput_rows
 from dlemu.report.result import Run
 
 PLACE = 70
@@ -76,18 +76,20 @@ _PANELS = (
 
 
 def draw(result: Result, canvas: Canvas) -> Figure | None:
-    hosts = sorted({one.host for panel in _PANELS for one in result.readings(panel.probe, *panel.names)})
+    hosts = busiest(result, hosts_of(result))
     if not hosts:
         return None
     found = [(panel, rows) for panel in _PANELS if (rows := list(_rows(result, panel, hosts[0], canvas)))]
     panels = [_panel(result, panel, rows, canvas, last=panel is found[-1][0]) for panel, rows in found]
-    chart = alt.vconcat(_throughput(result, canvas), *panels, spacing=10).resolve_scale(color="independent")
+    chart = alt.vconcat(throughput_panel(result, canvas), *panels, spacing=10).resolve_scale(color="independent")
     says = (
         "CPU: all cores together, what is left to 100 % is idle. Stalled: share of the time in which some task waited "
         "for CPU, IO or memory (the kernel's pressure figures)."
     )
     if len(hosts) > 1:
-        says += f" Host {hosts[0]} of {len(hosts)}; throughput is that of all ranks."
+        says += (
+            f" This is {hosts[0]}, whose cores were the busiest of {len(hosts)} hosts; throughput is that of all ranks."
+        )
     return Figure("The host beside the reading", says, chart)
 
 
@@ -111,16 +113,4 @@ def _panel(run: Run, panel: _Panel, rows: list[Row], canvas: Canvas, *, last: bo
     areas = partial(base.mark_area, opacity=0.85)
     mark = (areas if panel.stacked else partial(base.mark_line, strokeWidth=1.3))(clip=True, interpolate="step-before")
     encoded = mark.encode(x=x_axis(run, named=last), y=y, color=colour, order="order:Q")
-    return _sized(alt.layer(epoch_marks(run, named=False), encoded), canvas)
-
-
-def _throughput(run: Run, canvas: Canvas) -> alt.LayerChart:
-    rows = throughput_rows(run, canvas)
-    y = alt.Y("mb:Q", title="MB/s", scale=alt.Scale(domainMin=0))
-    colour = alt.Color("what:N", scale=colours((APPLICATION, DEVICE), (BLUE, AMBER)), legend=legend(canvas, 2))
-    lines = alt.Chart(data(rows)).mark_line(interpolate="step-before", strokeWidth=1.3)
-    return _sized(alt.layer(epoch_marks(run), lines.encode(x=x_axis(run, named=False), y=y, color=colour)), canvas)
-
-
-def _sized(chart: alt.LayerChart, canvas: Canvas) -> alt.LayerChart:
-    return chart.properties(width=canvas.width, height=90)
+    return alt.layer(epoch_marks(run, named=False), encoded).properties(width=canvas.width, height=90)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 
 from dlemu.report.figures._parts import colour, named
-from dlemu.report.figures.base import INK, Canvas, Figure, Result, Row, colours, data
+from dlemu.report.figures.base import INK, ROOM, Canvas, Figure, Result, Row, colours, data
 
 PLACE = 20
 
@@ -18,7 +18,7 @@ def draw(result: Result, canvas: Canvas) -> Figure | None:
     if not rows:
         return None
     names = [row["part"] for row in rows]
-    y = alt.Y("part:N", sort=names, title=None, axis=alt.Axis(labelLimit=190, ticks=False, domain=False))
+    y = alt.Y("part:N", sort=names, title=None, axis=alt.Axis(labelLimit=190, ticks=False, domain=False, offset=2))
     x = alt.X("percent:Q", title="% of all accelerators' time", scale=alt.Scale(domainMin=0, padding=24))
     base = alt.Chart(data(rows)).encode(x=x, y=y)
     scale = colours(names, [colour(part) for part in loss])
@@ -30,4 +30,8 @@ def draw(result: Result, canvas: Canvas) -> Figure | None:
         "accelerator's, and what that one waited for is what the step lost time to."
     )
     width = canvas.width - (130 if canvas.narrow else 160)
-    return Figure("Where the loss went", says, alt.layer(bars, labels).properties(width=width, height=26 * len(rows)))
+    return Figure(
+        "Where the loss went",
+        says,
+        alt.layer(bars, labels).properties(width=width, height=26 * len(rows), padding=ROOM),
+    )

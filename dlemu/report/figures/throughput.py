@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import altair as alt
-import numpy as np
 
 from dlemu.metrics.over_time import mean_rates
-from dlemu.report.figures._time_axis import edges, epoch_marks, x_axis
+from dlemu.report.figures._time_axis import edges, epoch_marks, summed, x_axis
 from dlemu.report.figures.base import AMBER, BLUE, Canvas, Figure, Result, Row, colours, data, legend, rounded
-from dlemu.report.result import Floats, Reading, Run
+from dlemu.report.result import Floats, Run
 
 PLACE = 40
 APPLICATION, DEVICE = "read by the loader", "read from the devices"
@@ -47,17 +46,6 @@ def throughput_rows(run: Run, canvas: Canvas) -> list[Row]:
     rows = _rows(APPLICATION, bounds[1:], rates)
     devices = run.device_readings("block", "read_mb_per_second")
     return rows + _rows(DEVICE, bounds[1:], summed(devices, bounds)) if devices else rows
-
-
-def summed(readings: list[Reading], bounds: Floats) -> Floats:
-    """Add up rates of several sources: each value stands for the time since the one before it."""
-    total = np.zeros(len(bounds) - 1)
-    for one in readings:
-        if len(one.seconds) > 1:
-            starts, ends = one.seconds[:-1], one.seconds[1:]
-            longer = ends > starts
-            total += mean_rates(starts[longer], ends[longer], (one.values[1:] * (ends - starts))[longer], bounds)
-    return total
 
 
 def _rows(what: str, at: Floats, values: Floats) -> list[Row]:

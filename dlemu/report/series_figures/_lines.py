@@ -33,8 +33,14 @@ def x_axis(series: Series) -> alt.X:
         return alt.X("at:N", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
     places = sorted({float(series.place(point)) for point in series.points})
     axis = alt.Axis(grid=False, values=places, format="~g", labelOverlap=True)  # what was tried, and nothing between
-    low = 0.0 if min(places) > 0 else min(places)
-    return alt.X("at:Q", title=title, axis=axis, scale=alt.Scale(domain=[low, max(places) * 1.06], nice=False))
+    return alt.X("at:Q", title=title, axis=axis, scale=alt.Scale(domain=_domain(places), nice=False))
+
+
+def _domain(places: list[float]) -> list[float]:
+    """Begin at 0 where little room is lost by it, else a little before the first place."""
+    low, high = places[0], places[-1]
+    room = 0.06 * high if low == high or 0 <= low < 0.4 * high else 0.2 * (high - low)
+    return [0.0 if 0 <= low < 0.4 * high else low - room, high + room]
 
 
 def colour(series: Series, canvas: Canvas) -> alt.Color:
