@@ -62,7 +62,8 @@ def run_sweep(overrides: Sequence[str], config_dir: str | None) -> int:
 
 def _check(found: Sequence[Point], config_dir: str | None) -> Workload:
     """Check every point before any of them runs; return the first one's workload."""
-    workloads, problems = [], []
+    workloads: list[Workload] = []
+    problems = []
     for point in found:
         try:
             workload = load(point.words, config_dir=config_dir)

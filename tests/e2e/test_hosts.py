@@ -69,6 +69,10 @@ def test_accelerators_on_two_hosts_keep_one_timeline(
     assert told["hosts"] == [first, second]
     assert told["ranks_per_host"] == [2, 2]
     assert all(epoch["each_sample_once"] for epoch in told["audit"])
+    recorded = told["telemetry"]
+    assert [one["host"] for one in recorded["recorders"]] == [first, second]
+    counted = [one["name"] for one in recorded["devices"] if one["counted"]]
+    assert len(counted) == len(set(counted)), "both see this machine's devices: each counts once"
     rows = steps(tmp_path / "run")
     ends = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
     for step in range(1, 7):
