@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 @click.option("--csv", "csv_file", metavar="FILE", help="Write a row a run as CSV.")
 @click.option("--parquet", "parquet_file", metavar="FILE", help="Write a row a run as Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
+@click.option("--report", "report_folder", metavar="FOLDER", help="Save the audit and a page with figures in FOLDER.")
 @click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Check MLPerf Storage's rules of it, too.")
 @click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 def command(
@@ -23,6 +24,7 @@ def command(
     csv_file: str | None,
     parquet_file: str | None,
     as_json: bool,
+    report_folder: str | None,
     edition: str | None,
     division: Division,
 ) -> None:
@@ -31,18 +33,23 @@ def command(
     \b
     dlemu audit results/
     dlemu audit closed/ open/ --csv audit.csv
+    dlemu audit results/ --report audit            # audit/report.html, audit.json, audit.csv
     dlemu audit results/ --edition 2.0 --division open
 
     Reads the results of DLIO, of MLPerf Storage v0.5 to v3.0 and of dlemu, whatever the folders above them are called.
 
     Exit status: 0 no run has an error, 1 some run has, 2 a mistake of yours.
     """
+    from datagen.errors import UserError
     from dlemu.mlperf.audit.by_rules import Rulebook
     from dlemu.mlperf.audit.run import row
     from dlemu.mlperf.audit.tables import plain, write_csv, write_parquet
     from dlemu.mlperf.audit.trees import audit_trees
 
-    runs = audit_trees(folders, book=Rulebook(edition, division) if edition else None)
+    if as_json and report_folder:
+        raise UserError("--json prints what --report saves as audit.json: give one of the two")
+    book = Rulebook(edition, division) if edition else None
+    runs = audit_trees(folders, book=book)
     if csv_file:
         write_csv(csv_file, runs)
     if parquet_file:
@@ -54,4 +61,10 @@ def command(
 
         for line, style in lines([(row(run), run.findings) for run in runs]):
             click.secho(line, **style)
+    if report_folder:
+        from dlemu.cli.reporting import report_result
+        from dlemu.mlperf.audit.saved import save_audit
+
+        save_audit(report_folder, runs, folders, book)
+        report_result(True, report_folder)
     raise SystemExit(1 if any(row(run)["errors"] for run in runs) else 0)

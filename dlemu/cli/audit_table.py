@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from dlemu.mlperf.audit.places import Place, common_folder, places
 from dlemu.mlperf.audit.run import Cell
 from dlemu.mlperf.finding import Finding
 
@@ -23,32 +23,24 @@ _STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "war
 
 def lines(told: Sequence[Told]) -> Iterator[Line]:
     """Yield what is printed of the runs, in the order of their paths."""
-    top = _common([str(row["path"]) for row, _ in told])
+    top = common_folder([str(row["path"]) for row, _ in told])
     placed = _placed([row for row, _ in told])
-    width = min(_WIDEST, max(len(label) for _, label, _ in placed))
+    width = min(_WIDEST, max(len(place.run) for place, _ in placed))
     yield from _head(width)
-    for parent, group in groupby(placed, key=lambda one: one[0]):
+    for system, group in groupby(placed, key=lambda one: one[0].system):
         runs = list(group)
-        yield f"{os.path.relpath(parent or '.', top)}: {_what([row for *_, row in runs])}", {"bold": True}
-        yield from (_line(label, width, row) for _, label, row in runs)
+        yield f"{system}: {_what([row for _, row in runs])}", {"bold": True}
+        yield from (_line(place.run, width, row) for place, row in runs)
     yield "", {}
     yield from _legend()
     yield from _findings(told, top)
     yield from _sum([row for row, _ in told])
 
 
-def _placed(rows: Sequence[Row]) -> list[tuple[str, str, Row]]:
-    """Return each row with the folder it is listed under and its name there; a folder of one run is no group."""
-    paths = [str(row["path"]) for row in rows]
-    crowd = Counter(os.path.dirname(path) for path in paths)
-    placed = []
-    for path, row in zip(paths, rows, strict=True):
-        parent = os.path.dirname(path)
-        above = os.path.dirname(parent)
-        if crowd[parent] == 1 and above and above != parent:
-            parent = above
-        placed.append((parent, os.path.relpath(path, parent or os.curdir), row))
-    return sorted(placed, key=lambda one: one[:2])
+def _placed(rows: Sequence[Row]) -> list[tuple[Place, Row]]:
+    """Return each row with its place, system by system."""
+    found = places([str(row["path"]) for row in rows])
+    return sorted(zip(found, rows, strict=True), key=lambda one: (one[0].parent, one[0].run))
 
 
 def _head(width: int) -> Iterator[Line]:
@@ -58,11 +50,6 @@ def _head(width: int) -> Iterator[Line]:
         f"{'first':>7}{'load':>7}{'late':>6}{'slower':>7}{'barrier':>8}|{'printed':>11}{'again':>9}| found",
     ):
         yield text, {"dim": True}
-
-
-def _common(paths: list[str]) -> str:
-    above = [os.path.dirname(os.path.dirname(path)) or os.curdir for path in paths]
-    return os.path.commonpath(above) if len({os.path.isabs(path) for path in above}) == 1 else os.curdir
 
 
 def _what(rows: list[Row]) -> str:

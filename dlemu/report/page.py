@@ -37,9 +37,12 @@ class Table:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    """A row of one cell in a table of several columns is a heading across all of them."""
     numbers: Sequence[int] = ()
     """Columns that hold numbers, set to the right."""
     folded: bool = False
+    dense: bool = False
+    """Small, and no cell is broken into lines: for hundreds of rows and many columns."""
 
 
 @dataclass(frozen=True)

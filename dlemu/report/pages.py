@@ -9,6 +9,8 @@ from typing import Any
 
 from datagen.errors import UserError
 from dlemu.emulator.files import write_file, write_text
+from dlemu.report.audit import AUDIT, Audit, open_audit
+from dlemu.report.audit_page import audit_page
 from dlemu.report.comparison import COMPARE, Comparison, open_comparison
 from dlemu.report.comparison_page import comparison_page
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
@@ -25,6 +27,7 @@ _KINDS: tuple[_Kind, ...] = (
     (Run, run_page, "dlemu.report.figures"),
     (Comparison, comparison_page, "dlemu.report.compare_figures"),
     (Series, series_page, "dlemu.report.series_figures"),
+    (Audit, audit_page, "dlemu.report.audit_figures"),
 )
 """Of each kind of result: what its page says, and the folder of its figures."""
 
@@ -60,13 +63,18 @@ def _kind(found: Any) -> _Kind:
     return next(kind for kind in _KINDS if isinstance(found, kind[0]))
 
 
-def _open(folders: Sequence[str]) -> Run | Series | Comparison:
-    compared = [folder for folder in folders if os.path.exists(os.path.join(folder, COMPARE))]
-    if not compared:
+_ALONE: dict[str, Callable[[str], Comparison | Audit]] = {COMPARE: open_comparison, AUDIT: open_audit}
+"""Results that share their page with no other, by the file that each has."""
+
+
+def _open(folders: Sequence[str]) -> Run | Series | Comparison | Audit:
+    alone = [(folder, name) for folder in folders for name in _ALONE if os.path.exists(os.path.join(folder, name))]
+    if not alone:
         return open_result(folders[0]) if len(folders) == 1 else open_together(folders)
+    folder, name = alone[0]
     if len(folders) > 1:
-        raise UserError(f"{compared[0]} is a comparison, which no page shares; make it a page of its own")
-    return open_comparison(folders[0])
+        raise UserError(f"{folder} holds {name}, which no page shares; make it a page of its own")
+    return _ALONE[name](folder)
 
 
 def _write(content: bytes, path: str) -> None:

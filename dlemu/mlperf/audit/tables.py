@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -20,6 +21,7 @@ _COUNTS = ("accelerators", "hosts", "epochs", "steps_per_epoch", "ranks_kept", "
 def plain(run: AuditedRun) -> dict[str, Any]:
     """Return a run as plain data: its row, with each epoch's numbers and each finding as a mapping."""
     told: dict[str, Any] = dict(row(run))
+    told["au_threshold_percent"] = run.setup.au_threshold_percent
     told["epochs_printed"] = {
         "au_percent": list(run.printed.au_by_epoch),
         "samples_per_second": list(run.printed.samples_per_second_by_epoch),
@@ -45,6 +47,16 @@ def write_csv(path: str, runs: Sequence[AuditedRun]) -> None:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+
+    _written(path, write)
+
+
+def write_json(path: str, told: object) -> None:
+    """Write plain data as JSON; raises SpaceError."""
+
+    def write(part: str) -> None:
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(told, file, indent=1, allow_nan=False)
 
     _written(path, write)
 

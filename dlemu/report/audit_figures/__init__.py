@@ -1,0 +1,1 @@
+"""Figures of an audit: a file each, drawn from an `Audit`."""
