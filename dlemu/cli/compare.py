@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.option("--price", metavar="A,B", help="Of each storage, in one currency: cost per fed accelerator.")
 @click.option("--watts", metavar="A,B", help="Mean power of each storage: GB/s per watt.")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
-@click.option("--report/--no-report", default=True, help="Make the page too, as is done without a word.")
+@click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
 def command(
     folders: tuple[str, ...], price: str | None, watts: str | None, output: str | None, report: bool, as_json: bool

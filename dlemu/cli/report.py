@@ -19,8 +19,8 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, output: str | None) 
     dlemu report results/unet3d/20260102-030405
     dlemu report results/unet3d/2026* --output drive-a.html      # several side by side, on one page
 
-    DIR is a folder of train, size or sweep, or of `dlemu audit --report`. Without --output each gets a page of its own,
-    DIR/report.html.
+    DIR is a folder of train, size, sweep or compare, or of `dlemu audit --report`. Without --output each gets a page of
+    its own, DIR/report.html.
 
     The page loads nothing and runs no script; it reads well on a phone, in print, by day and by night. `dlemu train`
     makes it by itself (output.report=false leaves it out). Needs the extra `report`: pip install "dlemu[report]".

@@ -63,7 +63,7 @@ def run_sweep(overrides: Sequence[str], config_dir: str | None) -> int:
 def _check(found: Sequence[Point], config_dir: str | None) -> Workload:
     """Check every point before any of them runs; return the first one's workload."""
     workloads: list[Workload] = []
-    problems = []
+    problems: dict[str, str] = {}
     for point in found:
         try:
             workload = load(point.words, config_dir=config_dir)
@@ -72,9 +72,9 @@ def _check(found: Sequence[Point], config_dir: str | None) -> Workload:
                 inspect(workload.dataset, command_hint=datagen_command(workload))
             workloads.append(workload)
         except UserError as error:
-            problems.append(f"{_told(point)}: {error}")
+            problems.setdefault(str(error), _told(point))  # one missing dataset is one problem
     if problems:
-        raise UserError("\n".join(problems))
+        raise UserError("\n".join(f"{first}: {error}" for error, first in problems.items()))
     return workloads[0]
 
 

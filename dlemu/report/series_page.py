@@ -92,7 +92,10 @@ def _words(answer: dict[str, Any]) -> Iterator[Words]:
     host_only = answer.get("host_only")
     if host_only:
         could = plain(host_only.get("storage_could_feed"))
-        yield Words("The host gave out first", [f"By the read probe the storage could feed {could} accelerators."])
+        seen = (
+            f"It was seen to give {number(answer['storage_mb_per_second'])} MB/s, enough for about {could} accelerators"
+        )
+        yield Words("The host gave out first, not the storage", [f"{seen}: use a host with more cores, or several."])
     if answer.get("issues"):
         yield Words("What to know about these numbers", points=answer["issues"])
     failed = [one for one in answer.get("points", []) if one.get("failure")]

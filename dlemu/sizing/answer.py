@@ -71,9 +71,9 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, s
             "fail": _edge(failing),
         },
         "for_one_more": _for_one_more(shown, trials, question, known),
-        "host_only": _host_only(limited_by, question, known),
+        "host_only": _host_only(limited_by, shown, trials, question, known),
         "probe_mb_per_second": known.probe_mb_per_second,
-        "storage_mb_per_second": max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)]),
+        "storage_mb_per_second": _storage_mb_per_second(trials, known),
         "counts": [_edge(count) for count in counts],
         "issues": sorted({trial.page_cache_warning for trial in trials if trial.page_cache_warning}),
         "trials": [asdict(trial) for trial in trials],
@@ -129,12 +129,19 @@ def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known
     }
 
 
-def _host_only(limited_by: dict[str, Any], question: Question, known: Known) -> dict[str, Any] | None:
-    """Return what the storage could have fed where the host gave out first, by the read probe alone."""
+def _storage_mb_per_second(trials: Sequence[Trial], known: Known) -> float:
+    """Return the most that the storage was seen to give."""
+    return max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)])
+
+
+def _host_only(
+    limited_by: dict[str, Any], shown: int, trials: Sequence[Trial], question: Question, known: Known
+) -> dict[str, Any] | None:
+    """Return what the storage could have fed where the host gave out first, by the most that it was seen to give."""
     if limited_by["what"] not in HOST:
         return None
-    wanted = question.threshold_percent / 100 * known.mb_per_accelerator
-    return {"storage_could_feed": int(known.probe_mb_per_second / wanted) if wanted else None}
+    one = question.threshold_percent / 100 * known.mb_per_accelerator
+    return {"storage_could_feed": max(shown, int(_storage_mb_per_second(trials, known) / one)) if one else None}
 
 
 def _naive_seconds(last: int, counts: Sequence[Count], known: Known) -> float:

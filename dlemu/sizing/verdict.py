@@ -40,7 +40,8 @@ def _limit(answer: dict[str, Any]) -> str:
     else:
         limit = "what limits it is not known" if what == "not known" else f"limited by {what}"
     if answer["host_only"]:
-        return f"{limit}; by a read probe the storage could have fed about {answer['host_only']['storage_could_feed']}"
+        could = answer["host_only"]["storage_could_feed"]
+        return f"{limit}; by what it was seen to give, the storage could have fed about {could}"
     return limit
 
 

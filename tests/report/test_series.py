@@ -108,6 +108,18 @@ def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
     assert 'class="verdict passed"' in text
 
 
+def test_a_host_that_gave_out_first_is_said_with_what_the_storage_could_feed(tmp_path: Path) -> None:
+    folder = write_size(tmp_path)
+    answer = json.loads((folder / "size.json").read_text())
+    answer |= {"limited_by": {"what": "host CPU", "evidence": ["no core was free"]}, "storage_mb_per_second": 200.0}
+    answer |= {"host_only": {"storage_could_feed": 22}, "at_least": 9, "passed": False}
+    (folder / "size.json").write_text(json.dumps(answer))
+    text = Path(write_page([str(folder)])).read_text()
+    assert "The host gave out first, not the storage" in text
+    assert "200.0 MB/s, enough for about 22 accelerators" in text
+    assert "FAIL</strong>: 8 of 9 wanted. 8 x h100 pass" in text
+
+
 def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> None:
     text = Path(write_page([str(write_sweep(tmp_path))])).read_text()
     assert "no memory for 32 ranks" in text

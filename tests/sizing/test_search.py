@@ -104,7 +104,14 @@ def test_a_host_that_limits_is_told_what_the_storage_could_have_fed() -> None:
     trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((4, 99.0), (5, 80.0)) for _ in range(2)]
     answer = find(FakeRunner(0), trials=trials)
     assert answer["limited_by"] == {"what": "host CPU", "evidence": ["no core was free", "more cores"]}
-    assert "limited by host CPU; by a read probe the storage could have fed about 11" in answer["verdict"]
+    assert "limited by host CPU; by what it was seen to give, the storage could have fed about 11" in answer["verdict"]
+
+
+def test_storage_that_fed_more_than_the_probe_read_is_not_called_slower() -> None:
+    limit = {"what": "host CPU", "evidence": []}
+    trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((14, 99.0), (15, 80.0)) for _ in range(2)]
+    answer = find(FakeRunner(0), trials=trials)
+    assert answer["host_only"]["storage_could_feed"] >= answer["max_accelerators"] == 14
 
 
 def test_none_passes() -> None:

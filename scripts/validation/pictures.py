@@ -1,0 +1,82 @@
+"""The pictures of docs/sizing.md, made anew by the page's own commands on two drives of known speed. Needs root.
+
+    PYTHONPATH=scripts .venv/bin/python -m validation.pictures RESULTS      # about 6 minutes on an idle host
+
+Searches that are finished in RESULTS are not run again. Then looks at each picture's size and prints what each search
+found, which is what the page quotes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from validation.bed import dlemu
+from validation.drive import Speed, known_drive
+
+DRIVES = {"drive-a": 80_000_000, "drive-b": 45_000_000}
+"""Bytes/s of the two drives of the page."""
+DRIVE_BYTES = 2 << 30
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+MOST_BYTES = 150_000
+QUESTION = ("workload=unet3d", "scale=laptop", "accelerator=h100")
+WANTED = {
+    "size-au": ("drive-a", "au_by_count"),
+    "size-throughput": ("drive-a", "throughput_by_count"),
+    "trial-throughput": ("trial", "throughput"),
+    "trial-queue-depth": ("trial", "queue_depth"),
+    "trial-loss": ("trial", "loss"),
+    "compare-au": ("both", "au_by_count"),
+    "compare-feeds": ("both", "economy"),
+}
+"""Name of a picture -> the result it is of, and the figure."""
+
+
+def find_size(name: str, bytes_per_second: int, results: Path) -> None:
+    """Run `dlemu size --make` on a drive of this speed, once."""
+    folder = results / name
+    if (folder / "size.json").exists() and json.loads((folder / "size.json").read_text())["complete"]:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    with known_drive(Speed(read_bytes_per_second=bytes_per_second), size_bytes=DRIVE_BYTES) as drive:
+        asked = [*QUESTION, f"dataset.data_folder={drive.folder}/unet3d", "telemetry.interval_seconds=0.1"]
+        subprocess.run(drive.command([dlemu(), "size", *asked, "--make", f"output.folder={folder}"]), check=True)
+
+
+def draw(results: Path) -> None:
+    """Compare the drives, have every picture drawn, and keep those of the page."""
+    shutil.rmtree(results / "both", ignore_errors=True)
+    sides = [str(results / name) for name in DRIVES]
+    given = ("--price", "900,600", "--output", str(results / "both"))
+    subprocess.run([dlemu(), "compare", *sides, *given], check=True)
+    answer = json.loads((results / "drive-a" / "size.json").read_text())
+    passing = next(one for one in answer["trials"] if one["accelerators"] == answer["max_accelerators"])
+    folders = {"trial": results / "drive-a" / passing["folder"]} | {name: results / name for name in (*DRIVES, "both")}
+    for folder in folders.values():
+        subprocess.run([dlemu(), "report", str(folder), "--svg"], check=True, capture_output=True)
+    os.makedirs(PICTURES, exist_ok=True)
+    for picture, (of, figure) in WANTED.items():
+        made = folders[of] / "figures" / f"{figure}.svg"
+        if made.stat().st_size > MOST_BYTES:
+            raise SystemExit(f"{made} has {made.stat().st_size} bytes, wanted at most {MOST_BYTES}")
+        shutil.copy(made, PICTURES / f"{picture}.svg")
+
+
+def main() -> None:
+    """Search on both drives, then draw."""
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    results = Path(sys.argv[1]).absolute()
+    for name, bytes_per_second in DRIVES.items():
+        find_size(name, bytes_per_second, results)
+    draw(results)
+    for name in DRIVES:
+        print(json.loads((results / name / "size.json").read_text())["verdict"])
+
+
+if __name__ == "__main__":
+    main()
