@@ -31,6 +31,7 @@ HOST: dict[str, Any] = {
     "processor": "one of the fast ones",
     "cpu_count": 8,
     "cpu_usable": 4,
+    "cpu_limit": None,
     "memory_bytes": 64 << 30,
     "kernel": "6.1",
     "python": "3.11.2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import resource
@@ -17,6 +18,7 @@ from dlemu.cli.checks import Check, Level
 from dlemu.comm import Comm, first_failure, run_ranks
 from dlemu.config.schema import Workload
 from dlemu.emulator.clock import MonotonicClock
+from dlemu.emulator.cpu_limit import cpu_limit
 from dlemu.emulator.preflight import files_wanted
 
 _RANKS_PER_CORE = 12
@@ -32,7 +34,7 @@ _MEETING_RANKS, _MEETINGS, _SLOW_MEETING_US = 4, 200, 5_000
 
 def checks(workload: Workload) -> Iterator[Check]:
     """Look at the host."""
-    yield check_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, workload)
+    yield check_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, workload, limit=cpu_limit())
     yield check_free_cores(psutil.cpu_percent(_WATCHING_SECONDS), os.cpu_count() or 1)
     yield check_memory()
     yield check_open_files(
@@ -44,11 +46,14 @@ def checks(workload: Workload) -> Iterator[Check]:
     yield check_gpus(gpus(), workload.reader.pin_memory)
 
 
-def check_cores(usable: int, there: int, workload: Workload) -> Check:
-    """Look at the cores that this process may use."""
+def check_cores(usable: int, there: int, workload: Workload, limit: float | None = None) -> Check:
+    """Look at the cores that this process may use, and at how much of their time (`limit`, in cores)."""
     bound = f" of {there} (the others are closed to this process: affinity)" if usable < there else ""
+    cores = min(float(usable), limit or math.inf)
+    if cores < usable:
+        bound += f", but no more than the time of {cores:.1f} (the CPU limit of this container or job: cgroup)"
     seen = f"{usable} usable{bound} for {workload.ranks} ranks x {workload.reader.read_threads} workers"
-    if workload.ranks > usable * _RANKS_PER_CORE:
+    if workload.ranks > cores * _RANKS_PER_CORE:
         advice = "watch the emulator's ceiling in the result, or use fewer ranks on this host"
         wanted = f"{-(-workload.ranks // _RANKS_PER_CORE)} cores or more"
         return Check(name="cores", level="warn", seen=seen, wanted=wanted, advice=advice)

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from dlemu import __version__
+from dlemu.emulator.cpu_limit import cpu_limit
 
 _PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py", "hydra-core", "pyarrow")
 
@@ -21,6 +22,7 @@ def describe_host() -> dict[str, Any]:
         "processor": _processor(),
         "cpu_count": os.cpu_count() or 1,
         "cpu_usable": len(os.sched_getaffinity(0)),
+        "cpu_limit": cpu_limit(),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "python": platform.python_version(),

@@ -58,8 +58,9 @@ class Work:
     readers: float
     """Mean number of workers that were blocked in reads at a time."""
     call_ms: float
-    """Mean time of a read call."""
+    """Mean time of a read call; 0 where the loader does not tell its calls (TensorFlow's own reader)."""
     call_bytes: float
+    """What a call reads; 0 where that is not told."""
     app_mb_per_second: float
     wanted_mb_per_second: float
     """What the accelerators would take if they never waited; infinite when nothing computes."""
@@ -111,7 +112,7 @@ def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
     ranks = max(1, len(np.unique(rows["rank"])))
     elapsed_ns = max(1.0, float((rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum()) / ranks)
     spent = split_worker_time(rows, preprocesses).sum(axis=0)
-    calls, app_bytes = max(1, int(rows["read_calls"].sum())), int(rows["app_bytes"].sum())
+    calls, app_bytes = int(rows["read_calls"].sum()), int(rows["app_bytes"].sum())
     compute_ns = float(rows["compute_ns"].sum()) / ranks
     return Work(
         elapsed_seconds=elapsed_ns / 1e9,
@@ -119,8 +120,8 @@ def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
         starved_share=float(spent[3] / max(spent.sum(), 1.0)),
         cpu_known=cpu_is_known(rows),
         readers=float(spent[0]) / elapsed_ns,
-        call_ms=float(rows["read_ns"].sum()) / calls / 1e6,
-        call_bytes=app_bytes / calls,
+        call_ms=float(rows["read_ns"].sum()) / calls / 1e6 if calls else 0.0,
+        call_bytes=app_bytes / calls if calls else 0.0,
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
     )

@@ -55,7 +55,13 @@ class Circumstances:
 
     ceiling_au: float | None = None
     host_busy_percent: float | None = None
-    """CPU in use of the hosts, all cores, by anyone; or by this run alone where nobody else was watched."""
+    """CPU in use of the busiest host, all cores, by anyone; or by this run alone where nobody else was watched."""
+    own_busy_percent: float | None = None
+    """What this run used of the same cores."""
+    cpu_limit_cores: float | None = None
+    """As many cores' time as a container's limit (cgroup) lets the run use."""
+    cpu_limit_used_percent: float | None = None
+    """How much of that it used."""
     memory_some_percent: float | None = None
     device: Device | None = None
     scaling: Scaling | None = None
@@ -114,14 +120,13 @@ def reads_may_be_too_few(causes: Causes, work: Work, ranks: int) -> bool:
 
 def _reads(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
     """Blocked in reads: the storage is slow, or too few reads are under way at a time."""
-    if not work.cpu_known and _no_core_free(work, around):
+    if not work.cpu_known and _no_core_free(work, around) and not _is_saturated(around.device):
         return _host_cpu("low", (waited, *_cores(work, around)), around)
     if not work.cpu_known and around.from_storage_percent is not None and around.from_storage_percent < 5:
         return _few_workers("low", (waited, "the page cache served the bytes, and cores were free"), around)
     seen = (
         f"{waited}; in {100 * share:.0f} % of that a worker was blocked in a read",
-        f"{work.readers:.1f} of the workers were in a read at a time, {work.call_ms:.3g} ms for each call of "
-        f"{_kib(work.call_bytes)}",
+        *_calls(work),
         f"the storage gave {work.app_mb_per_second:,.1f} MB/s; the accelerators ask for "
         f"{work.wanted_mb_per_second:,.1f} MB/s",
         *_device(around.device),
@@ -162,6 +167,8 @@ def _too_few_readers(work: Work, around: Circumstances) -> tuple[bool, Confidenc
                 "most of the reads waited before the device: a limit on the way to it (cgroup, network)",
             )
         return requests < FEW_REQUESTS, "medium", f"the device had only {device.mean_depth:.1f} requests at a time"
+    if not work.call_bytes:
+        return False, "medium", ""
     if requests < FEW_REQUESTS and work.call_bytes <= PIECE_BYTES:
         return True, "low", f"only {work.readers:.1f} small reads were under way at a time"
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium", ""
@@ -197,7 +204,14 @@ def _hand_over(sure: Confidence, share: float, waited: str, causes: Causes, work
 
 
 def _host_cpu(sure: Confidence, seen: tuple[str, ...], around: Circumstances) -> Limit:
-    advice = "more cores or fewer ranks on this host; look for other programs (top), and at reader.decode and verify"
+    busy, own = around.host_busy_percent or 0, around.own_busy_percent
+    advice = "more cores or fewer ranks on this host; look at reader.decode and verify"
+    if around.cpu_limit_cores is not None and busy < BUSY_PERCENT:
+        advice = "raise the CPU limit of this container or job (cgroup), or use fewer ranks; look at reader.decode"
+    elif own is not None and busy - own > own:
+        advice = "other programs have most of the cores: stop them (top), or run where nothing else does"
+    elif own is None:
+        advice += "; look for other programs (top)"
     return Limit(what="host CPU", confidence=sure, evidence=seen, advice=(advice,))
 
 
@@ -225,7 +239,13 @@ def _memory_pressure(around: Circumstances) -> str:
 
 
 def _no_core_free(work: Work, around: Circumstances) -> bool:
-    return work.starved_share >= STARVED_SHARE or (around.host_busy_percent or 0) >= BUSY_PERCENT
+    busiest = max(around.host_busy_percent or 0, around.cpu_limit_used_percent or 0)
+    return work.starved_share >= STARVED_SHARE or busiest >= BUSY_PERCENT
+
+
+def _is_saturated(device: Device | None) -> bool:
+    """Say whether requests wait for the device all the time: nobody who lacks a core could keep it so."""
+    return device is not None and device.busy_percent >= BUSY_PERCENT and device.mean_depth >= FEW_REQUESTS
 
 
 def _cores(work: Work, around: Circumstances) -> tuple[str, ...]:
@@ -233,8 +253,21 @@ def _cores(work: Work, around: Circumstances) -> tuple[str, ...]:
     if work.cpu_known:
         told.append(f"workers wanted a core and had none in {100 * work.starved_share:.0f} % of their work")
     if around.host_busy_percent is not None:
-        told.append(f"{around.host_busy_percent:.0f} % of the cores' time was in use")
+        own = "" if around.own_busy_percent is None else f", {around.own_busy_percent:.0f} % by this run"
+        told.append(f"{around.host_busy_percent:.0f} % of the cores' time was in use{own}")
+    if around.cpu_limit_cores is not None and around.cpu_limit_used_percent is not None:
+        used = around.cpu_limit_cores * around.cpu_limit_used_percent / 100
+        told.append(f"the run used {used:.1f} of the {around.cpu_limit_cores:.1f} cores that its CPU limit allows")
     return tuple(told)
+
+
+def _calls(work: Work) -> tuple[str, ...]:
+    if not work.call_bytes:
+        return ()
+    return (
+        f"{work.readers:.1f} of the workers were in a read at a time, {work.call_ms:.3g} ms for each call of "
+        f"{_kib(work.call_bytes)}",
+    )
 
 
 def _device(device: Device | None) -> tuple[str, ...]:

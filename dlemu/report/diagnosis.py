@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -65,6 +66,9 @@ def _limit(
     around = Circumstances(
         ceiling_au=log.journal.ceiling_au_percent,
         host_busy_percent=_own_cpu_percent(log.journal) if seen.busy_percent is None else seen.busy_percent,
+        own_busy_percent=seen.own_percent if seen.busy_percent is not None else None,
+        cpu_limit_cores=seen.cpu_limit_cores,
+        cpu_limit_used_percent=seen.cpu_limit_used_percent,
         memory_some_percent=seen.memory_some_percent,
         device=seen.device,
         scaling=log.journal.scaling,
@@ -86,7 +90,7 @@ def _told(limit: Limit, *, with_first_steps: bool) -> dict[str, Any]:
 
 def _own_cpu_percent(journal: Journal) -> float | None:
     """Return how much of the hosts' cores the run itself used."""
-    cores: int = sum(host["cpu_usable"] for host in journal.hosts)
+    cores: float = sum(min(host["cpu_usable"], host.get("cpu_limit") or math.inf) for host in journal.hosts)
     if not cores or not journal.cpu_seconds or not journal.ended_ns:
         return None
     return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))

@@ -118,7 +118,7 @@ def environment_tables(summary: dict[str, Any]) -> Iterator[Table]:
     for host in hosts[:_HOSTS]:
         rows = [
             ("processor", plain(host["processor"])),
-            ("cores", f"{host['cpu_usable']} usable of {host['cpu_count']}"),
+            ("cores", f"{host['cpu_usable']} usable of {host['cpu_count']}{_limited(host)}"),
             ("memory", size(host["memory_bytes"])),
             ("kernel", plain(host["kernel"])),
             ("Python", plain(host["python"])),
@@ -140,6 +140,11 @@ def environment_tables(summary: dict[str, Any]) -> Iterator[Table]:
             else [("", plain(device))]
         )
         yield Table(f"Device {device['name']}" if isinstance(device, dict) and "name" in device else "Device", (), rows)
+
+
+def _limited(host: dict[str, Any]) -> str:
+    limit = host.get("cpu_limit")  # runs of before it was asked have none
+    return f", {limit:.1f} by a CPU limit (cgroup)" if limit else ""
 
 
 def _stored(name: str, value: Any) -> str:

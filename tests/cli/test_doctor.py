@@ -84,6 +84,10 @@ def test_many_ranks_on_few_cores_are_warned_of() -> None:
     assert checks_host.check_cores(2, 2, Workload(ranks=18)).level == "ok"
     assert checks_host.check_cores(2, 2, Workload(ranks=64)).level == "warn"
     assert "2 usable of 64" in checks_host.check_cores(2, 64, Workload()).seen
+    limited = checks_host.check_cores(64, 64, Workload(ranks=64), limit=2.5)
+    assert limited.level == "warn"
+    assert "the time of 2.5" in limited.seen
+    assert checks_host.check_cores(2, 2, Workload(), limit=4.0) == checks_host.check_cores(2, 2, Workload())
 
 
 def test_few_open_files_are_warned_of_where_the_limit_is_hard() -> None:

@@ -144,3 +144,45 @@ def test_readers_whose_cpu_is_not_known_are_blamed_with_less_confidence() -> Non
     assert limit_of(rows).confidence == "medium"
     assert limit_of(rows, host_busy_percent=99.0).what == "host CPU"
     assert limit_of(rows, from_storage_percent=0.0).what == "loader"
+
+
+def test_a_device_whose_queue_is_never_empty_is_the_limit_though_the_cores_are_busy() -> None:
+    """Readers that lack a core leave the device with nothing to do."""
+    rows, full = late_steps(cpu_ms=0), Device(mean_depth=8, busy_percent=99)
+    assert limit_of(rows, host_busy_percent=99.0, device=full).what == "storage"
+    assert limit_of(rows, host_busy_percent=99.0, device=Device(mean_depth=1, busy_percent=99)).what == "host CPU"
+    assert limit_of(rows, host_busy_percent=99.0, device=Device(mean_depth=8, busy_percent=50)).what == "host CPU"
+
+
+def test_a_loader_that_tells_no_calls_is_not_said_to_make_one() -> None:
+    rows = late_steps(cpu_ms=0)
+    rows["read_calls"] = 0
+    limit = limit_of(rows)
+    assert (limit.what, limit.confidence) == ("storage", "medium")
+    assert "each call" not in " ".join(limit.evidence)
+    assert any("more reader.read_threads" in advice for advice in limit.advice)
+
+
+@pytest.mark.parametrize(
+    ("around", "advice", "evidence"),
+    [
+        ({"host_busy_percent": 99.0, "own_busy_percent": 20.0}, "other programs", "20 % by this run"),
+        ({"host_busy_percent": 99.0, "own_busy_percent": 90.0}, "more cores or fewer ranks", "90 % by this run"),
+        ({"host_busy_percent": 99.0}, "other programs (top)", "99 % of the cores' time was in use"),
+        (
+            {"host_busy_percent": 4.0, "own_busy_percent": 3.0, "cpu_limit_cores": 2.0, "cpu_limit_used_percent": 95.0},
+            "raise the CPU limit",
+            "1.9 of the 2.0 cores",
+        ),
+    ],
+)
+def test_who_has_the_cores_decides_what_helps(around: dict[str, Any], advice: str, evidence: str) -> None:
+    limit = limit_of(late_steps(cpu_ms=99), **around)
+    assert limit.what == "host CPU"
+    assert advice in limit.advice[0]
+    assert evidence in " ".join(limit.evidence)
+
+
+def test_a_cpu_limit_that_is_far_off_limits_nothing() -> None:
+    rows = late_steps(cpu_ms=99)
+    assert limit_of(rows, host_busy_percent=4.0, cpu_limit_cores=32.0, cpu_limit_used_percent=6.0).what == "loader"

@@ -94,3 +94,19 @@ def test_pressure_on_memory_reaches_the_verdict() -> None:
     limited = build_summary(job, replace(log, telemetry=(pressed,)))["limited_by"]
     assert limited["what"] == "memory"
     assert "40 %" in " ".join(limited["evidence"])
+
+
+def test_what_the_run_used_of_the_cores_is_told_apart_from_the_rest() -> None:
+    """Two ranks of 1 core each on 8 cores, in a container that may use 2.5."""
+    log = make_log(make_job())
+    watching = host(log, 0, cores(5) | {("process", f"rank {rank}", "cpu_seconds"): 0.0 for rank in (0, 1)})
+    counted = watching.value.copy()
+    for rank in (0, 1):
+        own = watching.which == watching.series.index(Series("process", f"rank {rank}", "cpu_seconds"))
+        counted[own] = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
+    log.journal.hosts[0]["cpu_limit"] = 2.5
+    seen = watched(replace(log, telemetry=(replace(watching, value=counted),)), log.rows)
+    assert seen.busy_percent == pytest.approx(95)
+    assert seen.own_percent == pytest.approx(100 * 2 / 8)
+    assert seen.cpu_limit_cores == 2.5
+    assert seen.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)

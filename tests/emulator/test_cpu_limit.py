@@ -1,0 +1,62 @@
+"""The CPU limit of a container or job, from the files of both cgroup versions in made-up trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlemu.emulator.cpu_limit import cpu_limit
+
+V1_MOUNT = "32 31 0:29 {root} {mount} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
+V2_MOUNT = "30 23 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+
+
+def made(tmp_path: Path, *, group: str, mount_line: str, root: str = "/", files: dict[str, str]) -> str:
+    """Write what the kernel would tell of one process; return the folder that stands for /proc."""
+    mount = tmp_path / "cgroup"
+    for name, text in files.items():
+        (mount / name).parent.mkdir(parents=True, exist_ok=True)
+        (mount / name).write_text(text + "\n")
+    own = tmp_path / "proc" / "self"
+    own.mkdir(parents=True)
+    (own / "cgroup").write_text(group + "\n")
+    (own / "mountinfo").write_text(f"22 1 8:1 / / rw - ext4 /dev/vda rw\n{mount_line.format(root=root, mount=mount)}\n")
+    return str(tmp_path / "proc")
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"job/step/cpu.max": "150000 100000"}, 1.5),
+        ({"job/step/cpu.max": "max 100000"}, None),
+        ({"job/step/cpu.max": "800000 100000", "job/cpu.max": "200000 100000"}, 2.0),  # no more than the group above
+        ({"job/step/cgroup.procs": "1"}, None),  # v2 without the cpu controller
+    ],
+)
+def test_version_2_tells_it_in_cpu_max(tmp_path: Path, files: dict[str, str], limit: float | None) -> None:
+    assert cpu_limit(made(tmp_path, group="0::/job/step", mount_line=V2_MOUNT, files=files)) == limit
+
+
+@pytest.mark.parametrize(("quota", "limit"), [("250000", 2.5), ("-1", None)])
+def test_version_1_tells_it_in_two_files(tmp_path: Path, quota: str, limit: float | None) -> None:
+    files = {"docker/abc/cpu.cfs_quota_us": quota, "docker/abc/cpu.cfs_period_us": "100000"}
+    proc = made(tmp_path, group="4:cpu,cpuacct:/docker/abc\n0::/", mount_line=V1_MOUNT, files=files)
+    assert cpu_limit(proc) == limit
+
+
+@pytest.mark.parametrize("root", ["/docker/abc", "/elsewhere"])
+def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path, root: str) -> None:
+    files = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}
+    proc = made(tmp_path, group="4:cpu,cpuacct:/docker/abc", mount_line=V1_MOUNT, root=root, files=files)
+    assert cpu_limit(proc) == 0.5
+
+
+def test_a_kernel_without_control_groups_limits_nothing(tmp_path: Path) -> None:
+    assert cpu_limit(str(tmp_path)) is None
+
+
+def test_the_other_controllers_are_not_asked(tmp_path: Path) -> None:
+    line = V1_MOUNT.replace("cpu,cpuacct", "cpuset")
+    files = {"job/cpu.cfs_quota_us": "50000", "job/cpu.cfs_period_us": "100000"}
+    assert cpu_limit(made(tmp_path, group="3:cpuset:/job\n4:cpu:/job", mount_line=line, files=files)) is None
