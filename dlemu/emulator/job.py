@@ -10,7 +10,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.fetch import FetchSpec
-from datagen.layout import Layout
+from datagen.layout import Layout, nominal_sample_bytes
 from datagen.manifest import Found
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
@@ -22,6 +22,8 @@ from dlemu.loaders.base import BatchPlan, LoaderSpec, Phase
 
 CEILING_STEPS = (5, 4000)
 """Fewest and most steps of the ceiling measurement."""
+_TF_BUFFER_BYTES = 256 << 10
+"""What tf.data.TFRecordDataset reads at a time where `reader.transfer_size` does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +88,26 @@ class Job:
         """Most batches that a rank's loader has ready or under way."""
         reader, spec = self.workload.reader, self.loader_spec(0)
         if self.streams:
-            return spec.prefetch_size + spec.computation_threads + 1 + ceil(spec.shuffle_window / reader.batch_size)
+            waiting = spec.shuffle_window + self._interleaved_ahead
+            return spec.prefetch_size + spec.computation_threads + 1 + ceil(waiting / reader.batch_size)
         if reader.data_loader == "tensorflow":
             return spec.prefetch_size + max(1, spec.read_threads)
         return spec.read_threads * spec.prefetch_per_worker
+
+    @property
+    def _interleaved_ahead(self) -> int:
+        """Samples that tf.data's interleave and its files have read before anybody asks for them.
+
+        Beside the `read_threads` files in turn it has twice as many begun, with two records of each ready and one under
+        way (tensorflow's parallel_interleave_dataset_op.cc: kDefaultCyclePrefetchFactor and
+        kDefaultPerIteratorPrefetchFactor), and each file's reader holds a buffer. A pipeline of records of 300 kB that
+        stood still had read 10 of them for each thread.
+        """
+        reader, data = self.workload.reader, self.workload.dataset
+        buffered = ceil((reader.transfer_size or _TF_BUFFER_BYTES) / max(1, nominal_sample_bytes(data)))
+        if reader.read_threads <= 1:  # flat_map, not interleave
+            return min(data.num_samples_per_file, buffered)
+        return 3 * reader.read_threads * min(data.num_samples_per_file, 3 + buffered)
 
     def cut_to(self, steps: int) -> Job:
         """Return the job of a run that took only so many training steps."""

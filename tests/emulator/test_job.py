@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import pytest
@@ -40,10 +41,23 @@ def test_a_shuffle_window_holds_batches_back_and_takes_memory() -> None:
     small, large = streaming(shuffle_size=8), streaming(shuffle_size=800)
     ready, parsed, assembled = 2, 1, 1
     ahead = ready + parsed + assembled
-    assert (small.batches_ahead, large.batches_ahead) == (ahead + 2, ahead + 200)
-    assert streaming(sample_shuffle="off").batches_ahead == ahead
+    begun = 9  # files of one sample: three in turn, and twice as many begun
+    assert (small.batches_ahead, large.batches_ahead) == (
+        ahead + ceil((8 + begun) / 4),
+        ahead + ceil((800 + begun) / 4),
+    )
+    assert streaming(sample_shuffle="off").batches_ahead == ahead + ceil(begun / 4)
     sample_bytes = small.loader_spec(0).phases["train"].fetch.nominal_sample_bytes
     assert memory_wanted(large, 2) - memory_wanted(small, 2) == 2 * 792 * sample_bytes
+
+
+@pytest.mark.parametrize(("read_threads", "samples"), [(1, 1), (2, 6 * (3 + 1)), (4, 12 * (3 + 1))])
+def test_what_tensorflow_reads_ahead_in_files_counts(read_threads: int, samples: int) -> None:
+    """Records that are larger than its reader's buffer, one a batch."""
+    job = streaming(read_threads=read_threads, batch_size=1, sample_shuffle="off")
+    dataset = replace(job.workload.dataset, num_samples_per_file=50, num_files_train=100)
+    many = replace(job, workload=replace(job.workload, dataset=dataset))
+    assert many.batches_ahead == 2 + 1 + 1 + samples
 
 
 def test_evaluation_reads_into_buffers_of_its_own() -> None:
