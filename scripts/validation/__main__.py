@@ -17,6 +17,7 @@ from validation.drive import why_no_drive
 GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
     "ratios": bandwidth.measure_ratios,
     "shapes": bandwidth.measure_shapes,
+    "requests": bandwidth.measure_requests,
     "client": client.measure,
     "fio": fio.measure,
     "latency": latency.measure,

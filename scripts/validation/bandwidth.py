@@ -1,4 +1,4 @@
-"""AU and throughput on a drive of known bandwidth, over the ratio of what is asked for to what it gives."""
+"""AU and throughput on a drive of known bandwidth or requests/s, over the ratio of demand to what it gives."""
 
 from __future__ import annotations
 
@@ -23,27 +23,39 @@ EDGE_STEPS = 8
 ONE_MB = Dataset(name="npz-1mb", format="npz", sample_bytes=MB, files=900)
 FOUR_MB = Dataset(name="npz-4mb", format="npz", sample_bytes=4 * MB, files=225)
 RECORDS = Dataset(name="tfrecord-250kb", format="tfrecord", sample_bytes=250_000, samples_per_file=50, files=72)
+PAGES, MORE_PAGES = (
+    Dataset(name=f"indexed-{kib}kib", format="indexed_binary", sample_bytes=kib << 10, samples_per_file=20_000, files=1)
+    for kib in (4, 16)
+)
+"""Records that begin and end where pages do: past the page cache each is one request of just its bytes.
+
+In one file: each worker reads the index of each file for itself.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A run whose AU is known: min(1, bandwidth / demand)."""
+    """A run whose AU is known: min(1, what the drive gives / demand)."""
 
     ratio: float
-    """Demand / bandwidth."""
+    """Demand / what the drive gives."""
     ranks: int = 2
     dataset: Dataset = ONE_MB
     batch: int = 1
     loader: str = "pytorch"
     odirect: bool = True
+    threads: int = THREADS
     mb_per_second: float = 100.0
+    reads_per_second: int = 0
+    """Where it is not 0, this is the drive's limit, and its bandwidth has none."""
     seconds: float = 8.0
     """How long the steps take when dlemu is right."""
 
     @property
     def name(self) -> str:
         how = "direct" if self.odirect else "buffered"
-        size = f"{self.batch} x {self.dataset.sample_bytes / MB:g} MB"
+        sample = self.dataset.sample_bytes
+        size = f"{self.batch} x " + (f"{sample / MB:g} MB" if sample > MB / 10 else f"{sample >> 10} KiB")
         return f"{self.ratio:g}: {self.ranks} ranks, {size}, {self.loader}, {how}"
 
     @property
@@ -52,8 +64,15 @@ class Case:
         return self.ranks * self.batch * self.dataset.sample_bytes
 
     @property
+    def drive_seconds(self) -> float:
+        """What the drive takes to read a step; a sample is one request where requests are limited."""
+        if self.reads_per_second:
+            return self.ranks * self.batch / self.reads_per_second
+        return self.step_bytes / (self.mb_per_second * MB)
+
+    @property
     def compute_seconds(self) -> float:
-        return self.step_bytes / (self.ratio * self.mb_per_second * MB)
+        return self.drive_seconds / self.ratio
 
     @property
     def au_percent(self) -> float:
@@ -62,16 +81,17 @@ class Case:
 
     @property
     def steps(self) -> int:
-        step_seconds = self.compute_seconds * max(1.0, self.ratio)
-        return math.ceil(self.seconds / step_seconds)
+        return math.ceil(self.seconds / max(self.compute_seconds, self.drive_seconds))
 
     @property
     def prefetch(self) -> int:
         """Batches of each rank that are ready or under way."""
-        return max(THREADS, math.ceil(BRIDGED_SECONDS * self.mb_per_second * MB / self.step_bytes))
+        return max(self.threads, math.ceil(BRIDGED_SECONDS / self.drive_seconds))
 
     @property
     def speed(self) -> Speed:
+        if self.reads_per_second:
+            return Speed(reads_per_second=self.reads_per_second)
         return Speed(read_bytes_per_second=int(self.mb_per_second * MB))
 
     @property
@@ -80,9 +100,10 @@ class Case:
             f"reader.data_loader={self.loader}",
             f"reader.odirect={str(self.odirect).lower()}",
             f"reader.batch_size={self.batch}",
-            f"reader.read_threads={THREADS}",
+            f"reader.read_threads={self.threads}",
             f"reader.prefetch_size={self.prefetch}",
             "reader.file_shuffle=seed",
+            f"reader.sample_shuffle={'seed' if self.reads_per_second else 'off'}",  # else neighbours are one request
             f"train.computation_time={self.compute_seconds}",
             f"train.total_training_steps={self.steps}",
             f"metric.exclude_start_steps={EDGE_STEPS}",
@@ -107,6 +128,11 @@ SHAPES = (
     *(Case(ratio=ratio, dataset=FOUR_MB, loader="tensorflow") for ratio in (0.8, 1.25)),
     *(Case(ratio=ratio, dataset=RECORDS, batch=4, loader="tensorflow", odirect=False) for ratio in (0.5, 2)),
 )
+REQUESTS = (
+    *(Case(ratio=ratio, dataset=PAGES, batch=16, threads=4, reads_per_second=2000) for ratio in (0.8, 1.25, 2)),
+    Case(ratio=2, ranks=4, dataset=MORE_PAGES, batch=4, threads=2, reads_per_second=1000),
+    Case(ratio=2, ranks=1, dataset=MORE_PAGES, batch=8, threads=8, reads_per_second=1000, loader="tensorflow"),
+)
 
 
 def measure_ratios(bed: Bed) -> Iterator[Check]:
@@ -123,24 +149,35 @@ def measure_shapes(bed: Bed) -> Iterator[Check]:
         yield from ran.beside(check(case, ran))
 
 
+def measure_requests(bed: Bed) -> Iterator[Check]:
+    """Small records on a drive that answers so many requests a second."""
+    for case in REQUESTS:
+        ran = case.run(bed)
+        yield from ran.beside(check(case, ran))
+
+
 def check(case: Case, ran: Ran) -> Iterator[Check]:
     """What must hold for one case."""
     yield Check(case=case.name, what="au", theory=case.au_percent, measured=ran.au_percent, unit="%", within=2)
     limit = "storage" if case.ratio > 1 else "nothing"
     yield Check(case=case.name, what="limited by", theory=limit, measured=ran.limited_by)
     if case.ratio > 1:
-        cap = case.mb_per_second
-        yield Check(
-            case=case.name,
-            what="throughput",
-            theory=cap,
-            measured=ran.mb_per_second,
-            unit="MB/s",
-            within=2,
-            percent=True,
-        )
+        yield _throughput(case, ran)
     if case.odirect:
-        counted = 100 * ran.device_bytes / float(ran.metrics["app_bytes"])
+        counted = 100 * ran.watch.bytes / float(ran.metrics["app_bytes"])
         told = ran.metrics["device_bytes_percent_of_app"]["mean"]
         for what, percent in (("drive's own count / bytes read", counted), ("device bytes / bytes read", told)):
             yield Check(case=case.name, what=what, theory=100.0, measured=percent, unit="%", within=2)
+    if case.reads_per_second:
+        requests = 100 * ran.watch.reads / float(ran.metrics["samples"])
+        yield Check(case=case.name, what="requests / samples", theory=100.0, measured=requests, unit="%", within=2)
+
+
+def _throughput(case: Case, ran: Ran) -> Check:
+    """What training read while the drive had anything to do: tf.data builds its pipeline in an epoch's first step."""
+    mb_per_second = ran.mb_per_second_while_read
+    if case.reads_per_second:
+        theory, measured, unit = float(case.reads_per_second), 1e6 * mb_per_second / ran.bytes_per_sample, "/s"
+    else:
+        theory, measured, unit = case.mb_per_second, mb_per_second, "MB/s"
+    return Check(case=case.name, what="throughput", theory=theory, measured=measured, unit=unit, within=2, percent=True)

@@ -14,13 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet
 from benchmarks.processes import run
+from numpy.typing import NDArray
 
 from validation.check import Check
 from validation.drive import KnownDrive, Speed, known_drive
+from validation.watch import Watch, watching
 
 DRIVE_BYTES = 4 << 30
-SECTOR_BYTES = 512
 MEASURED = (0, 1)
 """Exit statuses of a run that was measured to its end, passed or not."""
 
@@ -52,8 +55,8 @@ class Ran:
     """A run that was measured to its end."""
 
     summary: Mapping[str, Any]
-    device_bytes: int
-    """What the drive itself counted."""
+    watch: Watch
+    """What was seen of the drive from outside."""
     folder: str
     cpu_wait_percent: float | None
     """Share of the time in which some task of the host wanted a core and had none; None where the kernel can't tell."""
@@ -88,9 +91,21 @@ class Ran:
         return " | ".join([str(limit.get("confidence")), *limit.get("evidence", []), *limit.get("advice", [])])
 
     @property
-    def mb_per_second(self) -> float:
-        """Of the whole run, its start and its end included."""
-        return float(self.metrics["app_mb_per_second"]["mean"])
+    def mb_per_second_while_read(self) -> float:
+        """Bytes that training read, over the part of it in which the drive had anything to do."""
+        began, ended = self._steps("free_ns").min(), self._steps("met_ns").max()
+        return float(self.metrics["app_bytes"]) / 1e6 / self.watch.reading_seconds(int(began), int(ended))
+
+    @property
+    def worker_cpu_seconds_per_sample(self) -> float:
+        """What a worker needs a core for."""
+        return float(self._steps("cpu_ns").sum()) / 1e9 / float(self._steps("samples").sum())
+
+    def _steps(self, column: str) -> NDArray[np.int64]:
+        """Return a column of the step log."""
+        table = pyarrow.parquet.read_table(os.path.join(self.folder, "steps.parquet"), columns=[column])
+        values: NDArray[np.int64] = table[column].to_numpy()
+        return values
 
 
 class Bed:
@@ -114,11 +129,11 @@ class Bed:
         """Run `dlemu train` on a dataset that lies in `folder`."""
         results = tempfile.mkdtemp(dir=self._results)
         words = [*dataset.settings(folder), "workflow.checkpoint=false", *settings, f"output.folder={results}"]
-        before, waited, began = self._device_bytes(), _cpu_waits_us(), time.monotonic()
-        run(self.drive.command([*prefix, dlemu(), "train", *words]), accepted=MEASURED)
-        device_bytes = self._device_bytes() - before
+        waited, began = _cpu_waits_us(), time.monotonic()
+        with watching(self.drive.device) as watch:
+            run(self.drive.command([*prefix, dlemu(), "train", *words]), accepted=MEASURED)
         with open(os.path.join(results, "summary.json")) as lines:
-            return Ran(json.load(lines), device_bytes, results, _share_percent(waited, _cpu_waits_us(), began))
+            return Ran(json.load(lines), watch, results, _share_percent(waited, _cpu_waits_us(), began))
 
     def plain(self, dataset: Dataset, readers: int, *, speed: Speed, seconds: float = 3.0) -> float:
         """Return bytes/s of the plain reader on the same files."""
@@ -141,10 +156,6 @@ class Bed:
     def generate(self, dataset: Dataset, folder: str) -> None:
         """Generate a dataset in a folder."""
         run([dlemu(), "datagen", *dataset.settings(folder)])
-
-    def _device_bytes(self) -> int:
-        with open(f"/sys/block/{self.drive.device}/stat") as line:
-            return SECTOR_BYTES * int(line.read().split()[2])
 
 
 @contextlib.contextmanager

@@ -3,17 +3,19 @@
 cgroup v1: blkio.throttle.*_device (Documentation/admin-guide/cgroup-v1/blkio-controller.rst); measured within 1 % of
 what was asked at 50 to 500 MB/s and 500 to 10000 reads/s. cgroup v2: io.max (Documentation/admin-guide/cgroup-v2.rst).
 The throttle hands out slices of about 100 ms: below that, reads come in bursts.
+
+Both versions may be mounted; the controller is then in one of them. Of v2 the root's `+io` stays switched on.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 from datagen.errors import UserError
 
-V1 = "/sys/fs/cgroup/blkio"
-V2 = "/sys/fs/cgroup"
+MOUNTS = "/proc/self/mounts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,18 +26,33 @@ class Speed:
     reads_per_second: int = 0
 
 
-class Throttle:
-    """A control group named `name` under `root`; made by `make`, removed by who made it (the janitor)."""
+@dataclass(frozen=True)
+class Root:
+    """Where groups that can limit block devices are made."""
 
-    def __init__(self, name: str, root: str) -> None:
-        self.cgroup = os.path.join(root, name)
-        self._v2 = os.path.basename(root) != "blkio"
+    folder: str
+    version: Literal[1, 2]
+
+
+class Throttle:
+    """A control group named `name` under a root; made by `make`, removed by who made it (the janitor)."""
+
+    def __init__(self, name: str, root: Root) -> None:
+        self.cgroup = os.path.join(root.folder, name)
+        self._v2 = root.version == 2
 
     def make(self) -> None:
-        """Make the group, without limits."""
-        if self._v2:
-            _write(os.path.join(os.path.dirname(self.cgroup), "cgroup.subtree_control"), "+io")
-        os.mkdir(self.cgroup)
+        """Make the group, without limits. Raises UserError where that is not allowed."""
+        parent = os.path.dirname(self.cgroup)
+        try:
+            if self._v2:
+                _write(os.path.join(parent, "cgroup.subtree_control"), "+io")
+            os.mkdir(self.cgroup)
+        except OSError as error:
+            raise UserError(
+                f"no control group can be made in {parent} ({error.strerror}): in a container its own groups are not "
+                "its to change; run on the host itself, as root"
+            ) from None
 
     def limit(self, device: str, speed: Speed) -> None:
         """Limit reads of `device`, given as MAJOR:MINOR."""
@@ -51,15 +68,18 @@ class Throttle:
         return ["sh", "-c", f'echo $$ > {self.cgroup}/cgroup.procs && exec "$@"', "sh", *argv]
 
 
-def throttle_root() -> str | None:
+def throttle_root(mounts: str = MOUNTS) -> Root | None:
     """Return where groups that can limit block devices are made; None when this kernel has no throttle."""
-    if os.path.exists(os.path.join(V1, "blkio.throttle.read_bps_device")):
-        return V1
-    try:
-        with open(os.path.join(V2, "cgroup.controllers")) as line:
-            return V2 if "io" in line.read().split() else None
-    except FileNotFoundError:
-        return None
+    with open(mounts) as lines:
+        mounted = [line.split()[1:4] for line in lines]
+    for folder, kind, options in mounted:
+        throttles = os.path.join(folder, "blkio.throttle.read_bps_device")
+        if kind == "cgroup" and "blkio" in options.split(",") and os.path.exists(throttles):
+            return Root(folder, 1)
+    for folder, kind, _ in mounted:
+        if kind == "cgroup2" and "io" in _words(os.path.join(folder, "cgroup.controllers")):
+            return Root(folder, 2)
+    return None
 
 
 def make_throttle(name: str) -> Throttle:
@@ -68,6 +88,11 @@ def make_throttle(name: str) -> Throttle:
     if root is None:
         raise UserError("this kernel has neither cgroup v1's blkio.throttle nor cgroup v2's io controller")
     return Throttle(name, root)
+
+
+def _words(path: str) -> list[str]:
+    with open(path) as line:
+        return line.read().split()
 
 
 def _write(path: str, line: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from validation.bandwidth import ONE_MB, Case
+from validation.bandwidth import ONE_MB, PAGES, Case
 from validation.bed import Bed, Dataset, Ran
 from validation.check import Check
 from validation.client import hogs
@@ -14,12 +14,22 @@ from validation.drive import Speed
 UNLIMITED = Speed()
 PICTURES = Dataset(name="png-200kb", format="png", sample_bytes=200_000, files=400)
 COMMON = ("reader.read_threads=2", "reader.prefetch_size=4", "reader.file_shuffle=seed")
+CORES_WANTED = 0.8
+"""What decoding asks for beside another program: four workers that yield to it get less than half of that.
+
+Workers are of niceness 10, whose weight is 110 where that of other programs is 1024 (kernel: sched_prio_to_weight).
+"""
+BATCH, RANKS = 4, 2
+
+Known = tuple[str, str, Ran]
+"""A case, what limits it, and its run."""
 
 
 def measure(bed: Bed) -> Iterator[Check]:
     """One case after another."""
-    for name, right, ran in _runs(bed):
-        yield from ran.beside(_check(name, right, ran))
+    for runs in (_storage_runs, _cpu_runs, _other_runs):
+        for name, right, ran in runs(bed):
+            yield from ran.beside(_check(name, right, ran))
 
 
 def _check(name: str, right: str, ran: Ran) -> Iterator[Check]:
@@ -30,16 +40,32 @@ def _check(name: str, right: str, ran: Ran) -> Iterator[Check]:
     if name == "one slow rank":
         ranks = ", ".join(str(one["rank"]) for one in ran.summary["stragglers"])
         yield Check(case=name, what="stragglers", theory="1", measured=ranks)
+    if name == "another program on every core":
+        who = "other programs"
+        yield Check(case=name, what="who has the cores", theory=who, measured=who if who in ran.why else ran.why)
 
 
-def _runs(bed: Bed) -> Iterator[tuple[str, str, Ran]]:
+def _storage_runs(bed: Bed) -> Iterator[Known]:
     yield "slow storage", "storage", replace(Case(ratio=2), mb_per_second=80.0).run(bed)
-    decoding = (*COMMON, "reader.decode=full", "reader.batch_size=8", "train.computation_time=0.005", "ranks=2")
-    decoded = bed.train(PICTURES, *decoding, "reader.read_threads=4", "train.epochs=6", speed=UNLIMITED)
+    few = Case(ratio=2, ranks=1, dataset=PAGES, batch=16, reads_per_second=300, seconds=5)
+    asked = bed.train(few.dataset, *few.settings, "metric.scaling_seconds=2", speed=few.speed)
+    yield "slow storage, few readers", "storage", asked
+
+
+def _cpu_runs(bed: Bed) -> Iterator[Known]:
+    decode = (*COMMON, "reader.decode=full")
+    every = (*decode, "reader.batch_size=8", "train.computation_time=0.005", f"ranks={RANKS}", "reader.read_threads=4")
+    decoded = bed.train(PICTURES, *every, "train.epochs=6", speed=UNLIMITED)
     yield "decoding on every core", "host CPU", decoded
+    step_seconds = RANKS * BATCH * decoded.worker_cpu_seconds_per_sample / CORES_WANTED
+    enough = (*decode, f"reader.batch_size={BATCH}", f"train.computation_time={step_seconds}", f"ranks={RANKS}")
+    enough += ("train.epochs=4",)
+    yield "decoding with cores to spare", "nothing", bed.train(PICTURES, *enough, speed=UNLIMITED)
     with hogs():
-        mild = (*COMMON, "reader.decode=full", "reader.batch_size=4", "train.computation_time=0.08", "ranks=2")
-        yield "another program on every core", "host CPU", bed.train(PICTURES, *mild, "train.epochs=2", speed=UNLIMITED)
+        yield "another program on every core", "host CPU", bed.train(PICTURES, *enough, speed=UNLIMITED)
+
+
+def _other_runs(bed: Bed) -> Iterator[Known]:
     steady = (
         *COMMON,
         "reader.batch_size=2",

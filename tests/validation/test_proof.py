@@ -80,5 +80,5 @@ def test_au_on_a_known_drive_is_what_theory_says(module: Callable[[str], Any]) -
     assert slow.limited_by in ("storage", "host CPU", "memory")  # other work on the host may be in the way as well
     assert fast.au_percent > 90
     for ran in (slow, fast):
-        assert ran.device_bytes == pytest.approx(ran.metrics["app_bytes"], rel=0.02)
+        assert ran.watch.bytes == pytest.approx(ran.metrics["app_bytes"], rel=0.02)
         assert ran.metrics["device_bytes_percent_of_app"]["mean"] == pytest.approx(100, abs=2)
