@@ -77,7 +77,8 @@ def check_loader(workload: Workload) -> Check:
     try:
         find("dlemu.loaders", name, "Loader")
     except Exception as error:  # a broken framework raises what it likes (OSError for a library that is missing)
-        advice = f"pip install 'dlemu[torch]', or another reader.data_loader than {name}"
+        extra = {"pytorch": "torch"}.get(name, name)
+        advice = f"pip install 'dlemu[{extra}]', or another reader.data_loader than {name}"
         return Check(name="loader", level="fail", seen=f"{name}: {error}", wanted="importable", advice=advice)
     framework = {"pytorch": "torch"}.get(name, "")
     version = f", {framework} {_version(framework)}" if framework else ""

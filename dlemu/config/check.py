@@ -11,7 +11,7 @@ from datagen.registry import names
 from datagen.spec import together
 from dlemu.config.names import nearest
 from dlemu.config.schema import Workload
-from dlemu.config.streams import reads_streams
+from dlemu.config.streams import DALI_FORMATS, DALI_ODIRECT, reads_itself
 
 SMALLEST = sys.float_info.min
 Limit = tuple[float, float, str]
@@ -71,7 +71,7 @@ def check_runnable(workload: Workload) -> None:
     problems = [
         *_scope_problems(workload),
         *_storage_problems(workload),
-        *_stream_problems(workload),
+        *_framework_problems(workload),
         *_evict_problems(workload),
     ]
     problems += workload.unsupported
@@ -143,16 +143,23 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
             yield f"{key} is {folder!r}: object storage is not possible yet; wanted a folder of a mounted file system"
 
 
-def _stream_problems(workload: Workload) -> Iterator[str]:
-    reader = workload.reader
-    if not reads_streams(reader.data_loader, workload.dataset.format):
-        return
-    for key in ("odirect", "verify"):
-        if getattr(reader, key):
-            yield (
-                f"reader.{key} is true: TensorFlow itself reads tfrecord files, through the page cache and without"
-                f" knowing their content; wanted reader.{key}=false, or reader.data_loader=pytorch"
-            )
+def _framework_problems(workload: Workload) -> Iterator[str]:
+    """Say what is not possible where a framework reads the files itself."""
+    reader, format_name = workload.reader, workload.dataset.format
+    loader = reader.data_loader
+    if loader == "dali" and format_name not in DALI_FORMATS:
+        yield (
+            f"dataset.format is {format_name!r}, which DALI has no reader for; wanted one of {', '.join(DALI_FORMATS)},"
+            " or reader.data_loader=pytorch"
+        )
+    elif reads_itself(loader, format_name):
+        name, past_the_cache = ("DALI", format_name in DALI_ODIRECT) if loader == "dali" else ("TensorFlow", False)
+        for key in ("odirect", "verify"):
+            if getattr(reader, key) and not (key == "odirect" and past_the_cache):
+                yield (
+                    f"reader.{key} is true: {name} itself reads {format_name} files, through the page cache and without"
+                    f" knowing their content; wanted reader.{key}=false, or reader.data_loader=pytorch"
+                )
 
 
 def _evict_problems(workload: Workload) -> Iterator[str]:

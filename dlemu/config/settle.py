@@ -17,12 +17,20 @@ def settled(tree: Mapping[str, Any]) -> dict[str, Any]:
 
     A null asks for the default. YAML reads a bare `off` as false, which means off for the shuffles.
     """
+    tree = _with_our_loader(tree)
     found = _Findings(tree)
     left = _without(tree, (), found)
     reader = left.get("reader")
     if isinstance(reader, dict):
         reader.update({key: "off" for key in ("file_shuffle", "sample_shuffle") if reader.get(key) is False})
     return {**left, **found.lists()}
+
+
+def _with_our_loader(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    reader = tree.get("reader")
+    if not isinstance(reader, Mapping) or reader.get("data_loader") not in dlio.RENAMED_LOADERS:
+        return tree
+    return {**tree, "reader": {**reader, "data_loader": dlio.RENAMED_LOADERS[reader["data_loader"]]}}
 
 
 class _Findings:
@@ -34,14 +42,19 @@ class _Findings:
         self._keys_by_reason: dict[str, list[str]] = {}
         workflow = tree.get("workflow")
         self._checkpoints = isinstance(workflow, Mapping) and bool(workflow.get("checkpoint"))
-        self._streams = reads_streams(_said(tree, "reader", "data_loader"), _said(tree, "dataset", "format"))
+        loader = _said(tree, "reader", "data_loader")
+        self._unused = {}
+        if not reads_streams(loader, _said(tree, "dataset", "format")):
+            self._unused = dlio.NO_EFFECT_BUT_ON_STREAMS
+        elif loader != "tensorflow":
+            self._unused = dlio.TENSORFLOW_ALONE
 
     def takes(self, key: str, value: Any) -> bool:
         """Say whether DLIO's key is none of ours; if it asked for something, remember that."""
         if key in dlio.NO_EFFECT:
             self._no_effect(key, value, dlio.NO_EFFECT[key])
-        elif key in dlio.NO_EFFECT_BUT_ON_STREAMS and not self._streams:
-            self._no_effect(key, value, dlio.NO_EFFECT_BUT_ON_STREAMS[key])
+        elif key in self._unused:
+            self._no_effect(key, value, self._unused[key])
         elif key in dlio.UNSUPPORTED:
             self._unsupported(key, value, dlio.UNSUPPORTED[key])
         elif key in dlio.CHECKPOINT_SHAPE_KEYS and self._checkpoints:

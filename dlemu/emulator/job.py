@@ -14,7 +14,7 @@ from datagen.layout import Layout, nominal_sample_bytes
 from datagen.manifest import Found
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.config.streams import reads_streams
+from dlemu.config.streams import dali_depths, reads_itself, reads_streams
 from dlemu.emulator.plan import EndlessPlan, Plan, RankPlan
 from dlemu.emulator.schedule import Epoch, make_schedule
 from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
@@ -84,9 +84,17 @@ class Job:
         return reads_streams(self.workload.reader.data_loader, self.workload.dataset.format)
 
     @property
+    def read_by_framework(self) -> bool:
+        """Files are read by the loader's framework, not by dlemu."""
+        return reads_itself(self.workload.reader.data_loader, self.workload.dataset.format)
+
+    @property
     def batches_ahead(self) -> int:
         """Most batches that a rank's loader has ready or under way."""
         reader, spec = self.workload.reader, self.loader_spec(0)
+        if reader.data_loader == "dali":
+            window = spec.shuffle_window if self.streams else 0
+            return sum(dali_depths(spec.prefetch_size)) + ceil(window / reader.batch_size)
         if self.streams:
             waiting = spec.shuffle_window + self._interleaved_ahead
             return spec.prefetch_size + spec.computation_threads + 1 + ceil(waiting / reader.batch_size)
@@ -126,7 +134,8 @@ class Job:
             "seed": self.seed,
             "seed_change_epoch": train.seed_change_epoch,
         }
-        return StreamPlan(**settings, cycle=max(1, reader.read_threads)) if self.streams else Plan(**settings)
+        at_a_time = 1 if reader.data_loader == "dali" else max(1, reader.read_threads)
+        return StreamPlan(**settings, cycle=at_a_time) if self.streams else Plan(**settings)
 
     def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:
         return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)

@@ -8,6 +8,7 @@ import resource
 import psutil
 
 from datagen.errors import SpaceError, UserError
+from dlemu.config.streams import dali_depths
 from dlemu.emulator.evict import check_evictable
 from dlemu.emulator.job import Job
 from dlemu.loaders.base import LoaderSpec
@@ -16,6 +17,10 @@ _PROCESS_BYTES = 24 << 20
 """Private memory of one idle rank or worker, measured on CPython 3.11 with PyTorch 2.13 forked after import."""
 _TENSORFLOW_BYTES = 64 << 20
 """Private memory of a rank beside its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
+_DALI_BYTES = 32 << 20
+"""The same of DALI 2.4."""
+_DALI_HELD = 6
+"""Batches for which it has memory beside those ready or under way, measured with npy; the trainer's two are in it."""
 _FILES_PER_WORKER = 6
 """Descriptors a rank holds for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
 _FILES_PER_RANK = 64
@@ -50,6 +55,8 @@ def _check_files(job: Job) -> None:
 def memory_wanted(job: Job, local_ranks: int) -> int:
     """Return the bytes that the ranks of a host will touch: batch buffers, read buffers, processes."""
     spec = job.loader_spec(0)
+    if job.workload.reader.data_loader == "dali":
+        return local_ranks * (_dali_bytes(job, spec) + _DALI_BYTES)
     if job.streams:
         return local_ranks * (_stream_bytes(job, spec) + _TENSORFLOW_BYTES)
     workers = max(1, spec.read_threads)
@@ -65,6 +72,15 @@ def _stream_bytes(job: Job, spec: LoaderSpec) -> int:
     shipped = fetch.resize_bytes or record
     making, ready = spec.computation_threads + 1, spec.prefetch_size + 2
     return spec.shuffle_window * record + batch * (making * (record + shipped) + ready * shipped)
+
+
+def _dali_bytes(job: Job, spec: LoaderSpec) -> int:
+    """Return what a rank's pipeline holds: its window, batches as they are read and as they are shipped."""
+    phase = spec.phases["train"]
+    sample = phase.fetch.nominal_sample_bytes if job.streams else phase.fetch.place_bytes
+    shipped = phase.fetch.resize_bytes or (sample if phase.fetch.decode == "full" else 0)  # else what was read itself
+    window = spec.shuffle_window * sample if job.streams else 0
+    return window + (sum(dali_depths(spec.prefetch_size)) + _DALI_HELD) * phase.batch_size * (sample + shipped)
 
 
 def _check_memory(job: Job, local_ranks: int) -> None:

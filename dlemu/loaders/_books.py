@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 _MARK = b"\nread_bytes: "
@@ -68,6 +69,17 @@ def process_storage_bytes() -> int:
             os.close(descriptor)
 
 
+def thread_cpu_ns(chosen: Callable[[str], bool]) -> int:
+    """Return how long the threads of this process whose names are `chosen` have had a core."""
+    total = 0
+    for thread in os.listdir("/proc/self/task"):
+        name = _read_once(_open(f"/proc/self/task/{thread}/comm")).decode(errors="replace").strip()
+        if chosen(name):
+            words = _read_once(_open(f"/proc/self/task/{thread}/schedstat")).split()
+            total += int(words[0]) if words else 0
+    return total
+
+
 def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -82,6 +94,13 @@ def _read(descriptor: int) -> bytes:
         return os.pread(descriptor, _MOST_BYTES, 0)
     except OSError:
         return b""
+
+
+def _read_once(descriptor: int) -> bytes:
+    data = _read(descriptor)
+    if descriptor >= 0:
+        os.close(descriptor)
+    return data
 
 
 def _read_bytes(text: bytes) -> int:

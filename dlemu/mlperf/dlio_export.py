@@ -11,7 +11,7 @@ from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.mlperf.dlio_config import OWN_KEYS, dlio_workload
 
-LOADERS = ("pytorch", "tensorflow")
+LOADERS = ("pytorch", "tensorflow", "dali")
 FORMATS = (
     *("tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png"),
     *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),
@@ -34,6 +34,8 @@ def dlio_yaml(workload: Workload) -> str:
         del tree["dataset"]["parquet"]
     if not tree["reader"]["transfer_size"]:
         del tree["reader"]["transfer_size"]  # DLIO takes a 0 as no buffer at all
+    if tree["reader"]["data_loader"] == "dali":
+        tree["reader"]["data_loader"] = "native_dali"  # DLIO's `dali` has its own readers in Python
     metric = tree["metric"]
     # It reads the excluded steps from `output`, and the threshold from `metric`.
     tree["output"] = {"metric": {key: metric.pop(key) for key in ("exclude_start_steps", "exclude_end_steps")}}

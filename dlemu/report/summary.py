@@ -186,7 +186,12 @@ def _issues(job: Job, metrics: dict[str, Any], evidence: Evidence) -> list[str]:
             f"leaves out: were the storage too slow, AU could be {factor:.2f} times too high; use more files or "
             "fewer ranks"
         )
-    if job.streams:
+    if job.workload.reader.data_loader == "dali":
+        issues.append(
+            "the ceiling leaves out DALI's readers and decoders (docs/loaders.md): with a low AU see whether the cores "
+            "were busy before blaming the storage"
+        )
+    elif job.streams:
         issues.append(
             "the ceiling leaves out TensorFlow's record reader and parsing (docs/loaders.md): with a low AU see "
             "whether the cores were busy before blaming the storage"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from datagen.errors import UserError
@@ -92,3 +94,17 @@ def test_checkpoints_are_checked_only_if_there_are_any() -> None:
     check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x"]))
     with pytest.raises(UserError, match=r"checkpoint\.checkpoint_folder"):
         check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x", "workflow.checkpoint=true"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (["dataset.format=npz"], "'npz', which DALI has no reader for; wanted one of jpeg, npy, png, tfrecord"),
+        (["dataset.format=jpeg", "reader.odirect=true"], "reader.odirect is true: DALI itself reads jpeg files"),
+        (["dataset.format=npy", "reader.verify=true"], "reader.verify is true: DALI itself reads npy files"),
+    ],
+)
+def test_what_dali_can_not_do_is_refused_before_the_run(settings: list[str], wanted: str) -> None:
+    with pytest.raises(UserError, match=re.escape(wanted)):
+        check_runnable(load(["reader.data_loader=dali", *settings]))
+    check_runnable(load(["reader.data_loader=dali", "dataset.format=npy", "reader.odirect=true"]))

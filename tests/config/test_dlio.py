@@ -95,6 +95,14 @@ def test_what_shapes_streams_has_no_effect_on_loaders_that_pick_samples() -> Non
         assert reason.is_harmless(getattr(Workload().reader, key.removeprefix("reader."))), "a saved default is silent"
 
 
+def test_a_loader_of_dlio_that_is_dali_in_all_but_its_name() -> None:
+    workload = golden("tensorflow", "reader.data_loader=native_dali")
+    noted = {note.split(" ", 1)[0] for note in workload.notes}
+    assert workload.reader.data_loader == "dali"
+    assert {"reader.computation_threads", "reader.transfer_size"} <= noted
+    assert "reader.shuffle_size" not in noted
+
+
 def test_object_storage_is_refused_and_keeps_its_secret() -> None:
     workload = golden("s3")
     with pytest.raises(UserError, match=r"(?s)storage_type is 's3'.*wanted local_fs.*s3://bucket/unet3d") as caught:

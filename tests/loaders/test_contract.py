@@ -18,6 +18,7 @@ from datagen.manifest import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec, ParquetSpec
 from dlemu.config.schema import Reader, Train, Workload
+from dlemu.config.streams import DALI_FORMATS
 from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.job import Job, make_job
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
@@ -25,7 +26,7 @@ from dlemu.loaders.base import Batch, BatchStory, Loader
 from tests.datasets import make_dataset
 
 BATCH, RANKS = 4, 2
-FRAMEWORKS = {"pytorch": "torch", "tensorflow": "tensorflow"}
+FRAMEWORKS = {"pytorch": "torch", "tensorflow": "tensorflow", "dali": "nvidia.dali"}
 SAMPLES_PER_FILE = (1, 3)
 DATASETS = [
     DatasetSpec(
@@ -41,6 +42,11 @@ DATASETS = [
 """Each format with one sample a file and with several."""
 POSSIBLE = [spec for spec in DATASETS if not spec.check()]
 LOADERS = [name for name in names("dlemu.loaders") if name != "null"]
+
+
+def installed(module: str) -> bool:
+    parent = module.rpartition(".")[0]
+    return (not parent or installed(parent)) and find_spec(module) is not None
 
 
 def label(spec: DatasetSpec) -> str:
@@ -96,7 +102,9 @@ def logged(stories: list[BatchStory]) -> StepRows:
 def test_each_rank_gets_exactly_its_planned_samples(
     name: str, threads: int, dataset: DatasetSpec, tmp_path: Path
 ) -> None:
-    if name in FRAMEWORKS and find_spec(FRAMEWORKS[name]) is None:
+    if name == "dali" and dataset.format not in DALI_FORMATS:
+        pytest.skip(f"DALI has no reader for {dataset.format}")
+    if name in FRAMEWORKS and not installed(FRAMEWORKS[name]):
         pytest.skip(f"{FRAMEWORKS[name]} is not installed")
     job = run_of(dataset, name, threads, tmp_path)
     stories = []

@@ -64,3 +64,8 @@ def test_the_option_writes_the_file_and_trains_nothing(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     assert yaml.safe_load(path.read_text())["train"]["computation_time"] == 0.323
     assert [one.name for one in tmp_path.iterdir()] == ["workload"]
+
+
+def test_dali_is_called_there_as_the_loader_that_reads_by_itself() -> None:
+    text = dlio_yaml(load(["dataset.format=npy", "reader.data_loader=dali"]))
+    assert yaml.safe_load(text)["reader"]["data_loader"] == "native_dali"

@@ -1,0 +1,177 @@
+"""DALI's pipeline of one epoch: a reader, then what makes of each file the bytes that the trainer gets."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from datagen.errors import UserError
+from datagen.fetch import PLACE_BYTES, crop_word
+from dlemu.config.streams import dali_depths
+from dlemu.loaders.base import LoaderSpec, Phase
+
+
+def _part(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"reader.data_loader=dali needs NVIDIA DALI, which can't be imported ({error}): install it with: "
+            "pip install 'dlemu[dali]'"
+        ) from error
+
+
+_dali, _fn, _types = _part("nvidia.dali"), _part("nvidia.dali.fn"), _part("nvidia.dali.types")
+_math, _tfrecord = _part("nvidia.dali.math"), _part("nvidia.dali.tfrecord")
+_FARTHEST_PLACE = (1 << 31) // PLACE_BYTES - 1
+"""DALI counts where a slice begins in 32 bits: of larger samples the crops are of the first 2 GiB."""
+
+
+class Feed(Protocol):
+    """What a pipeline reads in one epoch."""
+
+    def node(self) -> Any:
+        """Return the reader: of each sample what DALI has read of its file, or its record."""
+        ...
+
+    def crop_numbers(self, step: int) -> list[int]:
+        """Return the number of each sample of a batch that its crop is drawn by."""
+        ...
+
+    def indices(self, step: int) -> list[int] | None:
+        """Return the place of each sample of a batch within its array; None where files are no arrays of several."""
+        ...
+
+    def account(self, step: int, read: Any) -> tuple[int, int]:
+        """Return the hash of a batch's samples, and the bytes that were read for it.
+
+        Raises:
+            DatasetError: a file is not what it should be.
+            DlemuError: DALI delivered something else than was planned.
+        """
+        ...
+
+    def suspects(self, step: int) -> list[int]:
+        """Return the samples one of which is at fault when a batch can't be made."""
+        ...
+
+
+def num_threads(spec: LoaderSpec) -> int:
+    """Return the threads of a pipeline, and of its reader where that has any: `read_threads`, as in DLIO."""
+    return max(1, spec.read_threads)
+
+
+def reading_ahead(spec: LoaderSpec) -> int:
+    """Return the most batches that DALI asks for beyond the one delivered."""
+    return sum(dali_depths(spec.prefetch_size)) + 2
+
+
+def build(spec: LoaderSpec, phase: Phase, feed: Feed) -> Any:
+    """Return a running pipeline whose outputs are the samples as they are shipped, and as they were read."""
+    pipeline = _dali.Pipeline(
+        batch_size=phase.batch_size,
+        num_threads=num_threads(spec),
+        device_id=None,
+        prefetch_queue_depth=dali_depths(spec.prefetch_size)[1],
+    )
+    with pipeline:
+        read = feed.node()
+        whole = read
+        if feed.indices(1) is not None:
+            whole = _fn.slice(read, start=_batchwise(feed.indices, np.int32, _types.INT32), shape=[1], axes=[-1])
+        if phase.fetch.decode == "full" and phase.fetch.format in ("jpeg", "png") and phase.fetch.storage != "null":
+            colours = _types.RGB if phase.fetch.dataset.record_dims[2:] == (3,) else _types.GRAY
+            whole = _fn.decoders.image(whole, device="cpu", output_type=colours)
+        shipped = _fn.reinterpret(whole, shape=[-1], dtype=_types.UINT8)
+        if phase.fetch.resize_bytes:
+            shipped = _cropped(shipped, phase.fetch.resize_bytes, spec.seed, feed)
+        pipeline.set_outputs(shipped, read)
+    pipeline.build()
+    return pipeline
+
+
+def _cropped(flat: Any, size: int, seed: int, feed: Feed) -> Any:
+    """Return `size` bytes of each sample from where `crop_start` says; short samples are filled with zeros."""
+
+    def words(step: int) -> list[int]:
+        return [crop_word(seed, number) for number in feed.crop_numbers(step)]
+
+    word = _batchwise(words, np.int64, _types.INT64)
+    spare = _math.max(_fn.cast(flat.shape(), dtype=_types.INT64) - size, 0)
+    places = _math.min(spare // PLACE_BYTES, _FARTHEST_PLACE) + 1
+    start = _fn.cast((word - word // places * places) * PLACE_BYTES, dtype=_types.INT32)
+    return _fn.slice(flat, start=start, shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)
+
+
+def _batchwise(numbers: Callable[[int], list[int] | None], dtype: type, dali_type: Any) -> Any:
+    """Return a number for each sample, asked for batch by batch."""
+    step = 0
+
+    def source() -> list[Any]:
+        nonlocal step
+        step += 1
+        return [np.array([number], dtype) for number in numbers(step) or ()]
+
+    return _fn.external_source(source, dtype=dali_type)
+
+
+def numpy_reader(spec: LoaderSpec, paths: list[str]) -> Any:
+    """Return the reader of arrays."""
+    return _fn.readers.numpy(files=paths, use_o_direct=_odirect(spec), **_settings(spec))
+
+
+def file_reader(spec: LoaderSpec, paths: list[str]) -> Any:
+    """Return the reader of files as they are."""
+    return _fn.readers.file(files=paths, **_settings(spec))[0]
+
+
+def record_reader(spec: LoaderSpec, paths: list[str], indexes: list[str], seed: int) -> Any:
+    """Return the reader of the `image` of records.
+
+    It reads the first half of all records; the second half is there to be read ahead.
+    """
+    window: dict[str, Any] = {}
+    if spec.shuffle_window:
+        window = {"random_shuffle": True, "initial_fill": spec.shuffle_window, "seed": seed % (1 << 31)}
+    image = _tfrecord.FixedLenFeature((), _tfrecord.string, "")
+    shards = {"num_shards": 2, "shard_id": 0, "stick_to_shard": False}
+    return _fn.readers.tfrecord(
+        path=paths,
+        index_path=indexes,
+        features={"image": image},
+        use_o_direct=_odirect(spec),
+        **shards,
+        **window,
+        **_settings(spec),
+    )["image"]
+
+
+def memory_reader(sample_bytes: int, batch_size: int) -> Any:
+    """Return a stand-in for a reader that reads nothing: one sample of memory, over and over, never copied."""
+    sample = np.zeros(sample_bytes, np.uint8)
+    return _fn.external_source(lambda: [sample] * batch_size, no_copy=True, dtype=_types.UINT8)
+
+
+def _settings(spec: LoaderSpec) -> dict[str, Any]:
+    # Of a file that is mapped, only the pages that something touches would be read: a crop's, not the sample's.
+    return {"prefetch_queue_depth": dali_depths(spec.prefetch_size)[0], "dont_use_mmap": True}
+
+
+def _odirect(spec: LoaderSpec) -> bool:
+    return any(phase.fetch.storage == "direct" for phase in spec.phases.values())
+
+
+class MemoryFile:
+    """A file that lies in memory and has a path for as long as this lives; nothing is left behind."""
+
+    def __init__(self, data: bytes) -> None:
+        descriptor = os.memfd_create("dlemu-dali")
+        weakref.finalize(self, os.close, descriptor)
+        self.path = f"/proc/self/fd/{descriptor}"
+        with open(self.path, "wb") as file:
+            file.write(data)
