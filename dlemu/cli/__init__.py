@@ -20,7 +20,7 @@ COMMANDS = {
     "report": "Make a page with figures from results.",
     "workloads": "List the workloads and what each accelerator asks of the storage.",
     "doctor": "Check this host before a run.",
-    "mlperf": "How large a dataset MLPerf Storage's rules want.",
+    "mlperf": "Rehearse an MLPerf Storage submission, check one, size its dataset.",
     "audit": "Recompute the numbers of DLIO's and MLPerf Storage's result folders.",
 }
 

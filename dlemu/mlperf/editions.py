@@ -34,8 +34,22 @@ class Edition:
     odirect_workloads: tuple[str, ...]
     checkpoint_workloads: tuple[str, ...]
     """Workloads that must save a checkpoint in training."""
+    warm_up: bool
+    """A warm-up run comes before the measured ones, in a folder of its own among theirs."""
+    counts_runs: bool
+    """Its tool refuses any other number of folders of runs."""
+    judges_gaps: bool
+    """Its tool refuses runs that are too far apart."""
     exact_size: bool
     """The tool rounds the least dataset up and takes measured memory, so a run just below the bound is refused."""
+
+    measured_runs: int = 5
+    """A result is the mean of so many runs, one after another (v1.0 to v3.0)."""
+
+    @property
+    def run_folders(self) -> int:
+        """Folders of runs that a result has."""
+        return self.measured_runs + self.warm_up
 
     def official(self, workload: str, accelerator: str) -> Official | None:
         """Return the workload's settings, or None when the edition has no such pair."""
@@ -138,6 +152,9 @@ EDITIONS = {
             open_overrides=_OPEN,
             odirect_workloads=(),
             checkpoint_workloads=(),
+            warm_up=False,
+            counts_runs=True,
+            judges_gaps=False,
             exact_size=False,
         ),
         Edition(
@@ -147,6 +164,9 @@ EDITIONS = {
             open_overrides=_OPEN,
             odirect_workloads=("unet3d",),
             checkpoint_workloads=("unet3d",),
+            warm_up=True,
+            counts_runs=False,
+            judges_gaps=False,
             exact_size=False,
         ),
         Edition(
@@ -156,6 +176,9 @@ EDITIONS = {
             open_overrides=_OPEN,
             odirect_workloads=("unet3d",),
             checkpoint_workloads=(),
+            warm_up=True,
+            counts_runs=True,
+            judges_gaps=True,
             exact_size=True,
         ),
     )

@@ -1,0 +1,146 @@
+"""Rules on folders and files of a result: what each edition's tool leaves and wants to find again."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from dlemu.mlperf.audit.setup import CONFIG_FOLDERS
+from dlemu.mlperf.check.find import METADATA
+from dlemu.mlperf.check.model import Leaf, Located, Result, Rule
+from dlemu.mlperf.finding import Finding, Severity
+
+PHASES = ("datasize", "datagen", "run")
+CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
+RUN_FILES = ("training_run.stdout.log", "training_run.stderr.log", "dlio.log")
+DATAGEN_FILES = ("training_datagen.stdout.log", "training_datagen.stderr.log", "dlio.log")
+"""v3.0, 2.1.14 and 2.1.19, beside the ranks' files, summary.json and the metadata."""
+V1_REPORT = "mlperf_storage_report.json"
+"""What v1.0's report.py makes of the five runs."""
+CONFIG_FOLDER = "dlio_config"
+_KEEP = "keep the folder as the tool left it, or repeat the run"
+_RANK_FILE = re.compile(r"^\d+_output\.json$")
+_STATS_FILE = re.compile(r"^(\d+_)?per_epoch_stats\.json$")
+
+
+def phase_folders(result: Result) -> Iterator[Located]:
+    """`training/MODEL` has a folder for each phase and no other (2.1.12 of v3.0)."""
+    if not (result.phased and result.edition.judges_gaps):
+        return
+    workload = result.workload_folder
+    there = [entry.name for entry in os.scandir(workload) if entry.is_dir() and not entry.name.startswith(".")]
+    for name in PHASES:
+        if name not in there:
+            severity: Severity = "warning" if name == "datasize" else "error"
+            fix = f"keep the folder of `mlpstorage training {name}`"
+            yield Located(workload, Finding(severity, "files.phases", f"no folder {name}", ", ".join(PHASES), fix))
+    for name in sorted(set(there) - set(PHASES)):
+        fix = f"move {name} out of the tree"
+        yield Located(workload, Finding("error", "files.phases", f"a folder {name}", ", ".join(PHASES), fix))
+
+
+def datagen(result: Result) -> Iterator[Located]:
+    """One call of datagen, named by its time, with its files (2.1.13 to 2.1.15 of v3.0)."""
+    if not (result.phased and result.edition.judges_gaps):
+        return
+    folder = os.path.join(result.workload_folder, "datagen")
+    if os.path.isdir(folder) and len(result.datagen) != 1:
+        names = ", ".join(leaf.name for leaf in result.datagen) or "none"
+        fix = "keep the one call that made the dataset of these runs"
+        found = Finding("error", "files.datagen_count", f"{len(result.datagen)} calls: {names}", "one call", fix)
+        yield Located(folder, found)
+    for leaf in result.datagen:
+        if leaf.stamp is None:
+            fix = "leave the folder's name as the tool made it"
+            seen = f"a folder is called {leaf.name!r}"
+            yield Located(leaf.path, Finding("error", "files.datagen_stamp", seen, "YYYYMMDD_HHMMSS", fix))
+        yield from _missing(leaf, "files.datagen", [*DATAGEN_FILES, METADATA])
+        yield from _config(leaf, "files.datagen_config")
+
+
+def results_json(result: Result) -> Iterator[Located]:
+    """The sums over all runs lie beside them."""
+    fix = "let the tool sum the runs up"
+    if result.phased and result.edition.judges_gaps and os.path.isdir(result.path):
+        name, severity = "results.json", "error"
+    elif result.edition.name == "1.0" and not result.single:
+        name, severity = V1_REPORT, "warning"
+    else:
+        return
+    if not os.path.isfile(os.path.join(result.path, name)):
+        found = Finding("error" if severity == "error" else "warning", "files.results", f"no {name}", name, fix)
+        yield Located(result.path, found)
+
+
+def run_files(result: Result) -> Iterator[Located]:
+    """Each run has what its edition's tool wants to read again."""
+    edition = result.edition
+    for leaf in result.runs:
+        if result.phased and edition.judges_gaps:
+            yield from _missing(leaf, "files.run", [*RUN_FILES, METADATA])
+            yield from _missing_kind(leaf, _RANK_FILE, "R_output.json", "error")
+            yield from _missing_kind(leaf, _STATS_FILE, "R_per_epoch_stats.json", "error")
+            yield from _config(leaf, "files.run_config")
+        elif result.phased:
+            yield from _listed_by_v2(leaf)
+        elif not result.single:
+            yield from _kept_by_v1(leaf)
+        yield from _ranks(leaf)
+
+
+def _listed_by_v2(leaf: Leaf) -> Iterator[Located]:
+    """mlpstorage v2.0 lists a run by one metadata file, and reads its configuration from dlio_config."""
+    count = sum(name.endswith(METADATA) for name in leaf.files)
+    if count != 1:
+        wanted = "one, else mlpstorage passes the run over without a word"
+        yield _located(leaf, "error", "files.metadata", f"{count} files *{METADATA}", wanted)
+    for name in ("config.yaml", "overrides.yaml"):
+        if not os.path.isfile(os.path.join(leaf.path, CONFIG_FOLDER, name)):
+            yield _located(leaf, "error", "files.run_config", f"no {CONFIG_FOLDER}/{name}", name)
+
+
+def _kept_by_v1(leaf: Leaf) -> Iterator[Located]:
+    if not any(os.path.isfile(os.path.join(leaf.path, below, "overrides.yaml")) for below in CONFIG_FOLDERS):
+        wanted = "the overrides: report.py takes workload and accelerator from them"
+        yield _located(leaf, "error", "files.run_config", "no configs/overrides.yaml", wanted)
+    if not any(_STATS_FILE.match(name) for name in leaf.files):
+        yield _located(leaf, "warning", "files.run", "no per_epoch_stats.json", "the times of epochs and blocks")
+
+
+def _ranks(leaf: Leaf) -> Iterator[Located]:
+    """Some ranks' files without the others: the run can't be recomputed whole."""
+    kept, ranks = sum(bool(_RANK_FILE.match(name)) for name in leaf.files), leaf.printed.accelerators
+    if ranks and 0 < kept < ranks:
+        wanted = f"those of all {ranks} ranks"
+        yield _located(leaf, "warning", "files.ranks", f"R_output.json of {kept} ranks", wanted)
+
+
+def _missing(leaf: Leaf, rule: str, wanted: Sequence[str]) -> Iterator[Located]:
+    lacking = [f"*{name}" if name.startswith("_") else name for name in wanted if not _has(leaf, name)]
+    if lacking:
+        yield _located(leaf, "error", rule, f"no {', '.join(lacking)}", "all files that the edition's checker asks for")
+
+
+def _has(leaf: Leaf, name: str) -> bool:
+    return any(there.endswith(name) if name.startswith("_") else there == name for there in leaf.files)
+
+
+def _missing_kind(leaf: Leaf, kind: re.Pattern[str], name: str, severity: Severity) -> Iterator[Located]:
+    if not any(kind.match(there) for there in leaf.files):
+        yield _located(leaf, severity, "files.run", f"no {name}", "that of every rank R")
+
+
+def _config(leaf: Leaf, rule: str) -> Iterator[Located]:
+    folder = os.path.join(leaf.path, CONFIG_FOLDER)
+    there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    if there != list(CONFIG_FILES):
+        seen = f"{CONFIG_FOLDER} holds {', '.join(there) or 'nothing'}"
+        yield _located(leaf, "error", rule, seen, f"exactly {', '.join(CONFIG_FILES)}")
+
+
+def _located(leaf: Leaf, severity: Severity, rule: str, seen: str, wanted: str) -> Located:
+    return Located(leaf.path, Finding(severity, rule, seen, wanted, _KEEP))
+
+
+RULES: tuple[Rule, ...] = (phase_folders, datagen, results_json, run_files)

@@ -1,0 +1,194 @@
+"""Which submissions, results and runs a folder holds, whatever layout its edition or its owner gave it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, cast
+
+from dlemu.mlperf.audit.run import AuditedRun
+from dlemu.mlperf.audit.setup import Setup, read_setup
+from dlemu.mlperf.audit.tolerant import mapping, read_json
+from dlemu.mlperf.check.model import Leaf, Located, Result, Submission
+from dlemu.mlperf.editions import EDITIONS, Edition, newest_edition
+from dlemu.mlperf.finding import Finding
+from dlemu.mlperf.rules import Division
+
+METADATA = "_metadata.json"
+STAMP_FORMAT = "%Y%m%d_%H%M%S"
+"""Names of mlpstorage's folders."""
+_NUMBERED = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
+"""Names of the folders of v1.0's runs: run1, run-1, unet3d_h100_run_1."""
+_DIVISIONS = ("closed", "open")
+
+
+class Finder:
+    """Sorts the audited runs of a tree into results. Files that can't be read become findings."""
+
+    def __init__(self, root: str, edition: str | None, division: Division | None) -> None:
+        self._root, self._edition, self._division = os.path.normpath(root), edition, division
+        self.findings: list[Located] = []
+
+    def results(self, runs: Sequence[AuditedRun]) -> list[Result]:
+        """Return the results that the runs belong to, and those folders of runs that hold no run, by their paths."""
+        groups: dict[tuple[str, str], dict[str, AuditedRun]] = {}
+        for run in runs:
+            kind, folder = self._place(run.path)
+            groups.setdefault((folder, kind), {})[run.path] = run
+        for folder in self._phase_folders():
+            groups.setdefault((folder, "phased"), {})
+        return [self._result(folder, kind, found) for (folder, kind), found in sorted(groups.items())]
+
+    def submissions(self, results: Sequence[Result]) -> list[Submission]:
+        """Return DIVISION/ORG of every division below the root: a division's name tells them."""
+        found = {}
+        for division in _listed(self._root)[1]:
+            if division.lower() in _DIVISIONS:
+                for organisation in _listed(os.path.join(self._root, division))[1]:
+                    path = os.path.join(self._root, division, organisation)
+                    below = [one.edition for one in results if one.path.startswith(path + os.sep)]
+                    if below and not organisation.startswith("."):
+                        found[path] = Submission(
+                            path=path,
+                            division=cast(Division, division.lower()),
+                            organisation=organisation,
+                            edition=below[0],
+                        )
+        return [found[path] for path in sorted(found)]
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """Return what kind of result a run belongs to and that result's folder."""
+        parent = os.path.dirname(path)
+        if os.path.basename(parent) == "run" and os.path.basename(_up(parent, 2)) == "training":
+            return "phased", parent
+        folder = path
+        while len(folder) > len(self._root):
+            if _NUMBERED.search(os.path.basename(folder)):
+                return "numbered", os.path.dirname(folder)
+            folder = os.path.dirname(folder)
+        return "single", path
+
+    def _phase_folders(self) -> list[str]:
+        """Return every training/MODEL/run, with or without a run that can be audited."""
+        found = []
+        for folder, below, _ in os.walk(self._root):
+            below[:] = [name for name in below if not name.startswith(".") and name != "code"]
+            if os.path.basename(folder) == "training":
+                found += [os.path.join(folder, model, "run") for model in below]
+                below[:] = []
+        return [folder for folder in found if _phases(os.path.dirname(folder))]
+
+    def _result(self, folder: str, kind: str, found: Mapping[str, AuditedRun]) -> Result:
+        if kind == "phased":
+            paths = [os.path.join(folder, name) for name in _visible(folder)]
+        else:
+            paths = sorted(found, key=lambda path: _order(os.path.relpath(path, folder)))
+        runs = tuple(self._leaf(path, _name(path, folder), found.get(path)) for path in paths)
+        phases = os.path.dirname(folder)
+        return Result(
+            path=folder,
+            edition=EDITIONS[self._edition] if self._edition else _edition(runs, phased=kind == "phased"),
+            division=self._division or _division(folder),
+            phased=kind == "phased",
+            single=kind == "single",
+            runs=runs,
+            datasize=self._phase(phases, "datasize") if kind == "phased" else (),
+            datagen=self._phase(phases, "datagen") if kind == "phased" else (),
+        )
+
+    def _phase(self, workload: str, name: str) -> tuple[Leaf, ...]:
+        folder = os.path.join(workload, name)
+        return tuple(self._leaf(os.path.join(folder, below), below, None) for below in _visible(folder))
+
+    def _leaf(self, path: str, name: str, run: AuditedRun | None) -> Leaf:
+        files, folders = _listed(path)
+        return Leaf(
+            path=path,
+            name=name,
+            stamp=_stamp(name),
+            files=files,
+            folders=folders,
+            metadata=self._metadata(path, files),
+            setup=run.setup if run else self._setup(path),
+            run=run,
+        )
+
+    def _setup(self, path: str) -> Setup:
+        """Return the settings of a folder without a run, such as datagen's."""
+        broken: list[Finding] = []
+        setup = read_setup(path, {}, broken)
+        self.findings += [Located(path, one) for one in broken]
+        return setup
+
+    def _metadata(self, path: str, files: Sequence[str]) -> Mapping[str, Any] | None:
+        for name in files:
+            if name.endswith(METADATA):
+                broken: list[Finding] = []
+                content = read_json(os.path.join(path, name), broken)
+                self.findings += [Located(path, one) for one in broken]
+                return content if isinstance(content, Mapping) else None
+        return None
+
+
+def _up(path: str, levels: int) -> str:
+    for _ in range(levels):
+        path = os.path.dirname(path)
+    return path
+
+
+def _phases(workload: str) -> bool:
+    return any(os.path.isdir(os.path.join(workload, name)) for name in ("run", "datagen", "datasize"))
+
+
+def _listed(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of a folder's files and folders, sorted; none of a folder that can't be listed."""
+    try:
+        with os.scandir(path) as entries:
+            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except OSError:
+        return (), ()
+    return tuple(name for name, folder in found if not folder), tuple(name for name, folder in found if folder)
+
+
+def _visible(folder: str) -> list[str]:
+    return [name for name in _listed(folder)[1] if not name.startswith(".")]
+
+
+def _name(path: str, folder: str) -> str:
+    """Return the first folder of the path below the result."""
+    return os.path.basename(path) if path == folder else os.path.relpath(path, folder).split(os.sep)[0]
+
+
+def _order(name: str) -> tuple[int, str]:
+    number = _NUMBERED.search(name.split(os.sep)[0])
+    return (int(number[1]) if number else 0), name
+
+
+def _stamp(name: str) -> datetime | None:
+    try:
+        return datetime.strptime(name, STAMP_FORMAT)
+    except ValueError:
+        return None
+
+
+def _division(folder: str) -> Division:
+    """Return the division that the path names, CLOSED without one: its rules are the stricter ones."""
+    names = [name.lower() for name in folder.split(os.sep)]
+    return "open" if "open" in names and "closed" not in names else "closed"
+
+
+def _edition(runs: Sequence[Leaf], *, phased: bool) -> Edition:
+    """Return the edition that the files tell: their own word, v1.0's file names, or the pair that only one has."""
+    for leaf in runs:
+        told = mapping(leaf.metadata).get("edition")
+        if isinstance(told, str) and told in EDITIONS:
+            return EDITIONS[told]
+    if not phased and any("per_epoch_stats.json" in leaf.files or "configs" in leaf.folders for leaf in runs):
+        return EDITIONS["1.0"]
+    for leaf in runs:
+        found = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
+        if found is not None:
+            return found
+    return EDITIONS["3.0" if phased else "2.0"]
