@@ -6,6 +6,7 @@ import click
 
 from dlemu.cli.mlperf_check import check_command
 from dlemu.cli.mlperf_datasize import datasize_command
+from dlemu.cli.mlperf_run import run_command
 
 
 @click.group(name="mlperf", short_help="Rehearse an MLPerf Storage submission, and check one.")
@@ -17,4 +18,5 @@ def command() -> None:
 
 
 command.add_command(datasize_command)
+command.add_command(run_command)
 command.add_command(check_command)

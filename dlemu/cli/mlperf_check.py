@@ -70,21 +70,32 @@ def finding_lines(checked: Checked) -> Iterator[Line]:
         yield from _finding(list(same), checked.root)
 
 
-def _sameness(one: Located) -> tuple[int, str, str, str, str, str]:
+def _sameness(one: Located) -> tuple[int, str, str, str, str]:
     found = one.finding
-    level = list(_STYLES).index(found.severity)
-    return level, found.rule, one.official or "", found.seen, found.wanted, found.fix
+    return list(_STYLES).index(found.severity), found.rule, one.official or "", found.wanted, found.fix
 
 
 def _finding(same: list[Located], root: str) -> Iterator[Line]:
     found, official = same[0].finding, same[0].official
-    places = [os.path.relpath(one.path, root) for one in same]
-    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
     yield f"{found.severity} {found.rule}{f' [{official}]' if official else ''}", _STYLES[found.severity]
-    yield f"  in      {', '.join(places[:_SHOWN])}{more}", {}
-    yield f"  seen    {found.seen}", {}
+    yield f"  in      {_places(sorted({os.path.relpath(one.path, root) for one in same}))}", {}
+    yield f"  seen    {_few(list(dict.fromkeys(one.finding.seen for one in same)), '; ')}", {}
     yield f"  wanted  {found.wanted}", {"dim": True}
     yield f"  fix     {found.fix}", {"dim": True}
+
+
+def _places(paths: list[str]) -> str:
+    """Return the paths, with what all of them have in common once."""
+    if len(paths) == 1:
+        return paths[0]
+    above = os.path.commonpath(paths)
+    below = _few([os.path.relpath(path, above or ".") for path in paths], ", ")
+    return f"{above}: {below}" if above else below
+
+
+def _few(texts: list[str], between: str) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return between.join(texts[:_SHOWN]) + more
 
 
 def _told(result: Result, root: str) -> str:
@@ -98,12 +109,22 @@ def _told(result: Result, root: str) -> str:
     return f"{path}: {what}, {count}; v{result.edition.name} {result.division.upper()}"
 
 
+def counted(checked: Checked) -> str:
+    """Return how many errors and warnings there are, and of how many rules."""
+    return f"{_number(checked, 'error')}, {_number(checked, 'warning')}"
+
+
+def _number(checked: Checked, severity: str) -> str:
+    count = checked.count(severity)
+    rules = len({one.finding.rule for one in checked.findings if one.finding.severity == severity})
+    text = f"{count} {severity}{'s' if count != 1 else ''}"
+    return f"{text} of {rules} rule{'s' if rules != 1 else ''}" if count > 1 else text
+
+
 def _verdict(checked: Checked) -> Line:
-    errors, warnings = checked.count("error"), checked.count("warning")
-    counts = f"{errors} error{'s' if errors != 1 else ''}, {warnings} warning{'s' if warnings != 1 else ''}"
     if checked.valid:
-        return f"VALID by the rules that can be checked: {counts}", {"fg": "green", "bold": True}
-    return f"INVALID: {counts}", _STYLES["error"]
+        return f"VALID by the rules that can be checked: {counted(checked)}", {"fg": "green", "bold": True}
+    return f"INVALID: {counted(checked)}", _STYLES["error"]
 
 
 def _write(path: str, content: str) -> None:

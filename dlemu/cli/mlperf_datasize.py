@@ -49,7 +49,7 @@ def datasize_command(
     if cfg:
         click.echo(to_yaml(workload), nl=False)
         return
-    memory = _measured_gib() if memory_gib is None else memory_gib
+    memory = measured_gib() if memory_gib is None else memory_gib
     found = datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory)
     if as_json:
         told = {**asdict(found), "bound": {**asdict(found.bound), "files": found.bound.files}}
@@ -60,7 +60,8 @@ def datasize_command(
     raise SystemExit(1 if any(finding.severity == "error" for finding in found.findings) else 0)
 
 
-def _measured_gib() -> float:
+def measured_gib() -> float:
+    """Return this host's memory in GiB."""
     import psutil
 
     total_bytes: int = psutil.virtual_memory().total

@@ -68,12 +68,14 @@ def gaps(result: Result) -> Iterator[Located]:
             yield Located(leaf.path, Finding("error", "runs.clock", seen, "an end after the start", fix))
     shortest = min((end - start for _, start, end in known if end >= start), default=None)
     begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda one: one[0])
-    for (first, _), (second, leaf) in pairwise(begun):
-        if shortest is not None and second - first >= GAP_FACTOR * shortest:
-            seen = f"{second - first} from one run's start to the next"
-            wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
-            fix = "repeat the runs, one right after another (dlemu mlperf run in a new folder)"
-            yield Located(leaf.path, Finding(severity, "runs.gap", seen, wanted, fix))
+    apart = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
+    wide = [(gap, leaf) for gap, leaf in apart if shortest is not None and gap >= GAP_FACTOR * shortest]
+    if shortest is not None and wide:
+        longest, leaf = max(wide, key=lambda one: one[0])
+        seen = f"{len(wide)} of {len(apart)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
+        wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
+        fix = "repeat the runs, one right after another (dlemu mlperf run in a new folder)"
+        yield _located(result, severity, "runs.gap", seen, wanted, fix)
 
 
 def _span(leaf: Leaf) -> tuple[datetime | None, datetime | None]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dlemu.mlperf.audit.by_rules import Rulebook, rule_findings
 from dlemu.mlperf.audit.run import AuditedRun
 from dlemu.mlperf.check.model import Leaf, Located, Result, Rule
-from dlemu.mlperf.finding import Finding
+from dlemu.mlperf.finding import Finding, Severity
 
 _TOLD_BY_FILES = ("summary.missing", "config.missing", "config.assumed")
 """Findings of the audit that the rules on required files tell too."""
@@ -23,10 +23,7 @@ def by_the_rules(result: Result) -> Iterator[Located]:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
             printed = replace(leaf.printed, au_percent=judged_au_percent(leaf.run))
             for found in rule_findings(leaf.setup, printed, book):
-                severity = "warning" if leaf is result.warm_up and not result.edition.counts_runs else found.severity
-                seen = _with_basis(found, leaf.run)
-                rule = found.rule.removeprefix("rules.")
-                yield Located(leaf.path, replace(found, severity=severity, rule=rule, seen=seen))
+                yield Located(leaf.path, _told(found, leaf, result))
 
 
 def judged_au_percent(run: AuditedRun) -> float | None:
@@ -40,10 +37,15 @@ def judged_au_percent(run: AuditedRun) -> float | None:
     return run.printed.au_percent
 
 
-def _with_basis(found: Finding, run: AuditedRun) -> str:
-    if found.rule != "rules.au.low":
-        return found.seen
-    return f"{found.seen} ({'from its steps' if run.recomputed.basis == 'steps' else 'as printed: no steps kept'})"
+def _told(found: Finding, leaf: Leaf, result: Result) -> Finding:
+    rule = found.rule.removeprefix("rules.")
+    if rule != "au.low" or leaf.run is None:
+        return replace(found, rule=rule)
+    basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: no steps kept"
+    # v3.0's checker wants it of the warm-up, too; the text of the rules, of the measured runs.
+    warm_up = leaf is result.warm_up and not result.edition.counts_runs
+    severity: Severity = "warning" if warm_up else found.severity
+    return replace(found, rule=rule, severity=severity, seen=f"{found.seen} ({basis})")
 
 
 def recomputed(result: Result) -> Iterator[Located]:

@@ -1,0 +1,104 @@
+"""The runs of a rehearsal, one after another; what is finished stays finished, what failed stays told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from datagen.errors import DlemuError, UserError
+from dlemu.comm.base import Interrupted
+from dlemu.mlperf.check.find import STAMP_FORMAT
+from dlemu.mlperf.rehearsal.outcome import Figures, read_figures
+from dlemu.mlperf.rehearsal.plan import Plan, run_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One try of one run."""
+
+    label: str
+    stamp: str
+    """When it was begun: YYYYMMDD_HHMMSS."""
+    folder: str
+    """As `dlemu train` left it, below the rehearsal's."""
+    seed: int
+    failure: str | None = None
+    """What it said when it failed."""
+    figures: Figures | None = None
+    """None when it failed."""
+
+
+RunTraining = Callable[[list[str], str], None]
+"""Runs `dlemu train` with overrides into a folder; raises UserError or DlemuError with what it said."""
+Heard = Callable[[Attempt], None]
+
+
+def rehearse(plan: Plan, done: Iterable[Attempt], run: RunTraining, before: Heard, after: Heard) -> list[Attempt]:
+    """Run what is missing of the sequence and return all attempts. `after` hears of each, failed ones too.
+
+    Raises what a failed run raised, and Interrupted. A mistake of the user's is no attempt: nothing was measured.
+    """
+    attempts = list(done)
+    for label in plan.labels:
+        if finished(attempts, label) is not None:
+            continue
+        attempt = _begin(plan, label)
+        before(attempt)
+        path = os.path.join(plan.folder, attempt.folder)
+        try:
+            run(run_words(plan.words, attempt.seed), path)
+        except UserError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        except (DlemuError, Interrupted) as error:
+            after(_failed(attempt, error))
+            raise
+        attempts.append(_with(attempt, figures=read_figures(path)))
+        after(attempts[-1])
+    return attempts
+
+
+def finished(attempts: Iterable[Attempt], label: str) -> Attempt | None:
+    """Return the attempt that finished a run, None when there is none yet."""
+    return next((one for one in attempts if one.label == label and one.failure is None), None)
+
+
+def saved_attempts(record: Mapping[str, Any] | None) -> list[Attempt]:
+    """Return the attempts of a saved rehearsal."""
+    return [_loaded(one) for one in record["attempts"]] if record else []
+
+
+def _begin(plan: Plan, label: str) -> Attempt:
+    while True:
+        stamp = datetime.now().strftime(STAMP_FORMAT)
+        folder = os.path.join("runs", f"{stamp}-{label.replace(' ', '-')}")
+        try:
+            os.makedirs(os.path.join(plan.folder, folder))
+        except FileExistsError:
+            time.sleep(0.2)  # an attempt that ended within a second: its time stamp is its name
+            continue
+        return Attempt(label=label, stamp=stamp, folder=folder, seed=plan.seed(label))
+
+
+def _failed(attempt: Attempt, error: DlemuError | Interrupted) -> Attempt:
+    told = str(error) if isinstance(error, DlemuError) else f"interrupted by signal {error.signal_number}"
+    return _with(attempt, failure=told)
+
+
+def _with(attempt: Attempt, **changes: Any) -> Attempt:
+    return Attempt(**{field.name: getattr(attempt, field.name) for field in fields(Attempt)} | changes)
+
+
+def _loaded(saved: Mapping[str, Any]) -> Attempt:
+    figures = saved["figures"]
+    return Attempt(**dict(saved) | {"figures": None if figures is None else Figures(**figures)})
+
+
+def as_record(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
+    """Return attempts as plain data."""
+    return [asdict(one) for one in attempts]
