@@ -61,7 +61,7 @@ class Finder:
     def _place(self, path: str) -> tuple[str, str]:
         """Return what kind of result a run belongs to and that result's folder."""
         parent = os.path.dirname(path)
-        if os.path.basename(parent) == "run" and os.path.basename(_up(parent, 2)) == "training":
+        if path != self._root and os.path.basename(parent) == "run" and _up_name(parent, 2) == "training":
             return "phased", parent
         folder = path
         while len(folder) > len(self._root):
@@ -132,10 +132,11 @@ class Finder:
         return None
 
 
-def _up(path: str, levels: int) -> str:
+def _up_name(path: str, levels: int) -> str:
+    """Return the name of a folder so many levels above."""
     for _ in range(levels):
         path = os.path.dirname(path)
-    return path
+    return os.path.basename(path)
 
 
 def _phases(workload: str) -> bool:

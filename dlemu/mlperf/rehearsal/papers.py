@@ -185,9 +185,13 @@ def _v1_report(plan: Plan, measured: Mapping[str, Figures]) -> dict[str, Any]:
     """Return what v1.0's report.py makes of the runs, under its keys; what it calls MB is MiB."""
     told = sum_up(list(measured.values()))
     first = next(iter(measured.values()))
-    same = {"model": plan.model, "accelerator": plan.workload.accelerator}
-    same |= {"train_num_accelerators": first.accelerators}
-    same |= {"num_files_train": first.num_files, "num_samples_per_file": first.samples_per_file}
+    same: dict[str, Any] = {
+        "model": plan.model,
+        "accelerator": plan.workload.accelerator,
+        "train_num_accelerators": first.accelerators,
+        "num_files_train": first.num_files,
+        "num_samples_per_file": first.samples_per_file,
+    }
     return {
         "rehearsal": NOTE,
         "overall": {

@@ -1,0 +1,159 @@
+"""A rehearsal as a user runs it, at a size that a laptop makes in seconds; and what its check says then."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dlemu.mlperf.check.judge import check_folder
+from tests.e2e.harness import Ended, assert_gone, dlemu, family, start, training, until, wait
+
+pytestmark = pytest.mark.slow
+
+LAPTOP = {
+    "dataset.size",
+    "dataset.made",
+    "dataset.phases",
+    "settings.changed",
+    "overrides.unknown",
+    "hosts.few",
+    "runs.gap",
+    "runs.spread",
+    "au.low",
+    "au.rules",
+    "dataset.filesystem",
+}
+"""What is true of a small dataset of small samples in one temporary folder, on a busy machine."""
+
+
+def words(folder: Path, *changes: str, accelerator: str = "h100") -> list[str]:
+    return [
+        *("mlperf", "run", "--make", "--org", "acme", "--system", "box"),
+        *("workload=unet3d", f"accelerator={accelerator}", "ranks=2"),
+        "dataset.num_files_train=64",
+        "dataset.record_length_bytes=20000",
+        "dataset.record_length_bytes_stdev=5000",
+        "dataset.record_length_bytes_resize=1000",
+        f"dataset.data_folder={folder / 'data'}",
+        "reader.batch_size=4",
+        "reader.read_threads=1",
+        "train.epochs=2",
+        "train.computation_time=0.02",
+        "metric.ceiling_seconds=0",
+        "metric.scaling_seconds=0",
+        "metric.au=0.02",  # these tests are not about speed: a busy machine passes them too
+        "workflow.checkpoint=false",
+        f"output.folder={folder / 'out'}",
+        *changes,
+    ]
+
+
+def record(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / "out" / "rehearsal.json").read_text())
+    return told
+
+
+def broken(folder: Path) -> set[str]:
+    return {one.finding.rule for one in check_folder(str(folder / "out")).findings if one.finding.severity != "info"}
+
+
+def assert_rehearsed(ended: Ended, folder: Path) -> None:
+    assert ended.status == 1, ended.err  # small samples break rules
+    assert "5 of 5 runs pass: AU" in ended.out
+    assert "A rehearsal by dlemu" in ended.out
+    told = record(folder)
+    assert told["complete"]
+    assert told["outcome"]["runs"] == 5
+
+
+@pytest.mark.parametrize(
+    ("edition", "accelerator", "runs"), [("1.0", "a100", 5), ("2.0", "h100", 6), ("3.0", "b200", 6)]
+)
+def test_the_tree_breaks_no_rule_but_those_of_size(tmp_path: Path, edition: str, accelerator: str, runs: int) -> None:
+    ended = dlemu(*words(tmp_path, accelerator=accelerator), "--edition", edition, cwd=tmp_path)
+    assert_rehearsed(ended, tmp_path)
+    told = record(tmp_path)
+    seeds = [attempt["seed"] for attempt in told["attempts"]]
+    assert len(set(seeds)) == runs == len(seeds)
+    checked = check_folder(str(tmp_path / "out"))
+    assert broken(tmp_path) <= LAPTOP | ({"workflow.checkpoint"} if edition == "2.0" else set())
+    (result,) = checked.results
+    assert (result.edition.name, len(result.runs)) == (edition, runs)
+    for leaf in result.runs:
+        assert leaf.run is not None
+        assert leaf.run.recomputed.basis == "steps"
+    order = [leaf.section("train")["seed"] for leaf in result.runs]
+    assert order == seeds
+    assert not any("seed" in word for leaf in result.runs for word in leaf.setup.overrides)
+    assert "no submission" in (tmp_path / "out/tree/README.txt").read_text()
+    again = dlemu("mlperf", "check", str(tmp_path / "out"))
+    assert again.status == 1
+    assert "INVALID" in again.out
+
+
+def test_a_rehearsal_goes_on_after_a_killed_run_and_after_ctrl_c(tmp_path: Path) -> None:
+    slow = words(tmp_path, "train.epochs=1", "reader.preprocess_time=0.1")
+    process = start(*slow, cwd=tmp_path)
+    first = until(lambda: _live(tmp_path, "warm-up"), "the warm-up's steps")
+    os.kill(_rank_of(process.pid), signal.SIGKILL)
+    killed = wait(process)
+    assert killed.status == 3, killed.err
+    assert "go on with `dlemu mlperf run" in killed.err
+    (attempt,) = record(tmp_path)["attempts"]
+    assert attempt["folder"] == str(first.relative_to(tmp_path / "out"))
+    assert "killed" in attempt["failure"] or "SIGKILL" in attempt["failure"]
+
+    process = start(*slow, cwd=tmp_path)
+    until(lambda: _live(tmp_path, "run-1"), "the first run's steps")
+    processes = family(process)
+    process.send_signal(signal.SIGINT)
+    assert wait(process).status == 130
+    assert_gone(processes)
+    labels = [(one["label"], one["failure"] is None) for one in record(tmp_path)["attempts"]]
+    assert labels == [("warm-up", False), ("warm-up", True), ("run 1", False)]
+
+    ended = dlemu(*words(tmp_path, "train.epochs=1", "reader.preprocess_time=0.1"), cwd=tmp_path)
+    assert_rehearsed(ended, tmp_path)
+    assert "done already: warm-up" in ended.err
+    attempts = record(tmp_path)["attempts"]
+    assert [one["failure"] is None for one in attempts].count(False) == 2
+    failed = [one for one in check_folder(str(tmp_path / "out")).findings if one.finding.rule == "runs.failed"]
+    assert len(failed) == 2
+    told = dlemu(*words(tmp_path), cwd=tmp_path)
+    assert told.status == 2
+    assert "holds a finished rehearsal" in told.err
+
+
+def _live(folder: Path, label: str) -> Path | None:
+    """The folder of a run all of whose ranks have logged steps."""
+    found = [path for path in (folder / "out" / "runs").glob(f"*-{label}") if training(path, ranks=2)]
+    return found[0] if found else None
+
+
+def _rank_of(pid: int) -> int:
+    """A rank of the run that a rehearsal has started: dlemu train's child with children of its own."""
+    (train,) = psutil.Process(pid).children()
+    ranks = [child.pid for child in train.children() if child.children()]
+    return ranks[-1]
+
+
+def test_mistakes_are_told_before_the_first_run(tmp_path: Path) -> None:
+    for change, said in (
+        (["train.epoch=1"], "did you mean train.epochs?"),
+        (["accelerator=v100"], "in no rules of MLPerf Storage"),
+        (["--system", "a box"], "letters, digits"),
+        (["launcher=mpirun -n 2"], "{ranks}"),
+    ):
+        ended = dlemu(*words(tmp_path), *change, cwd=tmp_path)
+        assert (ended.status, said in ended.err) == (2, True), ended.err
+    without = [word for word in words(tmp_path) if word != "--make"]
+    ended = dlemu(*without, cwd=tmp_path)
+    assert ended.status == 2
+    assert "or say --make" in ended.err
+    assert not (tmp_path / "out").exists()

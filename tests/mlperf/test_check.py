@@ -1,0 +1,395 @@
+"""`dlemu mlperf check`: a valid tree of each edition has no finding, and each broken rule gives just its own."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.mlperf.audit import trees
+from dlemu.mlperf.check.judge import check_folder
+from dlemu.mlperf.check.model import Checked
+from dlemu.mlperf.check.tables import as_csv, plain
+from tests.mlperf.golden import STAMP, config_folder, edit, make_tree, runs
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
+EDITIONS = ("1.0", "2.0", "3.0")
+Change = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a valid tree of each edition."""
+    folder = tmp_path_factory.mktemp("golden")
+    for edition in EDITIONS:
+        make_tree(folder / edition, edition)
+    return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shipped_once() -> Any:
+    """Reads the shipped workloads once: they are the same in all these checks."""
+    with pytest.MonkeyPatch.context() as patched:
+        pairs = trees.shipped_pairs()
+        patched.setattr(trees, "shipped_pairs", lambda: pairs)
+        yield
+
+
+def told(checked: Checked) -> set[tuple[str, str]]:
+    """What was found, without what the reader must merely know."""
+    return {(one.finding.severity, one.finding.rule) for one in checked.findings if one.finding.severity != "info"}
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_a_valid_tree_has_no_finding_and_tells_its_edition(golden: Path, edition: str) -> None:
+    checked = check_folder(str(golden / edition))
+    assert told(checked) == set()
+    assert checked.valid
+    (result,) = checked.results
+    assert (result.edition.name, result.division, len(result.measured)) == (edition, "closed", 5)
+    assert (result.warm_up is None) == (edition == "1.0")
+
+
+# What the changes below need.
+
+
+def first(root: Path) -> Path:
+    return runs(root)[0]
+
+
+def every(root: Path, name: str, change: Callable[[Any], None]) -> None:
+    """Change a file of every run; `*` stands for the time in its name."""
+    for run in runs(root):
+        for path in [*run.glob(name), *config_folder(run).glob(name)]:
+            edit(path, change)
+
+
+def put(*keys: str, value: Any) -> Callable[[Any], None]:
+    """Set a value deep in a file."""
+
+    def change(content: Any) -> None:
+        for key in keys[:-1]:
+            content = content[key]
+        content[keys[-1]] = value
+
+    return change
+
+
+def config(*keys: str, value: Any) -> Change:
+    return lambda root: every(root, "config.yaml", put("workload", *keys, value=value))
+
+
+def summary(*keys: str, value: Any) -> Change:
+    return lambda root: every(root, "summary.json", put(*keys, value=value))
+
+
+def metadata(*keys: str, value: Any) -> Change:
+    return lambda root: every(root, "*_metadata.json", put(*keys, value=value))
+
+
+def override(*words: str) -> Change:
+    return lambda root: every(root, "overrides.yaml", lambda content: content.extend(words))
+
+
+def later(root: Path, index: int, **gap: float) -> None:
+    """Rename a run's folder to a later time."""
+    run = runs(root)[index]
+    stamp = (datetime.strptime(run.name, STAMP) + timedelta(**gap)).strftime(STAMP)
+    run.rename(run.with_name(stamp))
+
+
+def drop(pattern: str) -> Change:
+    """Remove a file of the first run."""
+
+    def change(root: Path) -> None:
+        for path in first(root).glob(pattern):
+            path.unlink()
+
+    return change
+
+
+def within(pattern: str, action: Callable[[Path], Any]) -> Change:
+    """Do something to the only path that matches."""
+
+    def change(root: Path) -> None:
+        (path,) = list(root.glob(pattern))
+        action(path)
+
+    return change
+
+
+def two_calls(root: Path) -> None:
+    (leaf,) = list(root.rglob("datagen/2*"))
+    shutil.copytree(leaf, leaf.with_name("20260101_000000"))
+
+
+ORG = "[Cc]losed/acme"
+WORKLOAD = "closed/acme/results/box/training/unet3d"
+MUTATIONS: list[tuple[str, str, str, Change]] = [
+    # edition(s), severity, rule, change
+    # 14,000 files of 146,600,628 bytes are 5 times 382.3 GiB.
+    ("1.0 2.0 3.0", "warning", "dataset.near", lambda root: _memory(root, 381.5)),
+    ("1.0 2.0", "warning", "dataset.size", lambda root: _memory(root, 384)),
+    ("3.0", "error", "dataset.size", lambda root: _memory(root, 384)),
+    ("1.0 2.0 3.0", "error", "dataset.size", lambda root: _memory(root, 400)),
+    ("1.0 2.0 3.0", "error", "settings.changed", config("metric", "au", value=0.85)),
+    ("1.0 2.0 3.0", "error", "overrides.unknown", override("++workload.train.seed=7")),
+    ("1.0 2.0 3.0", "error", "overrides.open", override("++workload.reader.data_loader=dali")),
+    ("1.0", "error", "overrides.odirect", config("reader", "odirect", value=True)),
+    ("2.0", "error", "workflow.checkpoint", config("workflow", "checkpoint", value=False)),
+    ("2.0 3.0", "error", "dataset.folder", metadata("args", "results_dir", value="/data/unet3d")),
+    ("3.0", "error", "dataset.told", metadata("parameters", value={})),
+    ("3.0", "warning", "dataset.phases", lambda root: _phase(root, "datagen", 13_000, also="datasize")),
+    ("2.0", "error", "dataset.phases", lambda root: _phase(root, "datagen", 13_000)),
+    ("3.0", "warning", "dataset.phases", lambda root: _phase(root, "datasize", 15_000, also="datagen")),
+    ("1.0 2.0 3.0", "error", "dataset.differs", lambda root: _first_config(root, "dataset", "data_folder", "/b")),
+    ("1.0 2.0 3.0", "error", "runs.differ", lambda root: _differing_threads(root)),
+    ("1.0 2.0 3.0", "error", "runs.ended", drop("summary.json")),
+    (
+        "1.0 2.0 3.0",
+        "error",
+        "runs.clock",
+        lambda root: edit(first(root) / "summary.json", put("end", value="2001-01-01")),
+    ),
+    ("2.0 3.0", "error", "file.broken", lambda root: (first(root) / "0_output.json").write_text("{")),
+    ("3.0", "error", "dataset.filesystem", lambda root: _same_file_system(root)),
+    ("3.0", "warning", "dataset.filesystem", drop("fs_separation.json")),
+    ("3.0", "error", "hosts.named", metadata("args", "hosts", value=["a", "b"])),
+    ("2.0", "warning", "runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
+    ("2.0", "error", "runs.count", lambda root: _without_two(root)),
+    ("1.0 3.0", "error", "runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
+    ("3.0", "error", "runs.stamp", lambda root: first(root).rename(first(root).with_name("2026"))),
+    ("3.0", "error", "runs.gap", lambda root: later(root, -1, days=1)),
+    ("2.0", "warning", "runs.gap", lambda root: later(root, -1, days=1)),
+    ("3.0", "error", "files.results", within(f"{WORKLOAD}/run/results.json", Path.unlink)),
+    ("1.0", "warning", "files.results", drop("../mlperf_storage_report.json")),
+    ("3.0", "error", "files.run", drop("dlio.log")),
+    ("3.0", "error", "files.run", drop("training_run.stdout.log")),
+    ("3.0", "error", "files.run_config", drop("dlio_config/hydra.yaml")),
+    ("2.0", "error", "files.run_config", drop("dlio_config/overrides.yaml")),
+    ("2.0", "error", "files.metadata", drop("*_metadata.json")),
+    ("3.0", "error", "files.phases", lambda root: (root / WORKLOAD / "old").mkdir()),
+    ("3.0", "warning", "files.phases", lambda root: shutil.rmtree(root / WORKLOAD / "datasize")),
+    ("3.0", "error", "files.datagen", within(f"{WORKLOAD}/datagen/*/dlio.log", Path.unlink)),
+    ("3.0", "error", "files.datagen_config", within(f"{WORKLOAD}/datagen/*/dlio_config/hydra.yaml", Path.unlink)),
+    ("3.0", "error", "files.datagen_count", two_calls),
+    ("3.0", "error", "files.datagen_stamp", within(f"{WORKLOAD}/datagen/2*", lambda p: p.rename(p.with_name("x")))),
+    ("2.0 3.0", "warning", "files.ranks", drop("3_output.json")),
+    ("3.0", "error", "submission.top", lambda root: (root / "extra").mkdir()),
+    ("1.0 2.0 3.0", "error", "submission.code", within(f"{ORG}/code", Path.rmdir)),
+    ("3.0", "error", "submission.folders", within(ORG, lambda path: (path / "more").mkdir())),
+    ("1.0 2.0 3.0", "error", "submission.folders", within(f"{ORG}/systems", shutil.rmtree)),
+    ("1.0 2.0 3.0", "error", "submission.name", within(ORG, lambda path: path.rename(path.with_name("a b")))),
+    ("3.0", "error", "submission.category", lambda root: (root / "closed/acme/results/box/other").mkdir()),
+    ("3.0", "error", "submission.workload", lambda root: (root / "closed/acme/results/box/training/bert").mkdir()),
+    ("3.0", "error", "systems.pdf", within("closed/acme/systems/box.pdf", Path.unlink)),
+    ("1.0 2.0", "warning", "systems.pdf", within(f"{ORG}/systems/box.pdf", Path.unlink)),
+    ("3.0", "error", "systems.files", lambda root: (root / "closed/acme/systems/notes.docx").write_text("")),
+    ("3.0", "error", "systems.missing", lambda root: _second_system(root)),
+    ("3.0", "error", "systems.name", lambda root: _system(root, "solution", "submission_name", value="other")),
+    ("3.0", "error", "systems.hosts", lambda root: _system(root, "clients", value=[{"quantity": 2}])),
+    ("3.0", "error", "systems.hosts", lambda root: _system(root, "clients", value=[_client(16)])),
+    ("3.0", "warning", "systems.unfilled", lambda root: _system(root, "deployment", value="FILL IN")),
+]
+
+
+def _memory(root: Path, gib: float) -> None:
+    """Change the hosts' memory, where it ran and where it is described."""
+    summary("host_memory_GB", value=[gib])(root)
+    (description,) = [*root.glob("*/acme/systems/box.json"), *root.glob("*/acme/systems/box.yaml")]
+    edit(description, put("system_under_test", "clients", value=[_client(int(gib))]))
+
+
+def _phase(root: Path, phase: str, files: int, also: str = "") -> None:
+    for name in filter(None, (phase, also)):
+        for path in root.rglob(f"{name}/*/dlio_config/config.yaml"):
+            edit(path, put("workload", "dataset", "num_files_train", value=files))
+        for path in root.rglob(f"{name}/*/*_metadata.json"):
+            edit(path, put("parameters", "dataset", "num_files_train", value=files))
+
+
+def _first_config(root: Path, section: str, key: str, value: Any) -> None:
+    edit(config_folder(first(root)) / "config.yaml", put("workload", section, key, value=value))
+    for path in first(root).glob("*_metadata.json"):
+        edit(path, put("args", "data_dir", value=value))
+
+
+def _without_two(root: Path) -> None:
+    for run in runs(root)[:2]:
+        shutil.rmtree(run)
+
+
+def _ended_before(root: Path) -> None:
+    edit(first(root) / "summary.json", put("end", value="2001-01-01"))
+
+
+def _differing_threads(root: Path) -> None:
+    for number, run in enumerate(runs(root)):
+        edit(config_folder(run) / "config.yaml", put("workload", "reader", "read_threads", value=4 + number % 2))
+
+
+def _system(root: Path, *keys: str, value: Any) -> None:
+    edit(root / "closed/acme/systems/box.yaml", put("system_under_test", *keys, value=value))
+
+
+def _client(memory: int) -> dict[str, Any]:
+    return {"quantity": 1, "chassis": {"memory_capacity": memory}}
+
+
+def _second_system(root: Path) -> None:
+    for suffix in ("yaml", "pdf"):
+        shutil.copy(root / f"closed/acme/systems/box.{suffix}", root / f"closed/acme/systems/spare.{suffix}")
+
+
+def _same_file_system(root: Path) -> None:
+    edit(first(root) / "fs_separation.json", put("same_filesystem", value=True))
+
+
+CASES = [
+    pytest.param(edition, severity, rule, change, id=f"{rule}-{severity}-{edition}-{number}")
+    for number, (editions, severity, rule, change) in enumerate(MUTATIONS)
+    for edition in editions.split()
+]
+
+
+@pytest.mark.parametrize(("edition", "severity", "rule", "change"), CASES)
+def test_each_broken_rule_gives_just_its_finding(
+    golden: Path, tmp_path: Path, edition: str, severity: str, rule: str, change: Change
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / edition, root)
+    change(root)
+    checked = check_folder(str(root))
+    assert told(checked) == {(severity, rule)}
+    assert checked.valid == (severity != "error")
+
+
+def test_a_dataset_smaller_than_datasize_asked_for_is_told_for_datagen_and_runs(golden: Path, tmp_path: Path) -> None:
+    shutil.copytree(golden / "3.0", tmp_path / "tree")
+    _phase(tmp_path / "tree", "datasize", 15_000)
+    found = told(check_folder(str(tmp_path / "tree")))
+    assert found == {("error", "dataset.made"), ("warning", "dataset.phases")}
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_au_is_judged_by_the_steps_and_not_by_the_word_success(golden: Path, tmp_path: Path, edition: str) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / edition, root)
+    run = runs(root)[-1]
+    for path in run.glob("*_output.json"):
+        edit(path, _waiting)
+    for path in run.glob("*per_epoch_stats.json"):
+        edit(path, _longer)
+    checked = check_folder(str(root))
+    (low,) = [one for one in checked.findings if one.finding.rule == "au.low"]
+    assert Path(low.path) == run
+    assert low.finding.seen.endswith("(from its steps)")
+    assert ("error", "au.differs") in told(checked)
+    metric = json.loads((run / "summary.json").read_text())["metric"]
+    assert metric["train_au_meet_expectation"] == "success"
+
+
+def _waiting(content: Any) -> None:
+    """Let every step wait for its batch as long as it computes."""
+    for epoch in (value for key, value in content.items() if key.isdigit()):
+        waits = epoch["compute"]["block1"]
+        for key in ("load", "proc"):
+            epoch[key]["block1"] = [value + wait for value, wait in zip(epoch[key]["block1"], waits, strict=True)]
+        epoch["throughput"]["block1"] /= 2
+
+
+def _longer(content: Any) -> None:
+    """Let every block take twice as long, before the time at which it ended."""
+    shift = timedelta()
+    for epoch in content.values():
+        block = epoch["block1"]
+        start, end = (datetime.fromisoformat(block[key]) for key in ("start", "end"))
+        length = end - start
+        epoch["start"] = (datetime.fromisoformat(epoch["start"]) + shift).isoformat()
+        block["start"], block["end"] = (start + shift).isoformat(), (end + shift + length).isoformat()
+        shift += length
+        epoch["end"] = (datetime.fromisoformat(epoch["end"]) + shift).isoformat()
+
+
+def test_the_warm_up_must_not_pass_where_only_the_text_of_the_rules_counts(golden: Path, tmp_path: Path) -> None:
+    for edition, severity in (("2.0", "warning"), ("3.0", "error")):
+        root = tmp_path / edition
+        shutil.copytree(golden / edition, root)
+        for path in first(root).glob("*_output.json"):
+            path.unlink()
+        edit(first(root) / "summary.json", lambda content: content["metric"].update(train_au_mean_percentage=50.0))
+        assert (severity, "au.low") in told(check_folder(str(root)))
+
+
+def test_samples_per_second_far_apart_and_one_seed_for_all_are_told(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "2.0", root)
+    config("train", "seed", value=123)(root)
+    rate = "train_throughput_mean_samples_per_second"
+    edit(runs(root)[3] / "summary.json", lambda content: content["metric"].update({rate: 1.0}))
+    found = {(one.finding.severity, one.finding.rule) for one in check_folder(str(root)).findings}
+    assert found >= {("warning", "runs.spread"), ("info", "runs.seed")}
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_no_broken_file_is_a_traceback(golden: Path, tmp_path: Path, edition: str) -> None:
+    for number, content in enumerate((b"", b"[]", b'{"a": [1, {}]}', b"\x00\xff: [", b"null")):
+        root = tmp_path / str(number)
+        shutil.copytree(golden / edition, root)
+        for path in root.rglob("*"):
+            if path.suffix in (".json", ".yaml"):
+                path.write_bytes(content)
+        checked = check_folder(str(root))
+        assert "audit.failed" not in {one.finding.rule for one in checked.findings}
+        assert not checked.valid
+
+
+def test_a_single_run_and_a_results_folder_of_mlpstorage_are_taken(golden: Path) -> None:
+    run = runs(golden / "2.0")[2]
+    checked = check_folder(str(run))
+    assert told(checked) == set()
+    assert checked.results[0].single
+    results = check_folder(str(golden / "2.0/closed/acme/results/box"))
+    assert told(results) == set()
+    assert len(results.results[0].runs) == 6
+
+
+def test_edition_and_division_can_be_given(golden: Path) -> None:
+    found = check_folder(str(golden / "2.0"), edition="3.0", division="open")
+    assert {(one.edition.name, one.division) for one in found.results} == {("3.0", "open")}
+    assert ("error", "workload.unknown") in told(found)
+
+
+def test_no_such_folder_is_a_mistake_and_no_run_a_finding(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no folder"):
+        check_folder(str(tmp_path / "nowhere"))
+    assert told(check_folder(str(tmp_path))) == {("error", "tree.empty")}
+
+
+def test_tables_have_every_finding_and_the_editions_own_name_of_the_rule(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    config("metric", "au", value=0.5)(root)
+    shutil.rmtree(runs(root)[-1])
+    checked = check_folder(str(root))
+    lines = list(csv.DictReader(io.StringIO(as_csv(checked))))
+    assert lines == json.loads(json.dumps(plain(checked)))["findings"]
+    assert [line["official"] for line in lines if line["rule"] == "runs.count"] == ["2.1.17 runTimestamps"]
+    assert sum(line["rule"] == "settings.changed" for line in lines) == 5
+    assert plain(checked)["errors"] == len(lines)
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"no published runs in {PUBLISHED}")
+def test_published_runs_are_read() -> None:
+    checked = check_folder(str(PUBLISHED))
+    assert [(one.edition.name, one.single) for one in checked.results] == [("1.0", True)] * 3
+    # Micron's run passes by dropping first steps alone; nothing else is wrong with the three.
+    assert told(checked) == {("warning", "au.rules")}
