@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -37,7 +38,7 @@ def main() -> int:
         print(f"validate: skipped: {reason}")
         return 0
     try:
-        return 1 if _measure(asked.groups or list(GROUPS), asked.table) else 0
+        return _measure(asked.groups or list(GROUPS), asked.table)
     except DlemuError as error:
         print(f"validate: {error}", file=sys.stderr)
         return error.exit_status
@@ -47,24 +48,36 @@ def main() -> int:
 
 
 def _measure(groups: list[str], page: str | None) -> int:
-    """Print every check as it is known; return how many do not hold."""
-    missed = 0
+    """Print every check as it is known; return the exit status. A group that fails does not keep the others from it."""
+    missed, worst = 0, 0
     with make_bed() as bed:
         for group in groups:
             reason = NEEDS.get(group, lambda: None)()
             if reason:
                 print(f"{group}: skipped: {reason}")
                 continue
-            checks = []
-            print(f"{group}:")
-            for check in GROUPS[group](bed):
-                checks.append(check)
-                print("  " + table.line(check), flush=True)
+            print(f"{group}:", flush=True)
+            try:
+                checks = _checked(GROUPS[group](bed))
+            except DlemuError as error:
+                print(f"validate: {group}: {error}", file=sys.stderr, flush=True)
+                worst = max(worst, error.exit_status)
+                continue
             missed += sum(not check.holds for check in checks)
             if page:
                 table.put(page, group, table.markdown(checks))
-    print(f"{missed} missed" if missed else "all hold")
-    return missed
+    print(f"{missed} missed" if missed else "all that was measured holds" if worst else "all hold")
+    return worst or (1 if missed else 0)
+
+
+def _checked(found: Iterator[Check]) -> list[Check]:
+    """Print each check, and how long all of them took."""
+    checks, began = [], time.monotonic()
+    for check in found:
+        checks.append(check)
+        print("  " + table.line(check), flush=True)
+    print(f"  {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
+    return checks
 
 
 def _arguments() -> argparse.Namespace:

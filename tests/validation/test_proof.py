@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,47 @@ def test_a_table_takes_the_place_of_the_last_one(module: Callable[[str], Any], t
     assert text.endswith("<!-- end of ratios -->\nafter\n")
     with pytest.raises(UserError, match="has no place for shapes"):
         table.put(str(page), "shapes", "")
+
+
+def test_every_group_has_its_place_on_the_page(module: Callable[[str], Any]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "validation.md").read_text()
+    for group in module("__main__").GROUPS:
+        assert f"<!-- {group} -->" in page
+        assert f"<!-- end of {group} -->" in page
+
+
+def test_a_group_that_fails_does_not_keep_the_others_from_being_measured(
+    module: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    main, check = module("__main__"), module("check").Check(case="c", what="au", theory=1.0, measured=1.0, within=1)
+
+    def fails(bed: object) -> Iterator[Any]:
+        yield check
+        raise UserError("the drive is full")
+
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    monkeypatch.setattr(main, "make_bed", contextlib.nullcontext)
+    monkeypatch.setattr(main, "GROUPS", {"broken": fails, "ratios": lambda bed: iter([check])})
+    assert main._measure(["broken", "ratios"], str(page)) == 2
+    said = capsys.readouterr()
+    assert "broken: the drive is full" in said.err
+    assert "all that was measured holds" in said.out
+    assert "1 of 1 hold" in page.read_text()
+
+
+def test_the_time_in_which_a_drive_is_read_is_seen_from_outside(module: Callable[[str], Any]) -> None:
+    """Asked for something at 20, reads until 50, asked for nothing after that."""
+    watches = module("watch")
+    figures = [(10, 0, 0), (20, 0, 2), (30, 8, 2), (40, 8, 1), (50, 16, 0), (60, 16, 0), (70, 24, 0)]
+    looks = [watches.Look(at * 1_000_000_000, sectors // 8, sectors, queue) for at, sectors, queue in figures]
+    watch = watches.Watch("sda", looks)
+    assert watch.reading_seconds(0, 65_000_000_000) == 30
+    assert watch.reading_seconds(51_000_000_000, 65_000_000_000) == 0
+    assert (watch.bytes, watch.reads) == (24 * 512, 3)
 
 
 @pytest.mark.slow
