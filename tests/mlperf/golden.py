@@ -20,7 +20,6 @@ from tests.mlperf import foreign_runs
 from tests.mlperf.foreign_runs import Rank
 
 RANKS, STEPS = 4, 500
-FILES = RANKS * STEPS * foreign_runs.BATCH
 MEMORY_GIB = 8.0
 """Of the one host: 5 times as much is far less than 500 steps read, so neither bound is near."""
 BEGIN = datetime(2026, 3, 1, 12, 0, 0)
@@ -28,23 +27,23 @@ STAMP = "%Y%m%d_%H%M%S"
 PAIRS = {"1.0": ("h100", 0.323), "2.0": ("h100", 0.323), "3.0": ("b200", 0.162)}
 
 
-def make_tree(root: Path, edition: str) -> Path:
+def make_tree(root: Path, edition: str, ranks: int = RANKS) -> Path:
     """Write a valid tree of the edition; returns its root."""
     org = root / ("Closed" if edition == "1.0" else "closed") / "acme"
     (org / "code").mkdir(parents=True)
     base = org / "results" / "box"
     runs = base / "unet3d-h100" if edition == "1.0" else base / "training" / "unet3d" / "run"
     model = root / "model"
-    seconds = _model_run(model, edition)
+    seconds = _model_run(model, edition, ranks)
     for number in range(1 if edition == "1.0" else 0, 6):
         begin = BEGIN + timedelta(seconds=number * int(seconds * 1.2))
         name = f"run{number}" if edition == "1.0" else begin.strftime(STAMP)
-        _copy_run(model, runs / name, edition, begin, number, org)
+        _copy_run(model, runs / name, edition, begin, number)
     shutil.rmtree(model)
     if edition == "1.0":
         foreign_runs.write(runs / "mlperf_storage_report.json", {"overall": {}, "runs": {}})
     else:
-        _phases(runs.parent, edition, org)
+        _phases(runs.parent, edition, ranks)
     _system(org / "systems", edition)
     return root
 
@@ -71,12 +70,12 @@ def config_folder(run: Path) -> Path:
     return run / "configs" if (run / "configs").is_dir() else run / "dlio_config"
 
 
-def _model_run(folder: Path, edition: str) -> float:
+def _model_run(folder: Path, edition: str, ranks: int) -> float:
     """Write one run that the others are copies of; returns how long it took, in seconds."""
     accelerator, seconds = PAIRS[edition]
     kind = {"1.0": "v1", "2.0": "v2", "3.0": "v3"}[edition]
     with patch.multiple(foreign_runs, C=seconds, play=partial(_play, seconds)):
-        foreign_runs.write_run(folder, kind, ranks=RANKS, epochs=5, steps=STEPS)
+        foreign_runs.write_run(folder, kind, ranks=ranks, epochs=5, steps=STEPS)
     summary = json.loads((folder / "summary.json").read_text())
     begin, end = (datetime.fromisoformat(summary[key]) for key in ("start", "end"))
     edit(folder / "summary.json", lambda told: told.update(host_memory_GB=[MEMORY_GIB], num_files_eval=0))
@@ -94,7 +93,7 @@ def _play(seconds: float, ranks: int, epochs: int, steps: int, *_: object) -> li
     return [[Rank(start, round(start + length, 6), load, compute)] * ranks for start in starts]
 
 
-def _copy_run(model: Path, leaf: Path, edition: str, begin: datetime, number: int, org: Path) -> None:
+def _copy_run(model: Path, leaf: Path, edition: str, begin: datetime, number: int) -> None:
     shutil.copytree(model, leaf)
     shift = begin - foreign_runs.START
     for path in leaf.glob("*.json"):
@@ -105,7 +104,9 @@ def _copy_run(model: Path, leaf: Path, edition: str, begin: datetime, number: in
         return
     for name in ("training_run.stdout.log", "training_run.stderr.log", "dlio.log"):
         (leaf / name).write_text("")
-    foreign_runs.write(leaf / f"training_{leaf.name}_metadata.json", _metadata("run", edition, org))
+    foreign_runs.write(
+        leaf / f"training_{leaf.name}_metadata.json", _metadata("run", edition, len(list(leaf.glob("*_output.json"))))
+    )
     if edition == "3.0":
         foreign_runs.write(leaf / "fs_separation.json", {"same_filesystem": False})
 
@@ -125,7 +126,7 @@ def _moved(value: Any, shift: timedelta) -> Any:
     return value
 
 
-def _metadata(command: str, edition: str, org: Path) -> dict[str, Any]:
+def _metadata(command: str, edition: str, ranks: int) -> dict[str, Any]:
     accelerator, _ = PAIRS[edition]
     return {
         "benchmark_type": "training",
@@ -133,31 +134,35 @@ def _metadata(command: str, edition: str, org: Path) -> dict[str, Any]:
         "model": "unet3d",
         "accelerator": accelerator,
         "verification": "closed",
-        "num_processes": RANKS,
+        "num_processes": ranks,
         "parameters": {
             "dataset": {
-                "num_files_train": FILES,
+                "num_files_train": _files(ranks),
                 "num_samples_per_file": 1,
                 "record_length_bytes": foreign_runs.RECORD_BYTES,
             },
             "reader": {"batch_size": foreign_runs.BATCH},
         },
         "override_parameters": {},
-        "args": {"data_dir": "/data/unet3d", "results_dir": str(org.parent.parent), "hosts": ["node0"]},
+        "args": {"data_dir": "/data/unet3d", "results_dir": "/results", "hosts": ["node0"]},
     }
 
 
-def _phases(workload: Path, edition: str, org: Path) -> None:
+def _files(ranks: int) -> int:
+    return ranks * STEPS * foreign_runs.BATCH
+
+
+def _phases(workload: Path, edition: str, ranks: int) -> None:
     for phase in ("datagen",) if edition == "2.0" else ("datasize", "datagen"):
         leaf = workload / phase / (BEGIN - timedelta(hours=1)).strftime(STAMP)
         leaf.mkdir(parents=True)
-        foreign_runs.write(leaf / f"training_{leaf.name}_metadata.json", _metadata(phase, edition, org))
+        foreign_runs.write(leaf / f"training_{leaf.name}_metadata.json", _metadata(phase, edition, ranks))
         if phase == "datagen":
             for name in ("training_datagen.stdout.log", "training_datagen.stderr.log", "dlio.log"):
                 (leaf / name).write_text("")
             config = leaf / "dlio_config"
             config.mkdir()
-            settings = {"workload": {"model": {"name": "unet3d"}, "dataset": {"num_files_train": FILES}}}
+            settings = {"workload": {"model": {"name": "unet3d"}, "dataset": {"num_files_train": _files(ranks)}}}
             (config / "config.yaml").write_text(yaml.safe_dump(settings))
             (config / "overrides.yaml").write_text(yaml.safe_dump(["workload=unet3d_datagen"]))
             (config / "hydra.yaml").write_text("hydra: {}\n")

@@ -168,6 +168,9 @@ MUTATIONS: list[tuple[str, str, str, Change]] = [
     ("1.0 3.0", "error", "runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
     ("3.0", "error", "runs.stamp", lambda root: first(root).rename(first(root).with_name("2026"))),
     ("3.0", "error", "runs.gap", lambda root: later(root, -1, days=1)),
+    ("1.0 2.0 3.0", "error", "hosts.uneven", lambda root: _three_hosts(root)),
+    ("1.0", "error", "dataset.steps", lambda root: _small_on_unknown_memory(root)),
+    ("1.0", "error", "workload.unknown", lambda root: _v100(root)),
     ("2.0", "warning", "runs.gap", lambda root: later(root, -1, days=1)),
     ("3.0", "error", "files.results", within(f"{WORKLOAD}/run/results.json", Path.unlink)),
     ("1.0", "warning", "files.results", drop("../mlperf_storage_report.json")),
@@ -222,6 +225,24 @@ def _first_config(root: Path, section: str, key: str, value: Any) -> None:
         edit(path, put("args", "data_dir", value=value))
 
 
+def _three_hosts(root: Path) -> None:
+    summary("num_hosts", value=3)(root)
+    summary("host_memory_GB", value=[8.0, 8.0, 8.0])(root)
+    (description,) = [*root.glob("*/acme/systems/box.json"), *root.glob("*/acme/systems/box.yaml")]
+    edit(description, put("system_under_test", "clients", value=[{"quantity": 3}]))
+
+
+def _small_on_unknown_memory(root: Path) -> None:
+    summary("host_memory_GB", value=[])(root)
+    summary("num_files_train", value=13_000)(root)
+    config("dataset", "num_files_train", value=13_000)(root)
+
+
+def _v100(root: Path) -> None:
+    for run in runs(root):
+        (config_folder(run) / "overrides.yaml").write_text("- workload=unet3d_v100\n")
+
+
 def _without_two(root: Path) -> None:
     for run in runs(root)[:2]:
         shutil.rmtree(run)
@@ -270,6 +291,10 @@ def test_each_broken_rule_gives_just_its_finding(
     checked = check_folder(str(root))
     assert told(checked) == {(severity, rule)}
     assert checked.valid == (severity != "error")
+
+
+def test_few_accelerators_on_the_one_host_are_asked_about(tmp_path: Path) -> None:
+    assert told(check_folder(str(make_tree(tmp_path, "3.0", ranks=2)))) == {("warning", "hosts.few")}
 
 
 def test_a_dataset_smaller_than_datasize_asked_for_is_told_for_datagen_and_runs(golden: Path, tmp_path: Path) -> None:

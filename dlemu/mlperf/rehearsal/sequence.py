@@ -38,7 +38,14 @@ RunTraining = Callable[[list[str], str], None]
 Heard = Callable[[Attempt], None]
 
 
-def rehearse(plan: Plan, done: Iterable[Attempt], run: RunTraining, before: Heard, after: Heard) -> list[Attempt]:
+def rehearse(
+    plan: Plan,
+    done: Iterable[Attempt],
+    run: RunTraining,
+    before: Heard,
+    after: Heard,
+    now: Callable[[], datetime] = datetime.now,
+) -> list[Attempt]:
     """Run what is missing of the sequence and return all attempts. `after` hears of each, failed ones too.
 
     Raises what a failed run raised, and Interrupted. A mistake of the user's is no attempt: nothing was measured.
@@ -47,7 +54,7 @@ def rehearse(plan: Plan, done: Iterable[Attempt], run: RunTraining, before: Hear
     for label in plan.labels:
         if finished(attempts, label) is not None:
             continue
-        attempt = _begin(plan, label)
+        attempt = _begin(plan, label, attempts, now)
         before(attempt)
         path = os.path.join(plan.folder, attempt.folder)
         try:
@@ -73,16 +80,14 @@ def saved_attempts(record: Mapping[str, Any] | None) -> list[Attempt]:
     return [_loaded(one) for one in record["attempts"]] if record else []
 
 
-def _begin(plan: Plan, label: str) -> Attempt:
-    while True:
-        stamp = datetime.now().strftime(STAMP_FORMAT)
-        folder = os.path.join("runs", f"{stamp}-{label.replace(' ', '-')}")
-        try:
-            os.makedirs(os.path.join(plan.folder, folder))
-        except FileExistsError:
-            time.sleep(0.2)  # an attempt that ended within a second: its time stamp is its name
-            continue
-        return Attempt(label=label, stamp=stamp, folder=folder, seed=plan.seed(label))
+def _begin(plan: Plan, label: str, attempts: Iterable[Attempt], now: Callable[[], datetime]) -> Attempt:
+    """Return an attempt with a time stamp of its own, and make its folder."""
+    taken = {one.stamp for one in attempts}
+    while (stamp := now().strftime(STAMP_FORMAT)) in taken:
+        time.sleep(0.1)  # an attempt that ended within a second: its time stamp is its name
+    folder = os.path.join("runs", f"{stamp}-{label.replace(' ', '-')}")
+    os.makedirs(os.path.join(plan.folder, folder))
+    return Attempt(label=label, stamp=stamp, folder=folder, seed=plan.seed(label))
 
 
 def _failed(attempt: Attempt, error: DlemuError | Interrupted) -> Attempt:

@@ -1,0 +1,229 @@
+"""A rehearsal's sequence and tree, with runs that take no time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import DlemuError, UserError
+from datagen.layout import layouts
+from datagen.manifest import Found, Manifest
+from dlemu.cli.finish import finish
+from dlemu.config import load
+from dlemu.emulator.job import Job
+from dlemu.mlperf.check.judge import check_folder
+from dlemu.mlperf.datasize import datasize
+from dlemu.mlperf.editions import EDITIONS
+from dlemu.mlperf.rehearsal.layout import lay_out
+from dlemu.mlperf.rehearsal.outcome import read_figures, sum_up
+from dlemu.mlperf.rehearsal.papers import write_datagen, write_datasize, write_readme, write_sums
+from dlemu.mlperf.rehearsal.plan import Plan
+from dlemu.mlperf.rehearsal.record import done_before, save
+from dlemu.mlperf.rehearsal.sequence import Attempt, rehearse
+from dlemu.mlperf.rehearsal.system import write_system
+from tests.runs import dlio_place, make_log
+
+LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
+LAPTOP |= {"dataset.filesystem", "au.low", "au.rules", "workflow.checkpoint"}
+"""What is true of a small dataset in the one temporary folder."""
+PAIRS = {"1.0": "a100", "2.0": "h100", "3.0": "b200"}
+QUESTION = {"what": "a test"}
+
+
+def make_plan(folder: Path, edition: str) -> Plan:
+    words = ["workload=unet3d", f"accelerator={PAIRS[edition]}", "ranks=2", f"dataset.data_folder={folder / 'data'}"]
+    words += ["dataset.num_files_train=96", "reader.batch_size=4", "train.epochs=2", "train.computation_time=0.05"]
+    words += ["dataset.record_length_bytes_stdev=0", "workflow.checkpoint=false", "reader.read_threads=2"]
+    (folder / "data").mkdir(exist_ok=True)
+    return Plan(
+        edition=EDITIONS[edition],
+        division="closed",
+        organisation="acme",
+        system="box",
+        workload=load(words),
+        words=tuple(words),
+        folder=str(folder / "out"),
+    )
+
+
+def run_by_hand(words: list[str], folder: str) -> None:
+    """Leave a run's folder as `dlemu train` does."""
+    workload = load(words)
+    train, _ = layouts(workload.dataset)
+    size = train.num_files * 1000
+    found = Found(
+        spec=workload.dataset,
+        train=train,
+        valid=None,
+        manifest=None,
+        max_file_bytes=1000,
+        max_sample_bytes=1000,
+        total_bytes=size,
+    )
+    job = Job(
+        workload=workload,
+        ranks=workload.ranks,
+        found=found,
+        seed=workload.train.seed,
+        folder=folder,
+        started_at="2026-01-02T03:04:05+00:00",
+    )
+    (Path(folder) / "console.txt").write_text("a run\n")
+    finish(job, make_log(job, seed=workload.train.seed), dlio_place(Path(folder) / "dlio"))
+
+
+def minutes() -> Callable[[], datetime]:
+    """A clock that goes on by two seconds whenever it is looked at: less than a run takes."""
+    moments: Iterator[datetime] = (datetime(2026, 3, 1) + timedelta(seconds=2 * number) for number in range(1000))
+    return lambda: next(moments)
+
+
+def rehearsal(plan: Plan, run: Callable[[list[str], str], None] = run_by_hand) -> list[Attempt]:
+    """What the command does, apart from what it prints."""
+    attempts = done_before(plan.folder, QUESTION)
+
+    def after(attempt: Attempt) -> None:
+        if attempt.figures is not None:
+            lay_out(plan, attempt)
+            write_system(plan, attempt.figures)
+        attempts.append(attempt)
+        write_sums(plan, attempts)
+        save(plan, QUESTION, attempts, complete=False)
+
+    write_readme(plan)
+    write_datasize(plan, datasize(plan.workload, edition=plan.edition.name, hosts=1, memory_gib_per_host=64))
+    write_datagen(plan, Manifest(spec=plan.workload.dataset, complete=True, made_at="2026-01-01T00:00:00+00:00"), None)
+    done = rehearse(plan, list(attempts), run, lambda attempt: None, after, minutes())
+    save(plan, QUESTION, done, complete=True)
+    return done
+
+
+def told(folder: str) -> set[str]:
+    return {one.finding.rule for one in check_folder(folder).findings if one.finding.severity != "info"}
+
+
+@pytest.mark.parametrize("edition", PAIRS)
+def test_the_tree_breaks_no_rule_but_those_of_size(tmp_path: Path, edition: str) -> None:
+    plan = make_plan(tmp_path, edition)
+    attempts = rehearsal(plan)
+    seeds = [one.seed for one in attempts]
+    assert len(set(seeds)) == len(seeds) == EDITIONS[edition].run_folders
+    checked = check_folder(plan.folder)
+    assert told(plan.folder) <= LAPTOP
+    (result,) = checked.results
+    assert (result.edition.name, result.division, len(result.measured)) == (edition, "closed", 5)
+    assert [leaf.section("train")["seed"] for leaf in result.runs] == seeds
+    assert all(leaf.run and leaf.run.recomputed.basis == "steps" for leaf in result.runs)
+    overrides = {word.partition("=")[0] for leaf in result.runs for word in leaf.setup.overrides}
+    assert "++workload.dataset.num_files_train" in overrides
+    assert "++workload.train.seed" not in overrides
+    assert "rehearsal" in {one.finding.rule for one in checked.findings}
+
+
+@pytest.mark.parametrize("edition", PAIRS)
+def test_every_tree_says_that_it_is_no_submission(tmp_path: Path, edition: str) -> None:
+    plan = make_plan(tmp_path, edition)
+    rehearsal(plan)
+    assert "is no submission" in " ".join((tmp_path / "out/tree/README.txt").read_text().split())
+    sums = [
+        path for path in Path(plan.tree).rglob("*.json") if path.name in ("results.json", "mlperf_storage_report.json")
+    ]
+    for path in (*Path(plan.tree).rglob("*_metadata.json"), *sums):
+        assert "no submission" in json.loads(path.read_text())["rehearsal"]
+
+
+def test_sums_are_those_of_the_measured_runs(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "1.0")
+    attempts = rehearsal(plan)
+    rates = [one.figures.samples_per_second for one in attempts if one.figures]
+    report = json.loads(next(Path(plan.tree).rglob("mlperf_storage_report.json")).read_text())
+    mean = sum(rates) / 5
+    assert report["overall"]["train_throughput_mean_samples_per_second"] == pytest.approx(mean)
+    spread = (sum((rate - mean) ** 2 for rate in rates) / 5) ** 0.5
+    assert report["overall"]["train_throughput_stdev_samples_per_second"] == pytest.approx(spread)
+    outcome = sum_up([one.figures for one in attempts if one.figures])
+    assert outcome.cov_percent == pytest.approx(100 * spread / mean)
+    (tmp_path / "3").mkdir()
+    plan = make_plan(tmp_path / "3", "3.0")
+    attempts = rehearsal(plan)
+    results = json.loads(next(Path(plan.tree).rglob("results.json")).read_text())
+    rates = [one.figures.samples_per_second for one in attempts if one.figures and one.label != "warm-up"]
+    assert results["train_throughput_mean_samples_per_second"] == pytest.approx(sum(rates) / 5)
+    assert len(results["runs"]) == 6
+
+
+def test_a_failed_run_is_told_and_repeated_and_finished_ones_are_kept(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "2.0")
+    calls: list[str] = []
+
+    def fail_third(words: list[str], folder: str) -> None:
+        calls.append(folder)
+        if len(calls) == 3:
+            raise DlemuError("rank 1 died\nand more")
+        run_by_hand(words, folder)
+
+    with pytest.raises(DlemuError, match="rank 1 died"):
+        rehearsal(plan, fail_third)
+    assert told(plan.folder) >= {"runs.failed", "runs.count"}
+    attempts = rehearsal(plan, fail_third)
+    assert len(calls) == 7
+    assert [one.label for one in attempts] == [
+        "warm-up",
+        "run 1",
+        "run 2",
+        *(f"run {number}" for number in range(2, 6)),
+    ]
+    assert [one.failure is None for one in attempts] == [True, True, False, True, True, True, True]
+    (failed,) = [one for one in check_folder(plan.folder).findings if one.finding.rule == "runs.failed"]
+    assert "run 2 failed" in failed.finding.seen
+    assert "rank 1 died" in failed.finding.seen
+    assert (Path(plan.folder) / attempts[2].folder).is_dir()
+    with pytest.raises(UserError, match="holds a finished rehearsal"):
+        rehearsal(plan)
+
+
+def test_a_mistake_is_no_failed_run(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "2.0")
+
+    def mistaken(words: list[str], folder: str) -> None:
+        raise UserError("no such thing")
+
+    with pytest.raises(UserError, match="no such thing"):
+        rehearsal(plan, mistaken)
+    assert done_before(plan.folder, QUESTION) == []
+    assert list((Path(plan.folder) / "runs").iterdir()) == []
+
+
+def test_another_question_does_not_go_on(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "2.0")
+    save(plan, QUESTION, [], complete=False)
+    with pytest.raises(UserError, match="for something else"):
+        done_before(plan.folder, {"what": "another"})
+
+
+def test_what_the_submitter_filled_in_stays(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "3.0")
+    run = tmp_path / "run"
+    run.mkdir()
+    run_by_hand(list(plan.words), str(run))
+    figures = read_figures(str(run))
+    write_system(plan, figures)
+    path = Path(plan.submission) / "systems" / "box.yaml"
+    assert "FILL IN" in path.read_text()
+    path.write_text("mine")
+    write_system(plan, replace(figures, hosts=3))
+    assert path.read_text() == "mine"
+
+
+def test_passing_is_by_dlios_au_and_not_by_dlemus(tmp_path: Path) -> None:
+    run_by_hand([*make_plan(tmp_path, "2.0").words, "metric.au=0.9"], str(tmp_path))
+    figures: Any = read_figures(str(tmp_path))
+    at = replace(figures, au_dlio_percent=90.0, au_percent=10.0, au_threshold_percent=90.0)
+    assert at.passed
+    assert not replace(at, au_dlio_percent=89.99, au_percent=100.0).passed
