@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datagen.errors import DlemuError, UserError
+from dlemu.comm import Interrupted
+from dlemu.comm.process import interrupt_once
 from dlemu.sizing.process import LOG, run_train
 
 
@@ -36,3 +42,27 @@ def test_the_cause_is_told_and_not_only_the_last_word(tmp_path: Path) -> None:
 def test_an_end_without_a_result_is_a_failure(tmp_path: Path, script: str, ended: str) -> None:
     with pytest.raises(DlemuError, match=ended):
         run(tmp_path, f"echo Traceback; {script}")
+
+
+def test_being_told_to_stop_never_breaks_off_the_waiting_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Popen takes a lock to wait: what is raised just then leaves it taken, and the end of the run is never seen."""
+    wait, kept, waited = subprocess.Popen.wait, [], []
+
+    def told_to_stop(process: subprocess.Popen[bytes], timeout: float | None = None) -> Any:
+        kept.append(process)
+        if len(kept) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        waited.append(timeout)  # not reached by a handler that raises
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", told_to_stop)
+    before = signal.signal(signal.SIGTERM, interrupt_once())
+    try:
+        with pytest.raises(Interrupted):
+            run(tmp_path, "exec sleep 60")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(waited) == len(kept)
+    assert kept[0].returncode == -signal.SIGINT
