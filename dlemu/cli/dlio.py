@@ -32,11 +32,13 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
     from dlemu.cli.dlio_manner import DlioManner
     from dlemu.cli.launched import train
 
-    manner = DlioManner(overrides, config_path or config_dir)
+    folder = config_path or config_dir
     if cfg is None:
-        raise SystemExit(train(manner))
+        raise SystemExit(train(DlioManner(overrides, folder)))
     import yaml
 
+    from dlemu.mlperf.dlio_command import load_command, read_command
     from dlemu.mlperf.dlio_config import dlio_workload
 
-    click.echo(yaml.safe_dump({"workload": dlio_workload(manner.load())}, sort_keys=False), nl=False)
+    workload, _ = load_command(read_command(overrides), folder)
+    click.echo(yaml.safe_dump({"workload": dlio_workload(workload)}, sort_keys=False), nl=False)

@@ -9,7 +9,7 @@ from typing import Any
 from dlemu.cli.manner import TrainManner
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
-from dlemu.mlperf.dlio_command import load_command, read_command
+from dlemu.mlperf.dlio_command import load_command, read_command, refuse_without_training
 from dlemu.mlperf.dlio_files import LOG, DlioPlace, begin_dlio_files, log_generation
 
 
@@ -23,6 +23,7 @@ class DlioManner(TrainManner):
 
     def load(self) -> Workload:
         workload, self._place = load_command(read_command(self.overrides), self._config_dir)
+        refuse_without_training(workload)
         return workload
 
     def begin(self, workload: Workload, ranks: int) -> None:
@@ -31,8 +32,7 @@ class DlioManner(TrainManner):
         self._begun = True
 
     def stops_after_data(self, workload: Workload) -> bool:
-        asked = workload.workflow
-        return asked.generate_data and not (asked.train or asked.evaluation or asked.checkpoint)
+        return not workload.workflow.train  # what else there is without training was refused
 
     def made(self) -> None:
         print(log_generation(self._written()), end="", flush=True)

@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from dlemu.mlperf.dlio_command import load_command, read_command
+from dlemu.mlperf.dlio_files import write_dlio_files
 from tests.e2e.harness import DLIO, Ended, start, summary, wait
+from tests.runs import make_job, make_log
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 MLPSTORAGE = os.environ.get("DLEMU_MLPSTORAGE", "")
@@ -97,7 +101,7 @@ def test_a_mistake_is_dlemus_kind_of_mistake_and_touches_no_earlier_results(tmp_
     (tmp_path / "summary.json").write_text("{}")
     for setting, said in (
         ("reader.batchsize=4", "did you mean reader.batch_size?"),
-        ("workflow.train=False", "workflow.train is false"),
+        ("workflow.train=False", "workflow.train is false, and the workload asks for nothing else"),
         ("dataset.data_folder=nowhere", "nowhere"),
     ):
         words = ("workload=unet3d_h100", f"++hydra.run.dir={tmp_path}", f"++workload.{setting}")
@@ -105,6 +109,36 @@ def test_a_mistake_is_dlemus_kind_of_mistake_and_touches_no_earlier_results(tmp_
         assert ended.status == 2
         assert said in ended.err
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_data_alone_is_made_of_a_workload_that_checkpoints_in_training(tmp_path: Path) -> None:
+    """As DLIO does: its default is no checkpoint but those inside training."""
+    tiny = ("dataset.record_length_bytes=20000", "dataset.record_length_bytes_stdev=0", "dataset.num_files_train=14")
+    flow = ("workflow.generate_data=True", "workflow.train=False", f"dataset.data_folder={tmp_path / 'data'}")
+    words = [
+        "workload=unet3d_h100",
+        f"++hydra.run.dir={tmp_path / 'run'}",
+        *(f"++workload.{one}" for one in tiny + flow),
+    ]
+    ended = wait(start(*words, program=DLIO))
+    assert ended.status == 0, ended.err
+    assert len(list((tmp_path / "data" / "train").iterdir())) == 14
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_what_the_tool_of_v3_adds_by_itself_is_understood(tmp_path: Path) -> None:
+    """A run on the first files of a larger dataset, with the settings that mlpstorage v3.0 puts in."""
+    data = f"dataset.data_folder={tmp_path / 'data'}"
+    config = configs(tmp_path / "a", {"generate_data": True, "train": False})
+    shared = ["workload=small_h100", f"--config-dir={config}", f"++workload.{data}", "++workload.output.report=false"]
+    assert wait(start(*shared, f"++hydra.run.dir={tmp_path / 'made'}", program=DLIO)).status == 0
+    added = ("dataset.num_files_generated=32", "dataset.skip_listing=True", "dataset.listing_validation_interval=1")
+    flow = ("workflow.generate_data=False", "workflow.train=True", "dataset.num_files_train=16", "train.epochs=1")
+    words = [*shared, f"++hydra.run.dir={tmp_path / 'run'}", *(f"++workload.{one}" for one in added + flow)]
+    ended = wait(start(*words, "++workload.metric.ceiling_seconds=0", program=DLIO))
+    assert ended.status == 0, ended.err
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told["num_files_train"] == 16
 
 
 @pytest.mark.mpi
@@ -138,3 +172,28 @@ def _mlpstorage(home: Path, *words: str) -> str:
         check=True,
     )
     return ended.stdout
+
+
+@pytest.mark.skipif(not MLPSTORAGE, reason="DLEMU_MLPSTORAGE names no checkout of mlcommons/storage v2.0")
+@pytest.mark.parametrize(
+    ("files", "also", "category"),
+    [(3500, (), "CLOSED"), (3500, ("++workload.reader.data_loader=pytorch",), "OPEN"), (3400, (), "INVALID")],
+)
+def test_the_real_mlpstorage_judges_a_run_of_full_size(
+    files: int, also: tuple[str, ...], category: str, tmp_path: Path
+) -> None:
+    """500 steps on one accelerator, of a host with 64 GiB: the numbers of the dataset, not its bytes, are judged."""
+    leaf = tmp_path / "results" / "training" / "unet3d" / "run" / "20260102_030405"
+    words = ["workload=unet3d_h100", f"++workload.dataset.num_files_train={files}", *also]
+    words += [f"++hydra.run.dir={leaf}", "++hydra.output_subdir=dlio_config"]
+    workload, place = load_command(read_command(words), f"{MLPSTORAGE}/configs/dlio")
+    sections = {field.name: getattr(workload, field.name) for field in fields(workload) if field.name != "ranks"}
+    job = make_job(ranks=1, **sections)
+    write_dlio_files(place, job=job, log=make_log(job))
+    (leaf / "training_20260102_030405_metadata.json").write_text("{}")  # mlpstorage's own
+    report = _mlpstorage(tmp_path, "reports", "reportgen", "--results-dir", str(tmp_path / "results"))
+    found = {part.split(" ", 1)[0]: "RunID" in part for part in report.split("------- ")[1:]}
+    assert [name for name, has_run in found.items() if has_run] == [category]
+    (listed,) = json.loads((tmp_path / "results" / "results.json").read_text())
+    summary = json.loads((leaf / "summary.json").read_text())
+    assert listed["metrics"] == summary["metric"]
