@@ -19,6 +19,18 @@ def commands(page: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.startswith("dlemu ")]
 
 
+def compare_options() -> set[str]:
+    from dlemu.cli.compare import command
+
+    return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_pictures_are_there_and_small(page: str) -> None:
+    for picture in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (DOCS / page).read_text()):
+        assert 0 < (DOCS / picture).stat().st_size < 150_000, picture
+
+
 @pytest.mark.parametrize("page", ["sizing.md", "vendor-figures.md"])
 def test_commands_are_understood(page: str) -> None:
     found = commands(page)
@@ -26,6 +38,7 @@ def test_commands_are_understood(page: str) -> None:
     for command in found:
         name, *words = shlex.split(command)[1:]
         if name == "compare":
+            assert not [word for word in words if word.startswith("-") and word not in compare_options()], command
             continue
         runs = points([word for word in words if "=" in word and not word.startswith("launcher=")])
         if name == "sweep":

@@ -26,10 +26,8 @@ MOST_BYTES = 150_000
 QUESTION = ("workload=unet3d", "scale=laptop", "accelerator=h100")
 WANTED = {
     "size-au": ("drive-a", "au_by_count"),
-    "size-throughput": ("drive-a", "throughput_by_count"),
     "trial-throughput": ("trial", "throughput"),
     "trial-queue-depth": ("trial", "queue_depth"),
-    "trial-loss": ("trial", "loss"),
     "compare-au": ("both", "au_by_count"),
     "compare-feeds": ("both", "economy"),
 }
