@@ -50,6 +50,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         findings += compare(setup, printed, logs, found)
         findings += rule_findings(setup, printed, book) if book else []
     else:
+        findings = [one for one in findings if not one.rule.startswith("config.")]  # they matter to training alone
         findings.append(_no_training(printed))
     return AuditedRun(
         path=folder,
@@ -75,9 +76,10 @@ def _trained(printed: Printed, logs: Logs) -> bool:
 
 
 def _no_training(printed: Printed) -> Finding:
-    if printed.checkpoints:
+    if printed.checkpoints or printed.foreign:
         fix = "nothing: the audit is of training"
-        return Finding("info", "no.training", "a run of checkpoints alone", "a training run", fix)
+        seen = "a run of checkpoints alone" if printed.checkpoints else "the summary of another kind of benchmark"
+        return Finding("info", "no.training", seen, "a training run", fix)
     seen = "a run of dlemu that did not complete" if printed.ours else "no training in its files"
     return Finding("error", "no.training", seen, "a training run that ended", "see the run's log for why it ended")
 

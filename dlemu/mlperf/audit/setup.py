@@ -126,13 +126,16 @@ def completed(
 ) -> Setup:
     """Return the settings of a run without config.yaml, from its results and the official workload; says so.
 
-    `workload` is the model that the results name, `step_seconds` the configured time of a step that they hold.
+    `workload` is the model that the summary names, `step_seconds` the configured time of a step that the steps hold.
+    Only DLIO of v0.5 named the model there, whose one accelerator was the V100.
     """
     if setup.config is not None:
         return setup
     seconds = setup.computation_seconds or step_seconds
     setup = replace(setup, workload=setup.workload or workload, computation_seconds=seconds)
     accelerator = setup.accelerator or _matching(setup, shipped)
+    if accelerator is None and seconds is None and _V05_ACCELERATOR in shipped.get(workload or "", {}):
+        accelerator = _V05_ACCELERATOR
     if accelerator is None:
         findings.append(_no_config())
         return setup
@@ -145,6 +148,9 @@ def completed(
         batch_size=count(pair.get("batch_size")),
         computation_seconds=seconds or number(pair.get("computation_time")),
     )
+
+
+_V05_ACCELERATOR = "v100"
 
 
 def _no_config() -> Finding:
