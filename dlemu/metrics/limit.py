@@ -19,6 +19,8 @@ EMULATOR_SHARE = 0.5
 """Share of the loss that the ceiling explains from which on it is the emulator's."""
 STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
 """No core is free when workers want for one this share of their time, or the host is as busy as this."""
+MOST_PERCENT = 50.0
+"""Share of the cores' time that other programs must have, and more than the run, to be named as those who have it."""
 MEMORY_PRESSURE_PERCENT = 10.0
 """Pressure (share of time in which some task waited for memory) from which on memory is the limit."""
 FEW_REQUESTS = 4.0
@@ -206,9 +208,9 @@ def _hand_over(sure: Confidence, share: float, waited: str, causes: Causes, work
 def _host_cpu(sure: Confidence, seen: tuple[str, ...], around: Circumstances) -> Limit:
     busy, own = around.host_busy_percent or 0, around.own_busy_percent
     advice = "more cores or fewer ranks on this host; look at reader.decode and verify"
-    if around.cpu_limit_cores is not None and busy < BUSY_PERCENT:
+    if (around.cpu_limit_used_percent or 0) >= BUSY_PERCENT:
         advice = "raise the CPU limit of this container or job (cgroup), or use fewer ranks; look at reader.decode"
-    elif own is not None and busy - own > own:
+    elif own is not None and busy - own >= max(own, MOST_PERCENT):
         advice = "other programs have most of the cores: stop them (top), or run where nothing else does"
     elif own is None:
         advice += "; look for other programs (top)"

@@ -85,10 +85,9 @@ class Ran:
         return None if limit is None else str(limit["what"])
 
     @property
-    def why(self) -> str:
-        """The same with its confidence, evidence and advice."""
-        limit = self.summary["limited_by"] or {}
-        return " | ".join([str(limit.get("confidence")), *limit.get("evidence", []), *limit.get("advice", [])])
+    def advice(self) -> list[str]:
+        """What dlemu advises to do."""
+        return list((self.summary["limited_by"] or {}).get("advice", []))
 
     @property
     def mb_per_second_while_read(self) -> float:

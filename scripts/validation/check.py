@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -59,6 +60,12 @@ class Check:
         unit = "%" if self.percent else self.unit
         sign = "<=" if self.at_most else "+-"
         return f"{off:+.2f} {unit} (wanted {sign} {self.within:g})"
+
+
+def advice(case: str, wanted: str, given: Sequence[str]) -> Check:
+    """Hold that the advice given has the words wanted; shows all of it where it has not."""
+    told = "; ".join(given)
+    return Check(case=case, what="advice", theory=wanted, measured=wanted if wanted in told else told)
 
 
 HEADER = ["case", "what", "theory", "measured", "off by", "CPU wait", ""]

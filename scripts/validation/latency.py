@@ -14,7 +14,7 @@ from benchmarks.processes import running
 
 from datagen.errors import DlemuError, UserError
 from validation.bed import Bed, Dataset, Ran
-from validation.check import Check
+from validation.check import Check, advice
 from validation.drive import MEMORY
 from validation.janitor import Janitor, Traces
 
@@ -101,3 +101,5 @@ def check(threads: int, ran: Ran, plain_bytes_per_second: float) -> Iterator[Che
     if threads != CHANNELS:  # with as many readers as channels either answer is right
         limit = "loader" if threads < CHANNELS else "storage"
         yield Check(case=case, what="limited by", theory=limit, measured=ran.limited_by)
+    if threads < CHANNELS:
+        yield advice(case, "more reader.read_threads", ran.advice)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from validation.bandwidth import ONE_MB, PAGES, Case
 from validation.bed import Bed, Dataset, Ran
-from validation.check import Check
+from validation.check import Check, advice
 from validation.client import hogs
 from validation.drive import Speed
 
@@ -20,6 +20,11 @@ CORES_WANTED = 0.8
 Workers are of niceness 10, whose weight is 110 where that of other programs is 1024 (kernel: sched_prio_to_weight).
 """
 BATCH, RANKS = 4, 2
+ADVICE = {
+    "decoding on every core": "more cores or fewer ranks",
+    "another program on every core": "other programs have most of the cores",
+}
+"""Words that the advice must have: it is another where others have the cores."""
 
 Known = tuple[str, str, Ran]
 """A case, what limits it, and its run."""
@@ -40,9 +45,8 @@ def _check(name: str, right: str, ran: Ran) -> Iterator[Check]:
     if name == "one slow rank":
         ranks = ", ".join(str(one["rank"]) for one in ran.summary["stragglers"])
         yield Check(case=name, what="stragglers", theory="1", measured=ranks)
-    if name == "another program on every core":
-        who = "other programs"
-        yield Check(case=name, what="who has the cores", theory=who, measured=who if who in ran.why else ran.why)
+    if name in ADVICE:
+        yield advice(name, ADVICE[name], ran.advice)
 
 
 def _storage_runs(bed: Bed) -> Iterator[Known]:

@@ -170,6 +170,26 @@ def test_a_loader_that_tells_no_calls_is_not_said_to_make_one() -> None:
         ({"host_busy_percent": 99.0, "own_busy_percent": 90.0}, "more cores or fewer ranks", "90 % by this run"),
         ({"host_busy_percent": 99.0}, "other programs (top)", "99 % of the cores' time was in use"),
         (
+            {"host_busy_percent": 9.0, "own_busy_percent": 3.0},
+            "more cores or fewer ranks",
+            "3 % by this run",
+        ),  # affinity
+        (
+            {
+                "host_busy_percent": 66.0,
+                "own_busy_percent": 1.0,
+                "cpu_limit_cores": 0.3,
+                "cpu_limit_used_percent": 99.0,
+            },
+            "raise the CPU limit",
+            "0.3 of the 0.3 cores",
+        ),
+        (
+            {"host_busy_percent": 99.0, "own_busy_percent": 9.0, "cpu_limit_cores": 9.0, "cpu_limit_used_percent": 8.0},
+            "other programs have",
+            "0.7 of the 9.0 cores",
+        ),
+        (
             {"host_busy_percent": 4.0, "own_busy_percent": 3.0, "cpu_limit_cores": 2.0, "cpu_limit_used_percent": 95.0},
             "raise the CPU limit",
             "1.9 of the 2.0 cores",
@@ -177,7 +197,7 @@ def test_a_loader_that_tells_no_calls_is_not_said_to_make_one() -> None:
     ],
 )
 def test_who_has_the_cores_decides_what_helps(around: dict[str, Any], advice: str, evidence: str) -> None:
-    limit = limit_of(late_steps(cpu_ms=99), **around)
+    limit = limit_of(late_steps(cpu_ms=70, cpu_wait_ms=29), **around)
     assert limit.what == "host CPU"
     assert advice in limit.advice[0]
     assert evidence in " ".join(limit.evidence)

@@ -42,6 +42,26 @@ def test_words_hold_when_they_are_the_same(module: Callable[[str], Any]) -> None
     assert not checks(case="c", what="limited by", theory="storage", measured=None).holds
 
 
+def test_advice_holds_when_it_has_the_words_wanted(module: Callable[[str], Any]) -> None:
+    given, advice = ["more cores; look at reader.decode", "faster storage"], module("check").advice
+    assert advice("c", "more cores", given).holds
+    wrong = advice("c", "other programs", given)
+    assert not wrong.holds
+    assert "faster storage" in wrong.measured
+
+
+def test_a_drive_of_requests_answers_so_many_samples_of_any_size(module: Callable[[str], Any]) -> None:
+    bandwidth = module("bandwidth")
+    small, large = (
+        bandwidth.Case(ratio=2, ranks=2, batch=16, dataset=dataset, reads_per_second=1000)
+        for dataset in (bandwidth.PAGES, bandwidth.MORE_PAGES)
+    )
+    assert small.drive_seconds == large.drive_seconds == 0.032
+    assert small.compute_seconds == 0.016
+    assert small.speed.read_bytes_per_second == 0
+    assert small.speed.reads_per_second == 1000
+
+
 def test_theory_of_a_case_is_arithmetic(module: Callable[[str], Any]) -> None:
     case = module("bandwidth").Case(ratio=4, ranks=2, batch=1)
     assert case.au_percent == 25
