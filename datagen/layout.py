@@ -89,29 +89,24 @@ class Layout:
 
 def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
     """Return the layouts of the training and validation files that `spec` asks for."""
-    extension = extension_of(spec)
-    train = Layout(
-        folder=os.path.join(spec.data_folder, "train"),
-        split="train",
-        num_files=spec.num_files_train,
-        num_samples_per_file=spec.num_samples_per_file,
-        extension=extension,
-        file_prefix=spec.file_prefix,
-        named_files=spec.num_files_train,
-        num_subfolders=spec.num_subfolders_train,
+
+    def layout(split: Split, files: int, subfolders: int, first_running_index: int) -> Layout:
+        return Layout(
+            folder=os.path.join(spec.data_folder, split),
+            split=split,
+            num_files=files,
+            num_samples_per_file=spec.num_samples_per_file,
+            extension=extension_of(spec),
+            file_prefix=spec.file_prefix,
+            named_files=files,
+            num_subfolders=subfolders,
+            first_running_index=first_running_index,
+        )
+
+    return (
+        layout("train", spec.num_files_train, spec.num_subfolders_train, 0),
+        layout("valid", spec.num_files_eval, spec.num_subfolders_eval, spec.num_files_train),
     )
-    valid = Layout(
-        folder=os.path.join(spec.data_folder, "valid"),
-        split="valid",
-        num_files=spec.num_files_eval,
-        num_samples_per_file=spec.num_samples_per_file,
-        extension=extension,
-        file_prefix=spec.file_prefix,
-        named_files=spec.num_files_eval,
-        num_subfolders=spec.num_subfolders_eval,
-        first_running_index=spec.num_files_train,
-    )
-    return train, valid
 
 
 def extension_of(spec: DatasetSpec) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
+from datagen.storage._view import ViewReader
 from datagen.storage.base import Bytes
 
 
@@ -17,33 +18,13 @@ class Storage:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
 
-    def open(self, path: str) -> MemoryReader:
+    def open(self, path: str) -> ViewReader:
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return MemoryReader(self.files[path])
+        return ViewReader(memoryview(self.files[path]))
 
     def create(self, path: str) -> MemoryWriter:
         return MemoryWriter(self.files, path)
-
-
-class MemoryReader:
-    """One file in memory, open for reading."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-        self.size_bytes = len(data)
-        self.read_calls = 0
-        self.app_bytes = 0
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        piece = self._data[offset : offset + len(buffer)]
-        buffer[: len(piece)] = piece
-        self.read_calls += 1
-        self.app_bytes += len(piece)
-        return len(piece)
-
-    def close(self) -> None:
-        self._data = memoryview(b"")
 
 
 class MemoryWriter:

@@ -263,7 +263,7 @@ def test_a_structure_that_is_known_is_not_asked_for_again(monkeypatch: pytest.Mo
     second[start : start + 8] = bytes(range(8))
     reader = Format()
     reader.open(MemorySource(first), 1)
-    monkeypatch.setattr("datagen.formats.hdf5._open", lambda window: pytest.fail("HDF5 was asked"))
+    monkeypatch.setattr("datagen.formats._hdf5_read._open", lambda window: pytest.fail("HDF5 was asked"))
     assert bytes(reader.open(MemorySource(bytes(second)), 1).sample(0).data[:8]) == bytes(range(8))
 
 

@@ -1,0 +1,231 @@
+"""The reading half of HDF5: where a file's records lie, as HDF5 tells it, and their bytes from there.
+
+The structure is asked of HDF5 once for all files that have the same; the bytes of records that lie in one piece pass it
+by. Unpacking chunks is HDF5's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from datagen.errors import DatasetError
+from datagen.formats._hdf5_file import Window, hdf5
+from datagen.formats.base import Sample, Source, damaged
+
+OLD_NAME = "records"
+"""The one dataset of records in files of DLIO up to 2.0.0; files with it are read, and never written."""
+HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)
+"""What h5py raises of files that are damaged or foreign."""
+
+
+class Hdf5File:
+    """One file: its structure as HDF5 tells it, its samples from where they lie."""
+
+    def __init__(self, source: Source, samples: int, known: Known) -> None:
+        self._source = source
+        self._gathered: memoryview | None = None
+        self._decoded: memoryview | None = None
+        # A file of one sample is read as a whole, by one call; of several only what is asked for.
+        self._whole = samples == 1
+        self._window = Window(source, whole=self._whole)
+        self._parts = self._parts_as_in(known) or self._ask_hdf5(samples)
+        self._record_bytes = sum(part.bytes for part in self._parts)
+        self._is_plain = all(isinstance(part, _Stretch) for part in self._parts)
+        if self._is_plain and self._whole and len(known) < _MOST_KNOWN:
+            known.setdefault(source.size_bytes, self._structure())
+
+    def _parts_as_in(self, known: Known) -> Sequence[_Stretch | _Chunked]:
+        """Return the parts of a known file that has the same bytes everywhere but in its records; else none.
+
+        HDF5 would find the same structure in both, and finding it costs a millisecond.
+        """
+        structure = known.get(self._source.size_bytes) if self._whole else None
+        if structure is None or self._bytes_at(structure.gaps) != structure.around:
+            return ()
+        return structure.parts
+
+    def _structure(self) -> Structure:
+        parts = tuple(part for part in self._parts if isinstance(part, _Stretch))
+        gaps, end = [], 0
+        for start, size in sorted((part.offset, part.samples * part.bytes) for part in parts):
+            gaps.append((end, start - end))
+            end = start + size
+        gaps.append((end, self._source.size_bytes - end))
+        return Structure(gaps, self._bytes_at(gaps), parts)
+
+    def _bytes_at(self, gaps: list[tuple[int, int]]) -> list[bytes]:
+        return [bytes(piece) for piece in self._window.extents(gaps)]
+
+    def _ask_hdf5(self, samples: int) -> Sequence[_Stretch | _Chunked]:
+        """Have HDF5 read the structure, and check what it found."""
+        source = self._source
+        self._window.read(1)  # storage that fails at once must not fail inside h5f.open, which leaks what it opened
+        self._check_storage()
+        try:
+            file = _open(self._window)
+            # HDF5 must let go of the file before Python ends: it would call a window that is no more.
+            close = weakref.finalize(self, file.close)
+            parts = [_part(dataset) for dataset in _records(file)]
+        except HDF5_ERRORS as error:
+            raise self._failed("no readable HDF5 structure", error) from error
+        self._check_storage()
+        for part in parts:
+            if part.samples != samples:
+                found = f"a dataset holds {part.samples} samples, not {samples} as in the settings"
+                raise damaged(source.path, found, 0)
+            if isinstance(part, _Stretch) and part.offset + part.samples * part.bytes > source.size_bytes:
+                raise damaged(source.path, "a dataset ends behind the file", part.offset)
+        if all(isinstance(part, _Stretch) for part in parts):
+            close()
+        return parts
+
+    def sample(self, index: int) -> Sample:
+        try:
+            places = [place for part in self._parts for place in part.places(index)]
+        except HDF5_ERRORS as error:
+            raise self._failed(f"no readable chunks of sample {index}", error) from error
+        self._check_storage()
+        data = self._together(self._window.extents(places))
+        offset = index * self._record_bytes
+        if self._is_plain:
+            return Sample(data, data, offset)
+        return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))
+
+    def forget(self) -> None:
+        """Forget the samples read so far."""
+        self._window.forget()
+        self._gathered = self._decoded = None
+
+    def _together(self, pieces: list[memoryview]) -> memoryview:
+        """Return the bytes of all pieces, copied together if there are several."""
+        if len(pieces) == 1:
+            return pieces[0]
+        size = sum(map(len, pieces))
+        if self._gathered is None or len(self._gathered) < size:
+            self._gathered = self._source.room(size)
+        target = self._gathered[:size]
+        np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(target, np.uint8))
+        return target
+
+    def _decode(self, index: int) -> memoryview:
+        """Let HDF5 put a sample together from its chunks, which lie in memory by now."""
+        self._decoded = self._decoded or self._source.room(self._record_bytes)
+        done = 0
+        try:
+            for part in self._parts:
+                room = self._decoded[done : done + part.bytes]
+                if isinstance(part, _Chunked):
+                    part.read(index, room)
+                else:
+                    (room[:],) = self._window.extents([*part.places(index)])
+                done += part.bytes
+        except HDF5_ERRORS as error:
+            raise self._failed(f"no readable chunks of sample {index}", error) from error
+        self._check_storage()
+        return self._decoded
+
+    def _check_storage(self) -> None:
+        """Raise what the storage said of a read during HDF5's last call."""
+        if self._window.failure is not None:
+            raise self._window.failure
+
+    def _failed(self, found: str, error: Exception) -> DatasetError | OSError:
+        if isinstance(self._window.failure, DatasetError | OSError):
+            return self._window.failure
+        return damaged(self._source.path, f"{found} ({error})", 0)
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """A dataset that lies in one piece."""
+
+    samples: int
+    bytes: int
+    """Of one sample."""
+    offset: int
+
+    def places(self, index: int) -> Iterator[tuple[int, int]]:
+        """Return (offset, bytes) of a sample."""
+        yield self.offset + index * self.bytes, self.bytes
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Where the records of a file lie that are not chunked, and all bytes around them."""
+
+    gaps: list[tuple[int, int]]
+    """(offset, bytes) of what is no record."""
+    around: list[bytes]
+    """What stands there."""
+    parts: tuple[_Stretch, ...]
+
+
+Known = dict[int, Structure]
+"""Size of a file -> the structure of one that was read."""
+_MOST_KNOWN = 1024
+
+
+def _part(dataset: Any) -> _Stretch | _Chunked:
+    layout = dataset.get_create_plist()
+    chunk: tuple[int, ...] = layout.get_chunk() if layout.get_layout() == hdf5().h5d.CHUNKED else ()
+    sample_bytes = math.prod(dataset.shape[1:]) * int(dataset.get_type().get_size())
+    if chunk:
+        return _Chunked(dataset, chunk, sample_bytes)
+    offset: int | None = dataset.get_offset()
+    if offset is None:
+        raise ValueError("a dataset without bytes of its own in the file")
+    return _Stretch(dataset.shape[0], sample_bytes, offset)
+
+
+class _Chunked:
+    """A dataset in chunks."""
+
+    def __init__(self, dataset: Any, chunk: tuple[int, ...], sample_bytes: int) -> None:
+        self._dataset, self._chunk = dataset, chunk
+        self._shape: tuple[int, ...] = dataset.shape
+        self.samples = self._shape[0]
+        self.bytes = sample_bytes
+
+    def places(self, index: int) -> Iterator[tuple[int, int]]:
+        """Return (offset, bytes) of the chunks that a sample has a share in."""
+        first = index - index % self._chunk[0]
+        grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self._chunk[1:], strict=True)]
+        for place in np.ndindex(*map(len, grid)):
+            start = tuple(axis[i] for axis, i in zip(grid, place, strict=True))
+            chunk = self._dataset.get_chunk_info_by_coord((first, *start))
+            if chunk.byte_offset is None:
+                raise ValueError(f"the chunk at {(first, *start)} was never written")
+            yield chunk.byte_offset, chunk.size
+
+    def read(self, index: int, room: memoryview) -> None:
+        """Read a sample by HDF5."""
+        spaces = hdf5().h5s
+        count = (1, *self._shape[1:])
+        there = self._dataset.get_space()
+        there.select_hyperslab((index, *[0] * (len(count) - 1)), count)
+        array = np.frombuffer(room, self._dataset.dtype).reshape(count)
+        self._dataset.read(spaces.create_simple(count), there, array)
+
+
+def _open(window: Window) -> Any:
+    h5py = hdf5()
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, window)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    return h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
+
+
+def _records(file: Any) -> Iterator[Any]:
+    """Open the datasets of records: `records_0` and those numbered after it, or the one that old files have."""
+    h5py = hdf5()
+    group = h5py.h5g.open(file, b"/")
+    names = itertools.takewhile(lambda name: name in group, (b"records_%d" % part for part in itertools.count()))
+    for name in list(names) or [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]:
+        yield h5py.h5d.open(group, name)
