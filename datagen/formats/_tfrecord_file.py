@@ -1,0 +1,196 @@
+"""The reading half of TFRecord: where records lie, by arithmetic, by the index, or by walking; and what is in them."""
+
+from __future__ import annotations
+
+import os
+import struct
+from itertools import pairwise
+from typing import BinaryIO
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.formats._records import no_such_record
+from datagen.formats._tfexample import find_image
+from datagen.formats.base import MovedError, OpenSide, Source, damaged
+
+HEAD_BYTES = 12
+"""Length and its sum, before the data."""
+FRAME_BYTES = 16
+"""What the framing adds to a record."""
+HEAD = struct.Struct("<QL")
+CRC_MASK = 0xA282EAD8
+_FULL = 0xFFFFFFFF
+
+Bytes = bytes | NDArray[np.uint8]
+
+
+def masked_crc(data: Bytes) -> int:
+    """Return the CRC32C of `data`, masked as TFRecord stores it (tensorflow/core/lib/hash/crc32c.h)."""
+    return mask(google_crc32c.value(data))
+
+
+def mask(crc: int) -> int:
+    """Return a CRC32C as TFRecord stores it."""
+    return ((crc >> 15 | crc << 17) + CRC_MASK) & _FULL
+
+
+class TfrecordFile:
+    """One file. Its records are taken to have one length until one of them says otherwise; then its index is read."""
+
+    scattered = False
+
+    def __init__(self, source: Source, samples: int, side: OpenSide) -> None:
+        self._source = source
+        self._samples = samples
+        self._side = side
+        self._offsets: NDArray[np.int64] | None = None
+        self._record_bytes, rest = divmod(source.size_bytes, samples)
+        self._before = b""
+        self._image_bytes = 0
+        if rest or self._record_bytes < FRAME_BYTES:
+            self._offsets = self._find_offsets()
+
+    def span(self, index: int, count: int) -> tuple[int, int]:
+        if not 0 <= index <= index + count <= self._samples:
+            raise no_such_record(self._source.path, index, self._samples)
+        if self._offsets is None:
+            return index * self._record_bytes, count * self._record_bytes
+        start = int(self._offsets[index])
+        return start, int(self._offsets[index + count]) - start
+
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
+        if self._offsets is not None or verify:
+            return self._parsed(index, count, data, verify)
+        before, size = self._before, self._record_bytes
+        head = len(before)
+        if count == 1 and head and data[:head] == before:
+            return [(head, self._image_bytes)]
+        places = []
+        for start in range(0, count * size, size):
+            if not head or data[start : start + head] != before:
+                return self._parsed(index, count, data, verify)
+            places.append((start + head, self._image_bytes))
+        return places
+
+    def largest_bytes(self) -> int:
+        if self._samples > 1 and self._offsets is None:
+            self._offsets = self._find_offsets()
+        return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
+
+    def _parsed(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
+        """Take records apart one by one, and remember what an ordinary one looks like."""
+        places, at = [], 0
+        for number in range(index, index + count):
+            offset, size = self.span(number, 1)
+            record = data[at : at + size]
+            self._check_length(record, offset, size)
+            if verify:
+                _check_sum(self._source.path, record, offset)
+            start, image_bytes = image_place(self._source.path, record[HEAD_BYTES:-4], offset)
+            start += HEAD_BYTES
+            self._before, self._image_bytes = bytes(record[:start]), image_bytes
+            places.append((at + start, image_bytes))
+            at += size
+        return places
+
+    def _check_length(self, record: memoryview, offset: int, size: int) -> None:
+        length, crc = HEAD.unpack_from(record)
+        if length + FRAME_BYTES != size and self._offsets is None:
+            self._offsets = self._find_offsets()
+            raise MovedError
+        if masked_crc(bytes(record[:8])) != crc:
+            raise damaged(self._source.path, "a record's length does not match its sum", offset)
+        if length + FRAME_BYTES != size:
+            found = f"a record states {length} bytes of data where its index gives {size - FRAME_BYTES}"
+            raise damaged(self._source.path, found, offset)
+
+    def _find_offsets(self) -> NDArray[np.int64]:
+        """Return where each record begins and the last one ends: from the index if it fits the file, or by a walk."""
+        source = self._side(0)
+        offsets = None if source is None else _indexed(bytes(source.read(0, source.size_bytes)), self._samples)
+        if offsets is None or offsets[-1] != self._source.size_bytes:
+            offsets = self._walk()
+        return offsets
+
+    def _walk(self) -> NDArray[np.int64]:
+        """Go from record to record."""
+        source = self._source
+        offsets = np.empty(self._samples + 1, np.int64)
+        at = 0
+        for number in range(self._samples):
+            if at == source.size_bytes:
+                raise no_such_record(source.path, number, number)
+            offsets[number] = at
+            at = _next_record(source, at)
+        offsets[-1] = at
+        return offsets
+
+
+def seek_record(file: BinaryIO, index: int, samples: int) -> int:
+    """Go to where a record begins and return that place.
+
+    Records of one length lie at its multiples; the sum over the length that a record begins with proves that it does so
+    there. Others are found by walking from record to record.
+    """
+    record_bytes, rest = divmod(os.fstat(file.fileno()).st_size, samples)
+    if not rest and index < samples:
+        at = file.seek(index * record_bytes)
+        head = file.read(HEAD_BYTES)
+        if len(head) == HEAD_BYTES and HEAD.unpack(head) == (record_bytes - FRAME_BYTES, masked_crc(head[:8])):
+            return file.seek(at)
+    at = file.seek(0)
+    for number in range(index + 1):
+        head = file.read(HEAD_BYTES)
+        if len(head) < HEAD_BYTES:
+            raise no_such_record(file.name, index, number)
+        if number < index:
+            at = file.seek(HEAD.unpack(head)[0] + 4, os.SEEK_CUR)
+    return file.seek(at)
+
+
+def _next_record(source: Source, at: int) -> int:
+    """Return where the record at `at` ends."""
+    if at + FRAME_BYTES > source.size_bytes:
+        raise damaged(source.path, "the file ends within a record", at)
+    head = bytes(source.read(at, HEAD_BYTES))
+    length, crc = HEAD.unpack(head)
+    if masked_crc(head[:8]) != crc:
+        raise damaged(source.path, "no TFRecord framing: a record's length does not match its sum", at)
+    if at + length + FRAME_BYTES > source.size_bytes:
+        raise damaged(source.path, f"a record of {length} bytes ends behind the file", at)
+    return at + int(length) + FRAME_BYTES
+
+
+def _indexed(text: bytes, samples: int) -> NDArray[np.int64] | None:
+    """Return where the records of an index begin and the last one ends; None when it is no index of so many."""
+    try:
+        numbers = [int(word) for word in text.split()]
+    except ValueError:
+        return None
+    offsets, sizes = numbers[::2], numbers[1::2]
+    if not len(offsets) == len(sizes) >= samples or offsets[0] != 0:
+        return None
+    ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
+    if any(end != start for end, start in zip(ends, offsets[1:], strict=False)):
+        return None
+    if any(later <= earlier for earlier, later in pairwise(offsets)):
+        return None
+    return np.array([*offsets, ends[-1]], np.int64)
+
+
+def _check_sum(path: str, record: memoryview, offset: int) -> None:
+    """Check the sum over the data of a record at `offset` of a file; raises DatasetError."""
+    data = np.frombuffer(record, np.uint8)
+    (data_crc,) = struct.unpack("<L", record[-4:])
+    if masked_crc(data[HEAD_BYTES:-4]) != data_crc:
+        raise damaged(path, "a record's data does not match its sum (CRC32C)", offset)
+
+
+def image_place(path: str, example: memoryview, offset: int) -> tuple[int, int]:
+    """Return start and bytes of the image in an Example; of a record that is no Example, all of it."""
+    try:
+        return find_image(example)
+    except ValueError:
+        return 0, len(example)
