@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -13,13 +14,14 @@ from numpy.typing import NDArray
 from datagen.errors import DatasetError
 from dlemu.config.duration import is_zero
 from dlemu.loaders._books import process_storage_bytes
-from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, Phase, StreamBatchPlan, Streams, hash_samples, preprocess
+from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, Phase, StreamBatchPlan, hash_samples, preprocess
 
 FRAMING_BYTES = 16
 """Around each record: its length (8 bytes), the CRC of that (4) and the CRC of the record (4)."""
 _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
 _plain = tf.autograph.experimental.do_not_convert
 """Rewriting `if` and `for` for graphs takes most of a first epoch's start, and there are none to rewrite."""
+_NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _PATHS_AT_A_TIME = 1024
 _SPREAD = 0x9E3779B1
 """An odd number that takes neighbouring samples to distant places when their crops are chosen."""
@@ -38,19 +40,38 @@ class Records:
         self._spec, self._phase = spec, phase
         self._plan = cast(StreamBatchPlan, phase.plan)
         self._in_memory = phase.fetch.storage == "null"
+        self._traced: Any = None
+
+    def trace(self) -> None:
+        """Build the pipeline's graph, which all epochs share: it takes longer than to read a thousand records.
+
+        A training script too builds its pipeline once and iterates it epoch after epoch.
+        """
+        if self._in_memory:
+            return
+        shares = self._plan.streams(1, 1)
+        self._traced = tf.function(
+            partial(self._read, shares.first, shares.stride),
+            input_signature=[_NUMBERS, _NUMBERS, _NUMBER, _NUMBER],
+            autograph=False,
+        )
+        self._traced.get_concrete_function()
 
     def dataset(self, epoch: int, steps: int) -> Any:
         """Return the pipeline of an epoch's first `steps` batches."""
-        spec = self._spec
         if self._in_memory:
-            return self._batches(self._made_up(steps), steps, spec.seed, 0)
+            return self._batches(self._made_up(steps), steps, self._spec.seed, 0)
         streams = self._plan.streams(epoch, steps)
-        records = self._together(
-            self._files(streams), lambda path, file, count: self._records(path, file, count, streams)
-        )
-        return self._batches(records, steps, streams.seed, streams.stride)
+        return self._traced(streams.files, streams.counts, np.int64(steps), np.int64(streams.seed))
 
-    def _batches(self, records: Any, steps: int, seed: int, reads_per_record: int) -> Any:
+    def _read(self, first: int, stride: int, files: Any, counts: Any, steps: Any, seed: Any) -> Any:
+        """Return the batches of `counts` records of each file: record `first` and each `stride` after it."""
+        records = self._together(
+            self._files(files, counts), lambda path, file, count: self._records(path, file, count, first, stride)
+        )
+        return self._batches(records, steps, seed, stride)
+
+    def _batches(self, records: Any, steps: Any, seed: Any, reads_per_record: int) -> Any:
         """Return batches of parsed records, for each of which `reads_per_record` records are read."""
         spec = self._spec
         if spec.shuffle_window:
@@ -98,25 +119,25 @@ class Records:
         )
         return records.take(total)
 
-    def _files(self, streams: Streams) -> Any:
+    def _files(self, files: Any, counts: Any) -> Any:
         """Return path, number and records to keep of each file; paths are made when their turn comes."""
         layout = self._phase.fetch.layout
 
         def paths(files: NDArray[np.int64]) -> NDArray[np.object_]:
             return np.array([layout.path(file).encode() for file in files.tolist()], object)
 
-        numbers = tf.data.Dataset.from_tensor_slices((streams.files, streams.counts)).batch(_PATHS_AT_A_TIME)
+        numbers = tf.data.Dataset.from_tensor_slices((files, counts)).batch(_PATHS_AT_A_TIME)
         return numbers.map(
             _plain(lambda files, counts: (_vector(tf.numpy_function(paths, [files], tf.string)), files, counts))
         ).unbatch()
 
-    def _records(self, path: Any, file: Any, count: Any, streams: Streams) -> Any:
+    def _records(self, path: Any, file: Any, count: Any, first: int, stride: int) -> Any:
         """Return the records of one file that this rank keeps, each with the number of its sample."""
         records = tf.data.TFRecordDataset(path, buffer_size=self._spec.transfer_bytes or None)
-        if streams.stride > 1:
-            records = records.shard(streams.stride, streams.first)
-        begin = file * self._phase.fetch.layout.num_samples_per_file + streams.first
-        samples = tf.data.Dataset.range(begin, begin + count * streams.stride, streams.stride)
+        if stride > 1:
+            records = records.shard(stride, first)
+        begin = file * self._phase.fetch.layout.num_samples_per_file + first
+        samples = tf.data.Dataset.range(begin, begin + count * stride, stride)
         return tf.data.Dataset.zip((samples, records))
 
     def _parse(self, begun: Any, batch: tuple[Any, Any], together: Any, reads_per_record: int) -> tuple[Any, ...]:

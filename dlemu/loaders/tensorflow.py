@@ -42,6 +42,8 @@ class Loader:
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.set_visible_devices([], "GPU")
+        for records in self._records.values():
+            records.trace()
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the batches of one epoch."""
@@ -70,10 +72,11 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[Any]:
     """Start a pipeline on threads of its own and deliver its elements.
 
     Autotuning is off: its thread can hold up the end of a pipeline for seconds, and threads and buffers are the
-    workload's to choose.
+    workload's to choose. So is rewriting the graph, which finds nothing to mend here and takes tens of ms an epoch.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
     yield from _begun(dataset.with_options(options), nice)

@@ -166,6 +166,35 @@ def test_an_epoch_cut_short_reads_its_first_samples(dataset: DatasetSpec) -> Non
     assert audit_epoch(plan, 1, 3, logged(rows)).each_sample_once is True
 
 
+def test_epochs_share_a_graph_that_is_built_before_the_first(
+    dataset: DatasetSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    from dlemu.loaders.tensorflow import Loader
+
+    write(dataset)
+    plan, built, parse = make_plan(), [], tf.io.parse_example
+
+    def counted(*words: Any) -> Any:
+        built.append(words)
+        return parse(*words)
+
+    monkeypatch.setattr(tf.io, "parse_example", counted)
+    loader = Loader(make_spec(dataset, plan))
+    loader.start()
+    assert built
+    before, orders = len(built), []
+    for epoch, steps in ((1, 15), (2, 15), (3, 4)):
+        delivered = list(loader.batches("train", epoch, steps))
+        orders.append([sample_of(data) for batch in delivered for data in batch.data])
+        told = [(batch.story.samples, batch.story.sample_hash) for batch in delivered]
+        assert audit_epoch(plan, epoch, steps, logged(told)).each_sample_once is True
+    loader.close()
+    assert len(built) == before
+    assert orders[0] != orders[1], "each epoch has a seed of its own"
+
+
 @pytest.mark.parametrize("ranks", [1, 9])
 def test_the_bytes_of_an_epoch_are_those_of_the_files(ranks: int, dataset: DatasetSpec) -> None:
     write(dataset)
