@@ -106,6 +106,54 @@ def test_a_peer_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -> 
     assert not os.listdir(tmp_path)
 
 
+def _pretend_peer(folder: Path, body: str) -> Path:
+    """Return an environment whose dlio_benchmark is the one function given."""
+    package = folder / "peer" / "package" / "dlio_benchmark"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "main.py").write_text(f"import sys\n\n\ndef main():\n    {body}\n")
+    python = folder / "peer" / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={package.parent} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return folder / "peer"
+
+
+@pytest.mark.slow
+def test_what_a_peer_can_not_do_is_told_and_the_rest_is_measured(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    peer = _pretend_peer(tmp_path, "raise ValueError('this format is none of mine')")
+    ran = _bench("png", "--quick", "--peer", str(peer), "--folder", str(data))
+    assert ran.returncode == 3, ran.stderr
+    *figures, reading, making, last = ran.stdout.splitlines()[1:]
+    assert sum("plain read of the same files" in line for line in figures) == len(figures) == 2
+    assert reading.startswith("png ")
+    assert reading.endswith("DLIO could not do it: it ended with status 1: ValueError: this format is none of mine")
+    assert making.startswith("png ")
+    assert "datagen" in making
+    assert "DLIO could not do it" in making
+    assert last.endswith("2 not compared")
+    assert not os.listdir(data)
+
+
+def test_a_peer_that_trains_nothing_has_failed_whatever_its_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    peers = importlib.import_module("benchmarks.peer")
+    peer = peers.Peer(str(_pretend_peer(tmp_path, "print('0 files are left')")))
+    stale = tmp_path / "set-peer"
+    stale.mkdir()
+    (stale / "0_output.json").write_text('{"1": {"load": {"block1": [1.0]}}}')
+    (stale / "per_epoch_stats.json").write_text(
+        '{"1": {"block1": {"start": "2026-01-01T00:00:00.0", "end": "2026-01-01T00:00:01.0"}}}'
+    )
+    with pytest.raises(peers.PeerFailed, match=r"no times of its steps.*0 files are left"):
+        peer.train(str(tmp_path / "set"), {"format": "npz"})
+    with pytest.raises(peers.PeerFailed, match="no begin and end of making data: 0 files are left"):
+        peer.make(str(tmp_path / "set"), {"format": "npz"})
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("DLEMU_PEER_ENV" not in os.environ, reason="DLEMU_PEER_ENV names no environment with DLIO")
 def test_a_peer_trains_on_our_files_and_is_measured_beside_us(tmp_path: Path) -> None:

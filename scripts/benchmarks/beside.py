@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from benchmarks.bench import MB, Bench
 from benchmarks.cases import Case
-from benchmarks.figure import Figure, compare
-from benchmarks.peer import Peer
+from benchmarks.figure import Figure, Unmeasured, compare
+from benchmarks.peer import Peer, PeerFailed
 from benchmarks.processes import run, run_together
 from dlemu.config.schema import Reader
 
 FEW_EPOCHS = 2
+_PEER = "DLIO"
 ROUNDS, PEER_ROUNDS = 3, 1
 """A round with a peer takes half a minute, most of it the peer's start."""
 
@@ -30,7 +31,7 @@ class Took(NamedTuple):
     cpu_seconds_per_gb: float
 
 
-def measure(case: Case, bench: Bench) -> Iterator[Figure]:
+def measure(case: Case, bench: Bench) -> Iterator[Figure | Unmeasured]:
     """Compare dlemu with plain reads; then with the peer, which reads the dataset that dlemu made."""
     reading = _Reading(case, bench)
     for own, plain in _figures(reading.by_dlemu, reading.by_plain, bench, ROUNDS):
@@ -39,12 +40,18 @@ def measure(case: Case, bench: Bench) -> Iterator[Figure]:
         yield compare(what, unit, plain, "plain read of the same files", wanted)
     if bench.peer is None:
         return
-    for own, pairs in _figures(reading.by_dlemu, partial(reading.by_peer, bench.peer), bench, PEER_ROUNDS):
-        what, unit, place = own
-        yield compare(what, unit, pairs, "DLIO", case.peer_cost if place else case.peer_speed)
+    try:
+        for own, pairs in _figures(reading.by_dlemu, partial(reading.by_peer, bench.peer), bench, PEER_ROUNDS):
+            what, unit, place = own
+            yield compare(what, unit, pairs, _PEER, case.peer_cost if place else case.peer_speed)
+    except PeerFailed as error:
+        yield Unmeasured(what="samples/s, CPU for each GB", who=_PEER, why=str(error))
     if case.peer_making:
-        making = [(reading.made_by_dlemu(), reading.made_by_peer(bench.peer)) for _ in range(PEER_ROUNDS)]
-        yield compare("datagen, 1 thread", "MB/s", making, "DLIO", case.peer_making)
+        try:
+            making = [(reading.made_by_dlemu(), reading.made_by_peer(bench.peer)) for _ in range(PEER_ROUNDS)]
+            yield compare("datagen, 1 thread", "MB/s", making, _PEER, case.peer_making)
+        except PeerFailed as error:
+            yield Unmeasured(what="datagen, 1 thread", who=_PEER, why=str(error))
 
 
 _WHATS = (("samples/s", "/s", 0), ("CPU for each GB", "s/GB", 1))

@@ -75,6 +75,20 @@ class Figure:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unmeasured:
+    """A comparison that the peer could not take part in."""
+
+    what: str
+    who: str
+    why: str
+
+    @property
+    def line(self) -> str:
+        """What is missing and why, as a line of text."""
+        return f"{self.what:<42} not compared: {self.who} could not do it: {self.why}"
+
+
 def compare(
     what: str, unit: str, pairs: Sequence[tuple[float, ...]], beside_what: str, wanted: Wanted | None
 ) -> Figure:

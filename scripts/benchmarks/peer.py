@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from benchmarks.processes import Ended, run
-from datagen.errors import UserError
+from datagen.errors import DlemuError, UserError
 
 _COMMAND = "from dlio_benchmark.main import main; main()"
 _LIMIT = ("++workload.workflow.checkpoint=False", "++workload.workflow.evaluation=False")
+_ERROR = r"[\w.]*(Error|Exception)\b"
+_MOST_LETTERS = 200
 _STAMP = r"(\d{4}-\d\d-\d\dT[\d:.]+) "
+
+
+class PeerFailed(DlemuError):
+    """The peer could not do what was asked of it: a finding, beside which the others are measured all the same."""
 
 
 class Peer:
@@ -32,24 +39,27 @@ class Peer:
             )
 
     def make(self, folder: str, dataset: Mapping[str, int | str]) -> float:
-        """Make a dataset in a folder; return the seconds of the generation alone."""
+        """Make a dataset in a folder; return the seconds of the generation alone. Raises PeerFailed."""
         ended = self._run(folder, dataset, "generate_data=True", "train=False")
         begun, done = (
             re.search(_STAMP + words, ended.output) for words in ("Starting data generation", "Generation done")
         )
         if not begun or not done:
-            raise UserError(f"DLIO did not tell when it began and ended to make data; it said:\n{ended.output[-2000:]}")
+            raise PeerFailed(f"it told no begin and end of making data: {_last_words(ended.output)}")
         return (datetime.fromisoformat(done[1]) - datetime.fromisoformat(begun[1])).total_seconds()
 
     def train(self, folder: str, dataset: Mapping[str, int | str], **settings: int | str) -> tuple[list[float], float]:
-        """Train; return the seconds of a step of each epoch, and the CPU seconds of the whole run."""
+        """Train; return the seconds of a step of each epoch, and the CPU seconds of the run. Raises PeerFailed."""
         changes = [f"++workload.{name.replace('__', '.')}={value}" for name, value in settings.items()]
         ended = self._run(folder, dataset, "generate_data=False", "train=True", *changes)
         output = self._output(folder)
-        steps = _steps(output)
-        return [_block_seconds(epoch) / count for epoch, count in zip(_epochs(output), steps, strict=True)], (
-            ended.cpu_seconds
-        )
+        try:
+            seconds = [
+                _block_seconds(epoch) / count for epoch, count in zip(_epochs(output), _steps(output), strict=True)
+            ]
+        except (OSError, ValueError, KeyError) as error:
+            raise PeerFailed(f"it left no times of its steps ({error!r}): {_last_words(ended.output)}") from None
+        return seconds, ended.cpu_seconds
 
     def _run(self, folder: str, dataset: Mapping[str, int | str], *changes: str) -> Ended:
         """Run DLIO's command; keys are given by their old names too."""
@@ -63,9 +73,16 @@ class Peer:
         ]
         words += [f"++workload.dataset.{name}=0" for name in ("num_subfolders_train", "num_files_eval")]
         output = self._output(folder)
+        shutil.rmtree(output, ignore_errors=True)  # of an earlier run, which did not fail
         place = [f"hydra.run.dir={output}", f"++workload.output.folder={output}"]
         path = f"PATH={self._bin}:{os.environ.get('PATH', '')}"  # where its helpers lie, tfrecord2idx for one
-        return run(["env", path, self._python, "-W", "ignore", "-c", _COMMAND, "workload=default", *words, *place])
+        ended = run(
+            ["env", path, self._python, "-W", "ignore", "-c", _COMMAND, "workload=default", *words, *place],
+            accepted=range(-64, 256),
+        )
+        if ended.status:
+            raise PeerFailed(f"it ended with status {ended.status}: {_last_words(ended.output)}")
+        return ended
 
     def _output(self, folder: str) -> str:
         return folder + "-peer"
@@ -78,15 +95,28 @@ def _epochs(output: str) -> list[dict[str, Any]]:
         if os.path.exists(path):
             with open(path) as lines:
                 return list(json.load(lines).values())
-    raise UserError(f"DLIO left no per_epoch_stats.json in {output}: its run failed")
+    raise FileNotFoundError("no per_epoch_stats.json")
 
 
 def _steps(output: str) -> list[int]:
-    """Read how many steps were really trained in each epoch: some releases lose some of them, and say nothing."""
+    """Read how many steps were really trained in each epoch: some releases lose some of them, and say nothing.
+
+    Raises ValueError when an epoch trained none: a time for them would be nobody's.
+    """
     with open(os.path.join(output, "0_output.json")) as lines:
         told = json.load(lines)
     epochs = sorted((key for key in told if key.isdecimal()), key=int)
-    return [max(1, len(told[epoch]["load"]["block1"])) for epoch in epochs]
+    steps = [len(told[epoch]["load"]["block1"]) for epoch in epochs]
+    if not steps or not all(steps):
+        raise ValueError("an epoch without a step")
+    return steps
+
+
+def _last_words(output: str) -> str:
+    """Return the last line that names an error, else the last one: launchers and hydra add lines of their own."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(_ERROR, line)]
+    return (errors or lines or ["it said nothing"])[-1][:_MOST_LETTERS]
 
 
 def _block_seconds(epoch: Mapping[str, Any]) -> float:
