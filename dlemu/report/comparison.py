@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from datagen.errors import UserError
+from dlemu.report.names import short_names
 from dlemu.report.result import read_json
 from dlemu.report.series import Point, Series
 from dlemu.report.units import at
@@ -39,8 +40,9 @@ class Comparison:
     @cached_property
     def names(self) -> tuple[str, str]:
         """What figures call the sides: `A: ` and the part of its path that is not the other's too."""
-        a, b = short_names(self.found["a"], self.found["b"])
-        return f"A: {a}", f"B: {b}"
+        a, b = self.found["a"], self.found["b"]
+        short = short_names([a, b])
+        return f"A: {short[a]}", f"B: {short[b]}"
 
     @cached_property
     def series(self) -> Series:
@@ -73,16 +75,6 @@ def open_comparison(folder: str) -> Comparison:
             "dlemu"
         ) from error
     return comparison
-
-
-def short_names(a: str, b: str) -> tuple[str, str]:
-    """Return the parts of two paths in which they differ: /mnt/new/unet3d and /mnt/old/unet3d are new and old."""
-    parts = [os.path.normpath(path).split(os.sep) for path in (a, b)]
-    while all(len(part) > 1 for part in parts) and parts[0][0] == parts[1][0]:
-        parts = [part[1:] for part in parts]
-    while all(len(part) > 1 for part in parts) and parts[0][-1] == parts[1][-1]:
-        parts = [part[:-1] for part in parts]
-    return os.sep.join(parts[0]) or os.sep, os.sep.join(parts[1]) or os.sep
 
 
 def _point(name: str, count: dict[str, Any]) -> Point:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import UserError
+from dlemu.report.names import short_names
 from dlemu.report.result import Run, open_run, read_json
 from dlemu.report.units import at
 
@@ -66,8 +67,9 @@ class Series:
         if self.axis == ACCELERATORS:
             return point.accelerators
         numeric = all(_is_number(value) for value in self._values(self.axis))
-        value = point.settings.get(self.axis, "")
-        return float(value) if numeric else value
+        if self.axis not in point.settings:
+            return ""
+        return float(point.settings[self.axis]) if numeric else self.shown(point, self.axis)
 
     @property
     def threshold_percent(self) -> float | None:
@@ -81,9 +83,14 @@ class Series:
     def line(self, point: Point) -> str:
         """Return the name of a point's line: what was the same along it and differs between lines."""
         varied = [key for key in point.settings if key not in (self.axis, "ranks") and len(self._values(key)) > 1]
-        named = [f"{key.rpartition('.')[2]}={point.settings[key]}" for key in varied]
+        named = [f"{key.rpartition('.')[2]}={self.shown(point, key)}" for key in varied]
         several = len({one.line for one in self.points}) > 1
         return ", ".join([point.line, *named] if several or not named else named)
+
+    def shown(self, point: Point, key: str) -> str:
+        """Return what a setting of a point is called: of paths, the part in which they differ."""
+        value = point.settings[key]
+        return short_names(sorted(self._values(key) - {""})).get(value, value)
 
     def _values(self, key: str) -> set[str]:
         return {point.settings.get(key, "") for point in self.points}

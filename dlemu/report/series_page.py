@@ -130,7 +130,12 @@ def _tables(series: Series) -> Iterator[Table]:
 
 
 def _row(series: Series, point: Point, keys: list[str]) -> list[str]:
-    name = ", ".join([point.line, *(f"{key}={value}" for key, value in point.settings.items() if key != "ranks")])
+    name = ", ".join(
+        [
+            point.line,
+            *(f"{key.rpartition('.')[2]}={series.shown(point, key)}" for key in point.settings if key != "ranks"),
+        ]
+    )
     figures = [number(getattr(point, key)) for key in keys]
     passed = {True: "yes", False: "no", None: "open"}[point.passed]
     return [name, str(point.accelerators), *figures, passed, point.limited_by or "-"]

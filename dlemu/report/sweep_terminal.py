@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,6 +9,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from dlemu.report.names import short_names
 
 _COLUMNS = (
     ("total\ns", "total_seconds", 1),
@@ -25,36 +26,29 @@ _COLUMNS = (
 def print_sweep(swept: dict[str, Any], folder: str, console: Console) -> None:
     """Print a sweep from its sweep.json. `-` stands for what the run's telemetry does not know."""
     axes = list(swept["points"][0]["settings"])
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, padding=0)
     for axis in axes:
         table.add_column(axis.split(".")[-1].replace("_", "\n", 1), justify="right", no_wrap=True)
     for name, _, _ in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    named = {
-        (axis, value): short
-        for axis in axes
-        for value, short in _short(list(dict.fromkeys(point["settings"][axis] for point in swept["points"])))
-    }
+    named = {axis: short_names(point["settings"][axis] for point in swept["points"]) for axis in axes}
     for point in swept["points"]:
-        settings = (Text(named[axis, point["settings"][axis]]) for axis in axes)
+        settings = (Text(named[axis][point["settings"][axis]]) for axis in axes)
         table.add_row(*settings, *_cells(point["figures"]), _verdict(point))
-    wanted = Measurement.get(console, console.options.update(max_width=1000), table).maximum
-    console.print(table, width=max(console.width, wanted), crop=False)  # a narrow terminal wraps; no column is lost
+    _print_whole(table, console)
     for point in swept["points"]:
         if point["failure"]:
             console.print(Text(f"{point['folder']} failed: {point['failure']}", style="bold red"), soft_wrap=True)
     console.print(Text(f"results: {folder}"), soft_wrap=True)
 
 
-def _short(values: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield each value with the part in which paths differ: /mnt/a/unet3d and /mnt/b/unet3d are a and b."""
-    parts = [value.split("/") for value in values]
-    shortest = min(map(len, parts))
-    before = next((n for n in range(shortest) if len({part[n] for part in parts}) > 1), 0)
-    after = next((n for n in range(shortest) if len({part[-1 - n] for part in parts}) > 1), 0)
-    for value, part in zip(values, parts, strict=True):
-        yield value, "/".join(part[before : len(part) - after]) or value
+def _print_whole(table: Table, console: Console) -> None:
+    """Print a table as wide as it is: a narrow terminal wraps its lines, but loses no column."""
+    width, wanted = console.width, Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    console.width = max(width, wanted)
+    console.print(table)
+    console.width = width
 
 
 def _cells(figures: dict[str, Any] | None) -> list[str]:

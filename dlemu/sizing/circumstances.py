@@ -39,8 +39,8 @@ def about(summaries: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 def warnings(summaries: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """Return what the runs' summaries warn of concerning the page cache, each sentence once."""
-    told = [(one.get("page_cache") or {}).get("warning") for one in summaries]
-    return tuple(sorted({text for text in told if text}))
+    told = [(one["ranks"], (one.get("page_cache") or {}).get("warning")) for one in summaries]
+    return tuple(dict.fromkeys(f"with {ranks} accelerators {text}" for ranks, text in told if text))
 
 
 def differences(a: dict[str, Any] | None, b: dict[str, Any] | None) -> Iterator[str]:

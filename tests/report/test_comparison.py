@@ -10,7 +10,8 @@ import pytest
 
 from datagen.errors import UserError
 from datagen.registry import find, names
-from dlemu.report.comparison import Comparison, open_comparison, short_names
+from dlemu.report.comparison import Comparison, open_comparison
+from dlemu.report.names import short_names
 from dlemu.report.units import at
 from dlemu.sizing.compare import Extras
 from dlemu.sizing.sides import compare_sides, read_side
@@ -161,12 +162,14 @@ def test_a_comparison_shares_no_page(runs: Comparison, tmp_path: Path) -> None:
         ("/mnt/new/unet3d", "/mnt/old/unet3d", ("new", "old")),
         ("results/unet3d/x", "results/unet3d/y/", ("x", "y")),
         ("fast", "slow", ("fast", "slow")),
-        ("a/b", "a/b", ("b", "b")),
+        ("a/b", "a/b", ("a/b", "a/b")),
+        ("/mnt/nvme", "/mnt/nvme/old", ("/mnt/nvme", "/mnt/nvme/old")),
+        ("0.5", "16", ("0.5", "16")),
         ("/mnt/a", "b", ("/mnt/a", "b")),
     ],
 )
 def test_sides_are_called_by_what_differs(a: str, b: str, short: tuple[str, str]) -> None:
-    assert short_names(a, b) == short
+    assert short_names([a, b]) == dict(zip((a, b), short, strict=True))
 
 
 def verdict(**changes: Any) -> str:

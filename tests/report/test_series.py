@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.registry import find, names
 from dlemu.report.result import Run
 from dlemu.report.series import Series, open_result, open_together
+from dlemu.report.sweep_terminal import print_sweep
 from tests.report.folders import write_run, write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
@@ -118,6 +121,25 @@ def test_a_host_that_gave_out_first_is_said_with_what_the_storage_could_feed(tmp
     assert "The host gave out first, not the storage" in text
     assert "200.0 MB/s, enough for about 22 accelerators" in text
     assert "FAIL</strong>: 8 of 9 wanted. 8 x h100 pass" in text
+
+
+def test_a_narrow_terminal_loses_nothing_of_a_sweep(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path)
+    answer = json.loads((folder / "sweep.json").read_text())
+    answer["points"].pop()  # the one that failed has other settings
+    for point in answer["points"]:
+        point["settings"]["dataset.data_folder"] = f"/mnt/{point['settings']['dataset.data_folder']}/unet3d"
+    told = io.StringIO()
+    print_sweep(answer, str(folder), Console(width=30, file=told))
+    table = [line.split() for line in told.getvalue().splitlines()]
+    for drive, ranks, samples, verdict in (
+        ("fast", "1", "30.00", "pass"),
+        ("slow", "16", "225.00", "fail: storage"),
+    ):
+        assert any(
+            line[:2] == [drive, ranks] and samples in line and line[-len(verdict.split()) :] == verdict.split()
+            for line in table
+        )
 
 
 def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> None:

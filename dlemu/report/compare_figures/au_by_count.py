@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dlemu.report.comparison import Comparison
 from dlemu.report.figures.base import Canvas, Figure
 from dlemu.report.series_figures import au_by_count
@@ -13,4 +15,9 @@ def draw(comparison: Comparison, canvas: Canvas) -> Figure | None:
     series = comparison.series
     if len({series.place(point) for point in series.points}) < 2:
         return None  # a single place: its AU stands among the metrics
-    return au_by_count.draw(series, canvas)
+    figure = au_by_count.draw(series, canvas)
+    says = (
+        "Full points passed, hollow ones did not. Bars are intervals: 95 % over the epochs of a run, or those of a "
+        "search. Dotted: the emulator's own ceiling."
+    )
+    return None if figure is None else replace(figure, says=says)
