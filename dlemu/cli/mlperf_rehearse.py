@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import click
 
@@ -34,7 +35,7 @@ from dlemu.mlperf.rehearsal.outcome import Outcome, sum_up
 from dlemu.mlperf.rehearsal.papers import same_file_system, write_datagen, write_datasize, write_readme, write_sums
 from dlemu.mlperf.rehearsal.plan import WARM_UP, Plan
 from dlemu.mlperf.rehearsal.record import done_before, save
-from dlemu.mlperf.rehearsal.sequence import Attempt, finished, rehearse
+from dlemu.mlperf.rehearsal.sequence import Attempt, finished, late_by, rehearse
 from dlemu.mlperf.rehearsal.system import write_system
 from dlemu.mlperf.rules import Division
 from dlemu.sizing.process import run_train
@@ -134,7 +135,8 @@ class _Rehearsal:
         files = plan.workload.dataset.num_files_train
         told = [
             f"rehearsal of MLPerf Storage v{plan.edition.name} {plan.division.upper()}: {plan.model},"
-            f" {plan.workload.ranks} x {plan.workload.accelerator}; {len(plan.labels)} runs",
+            f" {plan.workload.ranks} x {plan.workload.accelerator};"
+            f" {len(plan.labels)} runs of {timedelta(seconds=round(plan.least_seconds_per_run))} or more each",
             NOTE,
             f"dataset: {files:,} files; the rules want {bound.files:,} or more ({bound.because})"
             + ("" if files >= bound.files else ": TOO SMALL, the result will not be valid"),
@@ -142,6 +144,12 @@ class _Rehearsal:
         if plan.edition.judges_gaps and same_file_system(plan.workload.dataset.data_folder, plan.tree):
             told.append("data and results lie on one file system: the rules want two; set output.folder")
         done = [label for label in plan.labels if finished(self._attempts, label)]
+        late = late_by(self._attempts, datetime.now())
+        if late is not None:
+            told.append(
+                f"the last run began {timedelta(seconds=round(late.total_seconds()))} ago: too long for runs that must"
+                " follow one another; for a valid result begin anew in a new folder"
+            )
         return [*told, f"results: {plan.folder}" + (f"; done already: {', '.join(done)}" if done else "")]
 
     def _train(self, words: list[str], folder: str) -> None:

@@ -1,14 +1,18 @@
-"""`dlemu mlperf datasize` prints commands that work when pasted, and its exit status is its verdict."""
+"""`dlemu mlperf`: datasize prints commands that work when pasted; exit statuses are verdicts."""
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
+from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from datagen.errors import UserError
 from dlemu.cli.mlperf import command
 from dlemu.config import load
+from tests.mlperf.foreign_runs import write_run
 
 PAIR = ("workload=unet3d", "accelerator=h100", "ranks=8", "dataset.data_folder=/nowhere/with a space/unet3d")
 
@@ -43,3 +47,22 @@ def test_settings_that_break_a_rule_are_told_by_the_exit_status() -> None:
     told = datasize(*PAIR, "train.epochs=1")
     assert told.exit_code == 1
     assert "error settings.changed: train.epochs=1; wanted 5" in told.output
+
+
+def test_check_prints_findings_writes_them_and_says_by_its_status_whether_one_is_an_error(tmp_path: Path) -> None:
+    run, table = tmp_path / "run", tmp_path / "findings.csv"
+    write_run(run, "v2", ranks=2)
+    told = CliRunner().invoke(command, ["check", str(run), "--csv", str(table)])
+    assert told.exit_code == 1
+    assert "error dataset.size [check_num_files_train]" in told.output
+    assert told.output.rstrip().splitlines()[-1].startswith("INVALID: ")
+    errors = [line for line in csv.DictReader(table.read_text().splitlines()) if line["severity"] == "error"]
+    assert {"dataset.size", "settings.changed"} <= {line["rule"] for line in errors}
+    plain = json.loads(CliRunner().invoke(command, ["check", str(run), "--json"]).output)
+    assert (plain["valid"], plain["errors"]) == (False, len(errors))
+
+
+def test_check_of_no_folder_is_a_mistake() -> None:
+    told = CliRunner().invoke(command, ["check", "/nowhere"])
+    assert isinstance(told.exception, UserError)
+    assert told.exception.exit_status == 2

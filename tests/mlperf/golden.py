@@ -30,7 +30,7 @@ PAIRS = {"1.0": ("h100", 0.323), "2.0": ("h100", 0.323), "3.0": ("b200", 0.162)}
 def make_tree(root: Path, edition: str, ranks: int = RANKS) -> Path:
     """Write a valid tree of the edition; returns its root."""
     org = root / ("Closed" if edition == "1.0" else "closed") / "acme"
-    (org / "code").mkdir(parents=True)
+    (root / "acme/code-0123abcd" if edition == "3.0" else org / "code").mkdir(parents=True)
     base = org / "results" / "box"
     runs = base / "unet3d-h100" if edition == "1.0" else base / "training" / "unet3d" / "run"
     model = root / "model"
@@ -78,7 +78,10 @@ def _model_run(folder: Path, edition: str, ranks: int) -> float:
         foreign_runs.write_run(folder, kind, ranks=ranks, epochs=5, steps=STEPS)
     summary = json.loads((folder / "summary.json").read_text())
     begin, end = (datetime.fromisoformat(summary[key]) for key in ("start", "end"))
-    edit(folder / "summary.json", lambda told: told.update(host_memory_GB=[MEMORY_GIB], num_files_eval=0))
+    edit(
+        folder / "summary.json",
+        lambda told: told.update(host_memory_GB=[MEMORY_GIB], host_cpu_count=[8], num_files_eval=0),
+    )
     config = config_folder(folder)
     (config / "overrides.yaml").write_text(yaml.safe_dump([f"workload=unet3d_{accelerator}"]))
     (config / "hydra.yaml").write_text("hydra: {}\n")
@@ -137,7 +140,7 @@ def _metadata(command: str, edition: str, ranks: int) -> dict[str, Any]:
         "num_processes": ranks,
         "parameters": {
             "dataset": {
-                "num_files_train": _files(ranks),
+                "num_files_train": str(_files(ranks)),  # text, as typed
                 "num_samples_per_file": 1,
                 "record_length_bytes": foreign_runs.RECORD_BYTES,
             },

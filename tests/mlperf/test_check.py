@@ -187,10 +187,13 @@ MUTATIONS: list[tuple[str, str, str, Change]] = [
     ("3.0", "error", "files.datagen_stamp", within(f"{WORKLOAD}/datagen/2*", lambda p: p.rename(p.with_name("x")))),
     ("2.0 3.0", "warning", "files.ranks", drop("3_output.json")),
     ("3.0", "error", "submission.top", lambda root: (root / "extra").mkdir()),
-    ("1.0 2.0 3.0", "error", "submission.code", within(f"{ORG}/code", Path.rmdir)),
+    ("1.0 2.0", "error", "submission.code", within(f"{ORG}/code", Path.rmdir)),
+    ("3.0", "error", "submission.code", within("acme", shutil.rmtree)),
+    ("3.0", "error", "submission.top", within("acme", lambda path: (path / "data").mkdir())),
     ("3.0", "error", "submission.folders", within(ORG, lambda path: (path / "more").mkdir())),
     ("1.0 2.0 3.0", "error", "submission.folders", within(f"{ORG}/systems", shutil.rmtree)),
-    ("1.0 2.0 3.0", "error", "submission.name", within(ORG, lambda path: path.rename(path.with_name("a b")))),
+    ("1.0 2.0", "error", "submission.name", within(ORG, lambda path: path.rename(path.with_name("a b")))),
+    ("3.0", "error", "submission.name", lambda root: _renamed(root)),
     ("3.0", "error", "submission.category", lambda root: (root / "closed/acme/results/box/other").mkdir()),
     ("3.0", "error", "submission.workload", lambda root: (root / "closed/acme/results/box/training/bert").mkdir()),
     ("3.0", "error", "systems.pdf", within("closed/acme/systems/box.pdf", Path.unlink)),
@@ -223,6 +226,11 @@ def _first_config(root: Path, section: str, key: str, value: Any) -> None:
     edit(config_folder(first(root)) / "config.yaml", put("workload", section, key, value=value))
     for path in first(root).glob("*_metadata.json"):
         edit(path, put("args", "data_dir", value=value))
+
+
+def _renamed(root: Path) -> None:
+    for path in (root / "acme", root / "closed/acme"):
+        path.rename(path.with_name("a b"))
 
 
 def _three_hosts(root: Path) -> None:

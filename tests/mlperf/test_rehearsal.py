@@ -25,7 +25,7 @@ from dlemu.mlperf.rehearsal.outcome import read_figures, sum_up
 from dlemu.mlperf.rehearsal.papers import write_datagen, write_datasize, write_readme, write_sums
 from dlemu.mlperf.rehearsal.plan import Plan
 from dlemu.mlperf.rehearsal.record import done_before, save
-from dlemu.mlperf.rehearsal.sequence import Attempt, rehearse
+from dlemu.mlperf.rehearsal.sequence import Attempt, late_by, rehearse
 from dlemu.mlperf.rehearsal.system import write_system
 from tests.runs import dlio_place, make_log
 
@@ -186,6 +186,19 @@ def test_a_failed_run_is_told_and_repeated_and_finished_ones_are_kept(tmp_path: 
     assert (Path(plan.folder) / attempts[2].folder).is_dir()
     with pytest.raises(UserError, match="holds a finished rehearsal"):
         rehearsal(plan)
+
+
+def test_a_rehearsal_that_goes_on_too_late_is_told(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "2.0")
+    attempts = rehearsal(plan)
+    last = datetime.strptime(attempts[-1].stamp, "%Y%m%d_%H%M%S")
+    assert attempts[-1].figures is not None
+    took = datetime.fromisoformat(attempts[-1].figures.end) - datetime.fromisoformat(attempts[-1].figures.start)
+    assert late_by(attempts, last + took) is None
+    assert late_by(attempts, last + 3 * took) == 3 * took
+    assert late_by([], last) is None
+    # 96 samples in batches of 4 on 2 ranks are 12 steps of 0.05 s, twice.
+    assert plan.least_seconds_per_run == pytest.approx(1.2)
 
 
 def test_a_mistake_is_no_failed_run(tmp_path: Path) -> None:

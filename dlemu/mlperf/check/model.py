@@ -57,7 +57,8 @@ class Leaf:
     @property
     def num_files(self) -> int | None:
         """Files of the training set that it read, made or asked for."""
-        return self.printed.num_files or self.setup.num_files or count(self.section("dataset").get("num_files_train"))
+        told = self.section("dataset").get("num_files_train")
+        return self.printed.num_files or self.setup.num_files or _whole(told)
 
     @property
     def data_folder(self) -> str | None:
@@ -67,6 +68,11 @@ class Leaf:
     def argument(self, name: str) -> Any:
         """Return an argument of mlpstorage's command line as the metadata kept it, None when it did not."""
         return mapping(mapping(self.metadata).get("args")).get(name)
+
+
+def _whole(value: Any) -> int | None:
+    """Return a whole number; mlpstorage's metadata have what was typed as text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else count(value)
 
 
 @dataclass(frozen=True, kw_only=True)

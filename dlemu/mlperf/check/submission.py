@@ -12,6 +12,7 @@ from dlemu.mlperf.finding import Finding
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 _CODE = re.compile(r"^code(-[0-9a-f]+)?$")
 _TOP = ("closed", "open", "code-images")
+"""mlpstorage puts images of its code there, or beside the divisions in ORG/code-HASH."""
 _CATEGORIES = ("training", "checkpointing", "vector_database", "kv_cache")
 _WORKLOADS = ("unet3d", "retinanet")
 """Of v3.0: 2.1.10 and 2.1.11."""
@@ -22,7 +23,7 @@ def top(root: str, submissions: list[Submission]) -> Iterator[Located]:
     if not any(one.edition.judges_gaps for one in submissions):
         return
     for name in _folders(root):
-        if name not in _TOP:
+        if name not in _TOP and not _holds_code(os.path.join(root, name)):
             fix = f"move {name} out of the tree, or spell the division in small letters"
             found = Finding("error", "submission.top", f"a folder {name}", "closed, open or both", fix)
             yield Located(os.path.join(root, name), found)
@@ -51,8 +52,10 @@ def folders(one: Submission) -> Iterator[Located]:
 def code(one: Submission) -> Iterator[Located]:
     """The code that ran is part of a CLOSED submission (2.1.6 of v3.0)."""
     if one.division == "closed":
-        images = os.path.join(os.path.dirname(os.path.dirname(one.path)), "code-images")
-        if not any(_CODE.match(name) for name in _folders(one.path)) and not os.path.isdir(images):
+        root = os.path.dirname(os.path.dirname(one.path))
+        images = os.path.isdir(os.path.join(root, "code-images"))
+        places = (one.path, os.path.join(root, one.organisation))
+        if not images and not any(_CODE.match(name) for place in places for name in _folders(place)):
             fix = "mlpstorage puts it there; v1.0: copy its folder"
             found = Finding("error", "submission.code", "no copy of the code", "the code of the official tool", fix)
             yield Located(one.path, found)
@@ -75,6 +78,12 @@ def categories(one: Submission) -> Iterator[Located]:
                 fix = "hand in workloads of this edition alone"
                 found = Finding("error", "submission.workload", f"a folder {name}", ", ".join(_WORKLOADS), fix)
                 yield Located(os.path.join(path, "training", name), found)
+
+
+def _holds_code(path: str) -> bool:
+    """Whether a folder holds images of code and no other folder."""
+    names = _folders(path)
+    return bool(names) and all(_CODE.match(name) for name in names)
 
 
 def _folders(path: str) -> list[str]:

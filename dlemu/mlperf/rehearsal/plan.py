@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.mlperf.editions import Edition
 from dlemu.mlperf.rules import Division
@@ -61,6 +62,14 @@ class Plan:
         """The runs in their order: `warm-up`, where the edition has one, `run 1`, ..."""
         measured = tuple(f"run {number}" for number in range(1, self.edition.measured_runs + 1))
         return (WARM_UP, *measured) if self.edition.warm_up else measured
+
+    @property
+    def least_seconds_per_run(self) -> float:
+        """What a run computes when it never waits: its steps by their nominal time."""
+        workload = self.workload
+        samples = workload.dataset.num_files_train * workload.dataset.num_samples_per_file
+        steps = workload.train.epochs * (samples // (workload.reader.batch_size * workload.ranks))
+        return steps * mean_seconds(workload.train.computation_time)
 
     def leaf(self, label: str, stamp: str) -> str:
         """Return a run's folder in the tree."""

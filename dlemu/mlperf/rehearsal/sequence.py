@@ -7,12 +7,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm.base import Interrupted
 from dlemu.mlperf.check.find import STAMP_FORMAT
+from dlemu.mlperf.check.runs import GAP_FACTOR
 from dlemu.mlperf.rehearsal.outcome import Figures, read_figures
 from dlemu.mlperf.rehearsal.plan import Plan, run_words
 
@@ -73,6 +74,16 @@ def rehearse(
 def finished(attempts: Iterable[Attempt], label: str) -> Attempt | None:
     """Return the attempt that finished a run, None when there is none yet."""
     return next((one for one in attempts if one.label == label and one.failure is None), None)
+
+
+def late_by(attempts: Iterable[Attempt], now: datetime) -> timedelta | None:
+    """Return how long ago the last finished run began when that is too long for the next one to follow; else None."""
+    done = [(datetime.strptime(one.stamp, STAMP_FORMAT), one.figures) for one in attempts if one.figures is not None]
+    if not done:
+        return None
+    since = now - max(stamp for stamp, _ in done)
+    shortest = min(datetime.fromisoformat(told.end) - datetime.fromisoformat(told.start) for _, told in done)
+    return since if since >= GAP_FACTOR * shortest else None
 
 
 def saved_attempts(record: Mapping[str, Any] | None) -> list[Attempt]:
