@@ -16,7 +16,7 @@ _SEVERITIES = ("error", "warning", "info")
 _TILES = (
     ("runs", "runs", "", "result folders found"),
     ("systems", "systems", "", "folders of runs"),
-    ("with errors", "runs_with_errors", "", "files contradict what was printed, or can't be read"),
+    ("with errors", "runs_with_errors", "", "contradict what was printed, can't be read, or break a rule"),
     ("from all steps", "runs_from_steps", "", "recomputed exactly"),
     ("from block times", "runs_from_blocks", "", "recomputed in bounds"),
     ("largest AU difference", "largest_au_difference_points", "", "points, of those from all steps"),

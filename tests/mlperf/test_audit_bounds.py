@@ -9,7 +9,7 @@ import pytest
 
 from dlemu.mlperf.audit.run import AuditedRun, audit_run, row
 from dlemu.mlperf.audit.trees import shipped_pairs
-from tests.mlperf.foreign_runs import write_run
+from tests.mlperf.foreign_runs import C, write_run
 
 SHIPPED = shipped_pairs()
 FORMULAS = {"v1": "dlio_v1", "v2": "dlio", "v3": "dlio_v3"}
@@ -67,3 +67,15 @@ def test_a_block_that_ended_once_stays_so_with_a_checkpoint_behind_it(tmp_path: 
     path.write_text(json.dumps(stats))
     told = row(audited(tmp_path))
     assert told["au_dlio_v3_percent"] == pytest.approx(told["au_printed_percent"], abs=1e-4)
+
+
+def test_drawn_step_times_have_no_bounds(tmp_path: Path) -> None:
+    """A step may then take less than the mean, which is all that the settings tell."""
+    write_run(tmp_path, "v2", ranks=2, kept=0)
+    config = tmp_path / "dlio_config" / "config.yaml"
+    drawn = f"computation_time: {{mean: {C}, stdev: 0.01}}"
+    config.write_text(config.read_text().replace(f"computation_time: {C}", drawn))
+    told = row(audited(tmp_path))
+    assert [told[name] for name in ("au_least_percent", "samples_per_second_least", "samples_per_second_most")] == [
+        None
+    ] * 3

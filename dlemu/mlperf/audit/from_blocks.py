@@ -33,6 +33,7 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     samples, c = steps * setup.batch_size * ranks, setup.computation_seconds
     rates = tuple(samples / epoch.seconds for epoch in epochs)
     whole = c is not None and len(spans) == len(epochs)  # DLIO drops the first step of each block
+    bounded = whole and not setup.drawn  # a drawn step may take less than the mean
     excluded = setup.exclude_start_steps + max(1, setup.exclude_end_steps)
     return Recomputed(
         basis="blocks",
@@ -40,9 +41,9 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         steps_per_epoch=steps,
         formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
         au_rules_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
-        au_bounds_percent=_au_bounds(epochs, steps, c, 2 if logs.measured_compute else 1) if whole and c else None,
+        au_bounds_percent=_au_bounds(epochs, steps, c, 2 if logs.measured_compute else 1) if bounded and c else None,
         rate_bounds=_rate_bounds(epochs, _Plan(steps, c, setup.batch_size, ranks, excluded), printed, logs)
-        if whole and c
+        if bounded and c
         else None,
         loss_percent=_implied(epochs, steps, c, setup.batch_size * ranks, printed, logs) if whole and c else {},
     )
