@@ -24,7 +24,7 @@ def markdown(checks: Sequence[Check]) -> str:
     """Return the checks as a table, with when and where it was measured."""
     rows = [HEADER, ["---"] * len(HEADER), *(check.cells for check in checks)]
     missed = sum(not check.holds for check in checks)
-    told = f"{len(checks) - missed} of {len(checks)} hold. {date.today()}, {_machine()}."
+    told = f"{len(checks) - missed} of {len(checks)} hold. {date.today()}, {machine()}."
     return "\n".join([told, "", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
@@ -41,7 +41,8 @@ def put(path: str, group: str, text: str) -> None:
     os.rename(path + ".part", path)
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Return what it was measured on, in a line."""
     memory_gb = psutil.virtual_memory().total / 1e9
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     return f"{cores} cores, {memory_gb:.0f} GB, Linux {platform.release()}, load at the end {load:.1f}"
