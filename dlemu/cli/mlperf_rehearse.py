@@ -127,6 +127,8 @@ class _Rehearsal:
         write_datasize(self._plan, self._size)
         write_datagen(self._plan, manifest, said)
         save(self._plan, self._question, self._attempts, complete=False)
+        for attempt in self._attempts:
+            self._lay_out(attempt)  # what a full disk or Ctrl-C kept out of it
         for line in self._opening():
             _tell(line)
 
@@ -141,7 +143,7 @@ class _Rehearsal:
             f"dataset: {files:,} files; the rules want {bound.files:,} or more ({bound.because})"
             + ("" if files >= bound.files else ": TOO SMALL, the result will not be valid"),
         ]
-        if plan.edition.judges_gaps and same_file_system(plan.workload.dataset.data_folder, plan.tree):
+        if plan.edition.checks_tree and same_file_system(plan.workload.dataset.data_folder, plan.tree):
             told.append("data and results lie on one file system: the rules want two; set output.folder")
         done = [label for label in plan.labels if finished(self._attempts, label)]
         late = late_by(self._attempts, datetime.now())
@@ -162,13 +164,19 @@ class _Rehearsal:
         _tell(f"{attempt.label} ({number} of {len(self._plan.labels)}), seed {attempt.seed} ...")
 
     def _after(self, attempt: Attempt) -> None:
-        if attempt.figures is not None:
-            lay_out(self._plan, attempt)
-            write_system(self._plan, attempt.figures)
-            _tell(_run_line(attempt))
         self._attempts = [*self._attempts, attempt]
-        write_sums(self._plan, self._attempts)
         save(self._plan, self._question, self._attempts, complete=False)
+        if attempt.figures is not None:
+            _tell(_run_line(attempt))
+            self._lay_out(attempt)
+
+    def _lay_out(self, attempt: Attempt) -> None:
+        """Put a finished run into the tree, unless it is there."""
+        if attempt.figures is None or os.path.isdir(self._plan.leaf(attempt.label, attempt.stamp)):
+            return
+        lay_out(self._plan, attempt)
+        write_system(self._plan, attempt.figures)
+        write_sums(self._plan, self._attempts)
 
     def _finish(self) -> int:
         plan = self._plan

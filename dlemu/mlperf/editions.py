@@ -38,8 +38,8 @@ class Edition:
     """A warm-up run comes before the measured ones, in a folder of its own among theirs."""
     counts_runs: bool
     """Its tool refuses any other number of folders of runs."""
-    judges_gaps: bool
-    """Its tool refuses runs that are too far apart."""
+    checks_tree: bool
+    """Its checker holds the whole tree against the rules: folders, files, and the time between runs."""
     exact_size: bool
     """The tool rounds the least dataset up and takes measured memory, so a run just below the bound is refused."""
 
@@ -154,7 +154,7 @@ EDITIONS = {
             checkpoint_workloads=(),
             warm_up=False,
             counts_runs=True,
-            judges_gaps=False,
+            checks_tree=False,
             exact_size=False,
         ),
         Edition(
@@ -166,7 +166,7 @@ EDITIONS = {
             checkpoint_workloads=("unet3d",),
             warm_up=True,
             counts_runs=False,
-            judges_gaps=False,
+            checks_tree=False,
             exact_size=False,
         ),
         Edition(
@@ -178,7 +178,7 @@ EDITIONS = {
             checkpoint_workloads=(),
             warm_up=True,
             counts_runs=True,
-            judges_gaps=True,
+            checks_tree=True,
             exact_size=True,
         ),
     )

@@ -89,12 +89,12 @@ def rehearsal(plan: Plan, run: Callable[[list[str], str], None] = run_by_hand) -
     attempts = done_before(plan.folder, QUESTION)
 
     def after(attempt: Attempt) -> None:
+        attempts.append(attempt)
+        save(plan, QUESTION, attempts, complete=False)
         if attempt.figures is not None:
             lay_out(plan, attempt)
             write_system(plan, attempt.figures)
-        attempts.append(attempt)
-        write_sums(plan, attempts)
-        save(plan, QUESTION, attempts, complete=False)
+            write_sums(plan, attempts)
 
     write_readme(plan)
     write_datasize(plan, datasize(plan.workload, edition=plan.edition.name, hosts=1, memory_gib_per_host=64))

@@ -33,7 +33,7 @@ def phases(result: Result) -> Iterator[Located]:
     asked = [leaf.num_files for leaf in result.datasize if leaf.num_files]
     made = [leaf.num_files for leaf in result.datagen if leaf.num_files]
     read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
-    severity: Severity = "warning" if result.edition.judges_gaps else "error"
+    severity: Severity = "warning" if result.edition.checks_tree else "error"
     for leaf, files in read:
         if made and files > max(made):
             fix = "make the dataset that the runs read, or run on the one that was made"
@@ -52,7 +52,7 @@ def phases(result: Result) -> Iterator[Located]:
 
 def told(result: Result) -> Iterator[Located]:
     """The runs' metadata have the dataset's settings (3.1.1 of v3.0)."""
-    if not (result.phased and result.edition.judges_gaps):
+    if not (result.phased and result.edition.checks_tree):
         return
     for leaf in result.runs:
         if leaf.metadata is not None and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
@@ -64,7 +64,7 @@ def apart(result: Result) -> Iterator[Located]:
     """Data and results lie in different folders, on different file systems."""
     for leaf in result.runs:
         data, results = leaf.data_folder, leaf.argument("results_dir")
-        strict = result.phased and result.edition.judges_gaps and leaf.metadata is not None
+        strict = result.phased and result.edition.checks_tree and leaf.metadata is not None
         if strict and (not data or not results):
             missing = "data_dir" if not data else "results_dir"
             fix = "keep the metadata as the tool wrote it"

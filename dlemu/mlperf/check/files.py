@@ -26,7 +26,7 @@ _STATS_FILE = re.compile(r"^(\d+_)?per_epoch_stats\.json$")
 
 def phase_folders(result: Result) -> Iterator[Located]:
     """`training/MODEL` has a folder for each phase and no other (2.1.12 of v3.0)."""
-    if not (result.phased and result.edition.judges_gaps):
+    if not (result.phased and result.edition.checks_tree):
         return
     workload = result.workload_folder
     there = [entry.name for entry in os.scandir(workload) if entry.is_dir() and not entry.name.startswith(".")]
@@ -42,7 +42,7 @@ def phase_folders(result: Result) -> Iterator[Located]:
 
 def datagen(result: Result) -> Iterator[Located]:
     """One call of datagen, named by its time, with its files (2.1.13 to 2.1.15 of v3.0)."""
-    if not (result.phased and result.edition.judges_gaps):
+    if not (result.phased and result.edition.checks_tree):
         return
     folder = os.path.join(result.workload_folder, "datagen")
     if os.path.isdir(folder) and len(result.datagen) != 1:
@@ -62,7 +62,7 @@ def datagen(result: Result) -> Iterator[Located]:
 def results_json(result: Result) -> Iterator[Located]:
     """The sums over all runs lie beside them."""
     fix = "let the tool sum the runs up"
-    if result.phased and result.edition.judges_gaps and os.path.isdir(result.path):
+    if result.phased and result.edition.checks_tree and os.path.isdir(result.path):
         name, severity = "results.json", "error"
     elif result.edition.name == "1.0" and not result.single:
         name, severity = V1_REPORT, "warning"
@@ -77,7 +77,7 @@ def run_files(result: Result) -> Iterator[Located]:
     """Each run has what its edition's tool wants to read again."""
     edition = result.edition
     for leaf in result.runs:
-        if result.phased and edition.judges_gaps:
+        if result.phased and edition.checks_tree:
             yield from _missing(leaf, "files.run", [*RUN_FILES, METADATA])
             yield from _missing_kind(leaf, _RANK_FILE, "R_output.json", "error")
             yield from _missing_kind(leaf, _STATS_FILE, "R_per_epoch_stats.json", "error")

@@ -22,6 +22,8 @@ STAMP_FORMAT = "%Y%m%d_%H%M%S"
 _NUMBERED = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
 """Names of the folders of v1.0's runs: run1, run-1, unet3d_h100_run_1."""
 _DIVISIONS = ("closed", "open")
+_OTHERS = ("checkpointing", "vector_database", "kv_cache")
+"""Benchmarks of the rules that are not covered, as their folders are called."""
 
 
 class Finder:
@@ -35,8 +37,9 @@ class Finder:
         """Return the results that the runs belong to, and those folders of runs that hold no run, by their paths."""
         groups: dict[tuple[str, str], dict[str, AuditedRun]] = {}
         for run in runs:
-            kind, folder = self._place(run.path)
-            groups.setdefault((folder, kind), {})[run.path] = run
+            if self._is_covered(run):
+                kind, folder = self._place(run.path)
+                groups.setdefault((folder, kind), {})[run.path] = run
         for folder in self._phase_folders():
             groups.setdefault((folder, "phased"), {})
         return [self._result(folder, kind, found) for (folder, kind), found in sorted(groups.items())]
@@ -57,6 +60,17 @@ class Finder:
                             edition=below[0],
                         )
         return [found[path] for path in sorted(found)]
+
+    def _is_covered(self, run: AuditedRun) -> bool:
+        """Say whether it is a run of training; others are told as not covered."""
+        category = next((name for name in os.path.relpath(run.path, self._root).split(os.sep) if name in _OTHERS), None)
+        if category is None and any(one.rule == "no.training" and one.severity == "info" for one in run.findings):
+            category = "another benchmark"
+        if category is not None:
+            fix = "check it with the edition's own checker"
+            found = Finding("info", "run.other", f"a run of {category}: not looked at", "a run of training", fix)
+            self.findings.append(Located(run.path, found))
+        return category is None
 
     def _place(self, path: str) -> tuple[str, str]:
         """Return what kind of result a run belongs to and that result's folder."""

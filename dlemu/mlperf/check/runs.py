@@ -51,7 +51,9 @@ def ended(result: Result) -> Iterator[Located]:
     """Every folder of a run holds a run that ended."""
     for leaf in result.runs:
         if leaf.run is None or "summary.json" not in leaf.files:
-            seen, fix = "no summary.json: the run did not end", "repeat the runs; a failed run ends the sequence"
+            there = "summary.json" in leaf.files
+            seen = "a summary of no training" if there else "no summary.json: the run did not end"
+            fix = "repeat the runs; a failed run ends the sequence"
             yield Located(leaf.path, Finding("error", "runs.ended", seen, "a run that ended", fix))
 
 
@@ -59,7 +61,7 @@ def gaps(result: Result) -> Iterator[Located]:
     """Nothing else ran between two runs."""
     if result.single:
         return
-    severity: Severity = "error" if result.edition.judges_gaps else "warning"
+    severity: Severity = "error" if result.edition.checks_tree else "warning"
     timed = [(leaf, *_span(leaf)) for leaf in result.runs]
     known = [(leaf, start, end) for leaf, start, end in timed if start is not None and end is not None]
     for leaf, start, end in known:

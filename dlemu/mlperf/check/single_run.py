@@ -61,7 +61,7 @@ def hosts(result: Result) -> Iterator[Located]:
     for leaf in result.runs:
         yield from _named_hosts(leaf)
     first = next((leaf for leaf in result.runs if leaf.printed.accelerators), None)
-    if result.edition.judges_gaps and first is not None:
+    if result.edition.checks_tree and first is not None:
         count = first.printed.accelerators or 0
         if first.printed.hosts == 1 and count < FEW_ACCELERATORS:
             seen, wanted = f"{count} accelerators on one host", f"{FEW_ACCELERATORS} or more, if the storage feeds them"

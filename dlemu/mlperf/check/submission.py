@@ -20,7 +20,7 @@ _WORKLOADS = ("unet3d", "retinanet")
 
 def top(root: str, submissions: list[Submission]) -> Iterator[Located]:
     """The root holds divisions alone (2.1.2 of v3.0)."""
-    if not any(one.edition.judges_gaps for one in submissions):
+    if not any(one.edition.checks_tree for one in submissions):
         return
     for name in _folders(root):
         if name not in _TOP and not _holds_code(os.path.join(root, name)):
@@ -40,7 +40,7 @@ def folders(one: Submission) -> Iterator[Located]:
         if name not in there:
             fix = f"add the folder {name}"
             yield Located(one.path, Finding("error", "submission.folders", f"no folder {name}", name, fix))
-    if one.edition.judges_gaps:
+    if one.edition.checks_tree:
         for name in there:
             if name not in ("results", "systems") and not _CODE.match(name):
                 fix = f"move {name} out of the tree"
@@ -63,7 +63,7 @@ def code(one: Submission) -> Iterator[Located]:
 
 def categories(one: Submission) -> Iterator[Located]:
     """results/SYSTEM holds benchmarks of the edition, training its workloads (2.1.10 and 2.1.11 of v3.0)."""
-    if not one.edition.judges_gaps:
+    if not one.edition.checks_tree:
         return
     results = os.path.join(one.path, "results")
     for system in _folders(results):

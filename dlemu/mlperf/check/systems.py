@@ -37,14 +37,14 @@ def check_systems(one: Submission, results: list[Result]) -> Iterator[Located]:
             yield Located(folder, found)
         mine = [result for result in results if result.path.startswith(os.path.join(one.path, "results", system, ""))]
         yield from _described(one, folder, system, names, mine)
-    for stem in sorted(stems["text"] - systems) if one.edition.judges_gaps else ():
+    for stem in sorted(stems["text"] - systems) if one.edition.checks_tree else ():
         fix = f"remove it, or add results/{stem}"
         seen = f"systems/{stem} without results/{stem}"
         yield Located(folder, Finding("error", "systems.missing", seen, "results for each description", fix))
 
 
 def _severity(one: Submission) -> Any:
-    return "error" if one.edition.judges_gaps else "warning"
+    return "error" if one.edition.checks_tree else "warning"
 
 
 def _suffix(one: Submission) -> str:
@@ -68,7 +68,7 @@ def _systems(one: Submission) -> set[str]:
 
 
 def _only_pairs(one: Submission, folder: str, names: list[str], stems: Mapping[str, set[str]]) -> Iterator[Located]:
-    if not one.edition.judges_gaps:
+    if not one.edition.checks_tree:
         return
     for name in names:
         if os.path.isdir(os.path.join(folder, name)) or _kind(name) not in ("text", "pdf", "md"):
@@ -90,7 +90,7 @@ def _described(one: Submission, folder: str, system: str, names: list[str], resu
     yield from (Located(path, found) for found in broken)
     under_test = mapping(mapping(content).get("system_under_test"))
     if not under_test:
-        if one.edition.judges_gaps and not broken:
+        if one.edition.checks_tree and not broken:
             fix = "take the template of the edition"
             found = Finding("error", "systems.files", "no system_under_test", "the edition's description", fix)
             yield Located(path, found)

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from datagen.errors import SpaceError
 from dlemu.emulator.files import write_text
 from dlemu.mlperf.check.files import CONFIG_FOLDER
 from dlemu.mlperf.dlio_config import dlio_hydra
@@ -24,15 +25,18 @@ def lay_out(plan: Plan, attempt: Attempt) -> str:
     """Put a run into the tree and return its folder there, which gets its name when it is whole; raises SpaceError."""
     leaf = plan.leaf(attempt.label, attempt.stamp)
     part = os.path.join(os.path.dirname(leaf), f".{os.path.basename(leaf)}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    os.makedirs(part)
+    os.makedirs(part, exist_ok=True)
     run = os.path.join(plan.folder, attempt.folder)
-    _dlio_files(plan, os.path.join(run, "dlio"), part)
-    overrides = _config(plan, os.path.join(run, "dlio", CONFIG_FOLDER), part, leaf)
-    if plan.edition.name != "1.0":
-        _mlpstorage_files(plan, attempt, overrides, os.path.join(run, LOG), part)
-    shutil.rmtree(leaf, ignore_errors=True)
-    os.rename(part, leaf)
+    try:
+        _dlio_files(plan, os.path.join(run, "dlio"), part)
+        overrides = _config(plan, os.path.join(run, "dlio", CONFIG_FOLDER), part, leaf)
+        if plan.edition.name != "1.0":
+            _mlpstorage_files(plan, attempt, overrides, os.path.join(run, LOG), part)
+        os.rename(part, leaf)
+    except OSError as error:
+        raise SpaceError(f"{leaf} could not be written: {error.strerror}; free some space, and go on") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return leaf
 
 
@@ -62,7 +66,7 @@ def _mlpstorage_files(plan: Plan, attempt: Attempt, overrides: list[str], consol
     write_text(target, "training_run.stderr.log", "both streams are in training_run.stdout.log\n")
     metadata = run_metadata(plan, attempt, overrides)
     write_json(target, f"training_{attempt.stamp}_metadata.json", metadata)
-    if plan.edition.judges_gaps:
+    if plan.edition.checks_tree:
         write_json(target, "fs_separation.json", file_separation(plan))
 
 

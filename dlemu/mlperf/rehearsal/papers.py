@@ -93,7 +93,7 @@ def same_file_system(one: str, other: str) -> bool:
 
 def write_datasize(plan: Plan, answer: Datasize) -> None:
     """Write v3.0's datasize phase: the files that the rules want at the least."""
-    if not plan.edition.judges_gaps:
+    if not plan.edition.checks_tree:
         return
     folder = os.path.join(plan.phases, "datasize")
     if os.path.isdir(folder) and os.listdir(folder):
@@ -157,7 +157,7 @@ def write_sums(plan: Plan, attempts: Sequence[Attempt]) -> None:
     measured = {one.label: one.figures for one in done if one.label != WARM_UP and one.figures is not None}
     if not measured:
         return
-    if plan.edition.judges_gaps:
+    if plan.edition.checks_tree:
         write_json(plan.runs, "results.json", _results(plan, done))
     elif plan.edition.name == "1.0":
         write_json(plan.runs, V1_REPORT, _v1_report(plan, measured))
@@ -226,6 +226,6 @@ Laid out as MLPerf Storage v{edition} wants a {plan.division.upper()} result of 
 - There is no copy of the official code: mlpstorage adds it to a submission.
 - What dlemu itself measured of each run, with its evidence, lies beside this tree, in runs/.
 """
-    if plan.edition.judges_gaps:
+    if plan.edition.checks_tree:
         text += f"- {SEPARATION} compares the device numbers of both folders.\n"
     write_text(plan.tree, README, text)
