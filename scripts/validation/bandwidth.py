@@ -174,10 +174,17 @@ def check(case: Case, ran: Ran) -> Iterator[Check]:
 
 
 def _throughput(case: Case, ran: Ran) -> Check:
-    """What training read while the drive had anything to do: tf.data builds its pipeline in an epoch's first step."""
-    mb_per_second = ran.mb_per_second_while_read
+    """dlemu's rate of the whole epoch beside what the drive gives in that part of it in which it had anything to do."""
     if case.reads_per_second:
-        theory, measured, unit = float(case.reads_per_second), 1e6 * mb_per_second / ran.bytes_per_sample, "/s"
+        cap, rate, unit = float(case.reads_per_second), "samples_per_second", "/s"
     else:
-        theory, measured, unit = case.mb_per_second, mb_per_second, "MB/s"
-    return Check(case=case.name, what="throughput", theory=theory, measured=measured, unit=unit, within=2, percent=True)
+        cap, rate, unit = case.mb_per_second, "app_mb_per_second", "MB/s"
+    return Check(
+        case=case.name,
+        what="throughput",
+        theory=cap * ran.read_share,
+        measured=float(ran.metrics[rate]["mean"]),
+        unit=unit,
+        within=2,
+        percent=True,
+    )

@@ -90,10 +90,10 @@ class Ran:
         return list((self.summary["limited_by"] or {}).get("advice", []))
 
     @property
-    def mb_per_second_while_read(self) -> float:
-        """Bytes that training read, over the part of it in which the drive had anything to do."""
-        began, ended = self._steps("free_ns").min(), self._steps("met_ns").max()
-        return float(self.metrics["app_bytes"]) / 1e6 / self.watch.reading_seconds(int(began), int(ended))
+    def read_share(self) -> float:
+        """Share of training's time in which the drive had anything to do, seen from outside."""
+        began, ended = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())
+        return self.watch.reading_seconds(began, ended) * 1e9 / (ended - began)
 
     @property
     def worker_cpu_seconds_per_sample(self) -> float:
