@@ -62,8 +62,8 @@ def _cpu_runs(bed: Bed) -> Iterator[Known]:
     decoded = bed.train(PICTURES, *every, "train.epochs=6", speed=UNLIMITED)
     yield "decoding on every core", "host CPU", decoded
     step_seconds = RANKS * BATCH * decoded.worker_cpu_seconds_per_sample / CORES_WANTED
-    enough = (*decode, f"reader.batch_size={BATCH}", f"train.computation_time={step_seconds}", f"ranks={RANKS}")
-    enough += ("train.epochs=4",)
+    asked = (f"reader.batch_size={BATCH}", f"train.computation_time={step_seconds}", f"ranks={RANKS}", "train.epochs=4")
+    enough = (*decode, *asked)
     yield "decoding with cores to spare", "nothing", bed.train(PICTURES, *enough, speed=UNLIMITED)
     with hogs():
         yield "another program on every core", "host CPU", bed.train(PICTURES, *enough, speed=UNLIMITED)
