@@ -218,7 +218,7 @@ def write_readme(plan: Plan) -> None:
     edition, pair = plan.edition.name, f"{plan.model} on {plan.workload.accelerator}"
     text = f"""{NOTE}
 
-Laid out as MLPerf Storage v{edition} wants a {plan.division.upper()} result of {pair}, by dlemu {__version__}.
+Laid out as MLPerf Storage v{edition} wants a result of {pair} in {plan.division.upper()}, by dlemu {__version__}.
 
 - AU, samples/s and MB/s (MiB/s, really) in the files are by the formulas of DLIO 2.x, measured on dlemu's ranks.
 - Each run shuffles with a seed of its own (train.seed in config.yaml); overrides.yaml leaves that out.
