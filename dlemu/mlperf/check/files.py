@@ -61,16 +61,18 @@ def datagen(result: Result) -> Iterator[Located]:
 
 def results_json(result: Result) -> Iterator[Located]:
     """The sums over all runs lie beside them."""
-    fix = "let the tool sum the runs up"
+    name, severity = _sums(result)
+    if name and not os.path.isfile(os.path.join(result.path, name)):
+        fix = "let the tool sum the runs up"
+        yield Located(result.path, Finding(severity, "files.results", f"no {name}", name, fix))
+
+
+def _sums(result: Result) -> tuple[str, Severity]:
+    """Return the file of the sums, empty where the edition has none, and how much it matters."""
     if result.phased and result.edition.checks_tree and os.path.isdir(result.path):
-        name, severity = "results.json", "error"
-    elif result.edition.name == "1.0" and not result.single:
-        name, severity = V1_REPORT, "warning"
-    else:
-        return
-    if not os.path.isfile(os.path.join(result.path, name)):
-        found = Finding("error" if severity == "error" else "warning", "files.results", f"no {name}", name, fix)
-        yield Located(result.path, found)
+        return "results.json", "error"
+    numbered = not result.phased and not result.single
+    return (V1_REPORT if numbered and result.edition.name == "1.0" else ""), "warning"
 
 
 def run_files(result: Result) -> Iterator[Located]:

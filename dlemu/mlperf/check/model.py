@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -95,7 +96,7 @@ class Result:
     @property
     def workload_folder(self) -> str:
         """`training/MODEL` in mlpstorage's layout, else the folder of the runs."""
-        return self.path.rpartition("/")[0] if self.phased else self.path
+        return os.path.dirname(self.path) if self.phased else self.path
 
     @property
     def warm_up(self) -> Leaf | None:

@@ -9,7 +9,7 @@ from typing import Any
 from dlemu.mlperf.audit.printed import Printed
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, read_yaml
 from dlemu.mlperf.check.model import Located, Result, Submission
-from dlemu.mlperf.finding import Finding
+from dlemu.mlperf.finding import Finding, Severity
 
 PLACEHOLDER = "FILL IN"
 """What a template has where the submitter must write."""
@@ -43,7 +43,7 @@ def check_systems(one: Submission, results: list[Result]) -> Iterator[Located]:
         yield Located(folder, Finding("error", "systems.missing", seen, "results for each description", fix))
 
 
-def _severity(one: Submission) -> Any:
+def _severity(one: Submission) -> Severity:
     return "error" if one.edition.checks_tree else "warning"
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import yaml
+
 from datagen.manifest import Manifest
 from dlemu import __version__
 from dlemu.emulator.files import write_text
@@ -16,7 +18,7 @@ from dlemu.mlperf.check.dataset import SEPARATION
 from dlemu.mlperf.check.files import V1_REPORT
 from dlemu.mlperf.check.find import METADATA, STAMP_FORMAT
 from dlemu.mlperf.datasize import Datasize
-from dlemu.mlperf.dlio_config import dlio_workload
+from dlemu.mlperf.dlio_config import dlio_hydra, dlio_workload
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.outcome import Figures, sum_up
 from dlemu.mlperf.rehearsal.plan import WARM_UP, Plan
@@ -141,10 +143,6 @@ def _made_at(plan: Plan, manifest: Manifest | None) -> tuple[datetime, int]:
 
 
 def _write_hydra(folder: str, run_folder: str, config: Mapping[str, Any], overrides: list[str]) -> None:
-    import yaml
-
-    from dlemu.mlperf.dlio_config import dlio_hydra
-
     write_text(folder, "config.yaml", yaml.safe_dump({"workload": config}, sort_keys=False))
     write_text(folder, "overrides.yaml", yaml.safe_dump(overrides, sort_keys=False))
     hydra = dlio_hydra(run_folder, os.path.basename(folder), overrides)
