@@ -155,7 +155,8 @@ class _Reading:
         """Return MB/s of DLIO's generation."""
         made = self._folder + "-made"
         try:
-            seconds = peer.make(made, self._dataset)
+            loader = self._case.peer_loader or self._case.loader  # DLIO makes tfrecord files for tensorflow only
+            seconds = peer.make(made, self._dataset, framework=_framework(loader), reader__data_loader=loader)
             files = [entry for entry in os.scandir(os.path.join(made, "train")) if entry.is_file()]
             return sum(entry.stat().st_size for entry in files) / seconds / MB
         finally:

@@ -38,9 +38,9 @@ class Peer:
                 f"--peer {environment}: no dlio_benchmark in it; wanted: {self._bin}/pip install dlio-benchmark"
             )
 
-    def make(self, folder: str, dataset: Mapping[str, int | str]) -> float:
+    def make(self, folder: str, dataset: Mapping[str, int | str], **settings: int | str) -> float:
         """Make a dataset in a folder; return the seconds of the generation alone. Raises PeerFailed."""
-        ended = self._run(folder, dataset, "generate_data=True", "train=False")
+        ended = self._run(folder, dataset, "generate_data=True", "train=False", *_changes(settings))
         begun, done = (
             re.search(_STAMP + words, ended.output) for words in ("Starting data generation", "Generation done")
         )
@@ -50,8 +50,7 @@ class Peer:
 
     def train(self, folder: str, dataset: Mapping[str, int | str], **settings: int | str) -> tuple[list[float], float]:
         """Train; return the seconds of a step of each epoch, and the CPU seconds of the run. Raises PeerFailed."""
-        changes = [f"++workload.{name.replace('__', '.')}={value}" for name, value in settings.items()]
-        ended = self._run(folder, dataset, "generate_data=False", "train=True", *changes)
+        ended = self._run(folder, dataset, "generate_data=False", "train=True", *_changes(settings))
         output = self._output(folder)
         try:
             seconds = [
@@ -86,6 +85,10 @@ class Peer:
 
     def _output(self, folder: str) -> str:
         return folder + "-peer"
+
+
+def _changes(settings: Mapping[str, int | str]) -> list[str]:
+    return [f"++workload.{name.replace('__', '.')}={value}" for name, value in settings.items()]
 
 
 def _epochs(output: str) -> list[dict[str, Any]]:
