@@ -204,6 +204,16 @@ def test_a_changed_number_is_found(name: str, tmp_path: Path) -> None:
     assert rule in rules(audited(tmp_path), "error")
 
 
+def test_steps_that_dlemus_host_began_late_are_no_contradiction(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    longer_steps(tmp_path)
+    (tmp_path / "dlio.log").write_text("[OUTPUT] 2026-11-21T14:56:14 dlemu 1 in DLIO's place: train on 1 rank\n")
+    assert rules(audited(tmp_path), "error") == []
+    assert "compute.time" in rules(audited(tmp_path), "info")
+    (tmp_path / "dlio.log").write_text("[OUTPUT] Running DLIO\n[OUTPUT] data in /data/dlemu\n")
+    assert "compute.time" in rules(audited(tmp_path), "error")
+
+
 def test_numbers_that_block_times_forbid_are_found(tmp_path: Path) -> None:
     write_run(tmp_path, kept=0)
     change_summary(lambda summary: summary["metric"].update(train_au_mean_percentage=40.0))(tmp_path)

@@ -131,9 +131,14 @@ def two_calls(root: Path) -> None:
     shutil.copytree(leaf, leaf.with_name("20260101_000000"))
 
 
+def _logged_by_dlemu(root: Path) -> None:
+    (first(root) / "dlio.log").write_text("[OUTPUT] 2026-11-21T14:56:14 dlemu 1 in DLIO's place: train on 1 rank\n")
+
+
 ORG = "[Cc]losed/acme"
 WORKLOAD = "closed/acme/results/box/training/unet3d"
 MUTATIONS: list[tuple[str, str, str, Change]] = [
+    ("1.0 2.0 3.0", "error", "tool.other", _logged_by_dlemu),
     # edition(s), severity, rule, change
     # 14,000 files of 146,600,628 bytes are 5 times 382.3 GiB.
     ("1.0 2.0 3.0", "warning", "dataset.near", lambda root: _memory(root, 381.5)),
@@ -408,6 +413,13 @@ def test_runs_of_other_benchmarks_are_named_and_not_judged(golden: Path, tmp_pat
     checked = check_folder(str(root))
     assert told(checked) == set()
     assert [one.finding.rule for one in checked.findings].count("run.other") == 2
+
+
+def test_dlemu_in_dlios_place_is_no_mistake_in_open(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    _logged_by_dlemu(root)
+    assert "tool.other" not in {one.finding.rule for one in check_folder(str(root), division="open").findings}
 
 
 def test_edition_and_division_can_be_given(golden: Path) -> None:

@@ -124,7 +124,11 @@ def _steps(setup: Setup, logs: Logs) -> Iterator[Finding]:
     short = float(np.median(seconds)) < wanted * (1 - _SAME)
     if short or (not logs.measured_compute and not np.allclose(seconds, wanted, rtol=_SAME)):
         seen = f"steps computed for {seconds.min():.6g} to {seconds.max():.6g} s (median {np.median(seconds):.6g})"
-        yield Finding("error", "compute.time", seen, f"{wanted:g} s as config.yaml says", _ASK)
+        if logs.by_dlemu:  # its accelerators keep a timeline of their own: a step that the host began late ends in time
+            fix = "nothing: by the host's stamps a step that dlemu's host began late is shorter"
+            yield Finding("info", "compute.time", seen, f"{wanted:g} s as config.yaml says", fix)
+        else:
+            yield Finding("error", "compute.time", seen, f"{wanted:g} s as config.yaml says", _ASK)
 
 
 def _ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:

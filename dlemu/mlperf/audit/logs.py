@@ -19,6 +19,8 @@ Seconds = NDArray[np.float64]
 
 _OUTPUT = re.compile(r"^(\d{1,9})_output\.json$")
 _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
+_LOG, _LOG_START = "dlio.log", 400
+"""The log, and how many bytes at its start tell who wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,8 @@ class Logs:
     """Each block by the time stamps of each rank that kept them."""
     measured_compute: bool
     """Whether `compute` is measured: DLIO 2.x, whose stamps are in one file for each rank."""
+    by_dlemu: bool
+    """Whether dlemu wrote these files in DLIO's place, as the first line of its log says."""
 
     def span(self, rank: int, block: BlockKey) -> Span | None:
         """Return a block's time stamps: the rank's own, else those of the lowest rank that has them."""
@@ -79,7 +83,16 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
         arrays={rank: blocks for rank, blocks in arrays.items() if blocks},
         spans={rank: blocks for rank, blocks in spans.items() if blocks},
         measured_compute=any(rank >= 0 for rank in stats),
+        by_dlemu=_LOG in names and _names_dlemu(os.path.join(folder, _LOG)),
     )
+
+
+def _names_dlemu(log: str) -> bool:
+    try:
+        with open(log, "rb") as lines:
+            return b"dlemu" in lines.read(_LOG_START).partition(b"\n")[0]
+    except OSError:
+        return False
 
 
 def _rank(path: str, findings: list[Finding]) -> dict[BlockKey, BlockArrays]:

@@ -31,6 +31,8 @@ class AuditedRun:
     printed_by: str | None
     """The formula that gives the printed numbers, or comes closest."""
     findings: tuple[Finding, ...]
+    by_dlemu: bool = False
+    """Whether dlemu ran in DLIO's place, as the run's log says."""
 
 
 def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> AuditedRun:
@@ -59,6 +61,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         recomputed=found,
         printed_by=closest_formula(printed, found),
         findings=tuple(findings),
+        by_dlemu=logs.by_dlemu,
     )
 
 

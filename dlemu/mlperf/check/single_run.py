@@ -56,6 +56,15 @@ def recomputed(result: Result) -> Iterator[Located]:
                 yield Located(leaf.path, found)
 
 
+def tool(result: Result) -> Iterator[Located]:
+    """CLOSED results are DLIO's, unchanged (v3.0's Rules.md, section 1)."""
+    for leaf in result.runs:
+        if result.division == "closed" and leaf.run is not None and leaf.run.by_dlemu:
+            fix = "repeat it with DLIO, or submit it as OPEN, by mlpstorage, and say so"
+            seen = "dlio.log says that dlemu ran in DLIO's place"
+            yield Located(leaf.path, Finding("error", "tool.other", seen, "for CLOSED, DLIO unchanged", fix))
+
+
 def hosts(result: Result) -> Iterator[Located]:
     """Look at the hosts that the runs used."""
     for leaf in result.runs:
@@ -77,4 +86,4 @@ def _named_hosts(leaf: Leaf) -> Iterator[Located]:
         yield Located(leaf.path, Finding("error", "hosts.named", seen, "one host for a run on one", fix))
 
 
-RULES: tuple[Rule, ...] = (by_the_rules, recomputed, hosts)
+RULES: tuple[Rule, ...] = (by_the_rules, recomputed, tool, hosts)
