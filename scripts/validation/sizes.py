@@ -188,20 +188,32 @@ class Tally:
 
 def main() -> int:
     """Ask the cases whose numbers are given, or all; return the exit status."""
-    parser = argparse.ArgumentParser(prog="validation.sizes", description=__doc__.split("\n")[0])
-    parser.add_argument("numbers", nargs="*", type=int, choices=range(len(CASES)), metavar="NUMBER")
-    parser.add_argument("--table", metavar="PAGE", help="write the table into this page, such as docs/validation.md")
-    asked = parser.parse_args()
+    asked = arguments(sys.argv[1:])
     print(_line(HEAD), _line(["---"] * len(HEAD)), sep="\n", flush=True)
     tally = Tally()
     with known_drive(Speed(), size_bytes=DRIVE_BYTES) as drive:
-        for case in [CASES[number] for number in asked.numbers] or CASES:
+        for case in asked.cases or CASES:
             tally.measure(case, drive)
     print(f"\n{tally.summary}")
     if asked.table:
         lines = [tally.summary, "", _line(HEAD), _line(["---"] * len(HEAD)), *map(_line, tally.rows)]
         table.put(asked.table, "sizes", "\n".join(lines))
     return 0 if tally.holds else 1
+
+
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    """Return `cases`, empty for all, and `table`."""
+    parser = argparse.ArgumentParser(prog="validation.sizes", description=__doc__.split("\n")[0])
+    parser.add_argument("cases", nargs="*", type=_case, metavar="NUMBER", help=f"0 to {len(CASES) - 1}; without: all")
+    parser.add_argument("--table", metavar="PAGE", help="write the table into this page, such as docs/validation.md")
+    return parser.parse_args(words)
+
+
+def _case(number: str) -> Case:
+    try:
+        return dict(enumerate(CASES))[int(number)]
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"no case {number}: wanted 0 to {len(CASES) - 1}") from None
 
 
 def _line(cells: Sequence[str]) -> str:
