@@ -18,7 +18,7 @@ def print_comparison(found: dict[str, Any], console: Console) -> None:
     console.print(Text(f"A: {found['a']}\nB: {found['b']}"), soft_wrap=True)
     for run in found["runs"]:
         console.print(_table(run))
-        _say_plan(run["plan"], console)
+        _say_plan(run["plan"], console, shown=run["metrics"].get("total_seconds", {}).get("distinct") is not False)
     _say_economy(found["economy"], console)
     for issue in found["issues"]:
         console.print(Text(f"- {issue}", style="bold yellow"), soft_wrap=True)
@@ -45,16 +45,18 @@ def _table(run: dict[str, Any]) -> Table:
     return table
 
 
-def _say_plan(plan: dict[str, Any] | None, console: Console) -> None:
+def _say_plan(plan: dict[str, Any] | None, console: Console, *, shown: bool) -> None:
+    """Print the year; what is saved in it only where a difference is shown."""
     if plan is None:
         return
     a, b = plan["hours_per_model"]
     models = plan["models_per_year"]
-    days = plan["days_saved_per_year"]
     trained = f"{models[0]:.0f} and {models[1]:.0f} models a year"
     console.print(Text(f"{plan['epochs']} epochs take A {a:.3g} h and B {b:.3g} h: {trained}"))
-    told = f"saves {days:.0f} days of it" if days >= 0 else f"takes {-days:.0f} days more"
-    console.print(Text(f"what B trains in a year, A {told}"))
+    if shown:
+        days = plan["days_saved_per_year"]
+        told = f"saves {days:.1f} days of it" if days >= 0 else f"takes {-days:.1f} days more"
+        console.print(Text(f"what B trains in a year, A {told}"))
 
 
 def _say_economy(economy: list[dict[str, Any]], console: Console) -> None:

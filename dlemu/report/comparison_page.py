@@ -47,7 +47,9 @@ def _tiles(comparison: Comparison) -> Iterator[TileRow]:
         width = run["metrics"]["total_seconds"]["half_width_percent"]
         sure = "one epoch: no uncertainty" if width is None else f"+- {width:.1f}"
         yield "total time, A to B", f"{key}.metrics.total_seconds.difference_percent", "%", f"{sure}, {told}"
-        yield "saved in a year", f"{key}.plan.days_saved_per_year", "days", "what B trains in a year, A trains in less"
+        if run["metrics"]["total_seconds"]["distinct"] is not False:
+            told = "what B trains in a year, A trains in less"
+            yield "saved in a year", f"{key}.plan.days_saved_per_year", "days", told
         for side, name in enumerate("AB"):
             hours = f"{key}.plan.hours_per_model.{side}"
             yield f"{PLANNED_EPOCHS} epochs, {name}", hours, "h", "at the measured pace"

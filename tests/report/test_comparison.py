@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.registry import find, names
+from dlemu.report.compare_terminal import print_comparison
 from dlemu.report.comparison import Comparison, open_comparison
 from dlemu.report.names import short_names
 from dlemu.report.units import at
@@ -120,6 +123,21 @@ def test_every_number_that_stands_out_is_the_files(kind: str, request: pytest.Fi
         assert float(value) == at(found, key)
     assert found["verdict"] in " ".join(read.words)
     assert page.stat().st_size < 1_500_000
+
+
+@pytest.mark.parametrize(("distinct", "told"), [(True, True), (None, True), (False, False)])
+def test_no_days_are_saved_by_a_difference_that_is_not_shown(
+    runs: Comparison, tmp_path: Path, distinct: bool | None, told: bool
+) -> None:
+    """Null is a run of one epoch, whose uncertainty is not known."""
+    found = json.loads((Path(runs.folder) / "compare.json").read_text())
+    found["runs"][0]["metrics"]["total_seconds"]["distinct"] = distinct
+    (tmp_path / "compare.json").write_text(json.dumps(found))
+    keys = [key for key, _ in read_page(Path(write_page([str(tmp_path)]))).numbers]
+    assert any("days_saved" in key for key in keys) == told
+    out = io.StringIO()
+    print_comparison(found, Console(file=out, width=100))
+    assert ("what B trains in a year" in out.getvalue()) == told
 
 
 def test_what_is_not_the_storages_is_said(tmp_path: Path) -> None:
