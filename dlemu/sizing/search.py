@@ -40,7 +40,9 @@ def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
     if inner is not None:
         return inner
     open_ones = [count for count in counts if count.accelerators in (low, high) and _wants_more(count, limits)]
-    return min(open_ones, key=lambda count: count.trials).accelerators if open_ones else None
+    if open_ones:
+        return min(open_ones, key=lambda count: count.trials).accelerators
+    return _below(counts, low, limits)
 
 
 def edge(counts: Sequence[Count]) -> tuple[int, int | None]:
@@ -65,6 +67,20 @@ def _between(counts: Sequence[Count], low: int, high: int | None, limits: Limits
     failed = next(count for count in counts if count.accelerators == high)
     fed = int(failed.au_percent * high / failed.threshold_percent)
     return max(low + 1, min(high - 1, fed))
+
+
+def _below(counts: Sequence[Count], low: int, limits: Limits) -> int | None:
+    """Return the count to try where the largest that passes stays too close to tell: the largest that is shown to pass
+    is still wanted. None when there is one, or none below.
+    """
+    tried = {count.accelerators: count for count in counts}
+    for number in range(low, 0, -1):
+        count = tried.get(number)
+        if count is None or _wants_more(count, limits):
+            return number
+        if count.settled:
+            return None
+    return None
 
 
 def _wants_more(count: Count, limits: Limits) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -89,9 +90,14 @@ CASES = (
 
 
 def ask(case: Case, drive: KnownDrive) -> dict[str, Any]:
-    """Return the size.json of a case; its dataset is made when it is not there."""
+    """Return the size.json of a case; its dataset is made when it is not there. The drive has room for one."""
+    for other in os.listdir(drive.folder):
+        if other.isdigit() and other != str(case.record_bytes):
+            shutil.rmtree(os.path.join(drive.folder, other))
     folder = f"dataset.data_folder={drive.folder}/{case.record_bytes}"
-    subprocess.run([*DLEMU, "datagen", *case.data_words, folder], check=True, capture_output=True)
+    made = subprocess.run([*DLEMU, "datagen", *case.data_words, folder], check=False, capture_output=True, text=True)
+    if made.returncode:
+        raise DlemuError(f"no dataset was made: {made.stderr}")
     drive.set_speed(Speed(read_bytes_per_second=case.mb_per_second * 1_000_000))
     with tempfile.TemporaryDirectory() as results:
         question = [*DLEMU, "size", *case.words, folder, f"output.folder={results}/size"]

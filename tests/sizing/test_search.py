@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
-from dlemu.sizing.search import REPEATS, Limits
+from dlemu.sizing.search import REPEATS, Limits, next_count
 from dlemu.sizing.search_run import Watcher, search
 from dlemu.sizing.store import SIZE, saved_trials
-from dlemu.sizing.trial import Trial
+from dlemu.sizing.trial import Count, Trial
 from tests.sizing.fakes import DEMAND, FakeRunner, known, make_trial, question
 
 SILENT = Watcher(before=lambda count, number: None, after=lambda trial, answer: None)
@@ -53,8 +53,30 @@ def test_what_is_too_close_to_tell_is_tried_again_and_not_called_a_pass() -> Non
     runner = FakeRunner(16.0 * 0.9 * DEMAND, noise=2.0)
     answer = find(runner, first=16)
     assert runner.tried.count(16) == 5
-    assert answer["max_accelerators"] == 15 if 16 in answer["too_close_to_tell"] else 16
+    assert answer["too_close_to_tell"] == [16]
+    assert answer["max_accelerators"] == 15
     assert "too close to tell" in answer["verdict"]
+
+
+def counted(accelerators: int, au_percent: float, half_width_percent: float, trials: int) -> Count:
+    return Count(
+        accelerators=accelerators,
+        trials=trials,
+        au_percent=au_percent,
+        half_width_percent=half_width_percent,
+        threshold_percent=90.0,
+        ceiling_au_percent=100.0,
+    )
+
+
+def test_below_a_count_that_stays_too_close_to_tell_one_is_shown_to_pass() -> None:
+    limits = Limits(first=16, most=100)
+    edge = [counted(16, 90.3, 0.6, 5), counted(17, 85.0, 0.6, 2)]
+    assert next_count(edge, limits) == 15
+    assert next_count([counted(15, 95.0, 0.6, 1), *edge], limits) == 15
+    assert next_count([counted(15, 95.0, 0.6, 2), *edge], limits) is None
+    assert next_count([counted(15, 90.4, 0.6, 5), *edge], limits) == 14
+    assert next_count([counted(1, 90.3, 0.6, 5), counted(2, 80.0, 0.6, 2)], limits) is None
 
 
 def test_the_range_ends_where_the_host_holds_no_more() -> None:
