@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import weakref
 from collections.abc import Callable
@@ -10,20 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from datagen.errors import UserError
 from datagen.fetch import PLACE_BYTES, crop_word
+from datagen.library import library
 from dlemu.config.streams import dali_depths
 from dlemu.loaders.base import LoaderSpec, Phase
 
 
 def _part(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(
-            f"reader.data_loader=dali needs NVIDIA DALI, which can't be imported ({error}): install it with: "
-            "pip install 'dlemu[dali]'"
-        ) from error
+    return library(name, "dali", "reader.data_loader=dali")
 
 
 _dali, _fn, _types = _part("nvidia.dali"), _part("nvidia.dali.fn"), _part("nvidia.dali.types")

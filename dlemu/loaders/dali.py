@@ -6,8 +6,6 @@ streams by `readers.tfrecord`. A pipeline is made for each epoch: the order of i
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +21,7 @@ from dlemu.loaders import _dali_graph as graph
 from dlemu.loaders._books import process_storage_bytes, thread_cpu_ns
 from dlemu.loaders._dali_files import Files, Unread
 from dlemu.loaders._dali_records import Records
+from dlemu.loaders._process import lowered
 from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, Phase, refuse_pinning
 
 _POOL = "[DALI][TP"
@@ -104,7 +103,7 @@ class Loader:
     def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
         """Make a call of DALI's; raises DatasetError with the file's name where DALI says that it can't read."""
         try:
-            return _lowered(call, self._spec.nice) if step == 1 else call()
+            return lowered(call, self._spec.nice) if step == 1 else call()
         except RuntimeError as error:
             raise self._fault(phase, feed.suspects(step), str(error)) from None
 
@@ -141,26 +140,6 @@ def _feed(spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> graph.Feed:
         return Unread(phase)
     kind = Records if reads_streams("dali", phase.fetch.format) else Files
     return kind(spec, phase, epoch, steps)
-
-
-def _lowered(call: Callable[[], Any], nice: int) -> Any:
-    """Make a call in a thread of lower priority, which all threads inherit that it starts (Linux)."""
-    made: list[Any] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        os.nice(nice)
-        try:
-            made.append(call())
-        except BaseException as error:  # carried to the caller, whatever it is
-            failed.append(error)
-
-    starter = threading.Thread(target=run, name="dlemu-starter")
-    starter.start()
-    starter.join()
-    if failed:
-        raise failed[0]
-    return made[0]
 
 
 def _is_decoder(name: str) -> bool:

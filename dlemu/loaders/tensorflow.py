@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads both as it is imported,
@@ -16,6 +16,7 @@ import tensorflow as tf
 from datagen.errors import DlemuError
 from dlemu.config.streams import reads_streams
 from dlemu.loaders._heap import keep_freed_memory
+from dlemu.loaders._process import lowered
 from dlemu.loaders._tf_fetched import Fetched
 from dlemu.loaders._tf_records import Records
 from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, refuse_pinning
@@ -79,27 +80,10 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[Any]:
     options.experimental_optimization.apply_default_optimizations = False
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
-    yield from _begun(dataset.with_options(options), nice)
+    yield from lowered(partial(_begun, dataset.with_options(options)), nice)
 
 
-def _begun(dataset: Any, nice: int) -> Iterator[Any]:
-    """Take the first element in a thread of lower priority, which all threads of the pipeline inherit (Linux)."""
-    begun: list[Iterator[Any]] = []
-    failed: list[BaseException] = []
-
-    def begin() -> None:
-        os.nice(nice)
-        try:
-            elements = iter(dataset)
-            begun.append(itertools.chain([next(elements)], elements))
-        except StopIteration:
-            begun.append(iter(()))
-        except BaseException as error:  # carried to the caller, whatever it is
-            failed.append(error)
-
-    starter = threading.Thread(target=begin, name="dlemu-starter")
-    starter.start()
-    starter.join()
-    if failed:
-        raise failed[0]
-    return begun[0]
+def _begun(dataset: Any) -> Iterator[Any]:
+    """Start the pipeline by taking its first element, and return all its elements."""
+    elements = iter(dataset)
+    return itertools.chain(list(itertools.islice(elements, 1)), elements)

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -66,7 +66,7 @@ def rehearse(
         except (DlemuError, Interrupted) as error:
             after(_failed(attempt, error))
             raise
-        attempts.append(_with(attempt, figures=read_figures(path)))
+        attempts.append(replace(attempt, figures=read_figures(path)))
         after(attempts[-1])
     return attempts
 
@@ -103,11 +103,7 @@ def _begin(plan: Plan, label: str, attempts: Iterable[Attempt], now: Callable[[]
 
 def _failed(attempt: Attempt, error: DlemuError | Interrupted) -> Attempt:
     told = str(error) if isinstance(error, DlemuError) else f"interrupted by signal {error.signal_number}"
-    return _with(attempt, failure=told)
-
-
-def _with(attempt: Attempt, **changes: Any) -> Attempt:
-    return Attempt(**{field.name: getattr(attempt, field.name) for field in fields(Attempt)} | changes)
+    return replace(attempt, failure=told)
 
 
 def _loaded(saved: Mapping[str, Any]) -> Attempt:

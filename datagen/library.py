@@ -1,4 +1,4 @@
-"""The libraries that a format brings: imported where they are used, so that dlemu without its extras stays light."""
+"""The libraries that an extra brings: imported where they are used, so that dlemu without its extras stays light."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from datagen.errors import UserError
 
 
-def library(name: str, extra: str) -> Any:
+def library(name: str, extra: str, needed_by: str = "this format") -> Any:
     """Import a library of one of dlemu's extras.
 
     Raises:
@@ -18,6 +18,6 @@ def library(name: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise UserError(
-            f"this format needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error}): "
+            f"{needed_by} needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error}): "
             f"install it with: pip install 'dlemu[{extra}]'"
         ) from error
