@@ -24,6 +24,9 @@ CEILING_STEPS = (5, 4000)
 """Fewest and most steps of the ceiling measurement."""
 _TF_BUFFER_BYTES = 256 << 10
 """What tf.data.TFRecordDataset reads at a time where `reader.transfer_size` does not say."""
+_TURN_BYTES = 1 << 20
+"""Read of a file before the next file's turn, where records are smaller: each turn wakes another thread of tf.data's,
+which cost records of 114 kB a sixth of their rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +109,8 @@ class Job:
     def _interleaved_ahead(self) -> int:
         """Samples that tf.data's interleave and its files have read before anybody asks for them.
 
-        Beside the `read_threads` files in turn it has twice as many begun, with two records of each ready and one under
-        way (tensorflow's parallel_interleave_dataset_op.cc: kDefaultCyclePrefetchFactor and
+        Beside the `read_threads` files in turn it has twice as many begun, with two blocks of each ready and a record
+        under way (tensorflow's parallel_interleave_dataset_op.cc: kDefaultCyclePrefetchFactor and
         kDefaultPerIteratorPrefetchFactor), and each file's reader holds a buffer. A pipeline of records of 300 kB that
         stood still had read 10 of them for each thread.
         """
@@ -115,7 +118,12 @@ class Job:
         buffered = ceil((reader.transfer_size or _TF_BUFFER_BYTES) / max(1, nominal_sample_bytes(data)))
         if reader.read_threads <= 1:  # flat_map, not interleave
             return min(data.num_samples_per_file, buffered)
-        return 3 * reader.read_threads * min(data.num_samples_per_file, 3 + buffered)
+        return 3 * reader.read_threads * min(data.num_samples_per_file, 2 * self._block_length + 1 + buffered)
+
+    @property
+    def _block_length(self) -> int:
+        """Records of a file in turn, where several files are read at a time."""
+        return max(1, _TURN_BYTES // max(1, nominal_sample_bytes(self.workload.dataset)))
 
     def cut_to(self, steps: int) -> Job:
         """Return the job of a run that took only so many training steps."""
@@ -134,8 +142,10 @@ class Job:
             "seed": self.seed,
             "seed_change_epoch": train.seed_change_epoch,
         }
+        if not self.streams:
+            return Plan(**settings)
         at_a_time = 1 if reader.data_loader == "dali" else max(1, reader.read_threads)
-        return StreamPlan(**settings, cycle=at_a_time) if self.streams else Plan(**settings)
+        return StreamPlan(**settings, cycle=at_a_time, block_length=self._block_length)
 
     def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:
         return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
@@ -151,6 +161,7 @@ class Job:
             prefetch_size=reader.prefetch_size,
             computation_threads=reader.computation_threads,
             transfer_bytes=reader.transfer_size,
+            block_length=self._block_length,
             shuffle_window=reader.shuffle_size if reader.sample_shuffle != "off" else 0,
             preprocess_time=reader.preprocess_time,
             seed=self.seed,

@@ -18,12 +18,14 @@ class StreamPlan(Plan):
     """An epoch's files in a shuffled order, dealt out to the ranks as `tf.data` shards them: rank r has every R-th.
 
     When there are fewer files than ranks, every rank reads all files and keeps every R-th record. A rank reads `cycle`
-    files at a time, a record of each in turn. The window that shuffles samples on their way is the loader's: this order
-    is the one before it, so it says which samples an epoch holds and not when each comes.
+    files at a time, `block_length` records of each in turn. The window that shuffles samples on their way is the
+    loader's: this order is the one before it, so it says which samples an epoch holds and not when each comes.
     """
 
     cycle: int
     """Files that a rank reads at a time."""
+    block_length: int = 1
+    """Records that it keeps of a file before the next file's turn."""
 
     @property
     def by_file(self) -> bool:
@@ -61,7 +63,10 @@ class StreamPlan(Plan):
         ranks, places = np.divmod(positions, max(1, self.steps_per_epoch * self.batch_size))
         group, within = np.divmod(places, self.cycle * self.kept_per_file)
         width = np.minimum(self.cycle, self.files_per_rank - group * self.cycle)
-        record, slot = np.divmod(within, width)
+        turn, rest = np.divmod(within, width * self.block_length)
+        before = turn * self.block_length
+        slot, record = np.divmod(rest, np.minimum(self.block_length, self.kept_per_file - before))
+        record += before
         files = self._files(epoch, group * self.cycle + slot, ranks)
         if self.by_file:
             return np.asarray(files * self.num_samples_per_file + record)
@@ -73,10 +78,11 @@ class StreamPlan(Plan):
         groups, rest = divmod(wanted, self.cycle * self.kept_per_file)
         whole = min(groups * self.cycle, self.files_per_rank)
         width = min(self.cycle, self.files_per_rank - whole)
-        slots = np.arange(min(width, rest))
-        counts = np.concatenate(
-            [np.full(whole, self.kept_per_file), (rest - slots + width - 1) // max(1, width)]  # a record each in turn
-        ).astype(np.int64)
+        turns, rest = divmod(rest, max(1, width) * self.block_length)
+        before = turns * self.block_length
+        length = min(self.block_length, self.kept_per_file - before)
+        begun = before + np.clip(rest - np.arange(width) * length, 0, length)
+        counts = np.concatenate([np.full(whole, self.kept_per_file), begun[begun > 0]]).astype(np.int64)
         return Streams(
             files=self._files(epoch, np.arange(len(counts)), np.int64(rank)),
             counts=counts,

@@ -95,6 +95,8 @@ class LoaderSpec:
     """Batches taken apart at a time, where that is not the readers' work."""
     transfer_bytes: int
     """Bytes to ask for at a time where files are read as streams; 0 leaves it to the framework."""
+    block_length: int
+    """Records to take of a stream before the next one's turn, where several are read at a time."""
     shuffle_window: int
     """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
     preprocess_time: Duration

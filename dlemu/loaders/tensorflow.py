@@ -25,8 +25,8 @@ from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, refuse_pinning
 class Loader:
     """The `tensorflow` loader.
 
-    Of tfrecord files a batch is a tensor: strings, one a sample, or uint8 (B, resize). Their order is TensorFlow's, and
-    each epoch holds exactly the planned samples. Of all others it is uint8 arrays over a shared slot, in planned order.
+    Of tfrecord files a batch is a tensor of strings, one a sample. Their order is TensorFlow's, and each epoch holds
+    exactly the planned samples. Of all others it is uint8 arrays over a shared slot, in planned order.
     """
 
     def __init__(self, spec: LoaderSpec) -> None:
@@ -38,11 +38,16 @@ class Loader:
         self._fetched = Fetched(spec, {name: phase for name, phase in phases if name not in streamed})
 
     def start(self) -> None:
-        """Keep TensorFlow's own threads few: a rank has its share of the cores, and no accelerator."""
+        """Keep TensorFlow's own threads few: a rank has its share of the cores, and no accelerator.
+
+        Its graph optimizer is off: it would go over each function of the pipeline at the start of each epoch, for
+        tens of ms in which nothing is read, and finds nothing to mend in them.
+        """
         keep_freed_memory()  # before its threads begin
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.set_visible_devices([], "GPU")
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         for records in self._records.values():
             records.trace()
 

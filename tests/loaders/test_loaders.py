@@ -67,6 +67,7 @@ def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **
         "prefetch_size": 4,
         "computation_threads": 1,
         "transfer_bytes": 0,
+        "block_length": 1,
         "shuffle_window": 0,
         "preprocess_time": Duration(),
         "seed": 7,
