@@ -21,18 +21,20 @@ def watcher(job: Job, comm: Comm) -> Watcher | None:
     """Return what shows the progress on rank 0, None on the others."""
     if comm.rank != 0:
         return None
-    return _Watch(job, TrainingProgress(Console(stderr=True), [epoch.steps for epoch in job.schedule]))
+    return _Watch(job)
 
 
 class _Watch:
     """Looks at rank 0's own log at most twice a second; the other ranks' bytes are taken to be as many."""
 
-    def __init__(self, job: Job, progress: TrainingProgress) -> None:
-        self._job, self._progress = job, progress
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._steps = [epoch.steps for epoch in job.schedule]
+        self._progress = TrainingProgress(Console(stderr=True), self._steps)
         self._due = 0.0
 
     def __call__(self, stretch: Stretch, step: int, log: StepLog) -> None:
-        last = stretch.phase == TRAINING and step == self._job.schedule[stretch.epoch - 1].steps
+        last = stretch.phase == TRAINING and step == self._steps[stretch.epoch - 1]
         now = time.monotonic()
         if stretch.phase != TRAINING or (now < self._due and not last):
             return

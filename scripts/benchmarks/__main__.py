@@ -44,7 +44,8 @@ def main() -> int:
         os.makedirs(asked.folder, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.folder) as folder:
             peer = Peer(asked.peer) if asked.peer else None
-            missed, unmeasured = _run(_names(asked.names), Bench(folder, quick=asked.quick, peer=peer))
+            bench = Bench(folder, quick=asked.quick, peer=peer, ranks=asked.ranks, engine=asked.engine)
+            missed, unmeasured = _run(_names(asked.names), bench)
             return 1 if missed else 3 if unmeasured else 0
     except DlemuError as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -97,8 +98,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peer", metavar="ENV", help="a virtual environment in which DLIO is installed, to compare with"
     )
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help=f"of {WORKLOADS} (default: %(default)s)")
+    parser.add_argument(
+        "--engine", choices=("fast", "library"), default="fast", help=f"dlemu's, in {WORKLOADS} (default: %(default)s)"
+    )
     parser.add_argument("--folder", default="data", help="where the temporary data lies (default: %(default)s)")
     asked = parser.parse_args()
+    if asked.ranks < 1:
+        parser.error(f"--ranks {asked.ranks}: wanted 1 or more")
     unknown = [name for name in asked.names if name not in {*BENCHMARKS, WORKLOADS}]
     if unknown:
         parser.error(f"no benchmark is called {unknown[0]}: wanted {', '.join([*BENCHMARKS, WORKLOADS])}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from benchmarks.peer import Peer
-from benchmarks.processes import Child, Ended, children_cpu_seconds, run, running
+from benchmarks.processes import Child, Ended, MemoryWatch, children_cpu_seconds, run, running
 from datagen.errors import UserError
 
 LAPTOP = ("workload=unet3d", "scale=laptop", "workflow.checkpoint=false")
@@ -36,13 +36,19 @@ class Trained:
     """`metrics` of its summary.json."""
     cpu_seconds: float
     """Of all its processes, from start to end."""
+    pss_bytes: int
+    """The most memory that they were seen to hold together; 0 when the run ended before a look."""
 
 
 class Bench:
     """One call of the benchmarks. `folder` is emptied by who made it."""
 
-    def __init__(self, folder: str, *, quick: bool, peer: Peer | None = None) -> None:
+    def __init__(
+        self, folder: str, *, quick: bool, peer: Peer | None = None, ranks: int = 1, engine: str = "fast"
+    ) -> None:
         self.folder, self.quick, self.peer = folder, quick, peer
+        self.ranks, self.engine = ranks, engine
+        """Of the workloads' benchmarks; the others have their own."""
         self._dlemu = _installed_dlemu()
 
     def rounds(self, full: int) -> int:
@@ -94,10 +100,11 @@ class Bench:
     def train(self, *overrides: str) -> Trained:
         """Run `dlemu train` to its end."""
         before = children_cpu_seconds()
-        with self.training(*overrides) as (child, folder):
+        with self.training(*overrides) as (child, folder), MemoryWatch(child) as memory:
             child.end(MEASURED)
             with open(os.path.join(folder, "summary.json")) as lines:
-                return Trained(json.load(lines)["metrics"], children_cpu_seconds() - before)
+                metrics = json.load(lines)["metrics"]
+            return Trained(metrics, children_cpu_seconds() - before, memory.most_pss_bytes)
 
     def python(self, *words: str) -> Ended:
         """Run the interpreter that runs dlemu."""

@@ -13,56 +13,70 @@ from typing import NamedTuple
 
 from benchmarks.bench import MB, Bench
 from benchmarks.cases import Case
-from benchmarks.figure import Figure, Unmeasured, compare
+from benchmarks.figure import Figure, Unmeasured, Wanted, compare
 from benchmarks.peer import Peer, PeerFailed
 from benchmarks.processes import run, run_together
 from dlemu.config.schema import Reader
 
 FEW_EPOCHS = 2
 _PEER = "DLIO"
-ROUNDS, PEER_ROUNDS = 3, 1
-"""A round with a peer takes half a minute, most of it the peer's start."""
+ROUNDS = 3
+"""With a peer each takes half a minute, most of it the peer's start."""
 
 
 class Took(NamedTuple):
     """What reading took, free of start-up."""
 
     samples_per_second: float
+    mb_per_second: float
     cpu_seconds_per_gb: float
+    pss_mb: float
+    """The most memory that all processes together were seen to hold; NaN where nobody looked."""
 
 
 def measure(case: Case, bench: Bench) -> Iterator[Figure | Unmeasured]:
     """Compare dlemu with plain reads; then with the peer, which reads the dataset that dlemu made."""
     reading = _Reading(case, bench)
-    for own, plain in _figures(reading.by_dlemu, reading.by_plain, bench, ROUNDS):
-        what, unit, place = own
-        wanted = case.plain_cost if place else None
-        yield compare(what, unit, plain, "plain read of the same files", wanted)
+    yield from _figures(
+        reading.by_dlemu, reading.by_plain, bench, "plain read of the same files", None, case.plain_cost
+    )
     if bench.peer is None:
         return
+    by_peer = partial(reading.by_peer, bench.peer)
     try:
-        for own, pairs in _figures(reading.by_dlemu, partial(reading.by_peer, bench.peer), bench, PEER_ROUNDS):
-            what, unit, place = own
-            yield compare(what, unit, pairs, _PEER, case.peer_cost if place else case.peer_speed)
+        yield from _figures(reading.by_dlemu, by_peer, bench, _PEER, case.peer_speed, case.peer_cost)
     except PeerFailed as error:
         yield Unmeasured(what="samples/s, CPU for each GB", who=_PEER, why=str(error))
     if case.peer_making:
         try:
-            making = [(reading.made_by_dlemu(), reading.made_by_peer(bench.peer)) for _ in range(PEER_ROUNDS)]
+            making = [(reading.made_by_dlemu(), reading.made_by_peer(bench.peer))]
             yield compare("datagen, 1 thread", "MB/s", making, _PEER, case.peer_making)
         except PeerFailed as error:
             yield Unmeasured(what="datagen, 1 thread", who=_PEER, why=str(error))
 
 
-_WHATS = (("samples/s", "/s", 0), ("CPU for each GB", "s/GB", 1))
-
-
 def _figures(
-    own: Callable[[], Took], other: Callable[[], Took], bench: Bench, rounds: int
-) -> Iterator[tuple[tuple[str, str, int], list[tuple[float, ...]]]]:
-    took = bench.interleaved(rounds, own, other)
-    for what in _WHATS:
-        yield what, [(mine[what[2]], theirs[what[2]]) for mine, theirs in took]
+    own: Callable[[], Took],
+    other: Callable[[], Took],
+    bench: Bench,
+    beside: str,
+    speed: Wanted | None,
+    cost: Wanted | None,
+) -> Iterator[Figure]:
+    """Compare two ways to read; the bounds hold for the engine that is the default."""
+    rounds = bench.interleaved(ROUNDS, own, other)
+    judged = bench.engine == "fast"
+    how = f", {bench.ranks} ranks" * (bench.ranks > 1) + f", {bench.engine} engine" * (not judged)
+    for place, (what, unit, wanted) in enumerate(
+        (
+            ("samples/s", "/s", speed),
+            ("MB/s", "MB/s", None),
+            ("CPU for each GB", "s/GB", cost),
+            ("memory (PSS)", "MB", None),
+        )
+    ):
+        pairs = [(mine[place], theirs[place]) for mine, theirs in rounds]
+        yield compare(what + how, unit, pairs, beside, wanted if judged else None)
 
 
 class _Reading:
@@ -83,7 +97,9 @@ class _Reading:
             bench.make_dataset(os.path.basename(self._folder), *self._settings)
         self._settings += (
             where,
+            f"ranks={bench.ranks}",
             f"reader.data_loader={case.loader}",
+            f"reader.engine={bench.engine}",
             f"reader.batch_size={case.batch_size}",
             f"reader.read_threads={case.read_threads}",
             f"reader.computation_threads={case.read_threads}",
@@ -93,9 +109,13 @@ class _Reading:
         )
         train = os.path.join(self._folder, "train")
         self._paths = [os.path.join(train, name) for name in sorted(os.listdir(train)) if name.endswith(case.format)]
-        steps = int(self._dataset["num_files_train"]) * int(self._dataset["num_samples_per_file"]) // case.batch_size
-        self._samples = steps * case.batch_size
+        all_samples = int(self._dataset["num_files_train"]) * int(self._dataset["num_samples_per_file"])
+        self._batch = case.batch_size * bench.ranks
+        """Samples of a step of all ranks."""
+        self._samples = all_samples // self._batch * self._batch
         """Of an epoch."""
+        self._sample_mb = sum(map(os.path.getsize, self._paths)) / all_samples / MB
+        """Of the files' bytes."""
 
     def by_dlemu(self) -> Took:
         """Read by `dlemu train`."""
@@ -103,21 +123,20 @@ class _Reading:
             self._bench.train(*self._settings, f"train.epochs={epochs}") for epochs in (FEW_EPOCHS, self._epochs)
         )
         more_gb = (many.metrics["app_bytes"] - few.metrics["app_bytes"]) / 1e9
-        rates = many.metrics["samples_per_second"]["per_epoch"][1:]
-        return Took(statistics.median(rates), _slope(many.cpu_seconds - few.cpu_seconds, more_gb))
+        rate = statistics.median(many.metrics["samples_per_second"]["per_epoch"][1:])
+        cpu_seconds = many.cpu_seconds - few.cpu_seconds
+        return Took(rate, rate * self._sample_mb, _slope(cpu_seconds, more_gb), _mb(many.pss_bytes))
 
     def by_plain(self) -> Took:
         """Read by as many plain processes as dlemu has readers, each its share of the files."""
         epochs = str(max(1, self._epochs))
-        readers = min(self._case.read_threads, len(self._paths), len(os.sched_getaffinity(0)))
+        readers = min(self._case.read_threads * self._bench.ranks, len(self._paths), len(os.sched_getaffinity(0)))
         commands = [self._bench.module("plain_read", epochs, *self._paths[first::readers]) for first in range(readers)]
         told = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
         read_bytes = sum(one["bytes"] for one in told)
-        sample_bytes = read_bytes / int(epochs) / self._samples
-        return Took(
-            sum(one["bytes"] / one["wall_seconds"] for one in told) / sample_bytes,
-            sum(one["cpu_seconds"] for one in told) / (read_bytes / 1e9),
-        )
+        mb_per_second = sum(one["bytes"] / one["wall_seconds"] for one in told) / MB
+        cpu_seconds = sum(one["cpu_seconds"] for one in told)
+        return Took(mb_per_second / self._sample_mb, mb_per_second, cpu_seconds / (read_bytes / 1e9), math.nan)
 
     def by_peer(self, peer: Peer) -> Took:
         """Read by DLIO, which finds the dataset that dlemu made."""
@@ -126,6 +145,7 @@ class _Reading:
             peer.train,
             self._folder,
             self._dataset,
+            self._bench.ranks,
             framework=_framework(loader),
             reader__data_loader=loader,
             reader__batch_size=self._case.batch_size,
@@ -134,9 +154,11 @@ class _Reading:
             reader__prefetch_size=2 * self._case.read_threads,
             train__computation_time=0,
         )
-        (_, few_cpu), (seconds, many_cpu) = (trained(train__epochs=epochs) for epochs in (FEW_EPOCHS, self._epochs))
-        more_gb = (self._epochs - FEW_EPOCHS) * sum(map(os.path.getsize, self._paths)) / 1e9
-        return Took(self._case.batch_size / statistics.median(seconds[1:]), _slope(many_cpu - few_cpu, more_gb))
+        few, many = (trained(train__epochs=epochs) for epochs in (FEW_EPOCHS, self._epochs))
+        more_gb = (self._epochs - FEW_EPOCHS) * self._samples * self._sample_mb / 1e3
+        rate = self._batch / statistics.median(many.step_seconds[1:])
+        cpu_seconds = many.cpu_seconds - few.cpu_seconds
+        return Took(rate, rate * self._sample_mb, _slope(cpu_seconds, more_gb), _mb(many.pss_bytes))
 
     def made_by_dlemu(self) -> float:
         """Return MB/s of datagen with one thread and without fsync, as the peer makes data."""
@@ -161,6 +183,10 @@ class _Reading:
             return sum(entry.stat().st_size for entry in files) / seconds / MB
         finally:
             shutil.rmtree(made, ignore_errors=True)
+
+
+def _mb(pss_bytes: int) -> float:
+    return pss_bytes / MB if pss_bytes else math.nan
 
 
 def _slope(cpu_seconds: float, gb: float) -> float:

@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.processes import Ended, run
 from datagen.errors import DlemuError, UserError
@@ -22,6 +22,15 @@ _STAMP = r"(\d{4}-\d\d-\d\dT[\d:.]+) "
 
 class PeerFailed(DlemuError):
     """The peer could not do what was asked of it: a finding, beside which the others are measured all the same."""
+
+
+class PeerTrained(NamedTuple):
+    """What its run took."""
+
+    step_seconds: list[float]
+    """Of each epoch."""
+    cpu_seconds: float
+    pss_bytes: int
 
 
 class Peer:
@@ -48,9 +57,9 @@ class Peer:
             raise PeerFailed(f"it told no begin and end of making data: {_last_words(ended.output)}")
         return (datetime.fromisoformat(done[1]) - datetime.fromisoformat(begun[1])).total_seconds()
 
-    def train(self, folder: str, dataset: Mapping[str, int | str], **settings: int | str) -> tuple[list[float], float]:
-        """Train; return the seconds of a step of each epoch, and the CPU seconds of the run. Raises PeerFailed."""
-        ended = self._run(folder, dataset, "generate_data=False", "train=True", *_changes(settings))
+    def train(self, folder: str, dataset: Mapping[str, int | str], ranks: int, **settings: int | str) -> PeerTrained:
+        """Train on so many ranks. Raises PeerFailed."""
+        ended = self._run(folder, dataset, "generate_data=False", "train=True", *_changes(settings), ranks=ranks)
         output = self._output(folder)
         try:
             seconds = [
@@ -58,9 +67,9 @@ class Peer:
             ]
         except (OSError, ValueError, KeyError) as error:
             raise PeerFailed(f"it left no times of its steps ({error!r}): {_last_words(ended.output)}") from None
-        return seconds, ended.cpu_seconds
+        return PeerTrained(seconds, ended.cpu_seconds, ended.pss_bytes)
 
-    def _run(self, folder: str, dataset: Mapping[str, int | str], *changes: str) -> Ended:
+    def _run(self, folder: str, dataset: Mapping[str, int | str], *changes: str, ranks: int = 1) -> Ended:
         """Run DLIO's command; keys are given by their old names too."""
         values = dict(dataset)
         for name in [name for name in values if name.startswith("record_length_bytes")]:
@@ -75,8 +84,9 @@ class Peer:
         shutil.rmtree(output, ignore_errors=True)  # of an earlier run, which did not fail
         place = [f"hydra.run.dir={output}", f"++workload.output.folder={output}"]
         path = f"PATH={self._bin}:{os.environ.get('PATH', '')}"  # where its helpers lie, tfrecord2idx for one
+        launcher = [os.path.join(self._bin, "mpirun"), "-np", str(ranks)] if ranks > 1 else []
         ended = run(
-            ["env", path, self._python, "-W", "ignore", "-c", _COMMAND, "workload=default", *words, *place],
+            ["env", path, *launcher, self._python, "-W", "ignore", "-c", _COMMAND, "workload=default", *words, *place],
             accepted=range(-64, 256),
         )
         if ended.status:

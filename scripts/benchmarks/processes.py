@@ -8,9 +8,11 @@ import resource
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import psutil
 
@@ -20,6 +22,8 @@ END_SECONDS = 15.0
 """How long a child that is told to stop may take: dlemu itself gives its ranks 5 s."""
 
 _LOOK_SECONDS = 0.05
+_MEMORY_LOOK_SECONDS = 1.0
+"""A look takes the kernel some ms for each process."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Ended:
     cpu_seconds: float
     output: str
     """Its stdout and stderr."""
+    pss_bytes: int
+    """The most memory that all its processes together were seen to hold; 0 when it ended before a look."""
 
 
 class Child:
@@ -120,10 +126,33 @@ def running(argv: Sequence[str], *, niceness: int = 0) -> Iterator[Child]:
 def run(argv: Sequence[str], *, accepted: Sequence[int] = (0,)) -> Ended:
     """Run one program to its end; raises DlemuError when its exit status is not an accepted one."""
     before = children_cpu_seconds()
-    with running(argv) as child:
+    with running(argv) as child, MemoryWatch(child) as memory:
         status = child.end(accepted)
         wall_seconds = (time.monotonic_ns() - child.started_ns) / 1e9
-        return Ended(status, wall_seconds, children_cpu_seconds() - before, child.output)
+        return Ended(status, wall_seconds, children_cpu_seconds() - before, child.output, memory.most_pss_bytes)
+
+
+class MemoryWatch:
+    """Looks every now and then at the memory of a program and its descendants, while the block lasts."""
+
+    def __init__(self, child: Child) -> None:
+        self.most_pss_bytes = 0
+        self._child = child
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(_MEMORY_LOOK_SECONDS):
+            with contextlib.suppress(DlemuError):  # it has just ended
+                self.most_pss_bytes = max(self.most_pss_bytes, tree_pss_bytes(self._child.tree()))
 
 
 def run_together(argvs: Sequence[Sequence[str]], *, niceness: int = 0) -> list[str]:
