@@ -67,9 +67,11 @@ class Fetched:
         finally:
             self._idle.put(maker)
 
-    def batches(self, phase: str, elements: Iterator[Any], made: dict[int, BatchStory | DlemuError]) -> Iterator[Batch]:
+    def batches(
+        self, phase: str, elements: Iterator[list[Any]], made: dict[int, BatchStory | DlemuError]
+    ) -> Iterator[Batch]:
         """Deliver what the running pipeline makes, in order."""
-        for step in elements:
+        for (step,) in elements:
             story = made.pop(int(step.numpy()))
             if isinstance(story, DlemuError):
                 raise story

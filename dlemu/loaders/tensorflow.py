@@ -74,8 +74,8 @@ class Loader:
         self._fetched.close()
 
 
-def _run(dataset: Any, threads: int, nice: int) -> Iterator[Any]:
-    """Start a pipeline on threads of its own and deliver its elements.
+def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
+    """Start a pipeline on threads of its own and deliver its elements, each a list of tensors.
 
     Autotuning is off: its thread can hold up the end of a pipeline for seconds, and threads and buffers are the
     workload's to choose. So is rewriting the graph, which finds nothing to mend here and takes tens of ms an epoch.
@@ -88,7 +88,25 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[Any]:
     yield from lowered(partial(_begun, dataset.with_options(options)), nice)
 
 
-def _begun(dataset: Any) -> Iterator[Any]:
+def _begun(dataset: Any) -> Iterator[list[Any]]:
     """Start the pipeline by taking its first element, and return all its elements."""
-    elements = iter(dataset)
+    elements = _elements(dataset)
     return itertools.chain(list(itertools.islice(elements, 1)), elements)
+
+
+def _elements(dataset: Any) -> Iterator[list[Any]]:
+    """Iterate a dataset by the operations that its own iterator is made of.
+
+    That one looks at the structure of each element again: 0.4 ms of Python, while batches of small records are ready in
+    less than one.
+    """
+    specs = tf.nest.flatten(dataset.element_spec)
+    kinds = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
+    iterator = tf.raw_ops.AnonymousIteratorV3(**kinds)
+    tf.raw_ops.MakeIterator(dataset=tf.data.experimental.to_variant(dataset), iterator=iterator)
+    while True:
+        try:
+            element = tf.raw_ops.IteratorGetNext(iterator=iterator, **kinds)
+        except tf.errors.OutOfRangeError:
+            return
+        yield element
