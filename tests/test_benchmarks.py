@@ -86,14 +86,20 @@ def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path, stop:
     assert not os.listdir(tmp_path)
 
 
+FIGURES = ("samples/s", "MB/s", "CPU for each GB", "memory (PSS)")
+
+
 @pytest.mark.slow
-def test_a_workload_is_measured_beside_a_plain_read_of_its_files(tmp_path: Path) -> None:
-    ran = _bench("hdf5", "--quick", "--folder", str(tmp_path))
+@pytest.mark.parametrize(
+    ("words", "told"), [((), ""), (("--ranks", "2", "--engine", "library"), ", 2 ranks, library engine")]
+)
+def test_a_workload_is_measured_beside_a_plain_read_of_its_files(
+    tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    ran = _bench("hdf5", "--quick", "--folder", str(tmp_path), *words)
     assert ran.returncode == 0, ran.stderr
-    speed, cost = ran.stdout.splitlines()[1:]
-    assert "samples/s" in speed
-    assert "CPU for each GB" in cost
-    for line in (speed, cost):
+    for line, what in zip(ran.stdout.splitlines()[1:], FIGURES, strict=True):
+        assert line.startswith(f"hdf5         {what}{told} ")
         assert "plain read of the same files" in line
         assert line.endswith("for information")
     assert not os.listdir(tmp_path)
@@ -126,7 +132,7 @@ def test_what_a_peer_can_not_do_is_told_and_the_rest_is_measured(tmp_path: Path)
     ran = _bench("png", "--quick", "--peer", str(peer), "--folder", str(data))
     assert ran.returncode == 3, ran.stderr
     *figures, reading, making, last = ran.stdout.splitlines()[1:]
-    assert sum("plain read of the same files" in line for line in figures) == len(figures) == 2
+    assert sum("plain read of the same files" in line for line in figures) == len(figures) == len(FIGURES)
     assert reading.startswith("png ")
     assert reading.endswith("DLIO could not do it: it ended with status 1: ValueError: this format is none of mine")
     assert making.startswith("png ")
@@ -149,7 +155,7 @@ def test_a_peer_that_trains_nothing_has_failed_whatever_its_exit_status(
         '{"1": {"block1": {"start": "2026-01-01T00:00:00.0", "end": "2026-01-01T00:00:01.0"}}}'
     )
     with pytest.raises(peers.PeerFailed, match=r"no times of its steps.*0 files are left"):
-        peer.train(str(tmp_path / "set"), {"format": "npz"})
+        peer.train(str(tmp_path / "set"), {"format": "npz"}, 1)
     with pytest.raises(peers.PeerFailed, match="no begin and end of making data: 0 files are left"):
         peer.make(str(tmp_path / "set"), {"format": "npz"})
 

@@ -86,9 +86,9 @@ class _Reading:
         self._case, self._bench = case, bench
         self._epochs = FEW_EPOCHS + 1 if bench.quick else case.epochs
         self._dataset = case.dataset(bench.quick)
-        self._folder = os.path.join(bench.folder, f"{case.format}-{case.record_bytes}")
+        self._folder = os.path.join(bench.folder, f"{case.workload}-{case.format}-{case.record_bytes}")
         self._settings = (
-            "workload=default",
+            f"workload={case.workload}",
             f"framework={_framework(case.loader)}",
             *(f"dataset.{name}={value}" for name, value in self._dataset.items()),
         )
@@ -125,7 +125,8 @@ class _Reading:
         more_gb = (many.metrics["app_bytes"] - few.metrics["app_bytes"]) / 1e9
         rate = statistics.median(many.metrics["samples_per_second"]["per_epoch"][1:])
         cpu_seconds = many.cpu_seconds - few.cpu_seconds
-        return Took(rate, rate * self._sample_mb, _slope(cpu_seconds, more_gb), _mb(many.pss_bytes))
+        read_mb = many.metrics["app_bytes"] / (self._samples * self._epochs) / MB
+        return Took(rate, rate * read_mb, _slope(cpu_seconds, more_gb), _mb(many.pss_bytes))
 
     def by_plain(self) -> Took:
         """Read by as many plain processes as dlemu has readers, each its share of the files."""

@@ -13,10 +13,13 @@ NEVER_SLOWER = ratio_at_least(1)
 class Case:
     """One dataset and one way to read it. Nothing computes, and the dataset lies in the page cache."""
 
+    workload: str = "default"
+    """Whose columns are read, where the format has them."""
     format: str
     files: int
     samples_per_file: int = 1
-    record_bytes: int
+    record_bytes: int = 0
+    """0: as the workload's columns add up to."""
     resize_bytes: int = 0
     batch_size: int
     read_threads: int
@@ -37,10 +40,14 @@ class Case:
 
     def dataset(self, quick: bool) -> dict[str, int | str]:
         """Return the settings of section `dataset`, which are the same for dlemu and the peer."""
-        return {
+        counts: dict[str, int | str] = {
             "format": self.format,
             "num_files_train": self.quick_files if quick else self.files,
             "num_samples_per_file": min(self.samples_per_file, 500) if quick else self.samples_per_file,
+        }
+        if not self.record_bytes:
+            return counts
+        return counts | {
             "record_length_bytes": min(self.record_bytes, 1_000_000) if quick else self.record_bytes,
             "record_length_bytes_resize": self.resize_bytes,
         }
@@ -87,7 +94,7 @@ CASES: dict[str, Case] = {
         record_bytes=322_957,
         batch_size=24,
         read_threads=2,
-        epochs=4,
+        epochs=60,
         quick_files=48,
         peer_cost=ratio_at_most(1 / 10),
         peer_making=ratio_at_least(1),
@@ -98,7 +105,7 @@ CASES: dict[str, Case] = {
         record_bytes=150_544,
         batch_size=10,
         read_threads=2,
-        epochs=4,
+        epochs=40,
         quick_files=20,
         peer_making=ratio_at_least(1),
     ),
@@ -131,13 +138,33 @@ CASES: dict[str, Case] = {
     "megatron": Case(
         format="mmap_indexed_binary",
         files=1,
-        samples_per_file=100_000,
+        samples_per_file=5_000,  # DLIO's step takes the longer the more there are
         record_bytes=2048,
         batch_size=16,
         read_threads=1,
-        epochs=6,
+        epochs=3,
         quick_files=1,
         peer_making=ratio_at_least(1),
+    ),
+    "flux": Case(
+        workload="flux",
+        format="parquet",
+        files=2,
+        samples_per_file=96,
+        batch_size=48,
+        read_threads=2,
+        epochs=8,
+        quick_files=1,
+    ),
+    "dlrm": Case(
+        workload="dlrm",
+        format="parquet",
+        files=4,
+        samples_per_file=98_304,
+        batch_size=16_384,
+        read_threads=2,
+        epochs=20,
+        quick_files=40,
     ),
 }
 """Name -> case. Record sizes are the workloads' own; files, batches and threads are as few as a short run asks for."""
