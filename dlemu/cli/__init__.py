@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 
@@ -10,6 +11,10 @@ import click
 
 from datagen.errors import DlemuError
 from dlemu import __version__
+
+# NumPy's linear algebra, which nothing here calls, would start a thread on each core as it is imported, and these spin:
+# half of the import's CPU, in each rank.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 COMMANDS = {
     "train": "Train with emulated accelerators and say how busy the storage kept them.",
