@@ -24,9 +24,6 @@ CEILING_STEPS = (5, 4000)
 """Fewest and most steps of the ceiling measurement."""
 _TF_BUFFER_BYTES = 256 << 10
 """What tf.data.TFRecordDataset reads at a time where `reader.transfer_size` does not say."""
-_TURN_BYTES = 1 << 20
-"""Read of a file before the next file's turn, where records are smaller: each turn wakes another thread of tf.data's,
-which cost records of 114 kB a sixth of their rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,15 +112,23 @@ class Job:
         stood still had read 10 of them for each thread.
         """
         reader, data = self.workload.reader, self.workload.dataset
-        buffered = ceil((reader.transfer_size or _TF_BUFFER_BYTES) / max(1, nominal_sample_bytes(data)))
+        buffered = ceil(self._transfer_bytes / max(1, nominal_sample_bytes(data)))
         if reader.read_threads <= 1:  # flat_map, not interleave
             return min(data.num_samples_per_file, buffered)
         return 3 * reader.read_threads * min(data.num_samples_per_file, 2 * self._block_length + 1 + buffered)
 
     @property
     def _block_length(self) -> int:
-        """Records of a file in turn, where several files are read at a time."""
-        return max(1, _TURN_BYTES // max(1, nominal_sample_bytes(self.workload.dataset)))
+        """Records of a file in turn, where several files are read at a time: those that one transfer brings.
+
+        Each turn wakes another thread of tf.data's. Longer turns would be faster still, but more is read ahead for
+        them, and what is read before the counted steps begin flatters a short epoch.
+        """
+        return max(1, self._transfer_bytes // max(1, nominal_sample_bytes(self.workload.dataset)))
+
+    @property
+    def _transfer_bytes(self) -> int:
+        return self.workload.reader.transfer_size or _TF_BUFFER_BYTES
 
     def cut_to(self, steps: int) -> Job:
         """Return the job of a run that took only so many training steps."""

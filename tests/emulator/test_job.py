@@ -60,13 +60,13 @@ def test_what_tensorflow_reads_ahead_in_files_counts(read_threads: int, samples:
     assert many.batches_ahead == 2 + 1 + 1 + samples
 
 
-def test_small_records_take_turns_by_the_megabyte() -> None:
+def test_small_records_take_turns_by_the_transfer() -> None:
     job = streaming(read_threads=2, batch_size=1, sample_shuffle="off")
     dataset = replace(job.workload.dataset, num_samples_per_file=50, num_files_train=100, record_length_bytes=100_000)
     many = replace(job, workload=replace(job.workload, dataset=dataset))
     assert isinstance(many.train_plan, StreamPlan)
-    assert many.train_plan.block_length == many.loader_spec(0).block_length == 10
-    assert many.batches_ahead == 2 + 1 + 1 + 6 * (2 * 10 + 1 + 3)
+    assert many.train_plan.block_length == many.loader_spec(0).block_length == 2
+    assert many.batches_ahead == 2 + 1 + 1 + 6 * (2 * 2 + 1 + 3)
 
 
 def test_evaluation_reads_into_buffers_of_its_own() -> None:
