@@ -164,7 +164,7 @@ CASES: dict[str, Case] = {
         batch_size=16_384,
         read_threads=2,
         epochs=20,
-        quick_files=40,
+        quick_files=80,
     ),
 }
 """Name -> case. Record sizes are the workloads' own; files, batches and threads are as few as a short run asks for."""
