@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from datagen.errors import DlemuError
+from datagen.extras import library
 from datagen.formats.base import Source
-from datagen.library import library
 
 BLOCK_BYTES = 16 << 10
 """HDF5's records of a file's structure are read in pieces of this, which hold several."""

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from datagen.content import STAMP_BYTES, Content
 from datagen.errors import DlemuError
+from datagen.extras import library
 from datagen.formats.base import FileJob, Sample, Source, damaged
-from datagen.library import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.base import Writer
 

@@ -97,8 +97,8 @@ def _begun(dataset: Any) -> Iterator[list[Any]]:
 def _elements(dataset: Any) -> Iterator[list[Any]]:
     """Iterate a dataset by the operations that its own iterator is made of.
 
-    That one looks at the structure of each element again: 0.4 ms of Python, while batches of small records are ready in
-    less than one.
+    That one looks at the structure of each element again: 0.2 to 0.4 ms of Python, while batches of small records are
+    ready in less than one.
     """
     specs = tf.nest.flatten(dataset.element_spec)
     kinds = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
