@@ -105,6 +105,14 @@ def test_a_workload_is_measured_beside_a_plain_read_of_its_files(
     assert not os.listdir(tmp_path)
 
 
+def test_ranks_and_engine_are_refused_where_they_would_do_nothing(tmp_path: Path) -> None:
+    for words in (("read", "--ranks", "2"), ("hdf5", "help", "--engine", "library"), ("hdf5", "--ranks", "0")):
+        ran = _bench(*words, "--folder", str(tmp_path))
+        assert ran.returncode == 2
+        assert words[-2] in ran.stderr
+    assert not os.listdir(tmp_path)
+
+
 def test_a_peer_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -> None:
     ran = _bench("hdf5", "--peer", str(tmp_path / "nowhere"), "--folder", str(tmp_path))
     assert ran.returncode == 2

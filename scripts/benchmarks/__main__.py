@@ -109,6 +109,9 @@ def _arguments() -> argparse.Namespace:
     unknown = [name for name in asked.names if name not in {*BENCHMARKS, WORKLOADS}]
     if unknown:
         parser.error(f"no benchmark is called {unknown[0]}: wanted {', '.join([*BENCHMARKS, WORKLOADS])}")
+    others = set(asked.names or BENCHMARKS) - {*CASES, WORKLOADS}
+    if others and (asked.ranks, asked.engine) != (1, "fast"):
+        parser.error(f"--ranks and --engine are for {WORKLOADS}, not for {', '.join(sorted(others))}")
     return asked
 
 
