@@ -10,9 +10,10 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.fetch import FetchSpec
-from datagen.layout import Layout, nominal_sample_bytes
+from datagen.layout import Layout
 from datagen.manifest import Found
 from dlemu.config.duration import mean_seconds
+from dlemu.config.interleave import interleaved, samples_read_ahead
 from dlemu.config.schema import Workload
 from dlemu.config.streams import dali_depths, reads_itself, reads_streams
 from dlemu.emulator.plan import EndlessPlan, Plan, RankPlan
@@ -22,8 +23,6 @@ from dlemu.loaders.base import BatchPlan, LoaderSpec, Phase
 
 CEILING_STEPS = (5, 4000)
 """Fewest and most steps of the ceiling measurement."""
-_TF_BUFFER_BYTES = 256 << 10
-"""What tf.data.TFRecordDataset reads at a time where `reader.transfer_size` does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,39 +95,11 @@ class Job:
             window = spec.shuffle_window if self.streams else 0
             return sum(dali_depths(spec.prefetch_size)) + ceil(window / reader.batch_size)
         if self.streams:
-            waiting = spec.shuffle_window + self._interleaved_ahead
+            waiting = spec.shuffle_window + samples_read_ahead(reader, self.workload.dataset)
             return spec.prefetch_size + spec.computation_threads + 1 + ceil(waiting / reader.batch_size)
         if reader.data_loader == "tensorflow":
             return spec.prefetch_size + max(1, spec.read_threads)
         return spec.read_threads * spec.prefetch_per_worker
-
-    @property
-    def _interleaved_ahead(self) -> int:
-        """Samples that tf.data's interleave and its files have read before anybody asks for them.
-
-        Beside the `read_threads` files in turn it has twice as many begun, with two blocks of each ready and a record
-        under way (tensorflow's parallel_interleave_dataset_op.cc: kDefaultCyclePrefetchFactor and
-        kDefaultPerIteratorPrefetchFactor), and each file's reader holds a buffer. A pipeline of records of 300 kB that
-        stood still had read 10 of them for each thread.
-        """
-        reader, data = self.workload.reader, self.workload.dataset
-        buffered = ceil(self._transfer_bytes / max(1, nominal_sample_bytes(data)))
-        if reader.read_threads <= 1:  # flat_map, not interleave
-            return min(data.num_samples_per_file, buffered)
-        return 3 * reader.read_threads * min(data.num_samples_per_file, 2 * self._block_length + 1 + buffered)
-
-    @property
-    def _block_length(self) -> int:
-        """Records of a file in turn, where several files are read at a time: those that one transfer brings.
-
-        Each turn wakes another thread of tf.data's. Longer turns would be faster still, but more is read ahead for
-        them, and what is read before the counted steps begin flatters a short epoch.
-        """
-        return max(1, self._transfer_bytes // max(1, nominal_sample_bytes(self.workload.dataset)))
-
-    @property
-    def _transfer_bytes(self) -> int:
-        return self.workload.reader.transfer_size or _TF_BUFFER_BYTES
 
     def cut_to(self, steps: int) -> Job:
         """Return the job of a run that took only so many training steps."""
@@ -149,8 +120,10 @@ class Job:
         }
         if not self.streams:
             return Plan(**settings)
-        at_a_time = 1 if reader.data_loader == "dali" else max(1, reader.read_threads)
-        return StreamPlan(**settings, cycle=at_a_time, block_length=self._block_length)
+        if reader.data_loader == "dali":
+            return StreamPlan(**settings, cycle=1)
+        turns = interleaved(reader, self.workload.dataset)
+        return StreamPlan(**settings, cycle=turns.files, block_length=turns.block_length)
 
     def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:
         return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
@@ -166,7 +139,7 @@ class Job:
             prefetch_size=reader.prefetch_size,
             computation_threads=reader.computation_threads,
             transfer_bytes=reader.transfer_size,
-            block_length=self._block_length,
+            interleave=interleaved(reader, self.workload.dataset),
             shuffle_window=reader.shuffle_size if reader.sample_shuffle != "off" else 0,
             preprocess_time=reader.preprocess_time,
             seed=self.seed,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from dlemu.config.duration import is_zero
+from dlemu.config.interleave import Interleave
 from dlemu.loaders._books import process_storage_bytes
 from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, Phase, StreamBatchPlan, hash_samples, preprocess
 
@@ -22,6 +23,8 @@ _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedL
 _plain = tf.autograph.experimental.do_not_convert
 """Rewriting `if` and `for` for graphs takes most of a first epoch's start, and there are none to rewrite."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
+_RECORD = (_NUMBER, tf.TensorSpec([], tf.string))
+"""Of a sample: its number, and its record."""
 _PATHS_AT_A_TIME = 1024
 _SPREAD = 0x9E3779B1
 """An odd number that takes neighbouring samples to distant places when their crops are chosen."""
@@ -88,20 +91,13 @@ class Records:
         return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
 
     def _together(self, sources: Any, records: Callable[..., Any]) -> Any:
-        """Read `read_threads` sources at a time, `block_length` records of each in turn.
+        """Read several sources at a time, a block of records of each in turn.
 
         One at a time needs no thread of its own beside the one that puts batches together, and no handing over between
         the two, which would cost as much as reading a record of a few kB.
         """
-        threads = max(1, self._spec.read_threads)
-        if threads == 1:
-            return sources.flat_map(_plain(records))
-        return sources.interleave(
-            _plain(records),
-            cycle_length=threads,
-            block_length=self._spec.block_length,
-            num_parallel_calls=threads,
-        )
+        turns = self._spec.interleave
+        return sources.flat_map(_plain(records)) if turns.files == 1 else _interleave(sources, records, turns)
 
     def _made_up(self, steps: int) -> Any:
         """Return one Example over and over, out of memory: records without the files, for null storage."""
@@ -112,12 +108,12 @@ class Records:
             "size": tf.train.Feature(int64_list=tf.train.Int64List(value=[0])),
         }
         example = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-        threads, total = max(1, self._spec.read_threads), steps * self._phase.batch_size
+        files, total = self._spec.interleave.files, steps * self._phase.batch_size
         records = self._together(
-            tf.data.Dataset.range(threads),
+            tf.data.Dataset.range(files),
             lambda source: tf.data.Dataset.zip(
                 (
-                    tf.data.Dataset.range(source, total + threads, threads),
+                    tf.data.Dataset.range(source, total + files, files),
                     tf.data.Dataset.from_tensors(example).repeat(),
                 )
             ),
@@ -191,7 +187,7 @@ class Records:
         """Find the file: TensorFlow names none, but none of those whose records are all delivered is at fault."""
         layout, streams = self._phase.fetch.layout, self._plan.streams(epoch, steps)
         behind = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
-        for file in streams.files[max(0, int(behind) - max(1, self._spec.read_threads)) :].tolist():
+        for file in streams.files[max(0, int(behind) - self._spec.interleave.files) :].tolist():
             fault = _fault(layout.path(file), layout.num_samples_per_file)
             if fault:
                 return DatasetError(
@@ -202,6 +198,31 @@ class Records:
             f"TensorFlow could not read a file in {layout.folder} ({reason}), and now can read them all: "
             "the storage failed for a moment; see the kernel's log (dmesg) for why"
         )
+
+
+def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) -> Any:
+    """Return the records of each source in turn, by the operation below `Dataset.interleave`.
+
+    That one has no word for the files to begin ahead: always twice as many as are read at a time.
+    """
+
+    def opened(*source: Any) -> Any:
+        return tf.data.experimental.to_variant(records(*source))
+
+    signature = tf.nest.flatten(sources.element_spec)
+    interleaved = tf.raw_ops.ParallelInterleaveDatasetV4(
+        input_dataset=tf.data.experimental.to_variant(sources),
+        other_arguments=[],
+        f=tf.function(opened, input_signature=signature, autograph=False).get_concrete_function(),
+        cycle_length=turns.files,
+        block_length=turns.block_length,
+        buffer_output_elements=turns.ready_per_file,
+        prefetch_input_elements=turns.files_ahead,
+        num_parallel_calls=turns.files,
+        output_types=[spec.dtype for spec in _RECORD],
+        output_shapes=[spec.shape for spec in _RECORD],
+    )
+    return tf.data.experimental.from_variant(interleaved, _RECORD)
 
 
 def _vector(tensor: Any) -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from datagen.errors import DlemuError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from dlemu.config.duration import draw_seconds, is_zero
+from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
 from dlemu.loaders._books import Books
 
@@ -95,8 +96,8 @@ class LoaderSpec:
     """Batches taken apart at a time, where that is not the readers' work."""
     transfer_bytes: int
     """Bytes to ask for at a time where files are read as streams; 0 leaves it to the framework."""
-    block_length: int
-    """Records to take of a stream before the next one's turn, where several are read at a time."""
+    interleave: Interleave
+    """How several streams take turns."""
     shuffle_window: int
     """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
     preprocess_time: Duration

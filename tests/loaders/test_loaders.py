@@ -21,6 +21,7 @@ from datagen.fetch import FetchSpec
 from datagen.manifest import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec
+from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
 from dlemu.emulator.plan import EndlessPlan, Plan, RankPlan
 from dlemu.loaders.base import Batch, Loader, LoaderSpec, Phase, hash_samples
@@ -67,7 +68,7 @@ def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **
         "prefetch_size": 4,
         "computation_threads": 1,
         "transfer_bytes": 0,
-        "block_length": 1,
+        "interleave": Interleave(files=2, block_length=1, files_ahead=0),
         "shuffle_window": 0,
         "preprocess_time": Duration(),
         "seed": 7,

@@ -17,6 +17,7 @@ from datagen.errors import DatasetError, UserError
 from datagen.fetch import FetchSpec
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
+from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
 from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.plan import EndlessPlan
@@ -91,7 +92,9 @@ def make_plan(**changes: Any) -> StreamPlan:
     return StreamPlan(**(settings | changes))
 
 
-def make_spec(dataset: DatasetSpec, plan: StreamPlan, rank: int = 0, resize: int = 0, **changes: Any) -> LoaderSpec:
+def make_spec(
+    dataset: DatasetSpec, plan: StreamPlan, rank: int = 0, resize: int = 0, files_ahead: int = 0, **changes: Any
+) -> LoaderSpec:
     fetch = FetchSpec(layout=layouts(dataset)[0], format="tfrecord", resize_bytes=resize, nominal_sample_bytes=RECORD)
     settings: dict[str, Any] = {
         "rank": rank,
@@ -104,7 +107,7 @@ def make_spec(dataset: DatasetSpec, plan: StreamPlan, rank: int = 0, resize: int
         "prefetch_size": 2,
         "computation_threads": 2,
         "transfer_bytes": 4096,
-        "block_length": plan.block_length,
+        "interleave": Interleave(files=plan.cycle, block_length=plan.block_length, files_ahead=files_ahead),
         "shuffle_window": 20,
         "preprocess_time": Duration(),
         "seed": 3,
@@ -153,11 +156,15 @@ def logged(told: list[tuple[int, int]]) -> Any:
     return rows
 
 
+@pytest.mark.parametrize("files_ahead", [0, 5])
 @pytest.mark.parametrize(("cycle", "block_length"), [(1, 4), (2, 1), (3, 4), (4, 11), (2, 40)])
-def test_without_a_shuffle_the_order_is_the_planned_one(cycle: int, block_length: int, dataset: DatasetSpec) -> None:
+def test_without_a_shuffle_the_order_is_the_planned_one(
+    cycle: int, block_length: int, files_ahead: int, dataset: DatasetSpec
+) -> None:
     write(dataset)
     plan = make_plan(sample_shuffle=False, cycle=cycle, block_length=block_length)
-    for step, batch in enumerate(batches(make_spec(dataset, plan, shuffle_window=0), 15), 1):
+    spec = make_spec(dataset, plan, shuffle_window=0, files_ahead=files_ahead)
+    for step, batch in enumerate(batches(spec, 15), 1):
         assert [sample_of(data) for data in batch.data] == plan.sample_ids(0, 1, step).tolist()
 
 
