@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -196,10 +197,10 @@ def test_many_files_are_inspected_by_arithmetic(tmp_path: Path) -> None:
     calls = 0
     original = os.stat
 
-    def counting(*arguments: object, **options: object) -> os.stat_result:
+    def counting(*arguments: Any, **options: Any) -> os.stat_result:
         nonlocal calls
         calls += 1
-        return original(*arguments, **options)  # type: ignore[arg-type]
+        return original(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "stat", counting)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -43,8 +44,8 @@ def test_long_headers_are_counted(axes: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_of_others_are_read(order: str) -> None:
-    array = np.asarray(np.arange(24, dtype=np.int32).reshape(2, 3, 4), order=order)  # type: ignore[call-overload]
+def test_arrays_of_others_are_read(order: Literal["C", "F"]) -> None:
+    array = np.asarray(np.arange(24, dtype=np.int32).reshape(2, 3, 4), order=order)
     file = io.BytesIO()
     np.save(file, array)
     opened = Format().open(MemorySource(file.getvalue()), 4)
@@ -80,7 +81,7 @@ def test_npy_is_never_compressed() -> None:
         ({"record_element_type": "no such,type"}, "such as uint8 or float32"),
     ],
 )
-def test_records_that_are_impossible(settings_: dict[str, object], words: str) -> None:
-    spec = DatasetSpec(format="npy", **settings_)  # type: ignore[arg-type]
+def test_records_that_are_impossible(settings_: dict[str, Any], words: str) -> None:
+    spec = DatasetSpec(format="npy", **settings_)
     with pytest.raises(AssertionError, match=words):
         assert not spec.check(), spec.check()[0]

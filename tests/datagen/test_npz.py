@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from datagen.content import Content
 from datagen.errors import DatasetError
 from datagen.formats.base import FileJob
 from datagen.formats.npz import Format
-from datagen.spec import DatasetSpec
+from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory, null
 
 
@@ -35,8 +36,8 @@ class MemorySource:
         return memoryview(bytearray(size_bytes))
 
 
-def written(shape: tuple[int, int], samples: int = 1, compression: str = "none", share: float = 0.0) -> bytes:
-    spec = DatasetSpec(format="npz", num_samples_per_file=samples, compression=compression)  # type: ignore[arg-type]
+def written(shape: tuple[int, int], samples: int = 1, compression: Compression = "none", share: float = 0.0) -> bytes:
+    spec = DatasetSpec(format="npz", num_samples_per_file=samples, compression=compression)
     storage = memory.Storage()
     writer = storage.create("x")
     Format().write(FileJob(spec, Content(1, share), 7, shape), writer, AlignedBuffer())
@@ -113,8 +114,8 @@ class Sink(io.RawIOBase):
     def tell(self) -> int:
         return self._position
 
-    def write(self, data: object) -> int:
-        size = memoryview(data).nbytes  # type: ignore[arg-type]
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
         self._position += size
         self.size_bytes = max(self.size_bytes, self._position)
         return size
@@ -122,7 +123,7 @@ class Sink(io.RawIOBase):
 
 @pytest.mark.parametrize("compression", ["none", "zip"])
 @pytest.mark.parametrize("samples", [1, 4])
-def test_numpy_reads_what_was_written(compression: str, samples: int) -> None:
+def test_numpy_reads_what_was_written(compression: Compression, samples: int) -> None:
     data = written((500, 1300), samples, compression)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
@@ -134,7 +135,7 @@ def test_numpy_reads_what_was_written(compression: str, samples: int) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "zip"])
 @pytest.mark.parametrize("samples", [1, 3])
-def test_samples_are_numpys(compression: str, samples: int) -> None:
+def test_samples_are_numpys(compression: Compression, samples: int) -> None:
     data = written((100, 130), samples, compression)
     x = np.load(io.BytesIO(data))["x"]
     opened = Format().open(MemorySource(data), samples)

@@ -90,7 +90,8 @@ def test_other_ways_of_reading_deliver_the_same_samples(change: str, run: Path, 
     assert ended.status == 0, ended.err
 
     def hashes(folder: Path) -> list[int]:
-        return np.sort(steps(folder), order=("rank", "epoch", "step"))["sample_hash"].tolist()  # type: ignore[no-any-return]
+        told: list[int] = np.sort(steps(folder), order=("rank", "epoch", "step"))["sample_hash"].tolist()
+        return told
 
     assert hashes(tmp_path / "run") == hashes(run)
     assert [epoch["each_sample_once"] for epoch in summary(tmp_path / "run")["audit"]] == [True, True]

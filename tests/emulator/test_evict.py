@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -20,9 +21,9 @@ from tests.datasets import make_dataset
 from tests.runs import make_job
 
 
-def job_on(folder: Path, when: str = "epochs") -> Job:
+def job_on(folder: Path, when: Literal["never", "start", "epochs"] = "epochs") -> Job:
     spec = make_dataset(folder, num_files_train=6, record_length_bytes=1_000_000)
-    job = make_job(ranks=1, steps=1, dataset=spec, reader=Reader(evict_page_cache=when))  # type: ignore[arg-type]
+    job = make_job(ranks=1, steps=1, dataset=spec, reader=Reader(evict_page_cache=when))
     return replace(job, found=inspect(spec))
 
 
