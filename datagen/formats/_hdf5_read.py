@@ -38,8 +38,8 @@ class Hdf5File:
         self._parts = self._parts_as_in(known) or self._ask_hdf5(samples)
         self._record_bytes = sum(part.bytes for part in self._parts)
         self._is_plain = all(isinstance(part, _Stretch) for part in self._parts)
-        if self._is_plain and self._whole and len(known) < _MOST_KNOWN:
-            known.setdefault(source.size_bytes, self._structure())
+        if self._is_plain and self._whole and source.size_bytes not in known and len(known) < _MOST_KNOWN:
+            known[source.size_bytes] = self._structure()
 
     def _parts_as_in(self, known: Known) -> Sequence[_Stretch | _Chunked]:
         """Return the parts of a known file that has the same bytes everywhere but in its records; else none.

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
+from datagen.formats._hdf5_read import Hdf5File
 from datagen.formats.base import FileJob, Sample
 from datagen.formats.hdf5 import Format
 from datagen.spec import DatasetSpec, Hdf5
@@ -264,6 +265,7 @@ def test_a_structure_that_is_known_is_not_asked_for_again(monkeypatch: pytest.Mo
     reader = Format()
     reader.open(MemorySource(first), 1)
     monkeypatch.setattr("datagen.formats._hdf5_read._open", lambda window: pytest.fail("HDF5 was asked"))
+    monkeypatch.setattr(Hdf5File, "_structure", lambda file: pytest.fail("what is known was written down again"))
     assert bytes(reader.open(MemorySource(bytes(second)), 1).sample(0).data[:8]) == bytes(range(8))
 
 
