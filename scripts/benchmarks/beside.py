@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +20,10 @@ from dlemu.config.schema import Reader
 
 FEW_EPOCHS = 2
 _PEER = "DLIO"
+_BATCHES_PER_READER = 4
+"""Of dlemu: two ahead, one that is handed over and one in training."""
+_DEFAULT_ENGINE = "fast"
+"""The bounds are its own."""
 ROUNDS = 3
 """With a peer each takes half a minute, most of it the peer's start."""
 
@@ -37,14 +41,18 @@ class Took(NamedTuple):
 def measure(case: Case, bench: Bench) -> Iterator[Figure | Unmeasured]:
     """Compare dlemu with plain reads; then with the peer, which reads the dataset that dlemu made."""
     reading = _Reading(case, bench)
-    yield from _figures(
-        reading.by_dlemu, reading.by_plain, bench, "plain read of the same files", None, case.plain_cost
-    )
+    ways = [reading.by_dlemu, reading.by_plain] + [reading.by_plain_batches] * case.fills_places
+    rounds = bench.interleaved(ROUNDS, *ways)
+    yield from _figures([took[:2] for took in rounds], bench, "plain read of the same files", None, case.plain_cost)
+    if case.fills_places:
+        costs = [(took[0].cpu_seconds_per_gb, took[2].cpu_seconds_per_gb) for took in rounds]
+        yield compare(f"CPU for each GB{_how(bench)}", "s/GB", costs, "plain read into batches", None)
     if bench.peer is None:
         return
     by_peer = partial(reading.by_peer, bench.peer)
     try:
-        yield from _figures(reading.by_dlemu, by_peer, bench, _PEER, case.peer_speed, case.peer_cost)
+        rounds = bench.interleaved(ROUNDS, reading.by_dlemu, by_peer)
+        yield from _figures(rounds, bench, _PEER, case.peer_speed, case.peer_cost)
     except PeerFailed as error:
         yield Unmeasured(what="samples/s, CPU for each GB", who=_PEER, why=str(error))
     if case.peer_making:
@@ -56,17 +64,10 @@ def measure(case: Case, bench: Bench) -> Iterator[Figure | Unmeasured]:
 
 
 def _figures(
-    own: Callable[[], Took],
-    other: Callable[[], Took],
-    bench: Bench,
-    beside: str,
-    speed: Wanted | None,
-    cost: Wanted | None,
+    rounds: Sequence[tuple[Took, ...]], bench: Bench, beside: str, speed: Wanted | None, cost: Wanted | None
 ) -> Iterator[Figure]:
-    """Compare two ways to read; the bounds hold for the engine that is the default."""
-    rounds = bench.interleaved(ROUNDS, own, other)
-    judged = bench.engine == "fast"
-    how = f", {bench.ranks} ranks" * (bench.ranks > 1) + f", {bench.engine} engine" * (not judged)
+    """Compare two ways to read, given as (dlemu, beside) of each round."""
+    judged = bench.engine == _DEFAULT_ENGINE
     for place, (what, unit, wanted) in enumerate(
         (
             ("samples/s", "/s", speed),
@@ -76,7 +77,13 @@ def _figures(
         )
     ):
         pairs = [(mine[place], theirs[place]) for mine, theirs in rounds]
-        yield compare(what + how, unit, pairs, beside, wanted if judged else None)
+        yield compare(what + _how(bench), unit, pairs, beside, wanted if judged else None)
+
+
+def _how(bench: Bench) -> str:
+    """Return what is not as it is by default, for a figure's name."""
+    ranks = f", {bench.ranks} ranks" if bench.ranks > 1 else ""
+    return ranks + (f", {bench.engine} engine" if bench.engine != _DEFAULT_ENGINE else "")
 
 
 class _Reading:
@@ -129,10 +136,20 @@ class _Reading:
         return Took(rate, rate * read_mb, _slope(cpu_seconds, more_gb), _mb(many.pss_bytes))
 
     def by_plain(self) -> Took:
-        """Read by as many plain processes as dlemu has readers, each its share of the files."""
-        epochs = str(max(1, self._epochs))
+        """Read by as many plain processes as dlemu has readers, each file to the same place in memory."""
+        return self._by_plain(places=1)
+
+    def by_plain_batches(self) -> Took:
+        """The same into as much memory as dlemu's batches have, one file behind the other."""
+        return self._by_plain(places=self._case.batch_size * _BATCHES_PER_READER)
+
+    def _by_plain(self, places: int) -> Took:
+        """Read by plain processes, each its share of the files."""
+        settings = str(max(1, self._epochs)), str(places)
         readers = min(self._case.read_threads * self._bench.ranks, len(self._paths), len(os.sched_getaffinity(0)))
-        commands = [self._bench.module("plain_read", epochs, *self._paths[first::readers]) for first in range(readers)]
+        commands = [
+            self._bench.module("plain_read", *settings, *self._paths[first::readers]) for first in range(readers)
+        ]
         told = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
         read_bytes = sum(one["bytes"] for one in told)
         mb_per_second = sum(one["bytes"] / one["wall_seconds"] for one in told) / MB

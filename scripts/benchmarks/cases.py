@@ -38,6 +38,11 @@ class Case:
     peer_making: Wanted | None = None
     """Of MB/s of datagen beside the peer's; None where another case makes the same."""
 
+    @property
+    def fills_places(self) -> bool:
+        """Each file is read whole to its place in a batch."""
+        return self.loader == "pytorch" and self.samples_per_file == 1 and not self.resize_bytes
+
     def dataset(self, quick: bool) -> dict[str, int | str]:
         """Return the settings of section `dataset`, which are the same for dlemu and the peer."""
         counts: dict[str, int | str] = {
@@ -118,7 +123,7 @@ CASES: dict[str, Case] = {
         batch_size=100,
         read_threads=8,
         loader="tensorflow",
-        epochs=6,
+        epochs=16,
         peer_speed=ratio_at_least(1.5),
         peer_making=ratio_at_least(5),
     ),

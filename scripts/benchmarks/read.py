@@ -85,7 +85,8 @@ class _Reading:
     def by_plain(self) -> Took:
         """Read by plain processes, each its share of the files, at the niceness that dlemu gives its workers."""
         commands = [
-            self._bench.module("plain_read", str(MANY_EPOCHS), *self._paths[first::READERS]) for first in range(READERS)
+            self._bench.module("plain_read", str(MANY_EPOCHS), "1", *self._paths[first::READERS])
+            for first in range(READERS)
         ]
         told = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
         return Took(
