@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from datagen.errors import DlemuError
 from datagen.extras import library
 from datagen.formats.base import Source
 
+_LIBC = ctypes.CDLL(None)
+_PUNCH_HOLE = 0x03
+"""FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)."""
 BLOCK_BYTES = 16 << 10
 """HDF5's records of a file's structure are read in pieces of this, which hold several."""
 
@@ -18,44 +24,6 @@ BLOCK_BYTES = 16 << 10
 def hdf5() -> Any:
     """Return h5py. Raises UserError where it is not installed."""
     return library("h5py", "hdf5")
-
-
-@dataclass
-class Sketch:
-    """A file that HDF5 writes, kept in memory by pieces: what it never writes takes no room."""
-
-    size_bytes: int = 0
-    pieces: dict[int, bytes] = field(default_factory=dict)
-    """Offset -> bytes written there; a later write replaces an earlier one, of the same extent."""
-    _position: int = 0
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + (self.size_bytes if whence == os.SEEK_END else 0)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size_bytes: int) -> bytes:
-        raise OSError("a sketch of a file is only written")
-
-    def write(self, data: memoryview) -> int:
-        self.pieces[self._position] = bytes(data)
-        self._position += len(data)
-        self.size_bytes = max(self.size_bytes, self._position)
-        return len(data)
-
-    def truncate(self, size_bytes: int) -> int:
-        self.size_bytes = size_bytes
-        return size_bytes
-
-    def flush(self) -> None:
-        return
-
-    def drain(self) -> list[tuple[int, bytes]]:
-        """Return (offset, bytes) of what was written since the last call, in order, and forget it."""
-        pieces, self.pieces = sorted(self.pieces.items()), {}
-        return pieces
 
 
 @dataclass(frozen=True)
@@ -67,19 +35,38 @@ class Outline:
     """Offset -> bytes there."""
 
 
-def outline(descriptor: int, extents: list[tuple[int, int]]) -> Outline:
-    """Read what a file holds around the (offset, bytes) given.
+@contextlib.contextmanager
+def skeleton() -> Iterator[Skeleton]:
+    """Make a skeleton, which is gone afterwards."""
+    with tempfile.NamedTemporaryFile(prefix="dlemu-hdf5-") as file:
+        yield Skeleton(file.fileno(), file.name.encode())
 
-    The file is one that HDF5 wrote by its own driver, sparse where datasets lie: through any other driver it would
-    give them other places, because only the drivers for real files gather the pieces of a structure into blocks.
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A temporary file that HDF5 writes by its own driver, sparse where datasets lie.
+
+    Through any other driver it would give them other places: only the drivers for real files gather the pieces of a
+    structure into blocks.
     """
-    size_bytes = os.fstat(descriptor).st_size
-    pieces, at = {}, 0
-    for offset, extent_bytes in [*sorted(extents), (size_bytes, 0)]:
-        if offset > at:
-            pieces[at] = os.pread(descriptor, offset - at, at)
-        at = offset + extent_bytes
-    return Outline(size_bytes, pieces)
+
+    descriptor: int
+    path: bytes
+
+    def empty(self, offset: int, size_bytes: int) -> None:
+        """Give back the memory of bytes that nobody will read again."""
+        # Where the kernel can't, the file stays as large as it is.
+        _LIBC.fallocate(self.descriptor, _PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(size_bytes))
+
+    def outline(self, extents: list[tuple[int, int]]) -> Outline:
+        """Return what the file holds around the (offset, bytes) given."""
+        size_bytes = os.fstat(self.descriptor).st_size
+        pieces, at = {}, 0
+        for offset, extent_bytes in [*sorted(extents), (size_bytes, 0)]:
+            if offset > at:
+                pieces[at] = os.pread(self.descriptor, offset - at, at)
+            at = offset + extent_bytes
+        return Outline(size_bytes, pieces)
 
 
 class Window:

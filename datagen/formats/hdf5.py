@@ -11,7 +11,6 @@ Sample i's payload is its part of each dataset in order, then comes sample i + 1
 from __future__ import annotations
 
 import math
-import tempfile
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -21,13 +20,16 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
-from datagen.formats._hdf5_file import Outline, Sketch, hdf5, outline
+from datagen.formats._hdf5_file import Outline, Skeleton, hdf5, skeleton
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known
 from datagen.formats.base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.base import Writer
 
 LABEL_BYTES = 8
+_TOGETHER_BYTES = 16 << 20
+Chunk = tuple[tuple[int, ...], bytes]
+"""Its first element, and what is stored of it."""
 
 
 class Format:
@@ -57,8 +59,8 @@ class Format:
         if not len(payload):
             return payload
         # The structure has the same size whatever the numbers in it.
-        sketch, _ = _sketch(spec, tuple(shapes[0].tolist()))
-        return payload + (sketch.size_bytes - int(payload[0]))
+        structure, _ = _outline(spec, tuple(shapes[0].tolist()))
+        return payload + (structure.size_bytes - int(payload[0]))
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         if _is_chunked(job.spec):
@@ -119,7 +121,7 @@ def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] |
     return tuple(min(a, b) for a, b in zip(wanted, shape, strict=True))
 
 
-def _sketch(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[int]]:
+def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[int]]:
     """Return the structure of a file, and where the bytes of its datasets lie, the labels' last."""
     h5py = hdf5()
     extents = []
@@ -127,22 +129,20 @@ def _sketch(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[in
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # gives the datasets their places though nothing is written
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     layout.set_obj_track_times(False)
-    with tempfile.NamedTemporaryFile(prefix="dlemu-hdf5-") as sparse:
-        creation, access = _file_properties()
-        with h5py.File(h5py.h5f.create(sparse.name.encode(), h5py.h5f.ACC_TRUNC, creation, access)) as file:
+    with skeleton() as bones:
+        with _new_file(bones) as file:
             for name, size, element in _datasets(spec, shape):
                 kind = h5py.h5t.py_create(np.dtype(element))
                 dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(size), layout)
                 extents.append((int(dataset.get_offset()), math.prod(size) * np.dtype(element).itemsize))
-        return outline(sparse.fileno(), extents), [offset for offset, _ in extents]
+        return bones.outline(extents), [offset for offset, _ in extents]
 
 
-def _new_file(sketch: Sketch) -> Any:
-    """Return a new file over the sketch, as h5py.File(..., libver="latest") makes it, but for the time of making."""
+def _new_file(bones: Skeleton) -> Any:
+    """Return a new file, as h5py.File(..., libver="latest") makes it, but for the time of making."""
     h5py = hdf5()
     creation, access = _file_properties()
-    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, sketch)
-    return h5py.File(h5py.h5f.create(b"sketch", h5py.h5f.ACC_TRUNC, creation, access))
+    return h5py.File(h5py.h5f.create(bones.path, h5py.h5f.ACC_TRUNC, creation, access))
 
 
 def _file_properties() -> tuple[Any, Any]:
@@ -167,8 +167,8 @@ def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, 
 
 
 def _write_plain(job: FileJob, writer: Writer, chunk: memoryview) -> None:
-    sketch, offsets = _sketch(job.spec, job.shape)
-    places: dict[int, bytes | int] = {**sketch.pieces, **{offset: part for part, offset in enumerate(offsets)}}
+    structure, offsets = _outline(job.spec, job.shape)
+    places: dict[int, bytes | int] = {**structure.pieces, **{offset: part for part, offset in enumerate(offsets)}}
     for offset in sorted(places):
         writer.write(bytes(offset - writer.position))
         place = places[offset]
@@ -203,34 +203,61 @@ def _write_labels(job: FileJob, writer: Writer) -> None:
 
 
 def _write_chunked(job: FileJob, writer: Writer) -> None:
-    spec, sketch = job.spec, Sketch()
+    """Have HDF5 write a skeleton, from which each chunk goes to its place as soon as it has one.
+
+    Outside of HDF5's calls, so that a full disk or a stop is told as what it is.
+    """
+    spec = job.spec
     shape = _dataset_shape(spec, job.shape)
     options: dict[str, Any] = {"chunks": _chunk_shape(spec, shape), "dtype": spec.record_element_type}
     if spec.hdf5.max_shape:
         options["maxshape"] = (shape[0], *spec.hdf5.max_shape)
     if spec.compression == "gzip":
         options |= {"compression": "gzip", "compression_opts": spec.compression_level}
-    with _new_file(sketch) as file:
-        for part in range(spec.hdf5.num_dset_per_record):
-            dataset = file.create_dataset(f"records_{part}", shape, **options)
-            for start, packed in _chunks(job, part, shape, dataset.chunks):
-                dataset.id.write_direct_chunk(start, packed)
-                _pass_on(sketch, writer)
-        file.create_dataset("labels", data=np.zeros(shape[0], np.int64))
-    _pass_on(sketch, writer)
+    extents = []
+    with skeleton() as bones:
+        with _new_file(bones) as file:
+            for part in range(spec.hdf5.num_dset_per_record):
+                dataset = file.create_dataset(f"records_{part}", shape, **options).id
+                for some in _together(_chunks(job, part, shape, dataset.get_create_plist().get_chunk())):
+                    for offset, packed in _placed(dataset, some):
+                        _put(writer, offset, packed)
+                        bones.empty(offset, len(packed))
+                        extents.append((offset, len(packed)))
+            file.create_dataset("labels", data=np.zeros(shape[0], np.int64))
+        structure = bones.outline(extents)
+    for offset, piece in structure.pieces.items():
+        _put(writer, offset, piece)
 
 
-def _pass_on(sketch: Sketch, writer: Writer) -> None:
-    """Write what HDF5 wrote; outside of its calls, so that a full disk or a stop is told as what it is."""
-    for offset, data in sketch.drain():
-        writer.skip(max(0, offset + len(data) - writer.position))
-        writer.write_at(data, offset)
+def _together(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
+    """Group chunks, for HDF5 tells where one lies only by going through all."""
+    some, size_bytes = [], 0
+    for start, packed in chunks:
+        some.append((start, packed))
+        size_bytes += len(packed)
+        if size_bytes >= _TOGETHER_BYTES:
+            yield some
+            some, size_bytes = [], 0
+    yield some
 
 
-def _chunks(
-    job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]
-) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Return (first element, packed bytes) of each chunk of a dataset; a chunk that juts out is filled with zeros."""
+def _placed(dataset: Any, chunks: list[Chunk]) -> list[tuple[int, bytes]]:
+    """Add chunks to a dataset; return the offset at which HDF5 put each, and its bytes."""
+    for start, packed in chunks:
+        dataset.write_direct_chunk(start, packed)
+    offsets: dict[tuple[int, ...], int] = {}
+    dataset.chunk_iter(lambda chunk: offsets.update({chunk.chunk_offset: chunk.byte_offset}))
+    return [(offsets[start], packed) for start, packed in chunks]
+
+
+def _put(writer: Writer, offset: int, data: bytes) -> None:
+    writer.skip(max(0, offset + len(data) - writer.position))
+    writer.write_at(data, offset)
+
+
+def _chunks(job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[Chunk]:
+    """Return each chunk of a dataset, packed; a chunk that juts out is filled with zeros."""
     level = job.spec.compression_level if job.spec.compression == "gzip" else None
     grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
     for first in range(0, shape[0], chunk[0]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
+from datagen.formats._hdf5_file import skeleton
 from datagen.formats._hdf5_read import Hdf5File
 from datagen.formats.base import FileJob, Sample
 from datagen.formats.hdf5 import Format
@@ -132,8 +134,28 @@ def test_chunked_files_hold_what_h5py_would_write(values: Settings) -> None:
         options |= {"compression": "gzip", "compression_opts": spec.compression_level}
     theirs = of_h5py(file_job, shape_of_part(values), **options)
     assert arrays(mine) == arrays(theirs)
-    assert len(mine) <= len(theirs), "the structure of chunked files is written without gaps"
+    assert len(mine) == len(theirs)
     assert Format().file_bytes(spec, np.array([file_job.shape])) is None
+
+
+@pytest.mark.parametrize("values", CHUNKED, ids=str)
+def test_chunks_are_the_same_however_many_are_placed_together(
+    values: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = written(Format(), made(values))
+    monkeypatch.setattr("datagen.formats.hdf5._TOGETHER_BYTES", 1)
+    assert written(Format(), made(values)) == together
+
+
+def test_what_left_a_skeleton_takes_no_room_in_it() -> None:
+    with skeleton() as bones:
+        os.pwrite(bones.descriptor, bytes(1 << 20), 4096)
+        before = os.fstat(bones.descriptor)
+        bones.empty(4096, 1 << 20)
+        after = os.fstat(bones.descriptor)
+    assert before.st_blocks * 512 >= 1 << 20
+    assert after.st_blocks * 512 < 1 << 16
+    assert after.st_size == before.st_size
 
 
 @pytest.mark.parametrize("values", PLAIN + CHUNKED, ids=str)
