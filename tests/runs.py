@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from datagen.inspection import Found
 from datagen.layout import layouts
-from datagen.manifest import Found
 from datagen.spec import DatasetSpec
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from datagen.errors import DlemuError
+from datagen.inspection import Found
 from datagen.layout import layouts, nominal_sample_bytes
-from datagen.manifest import Found
 from dlemu.cli.checks import Check
 from dlemu.cli.prepare import loader_class
 from dlemu.comm import Comm, first_failure, run_ranks

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 
 from datagen.errors import DlemuError
-from datagen.manifest import Found, inspect
+from datagen.inspection import Found, inspect
 from dlemu.cli import checks_ceiling, checks_device
 from dlemu.cli.checks import Check
 from dlemu.config import datagen_command

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 import click
 
 from datagen.errors import DlemuError, UserError
-from datagen.manifest import Manifest, inspect
+from datagen.inspection import inspect
+from datagen.manifest import Manifest
 from dlemu.cli import complain
 from dlemu.cli.again import again
 from dlemu.cli.mlperf_check import counted, finding_lines

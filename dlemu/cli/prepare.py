@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import datetime
 
-from datagen.manifest import inspect
+from datagen.inspection import inspect
 from datagen.registry import find
 from dlemu.config import check_runnable, datagen_command
 from dlemu.config.schema import Workload

@@ -14,7 +14,7 @@ import psutil
 from rich.console import Console
 
 from datagen.errors import UserError
-from datagen.manifest import inspect
+from datagen.inspection import inspect
 from dlemu.cli import complain
 from dlemu.cli.again import again
 from dlemu.cli.making import make_with_ranks

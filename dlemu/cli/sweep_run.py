@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from datagen.errors import UserError
-from datagen.manifest import inspect
+from datagen.inspection import inspect
 from dlemu.cli import complain
 from dlemu.cli.again import again
 from dlemu.cli.prepare import new_folder

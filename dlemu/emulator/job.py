@@ -9,9 +9,9 @@ from math import ceil
 from typing import Any
 
 from datagen.errors import UserError
-from datagen.fetch import FetchSpec
+from datagen.fetch_spec import FetchSpec
+from datagen.inspection import Found
 from datagen.layout import Layout
-from datagen.manifest import Found
 from dlemu.config.duration import mean_seconds
 from dlemu.config.interleave import interleaved, samples_read_ahead
 from dlemu.config.schema import Workload

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from datagen.manifest import Found
+from datagen.inspection import Found
 from dlemu.comm import Comm
 from dlemu.emulator.job import Job
 from dlemu.telemetry import Recorder, Scope, Task, start_recorder

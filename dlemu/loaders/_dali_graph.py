@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from datagen.crops import PLACE_BYTES, crop_word
 from datagen.extras import library
-from datagen.fetch import PLACE_BYTES, crop_word
 from dlemu.config.streams import dali_depths
 from dlemu.loaders.base import LoaderSpec, Phase
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DlemuError, UserError
-from datagen.fetch import Fetcher, FetchSpec
+from datagen.fetch import Fetcher
+from datagen.fetch_spec import FetchSpec
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration

@@ -7,7 +7,8 @@ import threading
 import time
 
 from datagen.buffers import AlignedBuffer
-from datagen.fetch import Fetcher, FetchSpec
+from datagen.fetch import Fetcher
+from datagen.fetch_spec import FetchSpec
 
 PROBE_SECONDS = 3.0
 PROBE_THREADS = 16

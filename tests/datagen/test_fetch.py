@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
+from datagen.crops import crop_start
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
+from datagen.fetch import Fetched, Fetcher
+from datagen.fetch_spec import FetchSpec
 from datagen.files import files_of
 from datagen.formats.npz import Format
+from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 from tests.datagen.conftest import MakeSpec, make

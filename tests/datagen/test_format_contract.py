@@ -14,11 +14,12 @@ import pytest
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError
-from datagen.fetch import Fetcher, FetchSpec
+from datagen.fetch import Fetcher
+from datagen.fetch_spec import FetchSpec
 from datagen.files import files_of
 from datagen.formats.base import UnreadFormat
 from datagen.groups import GroupFormat
-from datagen.manifest import Found, inspect
+from datagen.inspection import Found, inspect
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 from datagen.storage.base import Storage

@@ -18,8 +18,8 @@ from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.formats.base import FileJob
 from datagen.formats.npz import Format
 from datagen.generate import Progress, finish, generate, prepare
+from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage.base import Writer
 from datagen.storage.posix import FileWriter

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.fetch import Fetcher, FetchSpec
+from datagen.fetch import Fetcher
+from datagen.fetch_spec import FetchSpec
 from datagen.formats._indexed import CHUNK_BYTES, OFFSETS, SIZES, IndexedFile
 from datagen.formats.base import Source
+from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make

@@ -11,8 +11,9 @@ import pytest
 
 from datagen.errors import DatasetError
 from datagen.generate import generate, prepare
+from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import MANIFEST_NAME, inspect, read
+from datagen.manifest import MANIFEST_NAME, read
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError
-from datagen.fetch import Fetched, Fetcher, FetchSpec
+from datagen.fetch import Fetched, Fetcher
+from datagen.fetch_spec import FetchSpec
 from datagen.formats.parquet import Format
 from datagen.groups import most_groups
+from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import inspect
 from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make

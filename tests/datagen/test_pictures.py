@@ -18,12 +18,13 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from datagen.content import Content, identify
 from datagen.errors import DatasetError, UserError
-from datagen.fetch import Fetcher, FetchSpec
+from datagen.fetch import Fetcher
+from datagen.fetch_spec import FetchSpec
 from datagen.formats import _picture, jpeg, png
 from datagen.formats._picture import Codec, Shape
 from datagen.generate import generate, prepare
+from datagen.inspection import inspect
 from datagen.layout import layouts, nominal_sample_bytes
-from datagen.manifest import inspect
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import make
 from tests.datagen.sources import FILE, MemorySource

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from datagen.errors import DatasetError, UserError
-from datagen.fetch import Fetcher, FetchSpec
+from datagen.fetch import Fetcher
+from datagen.fetch_spec import FetchSpec
 from datagen.formats.synthetic import Format
+from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make

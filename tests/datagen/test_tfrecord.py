@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.fetch import Fetcher, FetchSpec
+from datagen.fetch import Fetcher
+from datagen.fetch_spec import FetchSpec
 from datagen.formats._tfrecord_file import TfrecordFile, masked_crc
 from datagen.formats.base import Source
 from datagen.formats.tfrecord import CHUNK_BYTES, Format
+from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make

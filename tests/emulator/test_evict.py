@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from datagen.errors import DatasetError, UserError
-from datagen.manifest import inspect
+from datagen.inspection import inspect
 from dlemu.config import check_runnable
 from dlemu.config.schema import Reader
 from dlemu.emulator.environment import describe_folder

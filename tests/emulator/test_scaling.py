@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from datagen.engines import FileSource
-from datagen.manifest import inspect
+from datagen.inspection import inspect
 from dlemu.config.schema import Metric, Reader
 from dlemu.emulator.clock import FakeClock
 from dlemu.emulator.job import Job

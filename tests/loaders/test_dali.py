@@ -15,7 +15,7 @@ import pytest
 
 from datagen.errors import DatasetError, DlemuError
 from datagen.fetch import Fetcher
-from datagen.manifest import inspect
+from datagen.inspection import inspect
 from datagen.registry import find
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader, Train, Workload

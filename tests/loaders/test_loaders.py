@@ -17,8 +17,8 @@ import pytest
 
 from datagen.content import Content
 from datagen.errors import DatasetError, DlemuError, UserError
-from datagen.fetch import FetchSpec
-from datagen.manifest import inspect
+from datagen.fetch_spec import FetchSpec
+from datagen.inspection import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec
 from dlemu.config.interleave import Interleave

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from datagen.errors import DatasetError, UserError
-from datagen.fetch import FetchSpec
+from datagen.fetch_spec import FetchSpec
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from dlemu.config.interleave import Interleave

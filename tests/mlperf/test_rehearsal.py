@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from datagen.errors import DlemuError, UserError
+from datagen.inspection import Found
 from datagen.layout import layouts
-from datagen.manifest import Found, Manifest
+from datagen.manifest import Manifest
 from dlemu.cli.finish import finish
 from dlemu.config import load
 from dlemu.emulator.job import Job

@@ -1,0 +1,229 @@
+"""Which dataset lies in a folder, and whether it is the one that is asked for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen import registry
+from datagen.content import CONTENT_VERSION
+from datagen.errors import DatasetError
+from datagen.formats.base import Format, RecordFormat, sides_of
+from datagen.groups import GroupFormat, largest_group_bytes
+from datagen.layout import Layout, layouts, record_shapes
+from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
+from datagen.records import largest_record_bytes
+from datagen.scan import SHOWN_NAMES, count_ruled, recognise, scan, sizes_on_disk, surplus, wrong_sizes
+from datagen.spec import DatasetSpec, Split
+from datagen.storage import posix
+
+READ_KEYS = (
+    "format",
+    "num_samples_per_file",
+    "record_length_bytes",
+    "record_length_bytes_stdev",
+    "record_dims",
+    "record_element_type",
+    "compression",
+    "enable_chunking",
+    "chunk_size",
+    "hdf5",
+    "parquet",
+)
+"""Settings in which a dataset must agree with the run that reads it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A dataset as it stands on disk."""
+
+    spec: DatasetSpec
+    """What it was made from; without a manifest, what was asked for, with what the names tell."""
+    train: Layout
+    valid: Layout | None
+    """None when no validation files are asked for."""
+    manifest: Manifest | None
+    max_file_bytes: int
+    """Size of the largest file in use."""
+    max_sample_bytes: int
+    """Size of the largest sample in use; 0 where no law tells it."""
+    plain_samples: bool = False
+    """Files hold their samples as plain bytes, so that none is larger than `max_sample_bytes`."""
+    max_group_bytes: int = 0
+    """Memory that the largest row group in use takes; 0 for formats that have none."""
+    max_record_bytes: int = 0
+    """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
+    total_bytes: int
+    """Size of all files in use."""
+    notes: tuple[str, ...] = ()
+    """What a user should know before trusting a run on it."""
+
+
+def inspect(spec: DatasetSpec, command_hint: str = "dlemu datagen") -> Found:
+    """Find the dataset that `spec` asks for; `command_hint` is the command that makes it, for messages.
+
+    A set of more files than asked for is used in part, the first in name order, as DLIO does. Meant for one rank: a
+    million files take seconds.
+
+    Raises:
+        DatasetError: there is no dataset, it is incomplete, unfinished, damaged, of another format or other settings.
+    """
+    advice = f"Make it with: {command_hint}"
+    try:
+        manifest = read(spec.data_folder)
+        if manifest is not None:
+            _check_manifest(manifest, spec, advice)
+        return _Inspection(spec, manifest, advice).found()
+    except OSError as error:
+        raise DatasetError(
+            f"{error.filename or spec.data_folder}: {error.strerror}: the dataset can't be inspected; "
+            "check the permissions and the file system"
+        ) from error
+
+
+def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: str) -> None:
+    folder = asked.data_folder
+    if manifest.content_version != CONTENT_VERSION:
+        raise DatasetError(f"{folder} was made by another version of dlemu: make it anew in an empty folder. {advice}")
+    differing = differing_keys(manifest.spec, asked, READ_KEYS)
+    if differing:
+        raise DatasetError(
+            f"{folder} was made with other settings: {'; '.join(differing)}. "
+            f"Give the settings it was made with, or set dataset.data_folder to another folder. {advice}"
+        )
+    if not manifest.complete:
+        raise DatasetError(
+            f"{folder}: generation was begun at {manifest.made_at} and never finished. "
+            f"The same command makes only what is missing: {advice.partition(': ')[2]}"
+        )
+
+
+class _Inspection:
+    """One look at a dataset."""
+
+    def __init__(self, asked: DatasetSpec, manifest: Manifest | None, advice: str) -> None:
+        self._asked = asked
+        self._manifest = manifest
+        self._advice = advice
+        self._format: Format = registry.find("datagen.formats", asked.format, "Format")()
+        self._notes: list[str] = []
+        self._lawless: set[Split] = set()
+        """Splits whose files are not those of the settings."""
+
+    def found(self) -> Found:
+        asked_train, asked_valid = layouts(self._asked)
+        if not os.path.isdir(self._asked.data_folder):
+            raise DatasetError(f"there is no dataset: {self._asked.data_folder} is no folder. {self._advice}")
+        train = self._recognise(asked_train)
+        first_valid = train.named_files if train.names is None else self._asked.num_files_train
+        valid = self._recognise(replace(asked_valid, first_running_index=first_valid))
+        spec = self._spec_on_disk(train, valid)
+        used = [layout for layout in (train, valid) if layout.num_files]
+        sizes = [self._sizes(spec, layout) for layout in used]
+        return Found(
+            spec=spec,
+            train=train,
+            valid=valid if valid.num_files else None,
+            manifest=self._manifest,
+            max_file_bytes=max((int(files.max()) for files, _ in sizes), default=0),
+            max_sample_bytes=max((largest for _, largest in sizes), default=0),
+            plain_samples=self._is_plain(spec) and all(largest for _, largest in sizes),
+            max_group_bytes=max((self._largest_group(spec, layout) for layout in used), default=0),
+            max_record_bytes=max((self._largest_record(spec, layout) for layout in used), default=0),
+            total_bytes=sum(int(files.sum()) for files, _ in sizes),
+            notes=tuple(self._notes),
+        )
+
+    def _recognise(self, asked: Layout) -> Layout:
+        if asked.num_files == 0:
+            return asked
+        ruled = self._as_made(asked)
+        if (there := count_ruled(ruled)) is not None:
+            self._notes += surplus(ruled, there)
+            return ruled
+        scanned = scan(asked.folder, asked.extension)
+        if not scanned.names and scanned.other_extensions:
+            seen, count = scanned.other_extensions.most_common(1)[0]
+            raise DatasetError(
+                f"{asked.folder} holds {count} files {seen}, none of .{asked.extension}: "
+                f"set dataset.format to what is there, or dataset.data_folder to another folder. {self._advice}"
+            )
+        layout, notes = recognise(scanned, asked, self._advice)
+        self._notes += notes
+        return layout
+
+    def _as_made(self, asked: Layout) -> Layout:
+        """Return the layout with the names that the manifest tells, those asked for without one."""
+        if self._manifest is None:
+            return asked
+        made = layouts(self._manifest.spec)[0 if asked.split == "train" else 1]
+        return replace(made, folder=asked.folder, num_files=asked.num_files)
+
+    def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
+        if self._manifest is not None:
+            return replace(self._manifest.spec, parquet=self._asked.parquet)  # which columns are read is asked for
+        self._notes.append(f"{self._asked.data_folder} has no {MANIFEST_NAME}: another tool made it, or copied it")
+        return replace(
+            self._asked,
+            num_files_train=train.named_files if train.names is None else train.num_files,
+            num_files_eval=valid.named_files if valid.names is None else valid.num_files,
+        )
+
+    def _is_plain(self, spec: DatasetSpec) -> bool:
+        return self._format.file_bytes(spec, record_shapes(spec, 0, 1)) is not None
+
+    def _sizes(self, spec: DatasetSpec, layout: Layout) -> tuple[NDArray[np.int64], int]:
+        """Return the size of each file in use and of the largest sample (0: unknown)."""
+        if layout.names is not None:
+            self._lawless.add(layout.split)
+            return sizes_on_disk(layout), 0
+        shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
+        largest = int(shapes.prod(axis=1).max()) * spec.element_bytes
+        sizes = self._format.file_bytes(spec, shapes)
+        if sizes is None:
+            return sizes_on_disk(layout), largest
+        looked_up, wrong = wrong_sizes(layout.path, sizes)
+        if not wrong:
+            self._check_sides(spec, layout, shapes)
+            return sizes, largest
+        self._lawless.add(layout.split)
+        if self._manifest is not None or len(wrong) <= looked_up // 2:
+            raise DatasetError(
+                f"{len(wrong)} of {looked_up} files looked up have a wrong size: {'; '.join(wrong[:SHOWN_NAMES])}. "
+                f"Delete them and run the command again, which makes only what is missing. {self._advice}"
+            )
+        self._notes.append(f"{layout.folder}: the sizes are not those of the settings; files are taken as they are")
+        return sizes_on_disk(layout), 0
+
+    def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
+        """Look at the side files of a dataset of ours; those of others may come without, for samples need none."""
+        if self._manifest is None:
+            return
+        for side in sides_of(self._format):
+            paths = partial(side.path, layout)
+            looked_up, wrong = wrong_sizes(paths, side.file_bytes(spec, shapes))
+            if wrong:
+                raise DatasetError(
+                    f"{len(wrong)} of {looked_up} index files looked up are missing or have a wrong size: "
+                    f"{'; '.join(wrong[:SHOWN_NAMES])}. The same command makes them again. {self._advice}"
+                )
+
+    def _largest_group(self, spec: DatasetSpec, layout: Layout) -> int:
+        if not isinstance(self._format, GroupFormat):
+            return 0
+        if layout.split in self._lawless:
+            return largest_group_bytes(self._format, layout, spec, posix.Storage())
+        shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
+        return self._format.group_bytes(spec, shapes)
+
+    def _largest_record(self, spec: DatasetSpec, layout: Layout) -> int:
+        if not isinstance(self._format, RecordFormat):
+            return 0
+        if layout.split in self._lawless:
+            return largest_record_bytes(self._format, layout)
+        shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
+        return int(self._format.record_bytes(spec, shapes).max())
