@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -86,7 +87,7 @@ class Records:
         put_together = tf.data.Dataset.zip((clock, batches, clock)).prefetch(1)
         parsed = put_together.map(
             _plain(lambda begun, batch, together: self._parse(begun, batch, together, reads_per_record)),
-            num_parallel_calls=spec.computation_threads,
+            num_parallel_calls=own_threads(spec),  # more would only hold batches that wait for a thread
         )
         return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
 
@@ -198,6 +199,11 @@ class Records:
             f"TensorFlow could not read a file in {layout.folder} ({reason}), and now can read them all: "
             "the storage failed for a moment; see the kernel's log (dmesg) for why"
         )
+
+
+def own_threads(spec: LoaderSpec) -> int:
+    """Return the threads of a pipeline's own: those asked for, at most the cores given."""
+    return min(spec.computation_threads, len(os.sched_getaffinity(0)))
 
 
 def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) -> Any:
