@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from datagen.errors import DlemuError
+from datagen.errors import DlemuError, SpaceError
 from datagen.extras import library
 from datagen.formats.base import Source
 
@@ -37,9 +37,24 @@ class Outline:
 
 @contextlib.contextmanager
 def skeleton() -> Iterator[Skeleton]:
-    """Make a skeleton, which is gone afterwards."""
-    with tempfile.NamedTemporaryFile(prefix="dlemu-hdf5-") as file:
+    """Make a skeleton, which is gone afterwards. Raises SpaceError."""
+    with contextlib.ExitStack() as stack:
+        with writing():
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="dlemu-hdf5-"))
         yield Skeleton(file.fileno(), file.name.encode())
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Tell what the system has against a skeleton as that: the dataset's folder is not at fault. Raises SpaceError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # which of them is h5py's choice
+        folder = os.environ.get("TMPDIR") or "/tmp"
+        raise SpaceError(
+            f"HDF5's temporary file can't be written in {folder} ({error}); wanted: room for some chunks of a file "
+            "there. Set TMPDIR to a folder that has it"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ Sample i's payload is its part of each dataset in order, then comes sample i + 1
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zlib
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
-from datagen.formats._hdf5_file import Outline, Skeleton, hdf5, skeleton
+from datagen.formats._hdf5_file import Outline, Skeleton, hdf5, skeleton, writing
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known
 from datagen.formats.base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
@@ -138,11 +139,18 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[i
         return bones.outline(extents), [offset for offset, _ in extents]
 
 
-def _new_file(bones: Skeleton) -> Any:
-    """Return a new file, as h5py.File(..., libver="latest") makes it, but for the time of making."""
+@contextlib.contextmanager
+def _new_file(bones: Skeleton) -> Iterator[Any]:
+    """Make a new file, as h5py.File(..., libver="latest") makes it, but for the time of making. Raises SpaceError."""
     h5py = hdf5()
     creation, access = _file_properties()
-    return h5py.File(h5py.h5f.create(bones.path, h5py.h5f.ACC_TRUNC, creation, access))
+    with writing():
+        file = h5py.File(h5py.h5f.create(bones.path, h5py.h5f.ACC_TRUNC, creation, access))
+    try:
+        yield file
+    finally:
+        with writing():
+            file.close()
 
 
 def _file_properties() -> tuple[Any, Any]:
@@ -244,8 +252,9 @@ def _together(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
 
 def _placed(dataset: Any, chunks: list[Chunk]) -> list[tuple[int, bytes]]:
     """Add chunks to a dataset; return the offset at which HDF5 put each, and its bytes."""
-    for start, packed in chunks:
-        dataset.write_direct_chunk(start, packed)
+    with writing():
+        for start, packed in chunks:
+            dataset.write_direct_chunk(start, packed)
     offsets: dict[tuple[int, ...], int] = {}
     dataset.chunk_iter(lambda chunk: offsets.update({chunk.chunk_offset: chunk.byte_offset}))
     return [(offsets[start], packed) for start, packed in chunks]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datagen.errors import DatasetError
+from datagen.errors import DatasetError, SpaceError
 from datagen.formats._hdf5_file import skeleton
 from datagen.formats._hdf5_read import Hdf5File
 from datagen.formats.base import FileJob, Sample
@@ -145,6 +146,29 @@ def test_chunks_are_the_same_however_many_are_placed_together(
     together = written(Format(), made(values))
     monkeypatch.setattr("datagen.formats.hdf5._TOGETHER_BYTES", 1)
     assert written(Format(), made(values)) == together
+
+
+@pytest.mark.parametrize("values", [{}, {"hdf5": Hdf5(chunk_dims=(1, 7, 50))}], ids=str)
+def test_a_temporary_folder_that_is_none_is_named(
+    values: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    with pytest.raises(SpaceError, match=r"gone.*Set TMPDIR"):
+        written(Format(), made(values))
+
+
+@pytest.mark.parametrize("values", [{}, {"hdf5": Hdf5(chunk_dims=(1, 7, 50))}], ids=str)
+def test_a_temporary_folder_without_room_is_not_told_as_the_datasets(values: Settings) -> None:
+    file_job = made(values)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(SpaceError, match="temporary file"):
+            written(Format(), file_job)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert written(Format(), file_job)
 
 
 def test_what_left_a_skeleton_takes_no_room_in_it() -> None:
