@@ -215,6 +215,13 @@ def test_a_wrong_byte_never_breaks_the_reader(kind: tuple[str, int], data: st.Da
     assert len(sample.data) <= 20 * 30
 
 
+def test_a_type_that_numpy_never_writes_is_an_error() -> None:
+    whole = WHOLE[("none", 1)]
+    assert b"'|u1'" in whole
+    with pytest.raises(DatasetError, match=r"type \|a1, which NumPy does not write"):
+        Format().open(MemorySource(whole.replace(b"'|u1'", b"'|a1'", 1)), 1)
+
+
 @given(st.binary(max_size=300))
 def test_foreign_bytes_are_an_error(data: bytes) -> None:
     with pytest.raises(DatasetError):
