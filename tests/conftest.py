@@ -19,6 +19,12 @@ settings.load_profile("any_machine")  # a shared machine may be slow for a momen
 CHILD_PASSED, CHILD_FAILED = 0, 1
 
 
+def pytest_configure() -> None:
+    """Hear Ctrl-C, and let children hear it: a shell that starts something in the background has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not _runs_tensorflow(pyfuncitem):
