@@ -25,7 +25,9 @@ from validation.drive import Speed, known_drive
 with known_drive(Speed(read_bytes_per_second=50_000_000), size_bytes=64 << 20) as drive:
     with open(drive.folder + "/file", "wb") as file:
         file.write(bytes(1 << 20))
-    tail = subprocess.Popen(drive.command(["tail", "-f", drive.folder + "/file"]), start_new_session=True)
+    tail = subprocess.Popen(
+        drive.command(["tail", "-f", drive.folder + "/file"]), stdout=subprocess.DEVNULL, start_new_session=True
+    )
     print(drive.folder, drive.device, tail.pid, flush=True)
     time.sleep(300)
 """
@@ -105,10 +107,13 @@ def _sectors_read(device: str) -> int:
 def test_nothing_of_it_outlives_its_maker(drives: Any, end: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", MAKER], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as maker:
         assert maker.stdout is not None
-        folder, device, reader = maker.stdout.readline().decode().split()
-        assert os.path.ismount(folder)
-        maker.send_signal(end)
-        assert maker.wait(60) != 0
+        try:
+            folder, device, reader = maker.stdout.readline().decode().split()
+            assert os.path.ismount(folder)
+            maker.send_signal(end)
+            assert maker.wait(60) != 0
+        finally:
+            maker.kill()
     name = os.path.basename(os.path.dirname(folder))
     deadline = time.monotonic() + 60
     while left := _left(name, device, int(reader)):
