@@ -50,7 +50,7 @@ def writing() -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:  # which of them is h5py's choice
-        folder = os.environ.get("TMPDIR") or "/tmp"
+        folder = tempfile.tempdir or "any temporary folder"
         raise SpaceError(
             f"HDF5's temporary file can't be written in {folder} ({error}); wanted: room for some chunks of a file "
             "there. Set TMPDIR to a folder that has it"

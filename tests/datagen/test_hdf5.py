@@ -153,7 +153,6 @@ def test_a_temporary_folder_that_is_none_is_named(
     values: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
     with pytest.raises(SpaceError, match=r"gone.*Set TMPDIR"):
         written(Format(), made(values))
 
