@@ -226,9 +226,9 @@ def _write_chunked(job: FileJob, writer: Writer) -> None:
     with skeleton() as bones:
         with _new_file(bones) as file:
             for part in range(spec.hdf5.num_dset_per_record):
-                dataset = file.create_dataset(f"records_{part}", shape, **options).id
-                for some in _together(_chunks(job, part, shape, dataset.get_create_plist().get_chunk())):
-                    for offset, packed in _placed(dataset, some):
+                dataset = file.create_dataset(f"records_{part}", shape, **options)
+                for some in _together(_chunks(job, part, shape, dataset.chunks)):
+                    for offset, packed in _placed(dataset.id, some):
                         _put(writer, offset, packed)
                         bones.empty(offset, len(packed))
                         extents.append((offset, len(packed)))
@@ -252,11 +252,11 @@ def _together(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
 
 def _placed(dataset: Any, chunks: list[Chunk]) -> list[tuple[int, bytes]]:
     """Add chunks to a dataset; return the offset at which HDF5 put each, and its bytes."""
-    with writing():
+    offsets: dict[tuple[int, ...], int] = {}
+    with writing(), hdf5()._objects.phil:  # chunk_iter does not take h5py's lock, and HDF5 is for one thread
         for start, packed in chunks:
             dataset.write_direct_chunk(start, packed)
-    offsets: dict[tuple[int, ...], int] = {}
-    dataset.chunk_iter(lambda chunk: offsets.update({chunk.chunk_offset: chunk.byte_offset}))
+        dataset.chunk_iter(lambda chunk: offsets.update({chunk.chunk_offset: chunk.byte_offset}))
     return [(offsets[start], packed) for start, packed in chunks]
 
 

@@ -20,7 +20,9 @@ from datagen.formats._hdf5_file import skeleton
 from datagen.formats._hdf5_read import Hdf5File
 from datagen.formats.base import FileJob, Sample
 from datagen.formats.hdf5 import Format
+from datagen.generate import generate, prepare
 from datagen.spec import DatasetSpec, Hdf5
+from datagen.verify import verify
 from tests.datagen.sources import FILE, MemorySource, expected, job, written
 
 Settings = dict[str, Any]
@@ -168,6 +170,16 @@ def test_a_temporary_folder_without_room_is_not_told_as_the_datasets(values: Set
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert written(Format(), file_job)
+
+
+def test_threads_write_chunked_files_side_by_side(tmp_path: Path) -> None:
+    chunked = Hdf5(chunk_dims=(1, 16, 16))
+    spec = DatasetSpec(
+        data_folder=str(tmp_path), format="hdf5", record_dims=(256, 256), num_files_train=80, hdf5=chunked
+    )
+    prepare(spec)
+    generate(spec, threads=4)
+    assert verify(spec) == []
 
 
 def test_what_left_a_skeleton_takes_no_room_in_it() -> None:
