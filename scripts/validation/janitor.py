@@ -36,16 +36,17 @@ class Traces:
     def remove(self) -> list[str]:
         """Remove all of it; return what could not be removed, as sentences."""
         troubles = []
-        for step in (self._kill, self._unmount, self._detach, self._unlink, self._remove_cgroup, self._remove_folder):
+        for step in (self._end_group, self._unmount, self._detach, self._unlink, self._remove_folder):
             try:
                 step()
             except (OSError, subprocess.CalledProcessError) as error:
                 troubles.append(f"{error}{_said(error)}")
         return troubles
 
-    def _kill(self) -> None:
-        if self.cgroup:
-            _in_time(lambda: not _killed(self.cgroup))
+    def _end_group(self) -> None:
+        """Kill until the group is gone: a process that was being started may enter it as long as it is there."""
+        if self.cgroup and not _in_time(lambda: _ended(self.cgroup)):
+            os.rmdir(self.cgroup)
 
     def _unmount(self) -> None:
         if os.path.ismount(self.mount) and not _in_time(lambda: _ran("umount", self.mount)):
@@ -61,10 +62,6 @@ class Traces:
         if self.image:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.image)
-
-    def _remove_cgroup(self) -> None:
-        if self.cgroup and os.path.isdir(self.cgroup) and not _in_time(lambda: _removed(self.cgroup)):
-            os.rmdir(self.cgroup)
 
     def _remove_folder(self) -> None:
         for folder in (self.mount, self.folder):
@@ -100,17 +97,19 @@ class Janitor:
         return [f"the drive was not removed whole: {said.strip()}"] if self._process.returncode else []
 
 
-def _killed(cgroup: str) -> list[int]:
-    """Kill what is in the group; return what was found there."""
+def _ended(cgroup: str) -> bool:
+    """Kill what is in the group and remove it; say whether it is gone."""
     try:
         with open(os.path.join(cgroup, "cgroup.procs")) as lines:
             processes = [int(line) for line in lines]
     except FileNotFoundError:
-        return []
+        return True
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    return processes
+    with contextlib.suppress(OSError):
+        os.rmdir(cgroup)
+    return not os.path.isdir(cgroup)
 
 
 def _in_time(done: Callable[[], bool]) -> bool:
@@ -130,12 +129,6 @@ def _on(file: str) -> list[str]:
 
 def _ran(*argv: str) -> bool:
     return subprocess.run(argv, capture_output=True).returncode == 0
-
-
-def _removed(folder: str) -> bool:
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
-    return not os.path.isdir(folder)
 
 
 def _output(*argv: str, pass_fds: tuple[int, ...] = ()) -> str:

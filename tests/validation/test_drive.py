@@ -121,6 +121,36 @@ def test_nothing_of_it_outlives_its_maker(drives: Any, end: signal.Signals) -> N
         time.sleep(0.05)
 
 
+@pytest.mark.root
+def test_a_process_that_is_being_started_does_not_escape(
+    drives: Any, module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    janitor, throttle = module("janitor"), module("throttle").make_throttle(f"dlemu-drive-{os.getpid()}-late")
+    throttle.make()
+    argv = throttle.command(["sleep", "300"])
+    entered = Path(throttle.cgroup, "cgroup.procs")
+    held = ["sh", "-c", 'read -r _; exec "$@"', "sh", *argv]
+    with subprocess.Popen(held, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as late:
+
+        def start(_: object) -> None:
+            """Let it go when the group's processes have been killed."""
+            assert late.stdin is not None
+            late.stdin.close()
+            deadline = time.monotonic() + 60
+            while late.poll() is None and not (entered.exists() and str(late.pid) in entered.read_text()):
+                assert time.monotonic() < deadline
+
+        monkeypatch.setattr(janitor.Traces, "_unmount", start)
+        monkeypatch.setattr(janitor, "PATIENCE_SECONDS", 0.2)
+        try:
+            troubles = janitor.Traces(folder="", mount="", cgroup=throttle.cgroup).remove()
+        finally:
+            late.kill()
+    if os.path.isdir(throttle.cgroup):
+        os.rmdir(throttle.cgroup)
+    assert not troubles
+
+
 def _left(name: str, device: str, process: int) -> list[str]:
     """What is still there of a drive, the file behind its device included."""
     backing = Path(f"/sys/block/{device}/loop/backing_file")
