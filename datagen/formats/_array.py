@@ -11,7 +11,8 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ ALIGNMENT = 64
 """NumPy pads the header so that the items begin at a multiple of this."""
 GROWTH_DIGITS = 21
 """Room that NumPy leaves for the first axis: the digits of the largest 64-bit number, and one."""
+KNOWN_HEADERS = 256
+"""Headers whose meaning is remembered."""
 
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
 
@@ -35,7 +38,22 @@ class ArrayError(Exception):
 
 
 @dataclass(frozen=True)
-class Array:
+class _Stated:
+    """What a header states of its array."""
+
+    descr: Any
+    fortran_order: bool
+    shape: tuple[int, ...]
+    item_bytes: int
+    fault: str
+    """Why no such array is read; empty for those that are."""
+
+    @property
+    def payload_bytes(self) -> int:
+        return math.prod(self.shape) * self.item_bytes
+
+
+class Array(NamedTuple):
     """A .npy in memory, taken apart."""
 
     payload: memoryview
@@ -91,15 +109,23 @@ def parse(data: memoryview, name: str) -> Array:
     length_format, start = ("<H", PREFIX_BYTES) if data[6] == 1 else ("<L", PREFIX_BYTES + 2)
     (header_bytes,) = struct.unpack_from(length_format, data, 8)
     payload = data[start + header_bytes :]
-    descr, fortran_order, shape = _parse_header(bytes(data[start : start + header_bytes]))
+    stated = _stated(bytes(data[start : start + header_bytes]))
+    if stated.fault:
+        raise ArrayError(f"{name} {stated.fault},")
+    if len(payload) != stated.payload_bytes:
+        raise ArrayError(f"{name} has {len(payload)} bytes, which does not make {stated.shape} of {stated.descr},")
+    return Array(payload, stated.item_bytes, stated.fortran_order, stated.shape[-1] if stated.shape else 1)
+
+
+@lru_cache(KNOWN_HEADERS)
+def _stated(header: bytes) -> _Stated:
+    """Take a header apart; most files of a dataset have the same. Raises as `parse` does of what is no header."""
+    descr, fortran_order, shape = _parse_header(header)
     if str(descr).lstrip("<>=|").startswith("a"):  # NumPy 2 warns of this name, and no release ever wrote it
-        raise ArrayError(f"{name} is of type {descr}, which NumPy does not write,")
+        return _Stated(descr, fortran_order, shape, 0, f"is of type {descr}, which NumPy does not write")
     dtype = np.dtype(descr)
-    if dtype.hasobject:
-        raise ArrayError(f"{name} holds Python objects, which only pickle can read,")
-    if len(payload) != math.prod(shape) * dtype.itemsize:
-        raise ArrayError(f"{name} has {len(payload)} bytes, which does not make {shape} of {descr},")
-    return Array(payload, dtype.itemsize, fortran_order, shape[-1] if shape else 1)
+    fault = "holds Python objects, which only pickle can read" if dtype.hasobject else ""
+    return _Stated(descr, fortran_order, shape, dtype.itemsize, fault)
 
 
 def _parse_header(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from isal import isal_zlib
@@ -52,8 +51,7 @@ class StructureError(Exception):
         self.offset = offset
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A member as the central directory knows it."""
 
     name: str

@@ -16,7 +16,6 @@ pictures. What a block can't take goes into comment segments, so that the file h
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +27,12 @@ from datagen.formats._picture import LEAST_PADDING_BYTES, PictureError, PictureF
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
 SOS = 0xDA
-STANDALONE = (0x01, *range(0xD0, 0xD8))
+STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))
 """Markers without a segment: TEM and the restart markers."""
-FRAMES = tuple(marker for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC))
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of frame headers, which tell a picture's shape."""
+_SEGMENT = struct.Struct(">BBH")
+"""How a segment begins: 0xFF, its marker, and its length, which counts itself."""
 SEGMENT_BYTES = 65533
 """A comment's bytes at most: the length of a segment has 16 bits and counts itself."""
 END_OF_BLOCK = 0xFE
@@ -72,21 +73,13 @@ class Jpeg:
         return out
 
     def look(self, data: memoryview) -> Shape:
-        shape = None
         try:
-            for marker, start, body in _segments(data):
-                if marker in FRAMES:
-                    height, width, components = struct.unpack_from(">HHB", body, 1)
-                    shape = Shape(height, width, 1 if components == 1 else 3)
-                elif marker == SOS:
-                    if shape is None:
-                        raise PictureError("JPEG data without a frame header before it", start)
-                    if data[-2:] != EOI:
-                        raise PictureError("JPEG data that does not end with its end marker", len(data))
-                    return shape
+            shape = _stated_shape(data)
         except struct.error as error:
             raise PictureError(f"no readable JPEG structure ({error})", 0) from error
-        raise PictureError("a JPEG file without picture data", len(data))
+        if data[-2:] != EOI:
+            raise PictureError("JPEG data that does not end with its end marker", len(data))
+        return shape
 
     def decode(self, data: memoryview, shape: Shape, room: memoryview) -> memoryview:
         # simplejpeg decodes a small picture in a fifth of Pillow's time.
@@ -150,13 +143,14 @@ def _put(out: NDArray[np.uint8], at: int, data: bytes | NDArray[np.uint8]) -> in
     return at + len(data)
 
 
-def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Return (marker, offset, bytes) of each segment up to the picture's data, that of the data's header last."""
+def _stated_shape(data: memoryview) -> Shape:
+    """Go from marker to marker, up to the picture's data; raises PictureError, and struct.error behind the file."""
     if data[:2] != SOI:
         raise PictureError("no JPEG start", 0)
-    at = 2
+    shape = None
+    at, end = 2, len(data)
     while True:
-        fill, marker = struct.unpack_from(">BB", data, at)
+        fill, marker, size = _SEGMENT.unpack_from(data, at)
         if fill != 0xFF:
             raise PictureError("no JPEG marker", at)
         if marker == 0xFF:  # a fill byte, of which any number may stand before a marker
@@ -165,11 +159,13 @@ def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         if marker in STANDALONE:
             at += 2
             continue
-        (size,) = struct.unpack_from(">H", data, at + 2)
-        body = data[at + 4 : at + 2 + size]
-        if len(body) != size - 2:
+        if size < 2 or at + 2 + size > end:
             raise PictureError("a JPEG segment that ends behind the file", at)
-        yield marker, at, body
-        if marker == SOS:
-            return
+        if marker in FRAMES:
+            height, width, components = struct.unpack_from(">HHB", data, at + 5)
+            shape = Shape(height, width, 1 if components == 1 else 3)
+        elif marker == SOS:
+            if shape is None:
+                raise PictureError("JPEG data without a frame header before it", at)
+            return shape
         at += 2 + size
