@@ -70,27 +70,25 @@ def count_ruled(layout: Layout) -> int | None:
     if layout.named_files < layout.num_files:
         return None
     seen = bytearray(layout.named_files)
+    numbered = _numbered(layout)
     for folder in layout.folders():
         below = folder[len(layout.folder) + 1 :]
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    file = _ruled_index(entry.name, layout)
-                    if file is not None and layout.subfolder(file) == below:
+                    match = numbered(entry.name)
+                    file = int(match[1]) if match else layout.named_files
+                    if file < layout.named_files and (not below or layout.subfolder(file) == below):
                         seen[file] = 1
         except FileNotFoundError:
             return None
     return sum(seen) if all(memoryview(seen)[: layout.num_files]) else None
 
 
-def _ruled_index(name: str, layout: Layout) -> int | None:
-    """Return the number of the file that has this name by the layout's rule."""
-    before, after = len(layout.file_prefix) + 1, len(layout.ruled_ending)
-    digits = name[before:-after]
-    if not (digits.isdecimal() and name.endswith(layout.ruled_ending) and name.startswith(layout.file_prefix + "_")):
-        return None
-    file = int(digits)
-    return file if file < layout.named_files and len(digits) == len(str(layout.named_files)) else None
+def _numbered(layout: Layout) -> Callable[[str], re.Match[str] | None]:
+    """Return what takes the file's number, in a group, out of a name by the layout's rule."""
+    digits = len(str(layout.named_files))
+    return re.compile(rf"{re.escape(layout.file_prefix)}_([0-9]{{{digits}}}){re.escape(layout.ruled_ending)}").fullmatch
 
 
 def recognise(scanned: Scan, asked: Layout, advice: str) -> tuple[Layout, list[str]]:

@@ -92,7 +92,10 @@ class _Reading:
     def __init__(self, case: Case, bench: Bench) -> None:
         self._case, self._bench = case, bench
         self._epochs = FEW_EPOCHS + 1 if bench.quick else case.epochs
+        self._peer_epochs = min(self._epochs, case.peer_epochs or self._epochs)
         self._dataset = case.dataset(bench.quick)
+        made = {} if bench.quick or not case.making_files else {"num_files_train": case.making_files}
+        self._made = self._dataset | made
         self._folder = os.path.join(bench.folder, f"{case.workload}-{case.format}-{case.record_bytes}")
         self._settings = (
             f"workload={case.workload}",
@@ -172,8 +175,8 @@ class _Reading:
             reader__prefetch_size=2 * self._case.read_threads,
             train__computation_time=0,
         )
-        few, many = (trained(train__epochs=epochs) for epochs in (FEW_EPOCHS, self._epochs))
-        more_gb = (self._epochs - FEW_EPOCHS) * self._samples * self._sample_mb / 1e3
+        few, many = (trained(train__epochs=epochs) for epochs in (FEW_EPOCHS, self._peer_epochs))
+        more_gb = (self._peer_epochs - FEW_EPOCHS) * self._samples * self._sample_mb / 1e3
         rate = self._batch / statistics.median(many.step_seconds[1:])
         cpu_seconds = many.cpu_seconds - few.cpu_seconds
         return Took(rate, rate * self._sample_mb, _slope(cpu_seconds, more_gb), _mb(many.pss_bytes))
@@ -183,7 +186,7 @@ class _Reading:
         made = self._folder + "-made"
         os.mkdir(made)
         try:
-            sizes = self._dataset
+            sizes = self._made
             words = [str(sizes["num_files_train"]), str(sizes["record_length_bytes"]), "1", "0"]
             words += [str(sizes["format"]), str(sizes["num_samples_per_file"])]
             told = json.loads(run(self._bench.module("make_files", made, *words)).output)
@@ -196,7 +199,7 @@ class _Reading:
         made = self._folder + "-made"
         try:
             loader = self._case.peer_loader or self._case.loader  # DLIO makes tfrecord files for tensorflow only
-            seconds = peer.make(made, self._dataset, framework=_framework(loader), reader__data_loader=loader)
+            seconds = peer.make(made, self._made, framework=_framework(loader), reader__data_loader=loader)
             files = [entry for entry in os.scandir(os.path.join(made, "train")) if entry.is_file()]
             return sum(entry.stat().st_size for entry in files) / seconds / MB
         finally:

@@ -28,6 +28,8 @@ class Case:
     """The peer's loader where it has not the one that dlemu uses; it is the same where this is empty."""
     epochs: int
     """Of the longer run; the shorter one has two, and their difference is free of start-up."""
+    peer_epochs: int = 0
+    """Of the peer's longer run, where so many would take it hours; 0: as many as dlemu's."""
     quick_files: int = 8
     peer_speed: Wanted = NEVER_SLOWER
     """Of samples/s beside the peer's."""
@@ -37,6 +39,8 @@ class Case:
     """Of CPU for each GB beside a plain read of the same files."""
     peer_making: Wanted | None = None
     """Of MB/s of datagen beside the peer's; None where another case makes the same."""
+    making_files: int = 0
+    """Files to make for that, where those to read are over in the time it takes to begin; 0: as many."""
 
     @property
     def fills_places(self) -> bool:
@@ -147,9 +151,11 @@ CASES: dict[str, Case] = {
         record_bytes=2048,
         batch_size=16,
         read_threads=1,
-        epochs=3,
+        epochs=60,
+        peer_epochs=3,
         quick_files=1,
         peer_making=ratio_at_least(1),
+        making_files=50,
     ),
     "flux": Case(
         workload="flux",

@@ -28,11 +28,9 @@ Seen = tuple[float, float]
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Runs over many files beside runs over a thousand of them."""
+    """Runs over many files beside runs over a thousand."""
     many = QUICK_MANY if bench.quick else MANY
-    folder = os.path.join(bench.folder, "many")
-    _make(bench, folder, many)
-    pairs = bench.interleaved(3, partial(_first_step, bench, folder, many), partial(_first_step, bench, folder, FEW))
+    pairs = bench.interleaved(3, *(partial(_first_step, bench, _made(bench, files), files) for files in (many, FEW)))
     seconds = [(own[0], beside[0]) for own, beside in pairs]
     yield compare(
         f"{many:,} files, {RANKS} ranks to their first step", "s", seconds, f"{FEW:,} files", value_at_most(10)
@@ -41,9 +39,9 @@ def measure(bench: Bench) -> Iterator[Figure]:
     yield alone("memory (PSS) for each file and rank", "bytes", each, value_at_most(200))
 
 
-def _make(bench: Bench, folder: str, files: int) -> None:
-    """Make one file, copy it as often as its names need it, and link."""
-    one = os.path.join(bench.folder, "one")
+def _made(bench: Bench, files: int) -> str:
+    """Make one file, copy it as often as its names need it, and link; return the folder."""
+    folder, one = (os.path.join(bench.folder, name) for name in (f"of-{files}", f"one-of-{files}"))
     settings = (
         "dataset.num_files_train=1",
         f"dataset.record_length_bytes={RECORD_BYTES}",
@@ -61,6 +59,7 @@ def _make(bench: Bench, folder: str, files: int) -> None:
             copy = path
         else:
             os.link(copy, path)
+    return folder
 
 
 def _spec(folder: str, files: int) -> DatasetSpec:
