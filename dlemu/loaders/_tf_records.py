@@ -80,12 +80,13 @@ class Records:
             records = records.shuffle(spec.shuffle_window, seed=seed + spec.rank)
         batches = records.batch(self._phase.batch_size, drop_remainder=True)
         ticks = clock(steps)
-        # zip asks for one after the other: when the batch is begun, for the batch, when it is together. The next is
-        # put together while this one is parsed.
-        put_together = tf.data.Dataset.zip((ticks, batches, ticks)).prefetch(1)
+        # zip asks for one after the other: when the batch is begun, for the batch, when it is together.
+        put_together = tf.data.Dataset.zip((ticks, batches, ticks))
+        # A call is a batch that is put together and parsed. Two, for the next to be put together while one is parsed;
+        # more than there are threads would only hold memory.
         parsed = put_together.map(
             _plain(lambda begun, batch, together: self._parse(begun, batch, together, reads_per_record)),
-            num_parallel_calls=own_threads(spec),  # more would only hold batches that wait for a thread
+            num_parallel_calls=max(2, own_threads(spec)),
         )
         return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
 
