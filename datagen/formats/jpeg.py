@@ -162,7 +162,7 @@ def _stated_shape(data: memoryview) -> Shape:
         if size < 2 or at + 2 + size > end:
             raise PictureError("a JPEG segment that ends behind the file", at)
         if marker in FRAMES:
-            height, width, components = struct.unpack_from(">HHB", data, at + 5)
+            height, width, components = struct.unpack_from(">HHB", data[at + 4 : at + 2 + size], 1)
             shape = Shape(height, width, 1 if components == 1 else 3)
         elif marker == SOS:
             if shape is None:

@@ -184,6 +184,12 @@ def test_foreign_bytes_are_an_error(codec: Codec, data: bytes) -> None:
         opened(data, codec.name)
 
 
+def test_a_frame_header_too_short_for_a_shape_is_an_error() -> None:
+    data = b"\xff\xd8\xff\xc0\x00\x04\x08\x00\xff\xda\x00\x08" + bytes(20) + b"\xff\xd9"
+    with pytest.raises(DatasetError, match="no readable JPEG structure"):
+        opened(data, "jpeg")
+
+
 @each_codec
 def test_damage_that_only_a_decoder_sees(codec: Codec) -> None:
     data = bytearray(codec.make(Content(1), FILE, Shape(30, 40, 1), 1300).tobytes())
