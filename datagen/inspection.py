@@ -17,7 +17,7 @@ from datagen.groups import GroupFormat, largest_group_bytes
 from datagen.layout import Layout, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
 from datagen.records import largest_record_bytes
-from datagen.scan import SHOWN_NAMES, count_ruled, recognise, scan, sizes_on_disk, surplus, wrong_sizes
+from datagen.scan import SHOWN_NAMES, count_ruled, named_as_there, recognise, scan, sizes_on_disk, surplus, wrong_sizes
 from datagen.spec import DatasetSpec, Split
 from datagen.storage import posix
 
@@ -142,7 +142,8 @@ class _Inspection:
         if asked.num_files == 0:
             return asked
         ruled = self._as_made(asked)
-        if (there := count_ruled(ruled)) is not None:
+        guessed = self._manifest is None and ruled != asked
+        if (there := count_ruled(ruled, alone=guessed)) is not None:
             self._notes += surplus(ruled, there)
             return ruled
         scanned = scan(asked.folder, asked.extension)
@@ -157,9 +158,9 @@ class _Inspection:
         return layout
 
     def _as_made(self, asked: Layout) -> Layout:
-        """Return the layout with the names that the manifest tells, those asked for without one."""
+        """Return the layout with the names that the manifest tells; without one, those that a file found first has."""
         if self._manifest is None:
-            return asked
+            return named_as_there(asked)
         made = layouts(self._manifest.spec)[0 if asked.split == "train" else 1]
         return replace(made, folder=asked.folder, num_files=asked.num_files)
 

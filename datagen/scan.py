@@ -61,8 +61,31 @@ def _sort_out(found: list[str], suffix: str, names: list[str], others: Counter[s
             others[os.path.splitext(name)[1] or name] += 1
 
 
-def count_ruled(layout: Layout) -> int | None:
+def named_as_there(asked: Layout) -> Layout:
+    """Return the layout that made the name of a file found first; the one asked for when that follows no rule.
+
+    Most often it made all the others too, which `count_ruled` tells sooner than `scan` lists a million. Raises OSError.
+    """
+    subfolders: list[str] = []
+    try:
+        with os.scandir(asked.folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    subfolders.append(entry.path)
+                elif entry.name.endswith("." + asked.extension):
+                    return asked if subfolders else _ruled(Scan([entry.name], Counter(), 0), asked) or asked
+        names = os.listdir(subfolders[0])[:1] if subfolders else []
+    except FileNotFoundError:
+        return asked
+    return _ruled(Scan(names, Counter(), len(subfolders)), asked) or asked
+
+
+def count_ruled(layout: Layout, *, alone: bool = False) -> int | None:
     """Return how many files of the layout's own names are there, or None when one of those in use is missing.
+
+    With `alone` also when others of its extension or further folders are beside them.
 
     Names are taken apart where they are listed and a byte is kept for each file, so that a million files cost a second
     and a megabyte; `scan` and `recognise` are for folders that are not as they should be. Raises OSError.
@@ -80,9 +103,15 @@ def count_ruled(layout: Layout) -> int | None:
                     file = int(match[1]) if match else layout.named_files
                     if file < layout.named_files and (not below or layout.subfolder(file) == below):
                         seen[file] = 1
+                    elif alone and _may_hold_samples(entry, layout):
+                        return None
         except FileNotFoundError:
             return None
     return sum(seen) if all(memoryview(seen)[: layout.num_files]) else None
+
+
+def _may_hold_samples(entry: os.DirEntry[str], layout: Layout) -> bool:
+    return not entry.name.startswith(".") and (entry.name.endswith("." + layout.extension) or entry.is_dir())
 
 
 def _numbered(layout: Layout) -> Callable[[str], re.Match[str] | None]:

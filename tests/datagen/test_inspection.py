@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,3 +210,39 @@ def test_many_files_are_inspected_by_arithmetic(tmp_path: Path) -> None:
         found = inspect(spec)
     assert found.train.num_files == count
     assert calls < 4200
+
+
+def test_part_of_a_set_without_a_manifest_is_told_by_one_listing_of_its_names(
+    small: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small(num_files_train=12, num_subfolders_train=3)
+    as_if_by_dlio(spec)
+    monkeypatch.setattr("datagen.inspection.scan", None)
+    found = inspect(replace(spec, num_files_train=7, num_subfolders_train=0, file_prefix="other"))
+    assert [found.train.path(i) for i in range(7)] == [layouts(spec)[0].path(i) for i in range(7)]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize(
+    "beside",
+    [["img_0_of_1.npz"], ["below/img_00_of_12.npz"], ["mine.npz"], [f"other_{i:02}_of_12.npz" for i in range(12)]],
+)
+def test_the_set_asked_for_is_taken_whichever_file_is_listed_first(
+    small: MakeSpec, monkeypatch: pytest.MonkeyPatch, beside: list[str], backwards: bool
+) -> None:
+    spec = small(num_files_train=12)
+    as_if_by_dlio(spec)
+    train, _ = layouts(spec)
+    for name in beside:
+        other = Path(train.folder) / name
+        other.parent.mkdir(exist_ok=True)
+        shutil.copy(train.path(0), other)
+    listed = os.scandir
+
+    def in_order(folder: str) -> Any:
+        with listed(folder) as entries:
+            return nullcontext(sorted(entries, key=lambda entry: entry.name, reverse=backwards))
+
+    monkeypatch.setattr(os, "scandir", in_order)
+    found = inspect(spec)
+    assert [found.train.path(i) for i in range(12)] == [train.path(i) for i in range(12)]
