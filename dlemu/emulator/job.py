@@ -96,7 +96,7 @@ class Job:
             return sum(dali_depths(spec.prefetch_size)) + ceil(window / reader.batch_size)
         if self.streams:
             waiting = spec.shuffle_window + samples_read_ahead(reader, self.workload.dataset)
-            return spec.prefetch_size + spec.computation_threads + 1 + ceil(waiting / reader.batch_size)
+            return spec.prefetch_size + spec.computation_calls + 1 + ceil(waiting / reader.batch_size)
         if reader.data_loader == "tensorflow":
             return spec.prefetch_size + max(1, spec.read_threads)
         return spec.read_threads * spec.prefetch_per_worker
@@ -137,7 +137,7 @@ class Job:
             read_threads=reader.read_threads,
             prefetch_per_worker=prefetch_per_worker(reader.prefetch_size, reader.read_threads),
             prefetch_size=reader.prefetch_size,
-            computation_threads=reader.computation_threads,
+            computation_threads=min(reader.computation_threads, len(os.sched_getaffinity(0))),
             transfer_bytes=reader.transfer_size,
             interleave=interleaved(reader, self.workload.dataset),
             shuffle_window=reader.shuffle_size if reader.sample_shuffle != "off" else 0,

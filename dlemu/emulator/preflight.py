@@ -8,6 +8,7 @@ import resource
 import psutil
 
 from datagen.errors import SpaceError, UserError
+from dlemu.config.interleave import samples_read_ahead
 from dlemu.config.streams import dali_depths
 from dlemu.emulator.evict import check_evictable
 from dlemu.emulator.job import Job
@@ -66,12 +67,13 @@ def memory_wanted(job: Job, local_ranks: int) -> int:
 
 
 def _stream_bytes(job: Job, spec: LoaderSpec) -> int:
-    """Return what a rank's stream holds: the window, batches of records, batches ready or with the trainer."""
+    """Return what a rank's stream holds: records read ahead, batches of them, batches ready or with the trainer."""
     fetch, batch = spec.phases["train"].fetch, spec.phases["train"].batch_size
     record = fetch.nominal_sample_bytes
     shipped = fetch.resize_bytes or record
-    making, ready = spec.computation_threads + 1, spec.prefetch_size + 2
-    return spec.shuffle_window * record + batch * (making * (record + shipped) + ready * shipped)
+    waiting = spec.shuffle_window + samples_read_ahead(job.workload.reader, job.workload.dataset)
+    making, ready = spec.computation_calls + 1, spec.prefetch_size + 2
+    return waiting * record + batch * (making * (record + shipped) + ready * shipped)
 
 
 def _dali_bytes(job: Job, spec: LoaderSpec) -> int:

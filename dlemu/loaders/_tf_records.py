@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -82,11 +81,9 @@ class Records:
         ticks = clock(steps)
         # zip asks for one after the other: when the batch is begun, for the batch, when it is together.
         put_together = tf.data.Dataset.zip((ticks, batches, ticks))
-        # A call is a batch that is put together and parsed. Two, for the next to be put together while one is parsed;
-        # more than there are threads would only hold memory.
         parsed = put_together.map(
             _plain(lambda begun, batch, together: self._parse(begun, batch, together, reads_per_record)),
-            num_parallel_calls=max(2, own_threads(spec)),
+            num_parallel_calls=spec.computation_calls,
         )
         return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
 
@@ -198,11 +195,6 @@ class Records:
             f"TensorFlow could not read a file in {layout.folder} ({reason}), and now can read them all: "
             "the storage failed for a moment; see the kernel's log (dmesg) for why"
         )
-
-
-def own_threads(spec: LoaderSpec) -> int:
-    """Return the threads of a pipeline's own: those asked for, at most the cores given."""
-    return min(spec.computation_threads, len(os.sched_getaffinity(0)))
 
 
 def _vector(tensor: Any) -> Any:

@@ -94,7 +94,7 @@ class LoaderSpec:
     prefetch_size: int
     """Batches ready ahead of the trainer, where a loader counts them for all workers together."""
     computation_threads: int
-    """Batches taken apart at a time, where that is not the readers' work."""
+    """Threads that take batches apart, where that is not the readers' work; no more than cores."""
     transfer_bytes: int
     """Bytes to ask for at a time where files are read as streams; 0 leaves it to the framework."""
     interleave: Interleave
@@ -106,6 +106,11 @@ class LoaderSpec:
     nice: int
     multiprocessing_context: str
     pin_memory: bool
+
+    @property
+    def computation_calls(self) -> int:
+        """Batches taken apart at a time: two at least, for the next to be put together while one is parsed."""
+        return max(2, self.computation_threads)
 
     @property
     def slots_per_worker(self) -> int:

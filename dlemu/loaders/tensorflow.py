@@ -18,7 +18,7 @@ from dlemu.config.streams import reads_streams
 from dlemu.loaders._heap import keep_freed_memory
 from dlemu.loaders._process import lowered
 from dlemu.loaders._tf_fetched import Fetched
-from dlemu.loaders._tf_records import Records, own_threads
+from dlemu.loaders._tf_records import Records
 from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, refuse_pinning
 
 
@@ -57,7 +57,7 @@ class Loader:
             return iter(())
         records = self._records.get(phase)
         if records is not None:
-            running = _run(records.dataset(epoch, steps), own_threads(self._spec), self._spec.nice)
+            running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.nice)
             return records.batches(epoch, running, steps)
         made: dict[int, BatchStory | DlemuError] = {}
         dataset = self._fetched.dataset(phase, epoch, steps, made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -40,7 +41,7 @@ def test_tfrecord_through_tensorflow_is_a_stream_of_files() -> None:
 
 def test_a_shuffle_window_holds_batches_back_and_takes_memory() -> None:
     small, large = streaming(shuffle_size=8), streaming(shuffle_size=800)
-    ready, parsed, assembled = 2, 1, 1
+    ready, parsed, assembled = 2, 2, 1
     ahead = ready + parsed + assembled
     begun = 9  # files of one sample: three in turn, and twice as many begun
     assert (small.batches_ahead, large.batches_ahead) == (
@@ -57,7 +58,24 @@ def test_what_tensorflow_reads_ahead_in_files_counts(read_threads: int) -> None:
     job = streaming(read_threads=read_threads, batch_size=1, sample_shuffle="off")
     dataset = replace(job.workload.dataset, num_samples_per_file=50, num_files_train=100)
     many = replace(job, workload=replace(job.workload, dataset=dataset))
-    assert many.batches_ahead == 2 + 1 + 1 + samples_read_ahead(many.workload.reader, dataset)
+    assert many.batches_ahead == 2 + 2 + 1 + samples_read_ahead(many.workload.reader, dataset)
+
+
+def test_threads_above_the_cores_hold_no_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
+    as_many, more = streaming(computation_threads=3), streaming(computation_threads=64)
+    assert more.batches_ahead == as_many.batches_ahead == streaming(computation_threads=1).batches_ahead + 1
+    assert memory_wanted(more, 1) == memory_wanted(as_many, 1)
+    assert more.loader_spec(0).computation_threads == 3
+
+
+def test_files_begun_take_memory() -> None:
+    few, many = (streaming(read_threads=threads, sample_shuffle="off") for threads in (1, 8))
+    records = samples_read_ahead(many.workload.reader, many.workload.dataset) - samples_read_ahead(
+        few.workload.reader, few.workload.dataset
+    )
+    sample_bytes = few.loader_spec(0).phases["train"].fetch.nominal_sample_bytes
+    assert memory_wanted(many, 2) - memory_wanted(few, 2) == 2 * records * sample_bytes > 0
 
 
 def test_plan_and_loader_take_the_same_turns() -> None:
