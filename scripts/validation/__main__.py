@@ -38,7 +38,7 @@ def main() -> int:
         print(f"validate: skipped: {reason}")
         return 0
     try:
-        return _measure(asked.groups or list(GROUPS), asked.table)
+        return _measure(asked.groups, asked.table)
     except DlemuError as error:
         print(f"validate: {error}", file=sys.stderr)
         return error.exit_status
@@ -92,6 +92,8 @@ def _arguments() -> argparse.Namespace:
     unknown = [group for group in asked.groups if group not in GROUPS]
     if unknown:
         parser.error(f"no group is called {unknown[0]}: wanted {', '.join(GROUPS)}")
+    asked.groups = asked.groups or list(GROUPS)
+    table.check_argument(parser, asked.table, asked.groups)
     return asked
 
 

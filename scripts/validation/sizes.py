@@ -31,6 +31,8 @@ THRESHOLD = 0.9
 CASE_SECONDS = 1800.0
 """Far beyond what a search takes, on a busy host too."""
 DLEMU = (sys.executable, "-m", "dlemu")
+_GROUP = "sizes"
+"""What its table is called on a page."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def main() -> int:
     print(f"\n{tally.summary}")
     if asked.table:
         lines = [tally.summary, "", _line(HEAD), _line(["---"] * len(HEAD)), *map(_line, tally.rows)]
-        table.put(asked.table, "sizes", "\n".join(lines))
+        table.put(asked.table, _GROUP, "\n".join(lines))
     return 0 if tally.holds else 1
 
 
@@ -212,7 +214,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="validation.sizes", description=__doc__.split("\n")[0])
     parser.add_argument("cases", nargs="*", type=_case, metavar="NUMBER", help=f"0 to {len(CASES) - 1}; without: all")
     parser.add_argument("--table", metavar="PAGE", help="write the table into this page, such as docs/validation.md")
-    return parser.parse_args(words)
+    asked = parser.parse_args(words)
+    table.check_argument(parser, asked.table, [_GROUP])
+    return asked
 
 
 def _case(number: str) -> Case:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
-import re
 from collections.abc import Sequence
 from datetime import date
 
@@ -28,17 +28,36 @@ def markdown(checks: Sequence[Check]) -> str:
     return "\n".join([told, "", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
+def check_argument(parser: argparse.ArgumentParser, page: str | None, groups: Sequence[str]) -> None:
+    """End with the parser's usage where the page asked for can't take the tables of these groups."""
+    try:
+        for group in groups if page else ():
+            _split(str(page), group)
+    except UserError as error:
+        parser.error(str(error))
+
+
 def put(path: str, group: str, text: str) -> None:
     """Replace a group's section of the page by `text`; raises UserError when the page has none."""
-    with open(path) as lines:
-        page = lines.read()
-    begin, end = f"<!-- {group} -->", f"<!-- end of {group} -->"
-    section = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    if not section.search(page):
-        raise UserError(f"{path} has no place for {group}: wanted the lines {begin} and {end}")
+    before, after = _split(path, group)
     with open(path + ".part", "w") as lines:
-        lines.write(section.sub(lambda _: f"{begin}\n{text}\n{end}", page))
+        lines.write(f"{before}\n{text}\n{after}")
     os.rename(path + ".part", path)
+
+
+def _split(path: str, group: str) -> tuple[str, str]:
+    """Return the page up to and from the lines between which a group's table stands."""
+    begin, end = f"<!-- {group} -->", f"<!-- end of {group} -->"
+    try:
+        with open(path) as lines:
+            page = lines.read()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}: wanted a page such as docs/validation.md") from None
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise UserError(f"{path} has no place for {group}: wanted the lines {begin} and {end}")
+    return before + begin, end + after
 
 
 def machine() -> str:

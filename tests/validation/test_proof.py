@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,6 +82,20 @@ def test_a_table_takes_the_place_of_the_last_one(module: Callable[[str], Any], t
     assert text.endswith("<!-- end of ratios -->\nafter\n")
     with pytest.raises(UserError, match="has no place for shapes"):
         table.put(str(page), "shapes", "")
+
+
+@pytest.mark.parametrize(("text", "words"), [(None, "No such file"), ("<!-- ratios -->", "no place for ratios")])
+def test_a_page_without_a_place_is_told_before_anything_is_measured(
+    module: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
+) -> None:
+    page = tmp_path / "page.md"
+    if text:
+        page.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        module("table").check_argument(argparse.ArgumentParser(), str(page), ["ratios"])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+    module("table").check_argument(argparse.ArgumentParser(), None, ["ratios"])
 
 
 def test_every_group_has_its_place_on_the_page(module: Callable[[str], Any]) -> None:

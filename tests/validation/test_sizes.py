@@ -69,7 +69,7 @@ def test_it_says_whether_it_holds(
 def test_no_number_asks_for_all_cases(module: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> None:
     sizes = module("sizes")
     assert sizes.arguments([]).cases == []
-    assert sizes.arguments(["2", "0", "--table", "page"]).cases == [sizes.CASES[2], sizes.CASES[0]]
+    assert sizes.arguments(["2", "0"]).cases == [sizes.CASES[2], sizes.CASES[0]]
     with pytest.raises(SystemExit):
         sizes.arguments(["99"])
     assert "wanted 0 to" in capsys.readouterr().err
