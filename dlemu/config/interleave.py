@@ -13,7 +13,7 @@ _BUFFER_BYTES = 256 << 10
 """What tf.data.TFRecordDataset reads at a time where `reader.transfer_size` does not say."""
 _TURN_BYTES = 2 << 20
 """Of records in a turn. Each turn wakes another thread of tf.data's: at records of 100 kB turns of one transfer cost a
-fifth of the speed, turns of 1 MiB 8 %; those of 4 MiB gain nothing, and of each file two turns lie in memory."""
+fifth of the speed, turns of 1 MiB a tenth; those of 4 MiB gain nothing, and of each file two turns lie in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
