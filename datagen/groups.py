@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.engines import ThreadBooks, unreadable
-from datagen.errors import SpaceError
+from datagen.errors import DatasetError, SpaceError
 from datagen.formats.base import Format, Source, damaged
 from datagen.layout import Layout
 from datagen.records import Place, SmallReads, runs
@@ -167,6 +167,11 @@ class GroupReader:
         source = SmallReads(path, reader, self._storage.alignment)
         try:
             groups = self._format.open_groups(source, self._spec)
+            if self._verify and not groups.values(0):
+                raise DatasetError(
+                    f"{path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing to compare "
+                    "it with: make the dataset by `dlemu datagen`, or leave reader.verify out"
+                )
         except BaseException:
             reader.close()
             raise

@@ -126,19 +126,20 @@ def _values(column: Any, width: int) -> Iterator[bytes]:
 
 
 class GroupsFile:
-    """One file as row groups. Of a file laid out as ours its footer is not read."""
+    """One file as row groups. Of a table laid out as ours its footer is not read."""
 
     def __init__(self, source: Source, spec: DatasetSpec) -> None:
         self._source = source
         self._plan: FilePlan | None = None
         self._metadata: Any = None
         if spec.parquet.columns:
-            plan = plan_of(spec, 0)
-            if plan.size_bytes == source.size_bytes and _footer_bytes(source) == len(plan.tail) - TAIL_BYTES:
-                self._plan = plan
+            self._plan = _plan_of(source, spec, 0)
+            if self._plan:
                 return
         self._names = _names(spec)
         self._metadata = _metadata(source)
+        if not spec.parquet.columns and len(self._metadata.schema) == 1:
+            self._plan = _plan_of(source, spec, self._metadata.schema.column(0).length)
         counts = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
         self._ends = np.cumsum(counts)
 
@@ -197,6 +198,15 @@ class GroupsFile:
                 start = min(start, column.dictionary_page_offset)
             chunks.append((start, column.total_compressed_size))
         return chunks
+
+
+def _plan_of(source: Source, spec: DatasetSpec, record_bytes: int) -> FilePlan | None:
+    """Return the plan of a file of ours with records of that size; None where the file is not laid out like that."""
+    if not spec.parquet.columns and record_bytes <= 0:  # values of any size
+        return None
+    plan = plan_of(spec, record_bytes)
+    ours = plan.size_bytes == source.size_bytes and _footer_bytes(source) == len(plan.tail) - TAIL_BYTES
+    return plan if ours else None
 
 
 def _footer_bytes(source: Source) -> int:

@@ -219,6 +219,8 @@ def test_files_of_others(small: MakeSpec, columns: tuple[str, ...]) -> None:
     assert sum(map(len, stretches)) == result.app_bytes == wanted
     _, decoded = fetched(replace(fetch_of(spec, engine="library"), max_group_bytes=100_000), list(range(20, 40)))
     assert b"text 0text 1" in b"".join(decoded)
+    with pytest.raises(DatasetError, match="nothing to compare"):
+        fetched(fetch_of(spec, verify=True), [0])
 
 
 def test_which_columns_are_read_may_change(dataset: DatasetSpec) -> None:
@@ -244,6 +246,29 @@ def test_verify_finds_damage(dataset: DatasetSpec, damage: str) -> None:
             fetched(fetch_of(dataset, verify=True), [200])
     (finding,) = verify(dataset)
     assert (finding.path, finding.kind) == (path, damage)
+
+
+@pytest.mark.parametrize("options", [{}, {"storage": "direct"}, {"decode": "full"}, {"engine": "library"}])
+@pytest.mark.parametrize("stdev", [0.0, 2000.0])
+def test_records_without_named_columns_are_compared_as_they_are_read(
+    small: MakeSpec, options: dict[str, Any], stdev: float
+) -> None:
+    spec = make(
+        small(
+            format="parquet",
+            num_samples_per_file=7,
+            record_length_bytes=9000,
+            record_length_bytes_stdev=stdev,
+            parquet=ParquetSpec(row_group_size=3),
+        )
+    )
+    path = Path(layouts(spec)[0].path(1))
+    fetched(fetch_of(spec, verify=True, **options), list(range(14)))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=f"{path} .*is not what was generated"):
+        fetched(fetch_of(spec, verify=True, **options), [10])
 
 
 WHOLE = written(spec_of(10, parquet(row_group_size=4)), (1, 1))
