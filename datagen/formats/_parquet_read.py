@@ -6,6 +6,7 @@ parses that, and reads row groups for `reader.engine=library`.
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Iterator
 from typing import Any
@@ -129,7 +130,7 @@ class GroupsFile:
     """One file as row groups. Of a table laid out as ours its footer is not read."""
 
     def __init__(self, source: Source, spec: DatasetSpec) -> None:
-        self._source = source
+        self._source, self._spec = source, spec
         self._plan: FilePlan | None = None
         self._metadata: Any = None
         if spec.parquet.columns:
@@ -138,8 +139,6 @@ class GroupsFile:
                 return
         self._names = _names(spec)
         self._metadata = _metadata(source)
-        if not spec.parquet.columns and len(self._metadata.schema) == 1:
-            self._plan = _plan_of(source, spec, self._metadata.schema.column(0).length)
         counts = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
         self._ends = np.cumsum(counts)
 
@@ -175,10 +174,19 @@ class GroupsFile:
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
         """Return (offset in the file, bytes, payload offset) of the values asked for; none for files of others."""
-        if self._plan is None:
+        plan = self._plan or self._plan_of_records
+        if plan is None:
             return []
-        start, payload = self._plan.start(group), self._plan.payload_start(group)
-        return [(start + at, size, payload + before) for at, size, before in self._plan.group(group).values()]
+        start, payload = plan.start(group), plan.payload_start(group)
+        return [(start + at, size, payload + before) for at, size, before in plan.group(group).values()]
+
+    @functools.cached_property
+    def _plan_of_records(self) -> FilePlan | None:
+        """The plan of a file of ours without named columns: the size of its records stands in its schema."""
+        schema = self._metadata.schema
+        if self._spec.parquet.columns or len(schema) != 1 or schema.column(0).length <= 0:
+            return None
+        return _plan_of(self._source, self._spec, schema.column(0).length)
 
     def largest_bytes(self) -> int:
         """Return the most memory that reading one of its row groups takes."""
@@ -202,8 +210,6 @@ class GroupsFile:
 
 def _plan_of(source: Source, spec: DatasetSpec, record_bytes: int) -> FilePlan | None:
     """Return the plan of a file of ours with records of that size; None where the file is not laid out like that."""
-    if not spec.parquet.columns and record_bytes <= 0:  # values of any size
-        return None
     plan = plan_of(spec, record_bytes)
     ours = plan.size_bytes == source.size_bytes and _footer_bytes(source) == len(plan.tail) - TAIL_BYTES
     return plan if ours else None

@@ -12,8 +12,9 @@ from dlemu.config.schema import Reader
 _BUFFER_BYTES = 256 << 10
 """What tf.data.TFRecordDataset reads at a time where `reader.transfer_size` does not say."""
 _TURN_BYTES = 2 << 20
-"""Of records in a turn. Each turn wakes another thread of tf.data's: at records of 100 kB turns of one transfer cost a
-fifth of the speed, turns of 1 MiB a tenth; those of 4 MiB gain nothing, and of each file two turns lie in memory."""
+"""Of records in a turn. Each turn wakes another thread of tf.data's: at records of 100 kB turns of one transfer have a
+fifth less speed than those of 1 MiB, and those a tenth less than these; 4 MiB gain nothing, and of each file two turns
+lie in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,11 @@ def markdown(checks: Sequence[Check]) -> str:
 
 def check_argument(parser: argparse.ArgumentParser, page: str | None, groups: Sequence[str]) -> None:
     """End with the parser's usage where the page asked for can't take the tables of these groups."""
+    if page is None:
+        return
     try:
-        for group in groups if page else ():
-            _split(str(page), group)
+        for group in groups:
+            _split(page, group)
     except UserError as error:
         parser.error(str(error))
 
