@@ -1,18 +1,21 @@
 """One recorder a node: a process of low priority that reads the probes and appends to a log.
 
 It is a process, not a thread, so that it never holds a trainer's interpreter lock; it dies with the rank that forked
-it.
+it, after its probes tidied up: a block trace would stay in the kernel.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import signal
 import socket
-import sys
+from types import FrameType
 from typing import NoReturn
+
+import psutil
 
 from dlemu.comm.process import after_fork_in_child, die_with_parent, name_process
 from dlemu.telemetry._log import LogWriter, log_path, parse_log
@@ -23,14 +26,16 @@ NICE = 5
 """Between the trainers (0) and the workers (10): it never keeps a trainer waiting and is not starved by readers."""
 _ANSWER_SECONDS = 10.0
 """How long a rank waits between epochs for a recorder that gets no core; then the run goes on without telemetry."""
-_LINE, _LOG = 3, 4
+_TIDY_SECONDS = 5
+"""How long a recorder that is told to end may take over it."""
+_NULL, _LINE, _LOG = 0, 3, 4
 
 
 class Recorder:
     """The rank's side. After `stop`, or when it was lost, it does nothing."""
 
     def __init__(self, process: int, line: socket.socket, log: int) -> None:
-        self._process, self._line, self._log = process, line, log
+        self._process, self._line, self._log = process, line, io.FileIO(log)
         self._alive = True
         after_fork_in_child(self._forget)
 
@@ -41,18 +46,23 @@ class Recorder:
     def stop(self) -> HostTelemetry | None:
         """End the recorder after a last reading and return what it wrote; None when it never came to write."""
         self._ask(STOP)
-        self.kill()
-        with open(self._log, "rb") as log:
+        self._end()
+        with self._log as log:
             log.seek(0)
-            return parse_log(log.read())
+            return parse_log(log.readall())
 
-    def kill(self) -> None:
-        """End it at once; what it wrote stays."""
+    def _end(self) -> None:
+        """Hang up and wait; a recorder that does not end by itself in time is killed. What it wrote stays."""
         self._alive = False
         self._line.close()
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self._process, signal.SIGKILL)
-            os.waitpid(self._process, 0)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self._process)
+            try:
+                process.wait(_TIDY_SECONDS)
+            except psutil.TimeoutExpired:
+                process.kill()
+                with contextlib.suppress(psutil.TimeoutExpired):  # a file system's call that hangs can't be killed
+                    process.wait(_TIDY_SECONDS)
 
     def _ask(self, word: bytes) -> None:
         if not self._alive:
@@ -66,7 +76,7 @@ class Recorder:
     def _forget(self) -> None:
         self._alive = False
         self._line.close()
-        os.close(self._log)
+        self._log.close()
 
 
 def start_recorder(task: Task, folder: str) -> Recorder:
@@ -107,8 +117,19 @@ def _let_go(line: int, log: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # the probes still tidy up
+    signal.signal(signal.SIGTERM, _hang_up)
     line, log, null = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (line, log, os.open(os.devnull, os.O_RDWR)))
-    for source, target in ((null, 0), (null, 1), (null, 2), (line, _LINE), (log, _LOG)):
+    for source, target in ((null, _NULL), (null, 1), (null, 2), (line, _LINE), (log, _LOG)):
         os.dup2(source, target)
     os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _hang_up(number: int, frame: FrameType | None) -> None:
+    """Be told to end: the line is at its end from now on, and the loop leaves by itself.
+
+    An exception from here could cut short what makes or removes a trace. A rank that dies closes the line before the
+    kernel tells its death, so the probes are often tidying up when this comes.
+    """
+    os.dup2(_NULL, _LINE)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_TIDY_SECONDS)  # a probe may hang

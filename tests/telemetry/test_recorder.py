@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ import psutil
 import pytest
 
 from datagen.errors import SpaceError
-from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, read_logs, start_recorder
+from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, _recorder, cpu, memory, read_logs, start_recorder
 from dlemu.telemetry._log import LogWriter, parse_log
 from dlemu.telemetry._requests import Bin
-from dlemu.telemetry.base import Reading
+from dlemu.telemetry.base import Description, Reading
 
 
 def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:
@@ -70,6 +71,17 @@ def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -
     assert told.readings("memory", "", "used_mb")[0].size == 1
 
 
+def test_a_fork_after_the_end_keeps_its_files(tmp_path: Path) -> None:
+    recorder = started(tmp_path)
+    recorder.stop()
+    with open(os.devnull) as first, open(os.devnull) as second:  # where the recorder's line and log were
+        child = os.fork()
+        if child == 0:
+            lost = [file for file in (first, second) if not os.path.exists(f"/proc/self/fd/{file.fileno()}")]
+            os._exit(len(lost))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path) -> None:
     recorder = started(tmp_path)
     recorder.mark(training=True)
@@ -112,6 +124,67 @@ def test_ctrl_c_is_for_the_ranks(tmp_path: Path) -> None:
     recorder.mark(training=True)
     assert process.is_running()
     assert recorder.stop() is not None
+
+
+def told_to_end() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def status_of(recorder: Recorder) -> int | None:
+    """Wait for the end of a recorder that nobody kills."""
+    status = psutil.Process(recorder._process).wait(60)
+    recorder.stop()
+    return status
+
+
+def test_a_signal_amid_its_tidying_does_not_cut_it_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tidy(probe: memory.Probe) -> None:
+        told_to_end()
+        (tmp_path / "tidied").touch()
+
+    monkeypatch.setattr(memory.Probe, "close", tidy)
+    recorder = started(tmp_path)
+    recorder.mark(training=True)
+    recorder._line.close()  # as when the rank is killed
+    assert status_of(recorder) == 0
+    assert (tmp_path / "tidied").exists()
+
+
+def test_a_signal_amid_its_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def describe(probe: memory.Probe) -> Description:
+        told_to_end()
+        return Description()
+
+    monkeypatch.setattr(cpu.Probe, "close", lambda probe: (tmp_path / "tidied").touch())
+    monkeypatch.setattr(memory.Probe, "describe", describe)
+    recorder = started(tmp_path)
+    assert status_of(recorder) == 0
+    assert (tmp_path / "tidied").exists()
+
+
+def test_one_that_was_given_up_still_tidies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(probe: memory.Probe, now_ns: int) -> Iterator[Reading]:
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        yield from ()
+
+    monkeypatch.setattr(memory.Probe, "read", hang)
+    monkeypatch.setattr(memory.Probe, "close", lambda probe: (tmp_path / "tidied").touch())
+    recorder = started(tmp_path)
+    recorder._line.settimeout(0.3)
+    recorder.mark(training=True)
+    (tmp_path / "go").touch()
+    assert recorder.stop() is not None
+    assert (tmp_path / "tidied").exists()
+
+
+def test_one_that_hangs_in_its_tidying_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_recorder, "_TIDY_SECONDS", 1)
+    monkeypatch.setattr(memory.Probe, "close", lambda probe: time.sleep(600))
+    recorder = started(tmp_path)
+    recorder.mark(training=True)
+    os.kill(recorder._process, signal.SIGTERM)
+    assert status_of(recorder) == -signal.SIGALRM
 
 
 def written(path: Path) -> bytes:
