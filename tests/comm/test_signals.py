@@ -48,12 +48,17 @@ PROGRAM = textwrap.dedent("""
 def supervisor(folder: Path, manner: str = "heeding", grace_seconds: float = 3.0) -> Iterator[subprocess.Popen[str]]:
     """Run the program until all six of its processes (three ranks, each with a worker) have noted their ids."""
     arguments = [sys.executable, "-c", PROGRAM, str(folder), manner, str(grace_seconds)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, preexec_fn=_hear_hangups) as process:
         assert wait_until(lambda: len(list(folder.iterdir())) == 6)
         try:
             yield process
         finally:
             process.kill()
+
+
+def _hear_hangups() -> None:
+    """Undo what a `nohup` before the tests has handed down."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def family(folder: Path) -> list[int]:
