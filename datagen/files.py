@@ -16,7 +16,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import UserError
 from datagen.formats.base import FileJob, Format, SideFile, UnreadFormat, sides_of
-from datagen.layout import Layout, layouts, record_shapes
+from datagen.layout import Layout, layouts, payload_bytes, record_shapes
 from datagen.spec import DatasetSpec, together
 from datagen.storage.base import Writer
 
@@ -92,7 +92,7 @@ class Files:
         """Return the bytes of a data file; where content decides them, those of its samples."""
         if self.sizes is not None:
             return int(self.sizes[running_index])
-        return int(self.shapes[running_index].prod()) * self.spec.element_bytes * self.spec.num_samples_per_file
+        return int(payload_bytes(self.spec, self.shapes[running_index : running_index + 1])[0])
 
     def all_bytes(self, running_index: int) -> int:
         """Return the bytes of a data file and those that go with it."""
@@ -103,8 +103,7 @@ class Files:
         sides = sum(int(sizes[rank::ranks].sum()) for _, sizes in self.sides)
         if self.sizes is not None:
             return sides + int(self.sizes[rank::ranks].sum())
-        elements = int(self.shapes[rank::ranks].prod(axis=1).sum())
-        return sides + elements * self.spec.element_bytes * self.spec.num_samples_per_file
+        return sides + int(payload_bytes(self.spec, self.shapes[rank::ranks]).sum())
 
     def is_made(self, running_index: int) -> bool:
         """Say whether a file and all that goes with it are there with their right sizes. Raises OSError."""

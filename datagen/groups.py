@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from datagen.engines import ThreadBooks, unreadable
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.base import Format, Source, damaged
+from datagen.group_values import Held, Values, paired
 from datagen.layout import Layout
 from datagen.records import Place, SmallReads, runs
 from datagen.spec import DatasetSpec, Decode
@@ -34,7 +35,11 @@ class GroupsFile(Protocol):
         ...
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
-        """Return (offset in the file, bytes, payload offset) of the values asked for; none for files of others."""
+        """Return (offset in the file, bytes, payload offset) of the values asked for; none where they are packed."""
+        ...
+
+    def payload(self, group: int) -> list[tuple[int, int]]:
+        """Return (bytes, payload offset) of the values asked for, column by column; none for tables of others."""
         ...
 
     def largest_bytes(self) -> int:
@@ -79,14 +84,6 @@ class OpenGroups(NamedTuple):
     reader: Reader
     source: SmallReads
     groups: GroupsFile
-
-
-class Values(NamedTuple):
-    """Some of a file's payload as it was read."""
-
-    file: int
-    data: memoryview
-    payload_offset: int
 
 
 class GroupReader:
@@ -167,7 +164,7 @@ class GroupReader:
         source = SmallReads(path, reader, self._storage.alignment)
         try:
             groups = self._format.open_groups(source, self._spec)
-            if self._verify and not groups.values(0):
+            if self._verify and not groups.payload(0):
                 raise DatasetError(
                     f"{path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing to compare "
                     "it with: make the dataset by `dlemu datagen`, or leave reader.verify out"
@@ -181,19 +178,28 @@ class GroupReader:
 
     def _as_it_lies(self, opened: OpenGroups, group: int, out: memoryview, at: int, places: list[Place]) -> int:
         alignment = self._storage.alignment
+        stretches = []
         for offset, size in opened.groups.spans(group):
             before = offset % alignment
             start = at + before
             stop = -(-(start + size) // alignment) * alignment
             _check_room(stop, out)
             self._fill(opened, out[at:stop], offset - before, before + size)
-            for begin, length, payload_offset in opened.groups.values(group) if self._verify else ():
-                if offset <= begin < offset + size:
-                    data = out[start + begin - offset : start + begin - offset + length]
-                    self.values.append(Values(opened.file, data, payload_offset))
+            stretches.append((offset, out[start : start + size]))
             places.append((start, size))
             at = stop
+        if self._verify:
+            self.values += self._read_values(opened, group, Held(opened.source, stretches))
         return at
+
+    def _read_values(self, opened: OpenGroups, group: int, held: Held) -> list[Values]:
+        """Return the values in what was read, unpacked where they are packed."""
+        plain = opened.groups.values(group)
+        if plain:
+            return [Values(opened.file, held.read(start, size), payload) for start, size, payload in plain]
+        return paired(
+            opened.file, opened.path, opened.groups.payload(group), self._format.decode_group(held, group, self._spec)
+        )
 
     def _fill(self, opened: OpenGroups, target: memoryview, offset: int, wanted: int) -> None:
         calls, begun = opened.reader.read_calls, time.monotonic_ns()
@@ -208,17 +214,16 @@ class GroupReader:
             raise damaged(opened.path, f"the file ended, {wanted - got} bytes early,", offset + got)
 
     def _decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, places: list[Place]) -> int:
-        pages = iter(opened.groups.values(group) if self._verify else ())
+        columns = []
         for column in self._by_library(opened, group) if self._library else self._by_decoding(opened, group):
             stop = at + len(column)
             _check_room(stop, out)
             out[at:stop] = column
             places.append((at, len(column)))
-            while at < stop:
-                _, length, payload_offset = next(pages, (0, stop - at, -1))
-                if payload_offset >= 0:
-                    self.values.append(Values(opened.file, out[at : at + length], payload_offset))
-                at += length
+            columns.append(out[at:stop])
+            at = stop
+        if self._verify:
+            self.values += paired(opened.file, opened.path, opened.groups.payload(group), columns)
         return at
 
     def _by_decoding(self, opened: OpenGroups, group: int) -> list[memoryview]:

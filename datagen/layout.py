@@ -164,3 +164,10 @@ def stored_sample_bytes(spec: DatasetSpec) -> int:
     if spec.format == "parquet" and spec.parquet.columns:
         return sum(column.value_bytes for column in spec.parquet.columns)
     return nominal_sample_bytes(spec)
+
+
+def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of the samples in files with records of these shapes (files, axes), before compression."""
+    if spec.format == "parquet" and spec.parquet.columns:
+        return np.full(len(shapes), stored_sample_bytes(spec) * spec.num_samples_per_file, np.int64)
+    return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file)

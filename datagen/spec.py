@@ -13,7 +13,7 @@ from datagen.strict import build, together
 __all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "together"]
 
 Split = Literal["train", "valid"]
-Compression = Literal["none", "gzip", "zip"]
+Compression = Literal["none", "gzip", "zip", "snappy", "zstd"]
 Decode = Literal["none", "full"]
 
 BLOCK_BYTES = 4096
@@ -43,7 +43,7 @@ class ParquetColumn:
     name: str
     dtype: Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"] = "float32"
     size: int = 1
-    """Numbers in each value: of more than one, a value is a byte array of fixed length."""
+    """Numbers in each value: several of 4 or 8 bytes are a list, of fewer bytes a byte array of fixed length."""
     read: bool = True
     """Training reads this column."""
 
@@ -57,7 +57,7 @@ class ParquetColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetSpec:
-    """What format `parquet` needs to know beside the rest; nothing is compressed."""
+    """What format `parquet` needs to know beside the rest."""
 
     columns: tuple[ParquetColumn, ...] = ()
     """The columns of a row; without any there is one, `data`, of `record_length_bytes`."""
@@ -90,7 +90,7 @@ class DatasetSpec:
     file_prefix: str = "img"
     compression: Compression = "none"
     compression_level: int = 4
-    """Deflate level of compressed formats, 1 (fast) to 9 (small)."""
+    """Level of gzip, zip and zstd, 1 (fast) to 9 (small); snappy knows none."""
     compressibility: float = 0.0
     """Share of each block that a compressor can remove, 0 (random) to below 1 (nearly constant)."""
     enable_chunking: bool = False

@@ -17,6 +17,8 @@ from datagen.crew import Progress, Tally
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError
 from datagen.files import Files, Part, files_of
+from datagen.groups import GroupFormat
+from datagen.records import SmallReads
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.base import Bytes
 from datagen.storage.posix import FileReader, Storage
@@ -92,7 +94,7 @@ class _Checker:
         try:
             os.stat(path)
             if part.size_bytes is None:
-                finding = self._check_payload(running_index)
+                finding = self._check_table(path) or self._check_payload(running_index)
             else:
                 finding = self._check_bytes(running_index, part, part.size_bytes, made, seen)
         except FileNotFoundError:
@@ -141,6 +143,20 @@ class _Checker:
         message = f"it has {reader.size_bytes} bytes, wanted {wanted}; up to offset {offset} it is right"
         return Finding("error", path, "truncated" if reader.size_bytes < wanted else "changed", message)
 
+    def _check_table(self, path: str) -> Finding | None:
+        """Look for the columns of a file of row groups: a batch takes them by their names."""
+        files, storage = self._files, Storage()
+        if not isinstance(files.format, GroupFormat):
+            return None
+        reader = storage.open(path)
+        try:
+            groups = files.format.open_groups(SmallReads(path, reader, storage.alignment), files.spec)
+            if groups.payload(0):
+                return None
+            return Finding("error", path, "changed", "its columns or row groups are not those it was made with")
+        finally:
+            reader.close()
+
     def _check_payload(self, running_index: int) -> Finding | None:
         """Read the samples as a loader would, and compare them: packed bytes depend on the library that packed them."""
         files = self._files
@@ -148,11 +164,15 @@ class _Checker:
         engine = FastEngine(Storage(), files.format, samples, 0)
         try:
             checked, wanted = 0, files.size_bytes(running_index)
+            starts = set()
             for index in range(samples):
                 if checked == wanted:
-                    break  # the payload of a sample may be that of the whole file
+                    break
                 sample = engine.read(path, index, memoryview(b""))
                 payload, start = sample.plain_payload, sample.payload_offset
+                if start in starts:
+                    continue  # the payload of a sample may be that of others too
+                starts.add(start)
                 at = sample.first_difference(files.content, running_index)
                 self._tally.add(size_bytes=len(payload))
                 if at is not None:

@@ -41,8 +41,8 @@ class Format:
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = []
-        if spec.compression == "zip":
-            problems.append("dataset.compression is zip: format hdf5 knows none and gzip")
+        if spec.compression not in ("none", "gzip"):
+            problems.append(f"dataset.compression is {spec.compression}: format hdf5 knows none and gzip")
         if spec.enable_chunking and not spec.hdf5.chunk_dims and spec.chunk_size < 1:
             problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking wants 1 byte or more")
         parts = spec.hdf5.num_dset_per_record

@@ -26,8 +26,8 @@ class Format:
     """Reads and writes .npz."""
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        if spec.compression == "gzip":
-            return ["dataset.compression is gzip: format npz knows none and zip"]
+        if spec.compression not in ("none", "zip"):
+            return [f"dataset.compression is {spec.compression}: format npz knows none and zip"]
         return []
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:

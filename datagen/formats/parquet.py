@@ -1,7 +1,7 @@
-"""Parquet: fixed-width columns in row groups, uncompressed; training reads whole row groups, of the columns asked for.
+"""Parquet: fixed-width columns in row groups; training reads whole row groups, of the columns asked for.
 
-What is written is laid out by `_parquet_layout`, so a file's bytes do not depend on a library's version.
-`_parquet_read` is the reading half.
+What is written is laid out by `_parquet_layout`, so an uncompressed file's bytes do not depend on a library's version.
+`_parquet_write` and `_parquet_read` are the two halves.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats._parquet_layout import MAGIC, PAGE_BYTES, Group, plan_of
-from datagen.formats._parquet_read import GroupsFile, RowsFile, Stream, decoded, room_bytes
+from datagen.formats._parquet_arrow import RowsFile, Stream, decoded
+from datagen.formats._parquet_layout import COMPRESSIONS, plan_of
+from datagen.formats._parquet_read import GroupsFile, packed_bytes, room_bytes
+from datagen.formats._parquet_write import write_packed, write_plain
 from datagen.formats._records import sample_bytes
 from datagen.formats.base import FileJob, Sample, Source
-from datagen.spec import BLOCK_BYTES, DatasetSpec
+from datagen.spec import DatasetSpec
 from datagen.storage.base import Writer
+
+_KNOWN = f"{', '.join(COMPRESSIONS[:-1])} and {COMPRESSIONS[-1]}"
 
 
 class Format:
@@ -24,8 +28,8 @@ class Format:
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = []
-        if spec.compression != "none":
-            problems.append(f"dataset.compression is {spec.compression}: format parquet knows none")
+        if spec.compression not in COMPRESSIONS:
+            problems.append(f"dataset.compression is {spec.compression}: format parquet knows {_KNOWN}")
         if spec.record_length_bytes_resize:
             wanted = "wanted 0, for whole row groups are shipped"
             problems.append(f"dataset.record_length_bytes_resize is {spec.record_length_bytes_resize}: {wanted}")
@@ -43,7 +47,9 @@ class Format:
             problems.append("dataset.parquet.columns: none has read: true, so there is nothing to train on")
         return problems
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        if spec.compression != "none":
+            return None
         if spec.parquet.columns:
             return np.full(len(shapes), plan_of(spec, 0).size_bytes, np.int64)
         unique, places = np.unique(sample_bytes(spec, shapes), return_inverse=True)
@@ -52,10 +58,7 @@ class Format:
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         plan = plan_of(job.spec, job.record_bytes)
-        writer.write(MAGIC)
-        for index in range(plan.groups):
-            _write_group(job, plan.group(index), plan.payload_start(index), writer, buffer)
-        writer.write(plan.tail)
+        (write_plain if job.spec.compression == "none" else write_packed)(job, plan, writer, buffer)
 
     def open(self, source: Source, samples: int) -> RowsFile:
         data = source.read(0, source.size_bytes)
@@ -67,7 +70,8 @@ class Format:
     def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> int:
         """Return the most memory that reading a row group takes."""
         sizes = [0] if spec.parquet.columns else np.unique(sample_bytes(spec, shapes)).tolist()
-        return max(room_bytes(plan_of(spec, size).group(0).spans) for size in sizes)
+        plain = max(room_bytes(plan_of(spec, size).group(0).spans) for size in sizes)
+        return plain if spec.compression == "none" else packed_bytes(plain)
 
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
         """Make a file ready for reading row groups.
@@ -83,37 +87,3 @@ class Format:
 
     def load_group(self, path: str, index: int, spec: DatasetSpec) -> list[memoryview]:
         return decoded(path, path, index, spec)
-
-
-def _write_group(job: FileJob, group: Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write a row group, as many pages at a time as make a chunk of content."""
-    batch: list[tuple[bytes, int]] = []
-    waiting = 0
-    for page in (page for chunk in group.chunks for page in chunk.pages):
-        if batch and waiting + page.value_bytes > PAGE_BYTES:
-            payload = _write_pages(job, batch, payload, writer, buffer)
-            batch, waiting = [], 0
-        batch.append(page)
-        waiting += page.value_bytes
-    _write_pages(job, batch, payload, writer, buffer)
-
-
-def _write_pages(
-    job: FileJob, pages: list[tuple[bytes, int]], payload: int, writer: Writer, buffer: AlignedBuffer
-) -> int:
-    """Write pages with the values from `payload` on; return where the next ones begin."""
-    wanted = sum(value_bytes for _, value_bytes in pages)
-    before = payload % BLOCK_BYTES
-    values = buffer.view(before + wanted)
-    job.content.fill(values, job.running_index, payload - before)
-    at = before
-    pieces: list[bytes | memoryview] = []
-    for header, value_bytes in pages:
-        pieces += [header, values[at : at + value_bytes]]
-        at += value_bytes
-    if len(pages) == 1:
-        for piece in pieces:
-            writer.write(piece)
-    else:
-        writer.write(b"".join(pieces))
-    return payload + wanted

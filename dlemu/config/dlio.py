@@ -27,6 +27,7 @@ RENAMED_KEYS = {
     "dataset.num_dset_per_record": "dataset.hdf5.num_dset_per_record",
     "dataset.chunk_dims": "dataset.hdf5.chunk_dims",
     "dataset.max_shape": "dataset.hdf5.max_shape",
+    "dataset.parquet.compression": "dataset.compression",
     "output.metric.exclude_start_steps": "metric.exclude_start_steps",
     "output.metric.exclude_end_steps": "metric.exclude_end_steps",
     "reader.preprocess_time_stdev": "reader.preprocess_time.stdev",
@@ -83,8 +84,11 @@ NO_EFFECT = {
 }
 """Key, or section with all its keys -> why it changes nothing."""
 
-RENAMED_LOADERS = {"native_dali": "dali"}
-"""Loaders that have other names in DLIO."""
+RENAMED_VALUES = {
+    ("reader", "data_loader"): {"native_dali": "dali"},
+    ("dataset", "compression"): {"uncompressed": "none"},
+}
+"""Section and key -> what DLIO calls a value -> what it is called here."""
 
 TENSORFLOW_ALONE = {
     "reader.computation_threads": Reason("the workers that read a sample also process it", (None, 1)),
@@ -102,7 +106,6 @@ NO_EFFECT_BUT_ON_STREAMS = {
 _BYTES = Reason("samples are shipped as bytes", (None, "uint8"))
 
 UNSUPPORTED = {
-    "dataset.parquet.compression": Reason("Parquet files are not compressed", (None, "none", "uncompressed")),
     "dataset.parquet.read_mode": Reason("row groups are read whole", (None, "row_group")),
     "reader.transformed_record_dims": Reason("the bytes shipped are dataset.record_length_bytes_resize"),
     "reader.transformed_record_element_type": _BYTES,

@@ -17,7 +17,7 @@ def settled(tree: Mapping[str, Any]) -> dict[str, Any]:
 
     A null asks for the default. YAML reads a bare `off` as false, which means off for the shuffles.
     """
-    tree = _with_our_loader(tree)
+    tree = _with_our_values(tree)
     found = _Findings(tree)
     left = _without(tree, (), found)
     reader = left.get("reader")
@@ -26,11 +26,13 @@ def settled(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {**left, **found.lists()}
 
 
-def _with_our_loader(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    reader = tree.get("reader")
-    if not isinstance(reader, Mapping) or reader.get("data_loader") not in dlio.RENAMED_LOADERS:
-        return tree
-    return {**tree, "reader": {**reader, "data_loader": dlio.RENAMED_LOADERS[reader["data_loader"]]}}
+def _with_our_values(tree: Mapping[str, Any]) -> dict[str, Any]:
+    ours = dict(tree)
+    for (section, key), names in dlio.RENAMED_VALUES.items():
+        given = ours.get(section)
+        if isinstance(given, Mapping) and isinstance(given.get(key), str):
+            ours[section] = {**given, key: names.get(given[key], given[key])}
+    return ours
 
 
 class _Findings:

@@ -17,12 +17,14 @@ FORMATS = (
     *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),
 )
 """DLIO's (`FormatType` of its enumerations); parquet is of MLCommons' copy for v3.0."""
+COMPRESSIONS = ("none", "gzip", "zip")
+"""Those of ours that DLIO has (`Compression` of the same)."""
 
 
 def dlio_yaml(workload: Workload) -> str:
     """Return the file's text; what DLIO has no setting for stands in comments at its head.
 
-    Raises UserError for a loader or a format that DLIO does not have.
+    Raises UserError for a loader, a format or a compression that DLIO does not have.
     """
     _check(workload)
     tree = dlio_workload(workload)
@@ -46,6 +48,7 @@ def _check(workload: Workload) -> None:
     for key, seen, known in (
         ("reader.data_loader", workload.reader.data_loader, LOADERS),
         ("dataset.format", workload.dataset.format, FORMATS),
+        ("dataset.compression", workload.dataset.compression, COMPRESSIONS),
     ):
         if seen not in known:
             raise UserError(f"{key} is {seen!r}, which DLIO does not have: wanted one of {', '.join(known)}")

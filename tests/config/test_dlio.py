@@ -103,6 +103,15 @@ def test_a_loader_of_dlio_that_is_dali_in_all_but_its_name() -> None:
     assert "reader.shuffle_size" not in noted
 
 
+def test_parquet_is_compressed_as_any_format_is() -> None:
+    """MLCommons' files for v3.0 have a key of Parquet's own for it."""
+    for theirs, ours in (("gzip", "gzip"), ("uncompressed", "none"), ("snappy", "snappy")):
+        workload = load(["workload=flux", f"dataset.parquet.compression={theirs}"])
+        assert workload.dataset.compression == ours
+        assert workload.dataset.parquet == load(["workload=flux"]).dataset.parquet
+        assert (workload.notes, workload.unsupported) == ((), ())
+
+
 def test_object_storage_is_refused_and_keeps_its_secret() -> None:
     workload = golden("s3")
     with pytest.raises(UserError, match=r"(?s)storage_type is 's3'.*wanted local_fs.*s3://bucket/unet3d") as caught:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from datagen.files import files_of
 from datagen.formats.base import UnreadFormat
 from datagen.groups import GroupFormat
 from datagen.inspection import Found, inspect
-from datagen.spec import DatasetSpec
+from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory
 from datagen.storage.base import Storage
 from datagen.verify import verify
@@ -65,7 +65,7 @@ def cases() -> list[Case]:
         known = [
             case
             for samples in (1, 4)
-            for compression in ("none", "gzip", "zip")
+            for compression in get_args(Compression)
             if not (case := Case(name, samples, compression)).spec(Path("data")).check()
         ]
         assert known, f"format {name} can't be made with default settings"

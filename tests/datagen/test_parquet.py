@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,9 @@ def test_pyarrow_reads_what_was_written(columns: list[tuple[Any, int]], samples:
     named = tuple(ParquetColumn(name=f"c{i}", dtype=dtype, size=size) for i, (dtype, size) in enumerate(columns))
     spec = spec_of(samples, ParquetSpec(columns=named, row_group_size=rows))
     data = written(spec, (3, 3))
-    assert len(data) == Format().file_bytes(spec, np.array([[3, 3]]))[0]
+    sizes = Format().file_bytes(spec, np.array([[3, 3]]))
+    assert sizes is not None
+    assert sizes.tolist() == [len(data)]
     file = pq.ParquetFile(io.BytesIO(data))
     assert file.metadata.num_rows == samples
     assert file.metadata.num_row_groups == -(-samples // rows)
@@ -70,12 +73,54 @@ def test_pyarrow_reads_what_was_written(columns: list[tuple[Any, int]], samples:
             at += len(values)
 
 
+PACKED = ["gzip", "snappy", "zstd"]
+
+
+@given(columns=COLUMN_LISTS, samples=st.integers(1, 60), rows=st.integers(1, 70), compression=st.sampled_from(PACKED))
+@settings(max_examples=60, deadline=None)
+def test_compressed_files_hold_the_same_table(
+    columns: list[tuple[Any, int]], samples: int, rows: int, compression: Any
+) -> None:
+    named = tuple(ParquetColumn(name=f"c{i}", dtype=dtype, size=size) for i, (dtype, size) in enumerate(columns))
+    plain = spec_of(samples, ParquetSpec(columns=named, row_group_size=rows))
+    packed = replace(plain, compression=compression)
+    data = written(packed, (3, 3))
+    file, whole = pq.ParquetFile(io.BytesIO(data)), pq.ParquetFile(io.BytesIO(written(plain, (3, 3))))
+    assert [str(field) for field in file.schema_arrow] == [str(field) for field in whole.schema_arrow]
+    for group, column in itertools.product(range(-(-samples // rows)), range(len(named))):
+        chunk, plain_chunk = (one.metadata.row_group(group).column(column) for one in (file, whole))
+        assert chunk.compression == compression.upper()
+        # Headers tell two sizes, each in as many bytes as it needs.
+        assert abs(chunk.total_uncompressed_size - plain_chunk.total_uncompressed_size) <= 4
+        assert values_of(file, group, column) == values_of(whole, group, column)
+    assert Format().file_bytes(packed, np.array([[3, 3]])) is None
+
+
+def values_of(file: Any, group: int, column: int) -> bytes:
+    return b"".join(bytes(chunk.buffers()[-1]) for chunk in file.read_row_group(group).column(column).chunks)
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_a_compressor_gets_what_it_can(small: MakeSpec, compression: Any, tmp_path: Path) -> None:
+    wide = small(
+        format="parquet",
+        num_samples_per_file=100,
+        parquet=ParquetSpec(columns=(ParquetColumn(name="wide", size=5000),)),
+    )
+    for share, ratio in ((0.0, 1.0), (0.6, 0.4)):
+        folder = str(tmp_path / str(share))
+        spec = make(replace(wide, data_folder=folder, compressibility=share, compression=compression))
+        for file in range(spec.num_files_train):
+            share_left = os.path.getsize(layouts(spec)[0].path(file)) / (100 * 5000 * 4)
+            assert ratio - 0.01 < share_left < ratio + 0.1  # what repeats takes room too, most of it in snappy
+
+
 def test_types_are_parquets_own_where_it_has_them() -> None:
     schema = table_of(written(spec_of(3, parquet()), (1, 1))).schema
     assert [str(field.type) for field in schema] == [
         "float",
         "fixed_size_binary[13]",
-        "fixed_size_binary[400]",
+        "list<element: float not null>",
         "int64",
     ]
 
@@ -174,6 +219,55 @@ def test_what_is_decoded_is_verified(dataset: DatasetSpec, options: dict[str, An
         fetched(fetch_of(dataset, verify=True, **options), [0])
 
 
+@pytest.mark.parametrize("compression", PACKED)
+@pytest.mark.parametrize("storage", ["posix", "direct"])
+def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression: Any, storage: str) -> None:
+    packed = small(format="parquet", num_samples_per_file=100, parquet=parquet(), compression=compression)
+    spec = make(replace(packed, compressibility=0.5))
+    fetch = fetch_of(spec, storage=storage, verify=True)
+    result, stretches = fetched(fetch, list(range(30, 130)))
+    path = layouts(spec)[0].path(0)
+    metadata = pq.read_metadata(path)
+    sizes = [metadata.row_group(0).column(column).total_compressed_size for column in (0, 1, 3)]
+    assert [len(stretch) for stretch in stretches[:2]] == [sizes[0] + sizes[1], sizes[2]]
+    start = metadata.row_group(0).column(0).data_page_offset
+    assert stretches[0] == Path(path).read_bytes()[start : start + sizes[0] + sizes[1]]
+    library = fetched(fetch_of(spec, engine="library", verify=True), list(range(30, 130)))[1]
+    assert fetched(fetch_of(spec, storage=storage, decode="full"), list(range(30, 130)))[1] == library
+    assert sum(map(len, library)) == (40 + 40 + 20 + 40) * READ_BYTES
+    assert result.app_bytes < sum(map(len, library)) + 8 * 8192
+
+
+@pytest.mark.parametrize("options", [{}, {"storage": "direct"}, {"decode": "full"}, {"engine": "library"}])
+@pytest.mark.parametrize("compression", PACKED)
+def test_damage_in_any_compressed_row_group_is_found(
+    small: MakeSpec, compression: Any, options: dict[str, Any]
+) -> None:
+    spec = make(small(format="parquet", num_samples_per_file=100, parquet=parquet(), compression=compression))
+    path = Path(layouts(spec)[0].path(1))
+    right, metadata = path.read_bytes(), pq.read_metadata(path)
+    for group in range(metadata.num_row_groups):
+        chunk = metadata.row_group(group).column(1)
+        wrong = bytearray(right)
+        wrong[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 4
+        path.write_bytes(wrong)
+        assert [finding.path for finding in verify(spec)] == [str(path)]
+        with pytest.raises(DatasetError, match=str(path)):
+            fetched(fetch_of(spec, verify=True, **options), [100 + 40 * group])
+
+
+def test_a_column_of_another_name_is_found(small: MakeSpec) -> None:
+    spec = make(small(format="parquet", num_samples_per_file=10, parquet=parquet(), compression="zstd"))
+    path = Path(layouts(spec)[0].path(0))
+    right = path.read_bytes()
+    for name in (b"labe1", b"lab\xffl"):
+        path.write_bytes(right.replace(b"label", name))
+        assert path.read_bytes() != right
+        assert [(finding.path, finding.severity) for finding in verify(spec)] == [(str(path), "error")]
+        with pytest.raises(DatasetError, match=str(path)):
+            fetched(fetch_of(spec, verify=True), [0])
+
+
 def test_null_storage_reads_nothing(dataset: DatasetSpec) -> None:
     result, stretches = fetched(replace(fetch_of(dataset), storage="null"), list(range(64)))
     assert (result.app_bytes, result.read_calls) == (0, 0)
@@ -221,6 +315,31 @@ def test_files_of_others(small: MakeSpec, columns: tuple[str, ...]) -> None:
     assert b"text 0text 1" in b"".join(decoded)
     with pytest.raises(DatasetError, match="nothing to compare"):
         fetched(fetch_of(spec, verify=True), [0])
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_files_as_dlio_makes_them(small: MakeSpec, compression: str) -> None:
+    """Nullable columns, arrays as lists of fixed size, dictionaries where values repeat, statistics."""
+    columns = (ParquetColumn(name="t", size=50), ParquetColumn(name="k", dtype="int64"))
+    spec = small(
+        format="parquet",
+        num_files_train=1,
+        num_files_eval=0,
+        num_samples_per_file=64,
+        parquet=ParquetSpec(columns=columns, row_group_size=16),
+    )
+    path = Path(layouts(spec)[0].path(0))
+    path.parent.mkdir(parents=True)
+    numbers, keys = np.arange(64 * 50, dtype=np.float32), np.arange(64) % 5
+    arrays = pa.FixedSizeListArray.from_arrays(pa.array(numbers), 50)
+    table = pa.table({"t": arrays, "k": pa.array(keys)})
+    pq.write_table(table, path, row_group_size=16, compression=compression)
+    wanted = numbers[16 * 50 : 32 * 50].tobytes() + keys[16:32].tobytes()
+    for options in ({"decode": "full"}, {"engine": "library"}):
+        assert b"".join(fetched(fetch_of(spec, **options), [20, 30])[1]) == wanted
+    chunks = [pq.read_metadata(path).row_group(1).column(index).total_compressed_size for index in (0, 1)]
+    result, stretches = fetched(fetch_of(spec), [20, 30])
+    assert result.app_bytes == sum(map(len, stretches)) == sum(chunks)
 
 
 def test_which_columns_are_read_may_change(dataset: DatasetSpec) -> None:

@@ -56,6 +56,8 @@ def test_what_dlio_has_no_setting_for_is_told_and_not_written() -> None:
 def test_what_dlio_can_not_run_is_refused() -> None:
     with pytest.raises(UserError, match=r"reader\.data_loader is 'threads'.*pytorch, tensorflow"):
         exported("reader.data_loader=threads")
+    with pytest.raises(UserError, match=r"dataset\.compression is 'zstd'.*none, gzip, zip"):
+        exported("dataset.format=parquet", "dataset.compression=zstd")
 
 
 def test_the_option_writes_the_file_and_trains_nothing(tmp_path: Path) -> None:

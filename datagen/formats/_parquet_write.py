@@ -1,0 +1,89 @@
+"""The writing half of Parquet: pages of content, as they are or compressed each by itself, and the footer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from datagen.buffers import AlignedBuffer
+from datagen.formats._parquet_layout import MAGIC, PAGE_BYTES, FilePlan, Group, Page, Stored, page_header
+from datagen.formats.base import FileJob
+from datagen.spec import BLOCK_BYTES
+from datagen.storage.base import Writer
+
+
+def write_plain(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write a file as it is laid out."""
+    writer.write(MAGIC)
+    for index in range(plan.groups):
+        _write_group(job, plan.group(index), plan.payload_start(index), writer, buffer)
+    writer.write(plan.tail)
+
+
+def write_packed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write a file whose pages are compressed; where they lie is known as they are written."""
+    compression = job.spec.compression
+    # Snappy knows no levels.
+    level = None if compression == "snappy" else job.spec.compression_level
+    codec = pa.Codec(compression, compression_level=level)
+    writer.write(MAGIC)
+    at, groups = len(MAGIC), []
+    for index in range(plan.groups):
+        payload, chunks = plan.payload_start(index), []
+        for chunk in plan.group(index).chunks:
+            begin, plain = at, 0
+            for page in chunk.pages:
+                data, header = _packed(codec, page, _values(job, payload, page.value_bytes, buffer))
+                writer.write(header)
+                writer.write(data)
+                at += len(header) + len(data)
+                plain += len(header) + len(page.levels) + page.value_bytes
+                payload += page.value_bytes
+            chunks.append(Stored(begin, at - begin, plain))
+        groups.append(chunks)
+    writer.write(plan.tail_of(groups, compression))
+
+
+def _packed(codec: Any, page: Page, values: memoryview) -> tuple[bytes, bytes]:
+    """Return a page's compressed bytes, levels and values together, and its header."""
+    plain = page.levels + values if page.levels else values
+    data = codec.compress(plain, asbytes=True)
+    return data, page_header(page.numbers, len(plain), len(data))
+
+
+def _write_group(job: FileJob, group: Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write a row group, as many pages at a time as make a chunk of content."""
+    batch: list[Page] = []
+    waiting = 0
+    for page in (page for chunk in group.chunks for page in chunk.pages):
+        if batch and waiting + page.value_bytes > PAGE_BYTES:
+            _write_pages(job, batch, payload, writer, buffer)
+            payload += waiting
+            batch, waiting = [], 0
+        batch.append(page)
+        waiting += page.value_bytes
+    _write_pages(job, batch, payload, writer, buffer)
+
+
+def _write_pages(job: FileJob, pages: list[Page], payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write pages with the values from `payload` on."""
+    values = _values(job, payload, sum(page.value_bytes for page in pages), buffer)
+    at = 0
+    pieces: list[bytes | memoryview] = []
+    for page in pages:
+        pieces += [page.before, values[at : at + page.value_bytes]]
+        at += page.value_bytes
+    if len(pages) == 1:
+        for piece in pieces:
+            writer.write(piece)
+    else:
+        writer.write(b"".join(pieces))
+
+
+def _values(job: FileJob, payload: int, size_bytes: int, buffer: AlignedBuffer) -> memoryview:
+    """Return a stretch of the file's payload, which is made in whole blocks."""
+    before = payload % BLOCK_BYTES
+    made = buffer.view(before + size_bytes)
+    job.content.fill(made, job.running_index, payload - before)
+    return made[before:]
