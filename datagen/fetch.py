@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
@@ -62,7 +63,7 @@ class Fetcher:
         self._reads_nothing = isinstance(self._engine, NullEngine)
         self._verify = spec.verify and not self._reads_nothing
 
-    def fetch(self, samples: Sequence[int], out: memoryview) -> Fetched:
+    def fetch(self, samples: Sequence[int] | NDArray[np.int64], out: memoryview) -> Fetched:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
         With `resize_bytes`, sample number b of the batch lies at b * resize_bytes; else `places` says where.
@@ -86,17 +87,18 @@ class Fetcher:
         """Close what is open."""
         self._engine.close()
 
-    def _fill(self, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+    def _fill(self, samples: Sequence[int] | NDArray[np.int64], out: memoryview) -> list[tuple[int, int]]:
         engine = self._engine
-        if isinstance(engine, RecordReader):
-            fill_records = self._fetch_record_crops if self._spec.resize_bytes else self._fetch_records
-            return fill_records(engine, samples, out)
         if isinstance(engine, GroupReader):
             return self._fetch_groups(engine, samples, out)
+        listed: Sequence[int] = samples.tolist() if isinstance(samples, np.ndarray) else samples
+        if isinstance(engine, RecordReader):
+            fill_records = self._fetch_record_crops if self._spec.resize_bytes else self._fetch_records
+            return fill_records(engine, listed, out)
         if self._spec.max_group_bytes:  # null storage: as many bytes as the columns of the batch have
             return [(0, min(len(samples) * self._spec.nominal_sample_bytes, len(out)))]
         fill = self._fetch_crops if self._spec.resize_bytes else self._fetch_whole
-        return fill(engine, samples, out)
+        return fill(engine, listed, out)
 
     def _fetch_crops(self, engine: Engine, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
         size = self._spec.resize_bytes
@@ -121,7 +123,9 @@ class Fetcher:
                 self._compare_record(sample, out[start : start + size])
         return places
 
-    def _fetch_groups(self, reader: GroupReader, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+    def _fetch_groups(
+        self, reader: GroupReader, samples: Sequence[int] | NDArray[np.int64], out: memoryview
+    ) -> list[tuple[int, int]]:
         begin = -_address(out) % PLACE_BYTES
         places = [(begin + start, size) for start, size in reader.read(samples, out[begin:])]
         for values in reader.values:

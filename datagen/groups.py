@@ -116,7 +116,7 @@ class GroupReader:
     def __del__(self) -> None:
         self.close()
 
-    def read(self, samples: Sequence[int], out: memoryview) -> list[Place]:
+    def read(self, samples: Sequence[int] | NDArray[np.int64], out: memoryview) -> list[Place]:
         """Read the row groups of these rows into `out`; return (start, bytes) of each stretch, in their order.
 
         Raises:
@@ -140,7 +140,7 @@ class GroupReader:
         if opened is not None:
             opened.reader.close()
 
-    def _groups(self, samples: Sequence[int]) -> Iterator[tuple[OpenGroups, int]]:
+    def _groups(self, samples: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[OpenGroups, int]]:
         """Yield each row group once."""
         seen = set()
         for first, count in runs(samples, self._layout.num_samples_per_file):

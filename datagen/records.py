@@ -142,9 +142,9 @@ class RecordReader:
         return places
 
 
-def runs(samples: Sequence[int], samples_per_file: int) -> list[Run]:
+def runs(samples: Sequence[int] | NDArray[np.int64], samples_per_file: int) -> list[Run]:
     """Cut a batch into runs (first sample, count) of ascending neighbours within a file, in the order given."""
-    if len(samples) > LONG_BATCH:
+    if isinstance(samples, np.ndarray) or len(samples) > LONG_BATCH:
         return _long_runs(np.asarray(samples, np.int64), samples_per_file)
     found = []
     first = following = -1

@@ -173,6 +173,23 @@ def test_a_peer_that_trains_nothing_has_failed_whatever_its_exit_status(
         peer.make(str(tmp_path / "set"), {"format": "npz"})
 
 
+def test_a_peer_that_trains_without_reading_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    columns, peers = (importlib.import_module(f"benchmarks.{name}") for name in ("peer_columns", "peer"))
+    columns.check_reading(2.9, 3.0)
+    with pytest.raises(peers.PeerFailed, match=r"trained on 3\.00 GB and read 0\.01"):
+        columns.check_reading(0.01, 3.0)
+
+
+def test_what_children_read_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    processes = importlib.import_module("benchmarks.processes")
+    (tmp_path / "file").write_bytes(bytes(5_000_000))
+    grandchild = f"import subprocess; subprocess.run(['cat', '{tmp_path / 'file'}'], stdout=subprocess.DEVNULL)"
+    nothing, much = (processes.run([sys.executable, "-c", code]).read_bytes for code in ("", grandchild))
+    assert 5_000_000 <= much - nothing < 6_500_000
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("DLEMU_PEER_ENV" not in os.environ, reason="DLEMU_PEER_ENV names no environment with DLIO")
 def test_a_peer_trains_on_our_files_and_is_measured_beside_us(tmp_path: Path) -> None:

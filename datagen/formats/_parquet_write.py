@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats._parquet_layout import MAGIC, PAGE_BYTES, FilePlan, Group, Page, Stored, page_header
+from datagen.formats._parquet_layout import MAGIC, PAGE_BYTES, FilePlan, Group, Page
+from datagen.formats._parquet_meta import Stored, dictionary_page, page_header
 from datagen.formats.base import FileJob
 from datagen.spec import BLOCK_BYTES
 from datagen.storage.base import Writer
@@ -31,8 +32,11 @@ def write_packed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBu
     at, groups = len(MAGIC), []
     for index in range(plan.groups):
         payload, chunks = plan.payload_start(index), []
-        for chunk in plan.group(index).chunks:
-            begin, plain = at, 0
+        for column, chunk in zip(plan.columns, plan.group(index).chunks, strict=True):
+            dictionary = dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
+            begin, plain = at, chunk.dictionary_bytes
+            writer.write(dictionary)
+            at += len(dictionary)
             for page in chunk.pages:
                 data, header = _packed(codec, page, _values(job, payload, page.value_bytes, buffer))
                 writer.write(header)
@@ -40,7 +44,7 @@ def write_packed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBu
                 at += len(header) + len(data)
                 plain += len(header) + len(page.levels) + page.value_bytes
                 payload += page.value_bytes
-            chunks.append(Stored(begin, at - begin, plain))
+            chunks.append(Stored(begin, len(dictionary), at - begin, plain))
         groups.append(chunks)
     writer.write(plan.tail_of(groups, compression))
 

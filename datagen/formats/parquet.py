@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats._parquet_arrow import RowsFile, Stream, decoded
-from datagen.formats._parquet_layout import COMPRESSIONS, plan_of
+from datagen.formats._parquet_layout import plan_of
+from datagen.formats._parquet_meta import COMPRESSIONS
 from datagen.formats._parquet_read import GroupsFile, packed_bytes, room_bytes
 from datagen.formats._parquet_write import write_packed, write_plain
 from datagen.formats._records import sample_bytes

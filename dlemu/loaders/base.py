@@ -210,7 +210,7 @@ class BatchMaker:
         before = self._books.look()
         started_ns = time.monotonic_ns()
         ids = self._plans[phase].sample_ids(epoch, step)
-        fetched = self._fetchers[phase].fetch(ids.tolist(), out)
+        fetched = self._fetchers[phase].fetch(ids, out)
         decode_ns = fetched.decode_ns + preprocess(self._preprocess, self._random, len(ids))
         finished_ns = time.monotonic_ns()
         after = self._books.look()

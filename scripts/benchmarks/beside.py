@@ -15,7 +15,10 @@ from benchmarks.bench import MB, Bench
 from benchmarks.cases import Case
 from benchmarks.figure import Figure, Unmeasured, Wanted, compare
 from benchmarks.peer import Peer, PeerFailed
+from benchmarks.peer_columns import check_reading, peer_columns, peer_subset
 from benchmarks.processes import run, run_together
+from datagen.layout import nominal_sample_bytes
+from dlemu.config import load
 from dlemu.config.schema import Reader
 
 FEW_EPOCHS = 2
@@ -94,6 +97,7 @@ class _Reading:
         self._epochs = FEW_EPOCHS + 1 if bench.quick else case.epochs
         self._peer_epochs = min(self._epochs, case.peer_epochs or self._epochs)
         self._dataset = case.dataset(bench.quick)
+        self._columns = load([f"workload={case.workload}"]).dataset
         made = {} if bench.quick or not case.making_files else {"num_files_train": case.making_files}
         self._made = self._dataset | made
         self._folder = os.path.join(bench.folder, f"{case.workload}-{case.format}-{case.record_bytes}")
@@ -165,7 +169,7 @@ class _Reading:
         trained = partial(
             peer.train,
             self._folder,
-            self._dataset,
+            self._dataset | peer_columns(self._columns),
             self._bench.ranks,
             framework=_framework(loader),
             reader__data_loader=loader,
@@ -174,9 +178,15 @@ class _Reading:
             reader__computation_threads=self._case.read_threads,
             reader__prefetch_size=2 * self._case.read_threads,
             train__computation_time=0,
+            **peer_subset(self._columns),
         )
         few, many = (trained(train__epochs=epochs) for epochs in (FEW_EPOCHS, self._peer_epochs))
         more_gb = (self._peer_epochs - FEW_EPOCHS) * self._samples * self._sample_mb / 1e3
+        if self._columns.parquet.columns:
+            more_columns_gb = (
+                (self._peer_epochs - FEW_EPOCHS) * self._samples * nominal_sample_bytes(self._columns) / 1e9
+            )
+            check_reading((many.read_bytes - few.read_bytes) / 1e9, more_columns_gb)
         rate = self._batch / statistics.median(many.step_seconds[1:])
         cpu_seconds = many.cpu_seconds - few.cpu_seconds
         return Took(rate, rate * self._sample_mb, _slope(cpu_seconds, more_gb), _mb(many.pss_bytes))
@@ -186,10 +196,8 @@ class _Reading:
         made = self._folder + "-made"
         os.mkdir(made)
         try:
-            sizes = self._made
-            words = [str(sizes["num_files_train"]), str(sizes["record_length_bytes"]), "1", "0"]
-            words += [str(sizes["format"]), str(sizes["num_samples_per_file"])]
-            told = json.loads(run(self._bench.module("make_files", made, *words)).output)
+            words = [f"{name}={value}" for name, value in self._made.items()]
+            told = json.loads(run(self._bench.module("make_files", made, "1", "0", self._case.workload, *words)).output)
             return float(told["bytes"] / told["wall_seconds"] / MB)
         finally:
             shutil.rmtree(made)
@@ -199,7 +207,8 @@ class _Reading:
         made = self._folder + "-made"
         try:
             loader = self._case.peer_loader or self._case.loader  # DLIO makes tfrecord files for tensorflow only
-            seconds = peer.make(made, self._made, framework=_framework(loader), reader__data_loader=loader)
+            dataset = self._made | peer_columns(self._columns)
+            seconds = peer.make(made, dataset, framework=_framework(loader), reader__data_loader=loader)
             files = [entry for entry in os.scandir(os.path.join(made, "train")) if entry.is_file()]
             return sum(entry.stat().st_size for entry in files) / seconds / MB
         finally:

@@ -166,6 +166,7 @@ CASES: dict[str, Case] = {
         read_threads=2,
         epochs=8,
         quick_files=1,
+        peer_making=ratio_at_least(1),
     ),
     "dlrm": Case(
         workload="dlrm",
@@ -176,6 +177,7 @@ CASES: dict[str, Case] = {
         read_threads=2,
         epochs=20,
         quick_files=80,
+        peer_making=ratio_at_least(1),
     ),
 }
 """Name -> case. Record sizes are the workloads' own; files, batches and threads are as few as a short run asks for."""

@@ -45,7 +45,8 @@ class _Making:
 
     def by_dlemu(self, threads: int, *, fsync: bool, files: int = FILES) -> float:
         """Return MB/s of datagen."""
-        return self._timed("make_files", files, self._file_bytes, threads, int(fsync))
+        dataset = f"num_files_train={files}", f"record_length_bytes={self._file_bytes}", "format=npz"
+        return self._timed("make_files", threads, int(fsync), "default", *dataset)
 
     def by_plain(self, threads: int, *, fsync: bool) -> float:
         """Return MB/s of the program that only writes."""
@@ -55,7 +56,7 @@ class _Making:
         """Return MB/s of drawing floats, in one process."""
         return self._timed("random_write", *[self._file_bytes] * FEW_FILES)
 
-    def _timed(self, module: str, *words: int) -> float:
+    def _timed(self, module: str, *words: int | str) -> float:
         os.mkdir(self._folder)
         try:
             told = json.loads(run(self._bench.module(module, self._folder, *map(str, words))).output)

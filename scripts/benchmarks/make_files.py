@@ -1,9 +1,7 @@
-"""dlemu's generation without its command: `make_files FOLDER FILES BYTES THREADS FSYNC [FORMAT SAMPLES]`.
+"""dlemu's generation without its command: `make_files FOLDER THREADS FSYNC WORKLOAD KEY=VALUE ...`.
 
-The dataset's files are npz files of one sample each, or of another format with as many samples as asked for.
-
-The start of `dlemu datagen` would be timed with a short run; what is timed here is prepare, generate and finish. Prints
-one JSON object: bytes and wall_seconds.
+The keys are those of section `dataset`; what they leave out is the workload's. The start of `dlemu datagen` would be
+timed with a short run; what is timed here is prepare, generate and finish. Prints one JSON object: bytes, wall_seconds.
 """
 
 from __future__ import annotations
@@ -11,22 +9,15 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 
 from datagen.generate import finish, generate, prepare
 from datagen.spec import DatasetSpec
+from dlemu.config import load
 
 
-def make_files(
-    folder: str, files: int, size_bytes: int, threads: int, fsync: bool, file_format: str = "npz", samples: int = 1
-) -> dict[str, float]:
+def make_files(spec: DatasetSpec, threads: int, fsync: bool) -> dict[str, float]:
     """Make the dataset in one rank."""
-    spec = DatasetSpec(
-        data_folder=folder,
-        format=file_format,
-        num_files_train=files,
-        num_samples_per_file=samples,
-        record_length_bytes=size_bytes,
-    )
     started = time.monotonic()
     prepare(spec)
     generate(spec, threads=threads, fsync=fsync)
@@ -35,7 +26,7 @@ def make_files(
 
 
 if __name__ == "__main__":
-    folder, *words = sys.argv[1:]
-    files, size_bytes, threads, fsync = map(int, words[:4])
-    file_format, samples = words[4:] or ("npz", "1")
-    print(json.dumps(make_files(folder, files, size_bytes, threads, fsync == 1, file_format, int(samples))))
+    folder, threads, fsync, workload, *words = sys.argv[1:]
+    dataset = load([f"workload={workload}", *(f"dataset.{word}" for word in words)]).dataset
+    spec = replace(dataset, data_folder=folder, num_files_eval=0)
+    print(json.dumps(make_files(spec, int(threads), fsync == "1")))

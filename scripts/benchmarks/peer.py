@@ -31,6 +31,8 @@ class PeerTrained(NamedTuple):
     """Of each epoch."""
     cpu_seconds: float
     pss_bytes: int
+    read_bytes: int
+    """By read calls."""
 
 
 class Peer:
@@ -67,7 +69,7 @@ class Peer:
             ]
         except (OSError, ValueError, KeyError) as error:
             raise PeerFailed(f"it left no times of its steps ({error!r}): {_last_words(ended.output)}") from None
-        return PeerTrained(seconds, ended.cpu_seconds, ended.pss_bytes)
+        return PeerTrained(seconds, ended.cpu_seconds, ended.pss_bytes, ended.read_bytes)
 
     def _run(self, folder: str, dataset: Mapping[str, int | str], *changes: str, ranks: int = 1) -> Ended:
         """Run DLIO's command; keys are given by their old names too."""

@@ -37,6 +37,8 @@ class Ended:
     """Its stdout and stderr."""
     pss_bytes: int
     """The most memory that all its processes together were seen to hold; 0 when it ended before a look."""
+    read_bytes: int
+    """What its read calls gave, out of memory too; maps of files are not in it."""
 
 
 class Child:
@@ -125,11 +127,12 @@ def running(argv: Sequence[str], *, niceness: int = 0) -> Iterator[Child]:
 
 def run(argv: Sequence[str], *, accepted: Sequence[int] = (0,)) -> Ended:
     """Run one program to its end; raises DlemuError when its exit status is not an accepted one."""
-    before = children_cpu_seconds()
+    before, read_before = children_cpu_seconds(), _read_bytes()
     with running(argv) as child, MemoryWatch(child) as memory:
         status = child.end(accepted)
         wall_seconds = (time.monotonic_ns() - child.started_ns) / 1e9
-        return Ended(status, wall_seconds, children_cpu_seconds() - before, child.output, memory.most_pss_bytes)
+        cpu_seconds, read_bytes = children_cpu_seconds() - before, _read_bytes() - read_before
+        return Ended(status, wall_seconds, cpu_seconds, child.output, memory.most_pss_bytes, read_bytes)
 
 
 class MemoryWatch:
@@ -168,6 +171,12 @@ def children_cpu_seconds() -> float:
     """User and system time of all children that have ended, with those they waited for (getrusage)."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def _read_bytes() -> int:
+    """What this process has read so far, with all children that it waited for: the kernel adds theirs to its own."""
+    with open("/proc/self/io") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
 
 
 def tree_cpu_seconds(processes: Sequence[psutil.Process]) -> float:

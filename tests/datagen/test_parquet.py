@@ -125,6 +125,25 @@ def test_types_are_parquets_own_where_it_has_them() -> None:
     ]
 
 
+@pytest.mark.parametrize("compression", ["none", *PACKED])
+def test_each_chunk_begins_with_a_dictionary_as_pyarrows_do(compression: Any) -> None:
+    """DLIO's reader compares its offset with 0, and ends where there is none."""
+    wide = (*COLUMNS, ParquetColumn(name="bytes", dtype="uint8", size=1000))
+    data = written(replace(spec_of(90, parquet(columns=wide)), compression=compression), (1, 1))
+    metadata = pq.read_metadata(io.BytesIO(data))
+    for group, column in itertools.product(range(metadata.num_row_groups), range(len(wide))):
+        chunk = metadata.row_group(group).column(column)
+        assert 4 <= chunk.dictionary_page_offset < chunk.data_page_offset
+    assert table_of(data).num_rows == 90
+
+
+def test_a_batch_may_be_an_array(dataset: DatasetSpec) -> None:
+    samples = [*range(30, 130), 5, 4, 250]
+    out = memoryview(bytearray(fetch_of(dataset).slot_bytes(len(samples))))
+    places = Fetcher(fetch_of(dataset)).fetch(np.array(samples), out).places
+    assert [bytes(out[start : start + size]) for start, size in places] == fetched(fetch_of(dataset), samples)[1]
+
+
 def test_without_columns_a_row_is_one_value() -> None:
     table = table_of(written(spec_of(3, ParquetSpec()), (20, 30)))
     assert table.column_names == ["data"]
@@ -230,7 +249,7 @@ def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression
     metadata = pq.read_metadata(path)
     sizes = [metadata.row_group(0).column(column).total_compressed_size for column in (0, 1, 3)]
     assert [len(stretch) for stretch in stretches[:2]] == [sizes[0] + sizes[1], sizes[2]]
-    start = metadata.row_group(0).column(0).data_page_offset
+    start = metadata.row_group(0).column(0).dictionary_page_offset
     assert stretches[0] == Path(path).read_bytes()[start : start + sizes[0] + sizes[1]]
     library = fetched(fetch_of(spec, engine="library", verify=True), list(range(30, 130)))[1]
     assert fetched(fetch_of(spec, storage=storage, decode="full"), list(range(30, 130)))[1] == library
