@@ -66,6 +66,7 @@ class FetchSpec:
         seed: int = 0,
     ) -> FetchSpec:
         """Return the spec that reads `layout`, one of the two of a dataset that was found."""
+        stored, unpacked = found.max_group_bytes
         return cls(
             layout=layout,
             format=found.spec.format,
@@ -79,7 +80,7 @@ class FetchSpec:
             max_sample_bytes=found.max_sample_bytes,
             plain_samples=found.plain_samples,
             max_record_bytes=found.max_record_bytes,
-            max_group_bytes=found.max_group_bytes,
+            max_group_bytes=unpacked if decode == "full" or engine == "library" else stored,
             dataset=found.spec,
             nominal_sample_bytes=nominal_sample_bytes(found.spec),
             seed=seed,

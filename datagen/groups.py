@@ -7,7 +7,7 @@ lie far apart would read far more than they use, and are refused.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,6 +21,24 @@ from datagen.layout import Layout
 from datagen.records import Place, SmallReads, runs
 from datagen.spec import DatasetSpec, Decode
 from datagen.storage.base import Reader, Storage
+
+
+class GroupBytes(NamedTuple):
+    """The memory that a row group takes."""
+
+    stored: int
+    """As it lies in its file, alignment included."""
+    unpacked: int
+    """Its values."""
+
+    @classmethod
+    def most(cls, all_of: Iterable[GroupBytes]) -> GroupBytes:
+        """Return the most that any of them takes of either; 0 of none."""
+        sizes = [*all_of, NO_GROUPS]
+        return cls(max(one.stored for one in sizes), max(one.unpacked for one in sizes))
+
+
+NO_GROUPS = GroupBytes(0, 0)
 
 
 class GroupsFile(Protocol):
@@ -42,8 +60,8 @@ class GroupsFile(Protocol):
         """Return (bytes, payload offset) of the values asked for, column by column; none for tables of others."""
         ...
 
-    def largest_bytes(self) -> int:
-        """Return the most memory that reading one of its row groups takes, alignment included."""
+    def largest_bytes(self) -> GroupBytes:
+        """Return the most memory that one of its row groups takes."""
         ...
 
 
@@ -51,8 +69,8 @@ class GroupsFile(Protocol):
 class GroupFormat(Format, Protocol):
     """A format whose rows come in groups that are read whole, in part of their columns."""
 
-    def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> int:
-        """Return the most memory that reading a row group takes in files of these shapes, alignment included."""
+    def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> GroupBytes:
+        """Return the most memory that a row group takes in files of these shapes."""
         ...
 
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
@@ -259,18 +277,17 @@ def _check_room(wanted: int, out: memoryview) -> None:
         )
 
 
-def largest_group_bytes(file_format: GroupFormat, layout: Layout, spec: DatasetSpec, storage: Storage) -> int:
+def largest_group_bytes(file_format: GroupFormat, layout: Layout, spec: DatasetSpec, storage: Storage) -> GroupBytes:
     """Return the most memory that a row group takes, looked up in the footer of each file in use."""
-    largest = 0
-    for file in range(layout.num_files):
-        path = layout.path(file)
-        try:
-            reader = storage.open(path)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        try:
-            groups = file_format.open_groups(SmallReads(path, reader, storage.alignment), spec)
-            largest = max(largest, groups.largest_bytes())
-        finally:
-            reader.close()
-    return largest
+    return GroupBytes.most(_largest(file_format, layout.path(file), spec, storage) for file in range(layout.num_files))
+
+
+def _largest(file_format: GroupFormat, path: str, spec: DatasetSpec, storage: Storage) -> GroupBytes:
+    try:
+        reader = storage.open(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    try:
+        return file_format.open_groups(SmallReads(path, reader, storage.alignment), spec).largest_bytes()
+    finally:
+        reader.close()

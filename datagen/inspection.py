@@ -13,7 +13,7 @@ from datagen import registry
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
 from datagen.formats.base import Format, RecordFormat, sides_of
-from datagen.groups import GroupFormat, largest_group_bytes
+from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.layout import Layout, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
 from datagen.records import largest_record_bytes
@@ -53,7 +53,7 @@ class Found:
     """Size of the largest sample in use; 0 where no law tells it."""
     plain_samples: bool = False
     """Files hold their samples as plain bytes, so that none is larger than `max_sample_bytes`."""
-    max_group_bytes: int = 0
+    max_group_bytes: GroupBytes = NO_GROUPS
     """Memory that the largest row group in use takes; 0 for formats that have none."""
     max_record_bytes: int = 0
     """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
@@ -132,7 +132,7 @@ class _Inspection:
             max_file_bytes=max((int(files.max()) for files, _ in sizes), default=0),
             max_sample_bytes=max((largest for _, largest in sizes), default=0),
             plain_samples=self._is_plain(spec) and all(largest for _, largest in sizes),
-            max_group_bytes=max((self._largest_group(spec, layout) for layout in used), default=0),
+            max_group_bytes=GroupBytes.most(self._largest_group(spec, layout) for layout in used),
             max_record_bytes=max((self._largest_record(spec, layout) for layout in used), default=0),
             total_bytes=sum(int(files.sum()) for files, _ in sizes),
             notes=tuple(self._notes),
@@ -213,10 +213,10 @@ class _Inspection:
                     f"{'; '.join(wrong[:SHOWN_NAMES])}. The same command makes them again. {self._advice}"
                 )
 
-    def _largest_group(self, spec: DatasetSpec, layout: Layout) -> int:
+    def _largest_group(self, spec: DatasetSpec, layout: Layout) -> GroupBytes:
         if not isinstance(self._format, GroupFormat):
-            return 0
-        if layout.split in self._lawless:
+            return NO_GROUPS
+        if layout.split in self._lawless or (self._manifest is None and not self._is_plain(spec)):
             return largest_group_bytes(self._format, layout, spec, posix.Storage())
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
         return self._format.group_bytes(spec, shapes)

@@ -13,10 +13,14 @@ from datagen.formats._parquet_arrow import names_of, parsing
 from datagen.formats._parquet_layout import MAGIC, FilePlan, plan_of
 from datagen.formats._records import no_such_record
 from datagen.formats.base import Source, damaged
+from datagen.groups import GroupBytes
 from datagen.spec import DatasetSpec
 
 READ_SLACK_BYTES = 8192
 """What aligned reading may add to each stretch."""
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+"""Most bytes of an unpacked number of each physical type; those of other types stand in the schema, or vary."""
+_OFFSET_BYTES = 8
 TAIL_BYTES = 8
 """The footer's length and the magic number."""
 
@@ -115,26 +119,40 @@ class GroupsFile:
         same_rows = self._rows == [plan.group(index).rows for index in range(plan.groups)]
         return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
 
-    def largest_bytes(self) -> int:
-        """Return the most memory that reading one of its row groups takes."""
+    def largest_bytes(self) -> GroupBytes:
+        """Return the most memory that one of its row groups takes."""
         if self._plan:
-            return room_bytes(self._plan.group(0).spans)
-        return max((room_bytes(self.spans(group)) for group in range(len(self._ends))), default=0)
+            plain = room_bytes(self._plan.group(0).spans)
+            return GroupBytes(plain, plain)
+        groups = range(len(self._rows))
+        return GroupBytes.most(GroupBytes(room_bytes(self.spans(group)), self._unpacked(group)) for group in groups)
 
     def _chunks(self, group: int) -> list[tuple[int, int]]:
+        """Return offset and bytes of the column chunks asked for."""
+        chunks = []
+        for _, chunk in self._asked(group):
+            start = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset > 0:
+                start = min(start, chunk.dictionary_page_offset)
+            chunks.append((start, chunk.total_compressed_size))
+        return chunks
+
+    def _unpacked(self, group: int) -> int:
+        """Return the bytes of the values asked for; of texts those that they would have without a dictionary."""
+        schema, total = self._metadata.schema, 0
+        for index, chunk in self._asked(group):
+            width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
+            texts = 0 if width else chunk.total_uncompressed_size
+            total += texts + chunk.num_values * (width or _OFFSET_BYTES) + READ_SLACK_BYTES
+        return total
+
+    def _asked(self, group: int) -> list[tuple[int, Any]]:
+        """Return the column chunks asked for, with their numbers."""
         with parsing(self._source.path, f"row group {group} can't be found", self._source.size_bytes):
             row_group = self._metadata.row_group(group)
-            columns = [row_group.column(index) for index in range(row_group.num_columns)]
-            paths = [column.path_in_schema for column in columns]
-        chunks = []
-        for path, column in zip(paths, columns, strict=True):
-            if self._names is not None and path.partition(".")[0] not in self._names:
-                continue
-            start = column.data_page_offset
-            if column.has_dictionary_page:
-                start = min(start, column.dictionary_page_offset)
-            chunks.append((start, column.total_compressed_size))
-        return chunks
+            chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
+            names = [chunk.path_in_schema.partition(".")[0] for _, chunk in chunks]
+        return [one for one, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
 
 
 def _laid_out(source: Source, plan: FilePlan) -> FilePlan | None:

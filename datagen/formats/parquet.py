@@ -18,6 +18,7 @@ from datagen.formats._parquet_read import GroupsFile, packed_bytes, room_bytes
 from datagen.formats._parquet_write import write_packed, write_plain
 from datagen.formats._records import sample_bytes
 from datagen.formats.base import FileJob, Sample, Source
+from datagen.groups import GroupBytes
 from datagen.spec import DatasetSpec
 from datagen.storage.base import Writer
 
@@ -68,11 +69,11 @@ class Format:
     def load(self, path: str, index: int, samples: int) -> Sample:
         return RowsFile(path, path).sample(index)
 
-    def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> int:
-        """Return the most memory that reading a row group takes."""
+    def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> GroupBytes:
+        """Return the most memory that a row group takes."""
         sizes = [0] if spec.parquet.columns else np.unique(sample_bytes(spec, shapes)).tolist()
         plain = max(room_bytes(plan_of(spec, size).group(0).spans) for size in sizes)
-        return plain if spec.compression == "none" else packed_bytes(plain)
+        return GroupBytes(plain if spec.compression == "none" else packed_bytes(plain), plain)
 
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
         """Make a file ready for reading row groups.
