@@ -73,6 +73,7 @@ def check_runnable(workload: Workload) -> None:
         *_storage_problems(workload),
         *_framework_problems(workload),
         *_evict_problems(workload),
+        *_verify_problems(workload),
     ]
     problems += workload.unsupported
     problems += _name_problems("dataset.format", workload.dataset.format, "datagen.formats")
@@ -160,6 +161,14 @@ def _framework_problems(workload: Workload) -> Iterator[str]:
                     f"reader.{key} is true: {name} itself reads {format_name} files, through the page cache and without"
                     f" knowing their content; wanted reader.{key}=false, or reader.data_loader=pytorch"
                 )
+
+
+def _verify_problems(workload: Workload) -> Iterator[str]:
+    if workload.reader.verify and workload.dataset.format == "synthetic":
+        yield (
+            "reader.verify is true, but files of format synthetic are not read; wanted reader.verify=false, or another"
+            " dataset.format"
+        )
 
 
 def _evict_problems(workload: Workload) -> Iterator[str]:

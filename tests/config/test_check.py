@@ -108,3 +108,9 @@ def test_what_dali_can_not_do_is_refused_before_the_run(settings: list[str], wan
     with pytest.raises(UserError, match=re.escape(wanted)):
         check_runnable(load(["reader.data_loader=dali", *settings]))
     check_runnable(load(["reader.data_loader=dali", "dataset.format=npy", "reader.odirect=true"]))
+
+
+def test_what_is_not_read_can_not_be_verified() -> None:
+    with pytest.raises(UserError, match=r"reader\.verify is true, but files of format synthetic are not read"):
+        check_runnable(load(["dataset.format=synthetic", "reader.verify=true"]))
+    check_runnable(load(["dataset.format=synthetic"]))
