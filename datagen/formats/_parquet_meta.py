@@ -5,11 +5,15 @@ Format: github.com/apache/parquet-format, src/main/thrift/parquet.thrift.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from datagen.formats._thrift import BINARY, I32, I64, LIST, STRUCT, array, number, struct, text
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.formats._thrift import BINARY, I32, I64, LIST, STRUCT, array, number, part, struct, text
 
 _INT32, _INT64, _FLOAT, _DOUBLE, FIXED = 1, 2, 4, 5, 7
 _TYPE_NAMES = {_INT32: "INT32", _INT64: "INT64", _FLOAT: "FLOAT", _DOUBLE: "DOUBLE", FIXED: "FIXED_LEN_BYTE_ARRAY"}
@@ -80,6 +84,34 @@ def footer(
     )
 
 
+def footer_bytes(columns: Sequence[Column], stretches: Sequence[tuple[int, Sequence[Stored], Sequence[int]]]) -> int:
+    """Return the size of a footer of uncompressed row groups that are alike but for where they begin.
+
+    Each stretch has the rows of its groups, the chunks of one that begins at 0, and where the groups begin.
+    """
+    groups = sum(len(starts) for _, _, starts in stretches)
+    rows = sum(rows * len(starts) for rows, _, starts in stretches)
+    total = len(footer(columns, [], [], "none")) + len(number(rows)) + len(array(STRUCT, [b""] * groups))
+    total -= len(number(0)) + len(array(STRUCT, []))
+    for rows, chunks, starts in stretches:
+        begins = np.array([chunk.offset for chunk in chunks])
+        pages = begins + [chunk.dictionary_bytes for chunk in chunks]
+        placeless = len(_group_meta(columns, rows, chunks, _CODECS["none"])) - _places_bytes(begins, pages)
+        at = np.array(starts, np.int64).reshape(-1, 1)
+        total += placeless * len(starts) + _places_bytes(at + begins, at + pages)
+    return total
+
+
+def _places_bytes(begins: NDArray[np.int64], pages: NDArray[np.int64]) -> int:
+    """Return the bytes that the places of chunks take in `_chunk_meta`: begins twice, pages once."""
+    return 2 * _numbers_bytes(begins) + _numbers_bytes(pages)
+
+
+def _numbers_bytes(values: NDArray[np.int64]) -> int:
+    """Return the bytes of numbers together, as `number` writes them: 7 bits a byte, after a shift by one."""
+    return values.size + sum(int((values >= 1 << bits).sum()) for bits in range(6, 62, 7))
+
+
 def _group_meta(columns: Sequence[Column], rows: int, chunks: Sequence[Stored], codec: int) -> bytes:
     metas = [_chunk_meta(column, stored, rows, codec) for column, stored in zip(columns, chunks, strict=True)]
     plain_bytes = sum(stored.plain_bytes for stored in chunks)
@@ -117,15 +149,22 @@ def _schema_elements(column: Column) -> list[bytes]:
 
 
 def _chunk_meta(column: Column, stored: Stored, rows: int, codec: int) -> bytes:
-    meta = struct(
+    begins, pages = number(stored.offset), number(stored.offset + stored.dictionary_bytes)
+    meta = _placeless(column, stored.size_bytes, stored.plain_bytes, rows, codec)
+    places = part(7, (9, I64, pages), (11, I64, begins)) + b"\0"
+    return struct((2, I64, begins), (3, STRUCT, meta + places))
+
+
+@functools.lru_cache(maxsize=4096)
+def _placeless(column: Column, size_bytes: int, plain_bytes: int, rows: int, codec: int) -> bytes:
+    """Return the metadata of a chunk up to where it lies: alike in all full row groups, of which there are hundreds."""
+    return part(
+        0,
         (1, I32, number(column.type)),
         (2, LIST, array(I32, [number(_PLAIN), number(_RLE)])),
         (3, LIST, array(BINARY, [text(name) for name in column.path])),
         (4, I32, number(codec)),
         (5, I64, number(rows * column.length)),
-        (6, I64, number(stored.plain_bytes)),
-        (7, I64, number(stored.size_bytes)),
-        (9, I64, number(stored.offset + stored.dictionary_bytes)),
-        (11, I64, number(stored.offset)),
+        (6, I64, number(plain_bytes)),
+        (7, I64, number(size_bytes)),
     )
-    return struct((2, I64, number(stored.offset)), (3, STRUCT, meta))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datagen.formats._parquet_arrow import names_of, parsing
-from datagen.formats._parquet_layout import MAGIC, FilePlan, plan_of
+from datagen.formats._parquet_layout import LENGTH_BYTES, MAGIC, FilePlan, plan_of
 from datagen.formats._records import no_such_record
 from datagen.formats.base import Source, damaged
 from datagen.groups import GroupBytes
@@ -21,7 +21,7 @@ READ_SLACK_BYTES = 8192
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 """Most bytes of an unpacked number of each physical type; those of other types stand in the schema, or vary."""
 _OFFSET_BYTES = 8
-TAIL_BYTES = 8
+TAIL_BYTES = LENGTH_BYTES + len(MAGIC)
 """The footer's length and the magic number."""
 
 
@@ -157,7 +157,7 @@ class GroupsFile:
 
 def _laid_out(source: Source, plan: FilePlan) -> FilePlan | None:
     """Return the plan where the file is laid out like that, else None."""
-    ours = plan.size_bytes == source.size_bytes and _footer_bytes(source) == len(plan.tail) - TAIL_BYTES
+    ours = plan.size_bytes == source.size_bytes and _footer_bytes(source) == plan.tail_bytes - TAIL_BYTES
     return plan if ours else None
 
 

@@ -39,11 +39,14 @@ def array(kind: int, items: Sequence[bytes]) -> bytes:
 
 def struct(*fields: tuple[int, int, bytes]) -> bytes:
     """Return a struct of fields (id, kind, value) in the order of ids."""
+    return part(0, *fields) + b"\0"
+
+
+def part(last: int, *fields: tuple[int, int, bytes]) -> bytes:
+    """Return some fields of a struct, which come after the one of id `last`."""
     out = bytearray()
-    last = 0
     for field, kind, value in fields:
         out.append((field - last) << 4 | kind)
         out += value
         last = field
-    out.append(0)
     return bytes(out)

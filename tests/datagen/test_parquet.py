@@ -18,6 +18,7 @@ from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher
 from datagen.fetch_spec import FetchSpec
+from datagen.formats._parquet_layout import plan_of
 from datagen.formats.parquet import Format
 from datagen.groups import most_groups
 from datagen.inspection import inspect
@@ -71,6 +72,18 @@ def test_pyarrow_reads_what_was_written(columns: list[tuple[Any, int]], samples:
             values = b"".join(bytes(chunk.buffers()[-1]) for chunk in column.chunks)
             assert values == payload(at, at + len(values))
             at += len(values)
+
+
+@given(
+    widths=st.lists(st.tuples(DTYPES, st.integers(1, 100_000)), min_size=1, max_size=8),
+    samples=st.integers(1, 3000),
+    rows=st.integers(1, 400),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_footers_size_is_known_without_making_it(widths: list[tuple[Any, int]], samples: int, rows: int) -> None:
+    columns = tuple(ParquetColumn(name=f"c{i}", dtype=dtype, size=size) for i, (dtype, size) in enumerate(widths))
+    plan = plan_of(spec_of(samples, ParquetSpec(columns=columns, row_group_size=rows)), 0)
+    assert plan.tail_bytes == len(plan.tail)
 
 
 PACKED = ["gzip", "snappy", "zstd"]
