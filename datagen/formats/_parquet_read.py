@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datagen.formats._parquet_arrow import names_of, parsing
-from datagen.formats._parquet_layout import LENGTH_BYTES, MAGIC, FilePlan, plan_of
+from datagen.formats._parquet_layout import LENGTH_BYTES, MAGIC, FilePlan, Group, plan_of
 from datagen.formats._records import no_such_record
 from datagen.formats.base import Source, damaged
 from datagen.groups import GroupBytes
@@ -21,6 +21,8 @@ READ_SLACK_BYTES = 8192
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 """Most bytes of an unpacked number of each physical type; those of other types stand in the schema, or vary."""
 _OFFSET_BYTES = 8
+_MOST_PAGE_BYTES = 64
+"""What compression may add to a page of few bytes."""
 TAIL_BYTES = LENGTH_BYTES + len(MAGIC)
 """The footer's length and the magic number."""
 
@@ -30,13 +32,14 @@ def room_bytes(spans: list[tuple[int, int]]) -> int:
     return sum(size + READ_SLACK_BYTES for _, size in spans)
 
 
-def packed_bytes(plain_bytes: int) -> int:
-    """Return the most that so many bytes become when they are compressed.
+def packed_bytes(group: Group) -> int:
+    """Return the most that a row group becomes when its pages, and each chunk's dictionary, are compressed.
 
-    Snappy adds most to what it can't pack: a sixth, and 32 bytes for each page (MaxCompressedLength in
-    github.com/google/snappy, snappy.cc), which the slack of reading holds.
+    Snappy adds most to what it can't pack: a sixth (MaxCompressedLength in github.com/google/snappy, snappy.cc); gzip
+    most to each page.
     """
-    return plain_bytes * 7 // 6
+    pages = sum(len(chunk.pages) + 1 for chunk in group.chunks)
+    return room_bytes(group.spans) * 7 // 6 + pages * _MOST_PAGE_BYTES
 
 
 class GroupsFile:

@@ -72,8 +72,9 @@ class Format:
     def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> GroupBytes:
         """Return the most memory that a row group takes."""
         sizes = [0] if spec.parquet.columns else np.unique(sample_bytes(spec, shapes)).tolist()
-        plain = max(room_bytes(plan_of(spec, size).group(0).spans) for size in sizes)
-        return GroupBytes(plain if spec.compression == "none" else packed_bytes(plain), plain)
+        groups = [plan_of(spec, size).group(0) for size in sizes]
+        plain = max(room_bytes(group.spans) for group in groups)
+        return GroupBytes(plain if spec.compression == "none" else max(map(packed_bytes, groups)), plain)
 
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
         """Make a file ready for reading row groups.

@@ -270,6 +270,15 @@ def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression
     assert result.app_bytes < sum(map(len, library)) + 8 * 8192
 
 
+@pytest.mark.parametrize("compression", PACKED)
+def test_tiny_pages_have_room_when_they_grow(small: MakeSpec, compression: Any) -> None:
+    columns = tuple(ParquetColumn(name=f"c{index}", dtype="int8") for index in range(400))
+    groups = ParquetSpec(columns=columns, row_group_size=1)
+    spec = make(small(format="parquet", num_samples_per_file=5, parquet=groups, compression=compression))
+    result, _ = fetched(fetch_of(spec, verify=True), list(range(10)))
+    assert result.app_bytes > 10 * 400 * 10, "compressing made them larger"
+
+
 @pytest.mark.parametrize("options", [{}, {"storage": "direct"}, {"decode": "full"}, {"engine": "library"}])
 @pytest.mark.parametrize("compression", PACKED)
 def test_damage_in_any_compressed_row_group_is_found(
