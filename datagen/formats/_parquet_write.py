@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -31,19 +33,18 @@ def write_packed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBu
     writer.write(MAGIC)
     at, groups = len(MAGIC), []
     for index in range(plan.groups):
-        payload, chunks = plan.payload_start(index), []
-        for column, chunk in zip(plan.columns, plan.group(index).chunks, strict=True):
+        group, chunks = plan.group(index), []
+        pages = _pages_with_values(job, group, plan.payload_start(index), buffer)
+        for column, chunk in zip(plan.columns, group.chunks, strict=True):
             dictionary = dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
             begin, plain = at, chunk.dictionary_bytes
             writer.write(dictionary)
             at += len(dictionary)
-            for page in chunk.pages:
-                data, header = _packed(codec, page, _values(job, payload, page.value_bytes, buffer))
-                writer.write(header)
-                writer.write(data)
+            for page, values in itertools.islice(pages, len(chunk.pages)):
+                data, header = _packed(codec, page, values)
+                writer.write(header + data)
                 at += len(header) + len(data)
                 plain += len(header) + len(page.levels) + page.value_bytes
-                payload += page.value_bytes
             chunks.append(Stored(begin, len(dictionary), at - begin, plain))
         groups.append(chunks)
     writer.write(plan.tail_of(groups, compression))
@@ -58,31 +59,49 @@ def _packed(codec: Any, page: Page, values: memoryview) -> tuple[bytes, bytes]:
 
 def _write_group(job: FileJob, group: Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a row group, as many pages at a time as make a chunk of content."""
+    for pages in _batches(group):
+        pieces: list[bytes | memoryview] = []
+        for page, values in _with_values(job, pages, payload, buffer):
+            pieces += [page.before, values]
+            payload += page.value_bytes
+        if len(pages) == 1:
+            for piece in pieces:
+                writer.write(piece)
+        else:
+            writer.write(b"".join(pieces))
+
+
+def _pages_with_values(
+    job: FileJob, group: Group, payload: int, buffer: AlignedBuffer
+) -> Iterator[tuple[Page, memoryview]]:
+    """Yield the pages of a row group with their values, which the next page may overwrite."""
+    for pages in _batches(group):
+        yield from _with_values(job, pages, payload, buffer)
+        payload += sum(page.value_bytes for page in pages)
+
+
+def _with_values(
+    job: FileJob, pages: list[Page], payload: int, buffer: AlignedBuffer
+) -> Iterator[tuple[Page, memoryview]]:
+    """Yield pages with their values, those from `payload` on, made in one go."""
+    values = _values(job, payload, sum(page.value_bytes for page in pages), buffer)
+    at = 0
+    for page in pages:
+        yield page, values[at : at + page.value_bytes]
+        at += page.value_bytes
+
+
+def _batches(group: Group) -> Iterator[list[Page]]:
+    """Yield a row group's pages, as many at a time as make a chunk of content."""
     batch: list[Page] = []
     waiting = 0
     for page in (page for chunk in group.chunks for page in chunk.pages):
         if batch and waiting + page.value_bytes > PAGE_BYTES:
-            _write_pages(job, batch, payload, writer, buffer)
-            payload += waiting
+            yield batch
             batch, waiting = [], 0
         batch.append(page)
         waiting += page.value_bytes
-    _write_pages(job, batch, payload, writer, buffer)
-
-
-def _write_pages(job: FileJob, pages: list[Page], payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write pages with the values from `payload` on."""
-    values = _values(job, payload, sum(page.value_bytes for page in pages), buffer)
-    at = 0
-    pieces: list[bytes | memoryview] = []
-    for page in pages:
-        pieces += [page.before, values[at : at + page.value_bytes]]
-        at += page.value_bytes
-    if len(pages) == 1:
-        for piece in pieces:
-            writer.write(piece)
-    else:
-        writer.write(b"".join(pieces))
+    yield batch
 
 
 def _values(job: FileJob, payload: int, size_bytes: int, buffer: AlignedBuffer) -> memoryview:
