@@ -203,8 +203,9 @@ class GroupReader:
             stop = -(-(start + size) // alignment) * alignment
             _check_room(stop, out)
             self._fill(opened, out[at:stop], offset - before, before + size)
-            stretches.append((offset, out[start : start + size]))
             places.append((start, size))
+            if self._verify:
+                stretches.append((offset, out[start : start + size]))
             at = stop
         if self._verify:
             self.values += self._read_values(opened, group, Held(opened.source, stretches))
