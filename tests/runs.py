@@ -18,8 +18,8 @@ from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
-from dlemu.loaders.base import hash_samples
 from dlemu.mlperf.dlio_files import DlioPlace
+from dlemu.plan.samples import hash_samples
 from dlemu.telemetry import HostTelemetry, Series
 
 MS = 1_000_000

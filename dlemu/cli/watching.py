@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dlemu.comm import Comm
 from dlemu.emulator.job import Job
-from dlemu.emulator.loop import Stretch, Watcher
+from dlemu.emulator.loop import StepRange, Watcher
 from dlemu.emulator.steplog import TRAINING, StepLog
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.report.progress import TrainingProgress
@@ -33,15 +33,15 @@ class _Watch:
         self._progress = TrainingProgress(Console(stderr=True), self._steps)
         self._due = 0.0
 
-    def __call__(self, stretch: Stretch, step: int, log: StepLog) -> None:
-        last = stretch.phase == TRAINING and step == self._steps[stretch.epoch - 1]
+    def __call__(self, step_range: StepRange, step: int, log: StepLog) -> None:
+        last = step_range.phase == TRAINING and step == self._steps[step_range.epoch - 1]
         now = time.monotonic()
-        if stretch.phase != TRAINING or (now < self._due and not last):
+        if step_range.phase != TRAINING or (now < self._due and not last):
             return
         self._due = now + _EVERY_SECONDS
-        rows = log.rows[log.rows["epoch"] == stretch.epoch]
+        rows = log.rows[log.rows["epoch"] == step_range.epoch]
         au = au_percent(kept_rows(rows, self._job.workload.metric.exclude_start_steps, 0))
-        self._progress.step(stretch.epoch, step, au, self._mb_per_second(rows))
+        self._progress.step(step_range.epoch, step, au, self._mb_per_second(rows))
 
     def _mb_per_second(self, rows: np.ndarray[tuple[int], np.dtype[np.void]]) -> float:
         if not len(rows):

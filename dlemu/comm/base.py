@@ -58,7 +58,7 @@ class Comm(Protocol):
     hosts: tuple[str, ...]
     """Host name of each node, in node order; rank 0 is on node 0."""
 
-    def meet(self, value_ns: int) -> int:
+    def all_reduce_max(self, value_ns: int) -> int:
         """Return the maximum of `value_ns` over all ranks (CLOCK_MONOTONIC; translated between the clocks of hosts)."""
         ...
 

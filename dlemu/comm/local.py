@@ -24,7 +24,7 @@ class LocalComm:
         self.hosts: tuple[str, ...] = (socket.gethostname(),)
         self._tree = LocalTree(token, rank, size, timeout_seconds)
 
-    def meet(self, value_ns: int) -> int:
+    def all_reduce_max(self, value_ns: int) -> int:
         return self._tree.fall(self._tree.rise(value_ns))
 
     def synchronise_clocks(self) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ class MpiComm:
         self.node, self.hosts = self._name_hosts()
         self.synchronise_clocks()
 
-    def meet(self, value_ns: int) -> int:
+    def all_reduce_max(self, value_ns: int) -> int:
         return self._meet(value_ns)
 
     def synchronise_clocks(self) -> tuple[int, ...]:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.emulator.plan import Plan
 from dlemu.emulator.steplog import StepRows
-from dlemu.loaders.base import hash_samples
+from dlemu.plan.samples import Plan, hash_samples
 
 _CHUNK = 1 << 20
 _SIGN = 1 << 64
@@ -40,10 +39,10 @@ def audit_epoch(plan: Plan, epoch: int, steps: int, rows: StepRows) -> EpochAudi
 
 
 def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
-    stretch, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
+    per_rank, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
     total = 0
     for rank in range(plan.ranks):
         for start in range(0, used, _CHUNK):
-            positions = np.arange(start, min(start + _CHUNK, used), dtype=np.int64) + rank * stretch
+            positions = np.arange(start, min(start + _CHUNK, used), dtype=np.int64) + rank * per_rank
             total += hash_samples(plan.samples_at(epoch, positions))
     return total

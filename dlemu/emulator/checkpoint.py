@@ -41,12 +41,12 @@ def save_checkpoint(
 
     Raises SpaceError when the disk is full, UserError when the folder can't be written.
     """
-    started_ns = comm.meet(clock.now_ns())
+    started_ns = comm.all_reduce_max(clock.now_ns())
     writers = comm.size if settings.type == "all_ranks" else 1
     if comm.rank < writers:
         path = os.path.join(folder, f"epoch_{epoch}_block_{block}", f"rank_{comm.rank}.ckpt")
         _write(path, model_bytes, seed=epoch << 20 | block, file=comm.rank, fsync=settings.fsync)
-    ended_ns = comm.meet(clock.now_ns())
+    ended_ns = comm.all_reduce_max(clock.now_ns())
     return SavedCheckpoint(
         epoch=epoch, block=block, bytes=model_bytes * writers, started_ns=started_ns, ended_ns=ended_ns
     )

@@ -16,10 +16,10 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.interleave import interleaved, samples_read_ahead
 from dlemu.config.schema import Workload
 from dlemu.config.streams import dali_depths, reads_itself, reads_streams
-from dlemu.emulator.plan import EndlessPlan, Plan, RankPlan
 from dlemu.emulator.schedule import Epoch, make_schedule
-from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
-from dlemu.loaders.base import BatchPlan, LoaderSpec, Phase
+from dlemu.loaders.base import LoaderSpec, Phase
+from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
+from dlemu.plan.streams import RankStreamPlan, StreamPlan
 
 CEILING_STEPS = (5, 4000)
 """Fewest and most steps of the ceiling measurement."""

@@ -1,4 +1,4 @@
-"""What rank 0 notes while a run goes on, so that a run that is cut short still tells its story."""
+"""What rank 0 notes while a run goes on, so that a run that is cut short still tells what it did."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from dlemu.comm import Comm
 from dlemu.emulator.clock import Clock
-from dlemu.emulator.handover import Handover
+from dlemu.emulator.prefetch import BatchQueue
 from dlemu.emulator.steplog import StepLog
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class StepRange:
     """The steps to run without interruption, and what they are in the log."""
 
     phase: int
@@ -36,43 +36,43 @@ STOP_NS = 1 << 61
 Stop = Callable[[], bool]
 """Asked once a step, on one rank: whether the run is to end after this step."""
 
-Watcher = Callable[[Stretch, int, StepLog], None]
-"""Called once a step, while the accelerator computes: stretch, step within the epoch, the log of the steps before."""
+Watcher = Callable[[StepRange, int, StepLog], None]
+"""Called once a step, while the accelerator computes: step range, step in the epoch, the log of the steps before."""
 
 
-def run_stretch(
-    stretch: Stretch,
+def run_steps(
+    step_range: StepRange,
     free_ns: int,
-    handover: Handover,
+    batch_queue: BatchQueue,
     comm: Comm,
     clock: Clock,
     log: StepLog,
     watch: Watcher | None = None,
     stop: Stop | None = None,
 ) -> bool:
-    """Run the steps of a stretch, every rank as many, from `free_ns` on. Rows go to the log as each step ends.
+    """Run the steps of a range, every rank as many, from `free_ns` on. Rows go to the log as each step ends.
 
     Return whether a rank's `stop` ended it; all ranks end after the same step.
     """
     asked_ns = free_ns
-    for index, compute_ns in enumerate(stretch.compute_ns.tolist()):
-        step = stretch.first_step + index
-        handed = handover.take()
+    for index, compute_ns in enumerate(step_range.compute_ns.tolist()):
+        step = step_range.first_step + index
+        taken = batch_queue.take()
         got_ns = clock.now_ns()
-        begin_ns = max(handed.ready_ns, free_ns)
+        begin_ns = max(taken.ready_ns, free_ns)
         end_ns = begin_ns + compute_ns
         if watch is not None:
-            watch(stretch, step, log)
+            watch(step_range, step, log)
         clock.sleep_until(end_ns)
         slept_ns = clock.now_ns()
         next_free_ns, stopped = _meet(comm, end_ns, stop is not None and stop())
         met_ns = clock.now_ns()
-        story = handed.batch.story
+        trace = taken.batch.trace
         log.add(
             comm.rank,
-            stretch.phase,
-            stretch.epoch,
-            stretch.block,
+            step_range.phase,
+            step_range.epoch,
+            step_range.block,
             step,
             free_ns,
             begin_ns - free_ns,
@@ -82,19 +82,19 @@ def run_stretch(
             got_ns,
             slept_ns,
             met_ns,
-            handed.ready_ns,
-            story.started_ns,
-            story.finished_ns,
-            story.read_ns,
-            story.decode_ns,
-            story.worker,
-            story.samples,
-            story.app_bytes,
-            story.read_calls,
-            story.sample_hash,
-            story.cpu_ns,
-            story.cpu_wait_ns,
-            story.storage_bytes,
+            taken.ready_ns,
+            trace.started_ns,
+            trace.finished_ns,
+            trace.read_ns,
+            trace.decode_ns,
+            trace.worker,
+            trace.samples,
+            trace.app_bytes,
+            trace.read_calls,
+            trace.sample_hash,
+            trace.cpu_ns,
+            trace.cpu_wait_ns,
+            trace.storage_bytes,
         )
         if stopped:
             return True
@@ -105,7 +105,7 @@ def run_stretch(
 
 def _meet(comm: Comm, end_ns: int, stop: bool) -> tuple[int, bool]:
     """Return the latest end of the ranks, and whether one of them wants this step to be the last."""
-    told_ns = comm.meet(end_ns + STOP_NS if stop else end_ns)
+    told_ns = comm.all_reduce_max(end_ns + STOP_NS if stop else end_ns)
     if told_ns < STOP_NS // 2:
         return told_ns, False
-    return comm.meet(end_ns), True  # who stops hid the others' ends
+    return comm.all_reduce_max(end_ns), True  # who stops hid the others' ends

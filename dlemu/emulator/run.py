@@ -19,10 +19,10 @@ from dlemu.emulator.checkpoint import save_checkpoint
 from dlemu.emulator.clock import Clock, MonotonicClock
 from dlemu.emulator.environment import describe_folder, describe_host
 from dlemu.emulator.evict import evict, evicts_before
-from dlemu.emulator.handover import Handover, Prefetched, Synchronous
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal, read_journal
-from dlemu.emulator.loop import Stretch, Watcher, run_stretch
+from dlemu.emulator.loop import StepRange, Watcher, run_steps
+from dlemu.emulator.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.emulator.recording import recorder_of
 from dlemu.emulator.scaling import try_more_readers
 from dlemu.emulator.schedule import Epoch
@@ -64,7 +64,7 @@ def run_rank(
         raise
     cpu_seconds = rank.cpu_seconds()
     telemetry = recorder.stop() if recorder is not None else None
-    ended_ns = comm.meet(time.monotonic_ns())
+    ended_ns = comm.all_reduce_max(time.monotonic_ns())
     noted = journal.noting(ended_ns=ended_ns, scaling=try_more_readers(job, comm, log.rows))
     loader.close()
     return _gather(comm, noted, _Told(log.rows.copy(), cpu_seconds, telemetry))
@@ -76,7 +76,7 @@ def measure_ceiling(job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Lo
     rank = _Rank(job, comm, loader, None, None)
     loader.start()
     percent = rank.measure_ceiling()
-    comm.meet(time.monotonic_ns())
+    comm.all_reduce_max(time.monotonic_ns())
     loader.close()
     return percent
 
@@ -139,7 +139,7 @@ class _Rank:
         self._loader.start()
         self._describe()
         ceiling = self.measure_ceiling()
-        self._note(ceiling_au_percent=ceiling, started_ns=self._comm.meet(self._clock.now_ns()))
+        self._note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
         self._cpu_seconds_before = _cpu_seconds()
         for epoch in self._job.schedule:
             if evicts_before(self._job, epoch.number):
@@ -159,7 +159,7 @@ class _Rank:
         """Drop the dataset's pages from this host's memory, the files shared among its ranks."""
         began_ns = self._clock.now_ns()
         evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
-        seconds = (self._comm.meet(self._clock.now_ns()) - began_ns) / 1e9
+        seconds = (self._comm.all_reduce_max(self._clock.now_ns()) - began_ns) / 1e9
         self._note(eviction_seconds=(*self._journal.eviction_seconds, seconds))
 
     def _synchronise_clocks(self) -> None:
@@ -193,12 +193,12 @@ class _Rank:
                 storage=describe_folder(self._job.workload.dataset.data_folder),
             )
 
-    def _handover(self, phase: str, epoch: int, steps: int) -> Handover:
+    def _handover(self, phase: str, epoch: int, steps: int) -> BatchQueue:
         batches = self._loader.batches(phase, epoch, steps)
         reader, train = self._job.workload.reader, self._job.workload.train
         if train.synchronous or reader.read_threads == 0:
-            return Synchronous(batches, self._clock)
-        return Prefetched(batches, self._clock, self._job.workload.timeout_seconds, self._comm.rank)
+            return OnDemandQueue(batches, self._clock)
+        return PrefetchQueue(batches, self._clock, self._job.workload.timeout_seconds, self._comm.rank)
 
     def _compute_ns(self, duration: Duration, epoch: int, steps: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return compute_times_ns(duration, seed=self._job.seed, rank=self._comm.rank, epoch=epoch, steps=steps)
@@ -207,17 +207,19 @@ class _Rank:
         """Train one epoch; return whether the run was asked to end in it."""
         compute_ns = self._compute_ns(self._job.workload.train.computation_time, epoch.number, epoch.steps)
         first_step = 1
-        free_ns = self._comm.meet(self._clock.now_ns())
-        with self._handover("train", epoch.number, epoch.steps) as handover:
+        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
+        with self._handover("train", epoch.number, epoch.steps) as batch_queue:
             for block in epoch.blocks:
-                stretch = Stretch(
+                step_range = StepRange(
                     phase=TRAINING,
                     epoch=epoch.number,
                     block=block.number,
                     first_step=first_step,
                     compute_ns=compute_ns[first_step - 1 :][: block.steps],
                 )
-                if run_stretch(stretch, free_ns, handover, self._comm, self._clock, self._log, self._watch, self._stop):
+                if run_steps(
+                    step_range, free_ns, batch_queue, self._comm, self._clock, self._log, self._watch, self._stop
+                ):
                     return True
                 first_step += block.steps
                 if block.checkpoint:
@@ -242,22 +244,22 @@ class _Rank:
             block=block,
         )
         self._note(checkpoints=(*self._journal.checkpoints, saved))
-        return self._comm.meet(self._clock.now_ns())
+        return self._comm.all_reduce_max(self._clock.now_ns())
 
     def _evaluate(self, epoch: Epoch) -> None:
         plan = self._job.valid_plan
         assert plan is not None  # checked by make_job
         steps = plan.steps_per_epoch
-        stretch = Stretch(
+        step_range = StepRange(
             phase=EVALUATION,
             epoch=epoch.number,
             block=1,
             first_step=1,
             compute_ns=self._compute_ns(self._job.workload.evaluation.eval_time, -epoch.number, steps),
         )
-        free_ns = self._comm.meet(self._clock.now_ns())
-        with self._handover("valid", epoch.number, steps) as handover:
-            run_stretch(stretch, free_ns, handover, self._comm, self._clock, self._log, self._watch)
+        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
+        with self._handover("valid", epoch.number, steps) as batch_queue:
+            run_steps(step_range, free_ns, batch_queue, self._comm, self._clock, self._log, self._watch)
 
     def measure_ceiling(self) -> float | None:
         """Run the same loop against null storage and return its AU in percent; None when not asked for."""
@@ -266,11 +268,11 @@ class _Rank:
             return None
         log = StepLog(steps)
         duration = self._job.workload.train.computation_time
-        stretch = Stretch(
+        step_range = StepRange(
             phase=TRAINING, epoch=0, block=1, first_step=1, compute_ns=self._compute_ns(duration, 0, steps)
         )
-        free_ns = self._comm.meet(self._clock.now_ns())
-        with self._handover("ceiling", 0, steps) as handover:
-            run_stretch(stretch, free_ns, handover, self._comm, self._clock, log)
+        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
+        with self._handover("ceiling", 0, steps) as batch_queue:
+            run_steps(step_range, free_ns, batch_queue, self._comm, self._clock, log)
         logs = self._comm.gather(log.rows.copy())
         return None if logs is None else au_percent(kept_rows(np.concatenate(logs), 1, 0))

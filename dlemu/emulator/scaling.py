@@ -75,7 +75,7 @@ def _rate(job: Job, comm: Comm, readers: int, epoch: int) -> float | None:
     with contextlib.suppress(DlemuError):  # a file that is gone is met again by who reads it
         evict(job, comm.local_rank, comm.local_size, write_first=False)
     crew = _Crew(job, comm.rank, epoch)
-    comm.meet(time.monotonic_ns())
+    comm.all_reduce_max(time.monotonic_ns())
     told: list[tuple[int, float]] | None = comm.gather(crew.read(readers, job.workload.metric.scaling_seconds))
     if told is None or any(seconds <= 0 for _, seconds in told):
         return None
@@ -109,8 +109,8 @@ class _Crew:
                     step = next(self._steps, None)
                 if step is None:
                     return
-                story = maker.make("train", self._epoch, step, 0, room)
+                trace = maker.make("train", self._epoch, step, 0, room)
                 with self._lock:
-                    self._app_bytes += story.app_bytes
+                    self._app_bytes += trace.app_bytes
         except Exception:  # the run is over and measured; a trial that fails tells nothing
             self._failed = True

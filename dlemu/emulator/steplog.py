@@ -19,7 +19,7 @@ STEP_COLUMNS = {
     "rank": "rank",
     "phase": "0 training, 1 evaluation",
     "epoch": "epoch, from 1",
-    "block": "stretch of steps between epoch start and checkpoints, from 1 in each epoch",
+    "block": "range of steps between epoch start and checkpoints, from 1 in each epoch",
     "step": "step within its epoch, from 1",
     # The accelerator's own timeline: wait + compute + sync = next_free - free, exactly
     "free_ns": "the step before was over on every accelerator; for the first step of a block: its start",
@@ -31,7 +31,7 @@ STEP_COLUMNS = {
     "got_ns": "the host had the batch",
     "slept_ns": "the host woke after the computation",
     "met_ns": "the host left the meeting of all ranks",
-    # The batch's story
+    # The batch's trace
     "ready_ns": "the batch was in the trainer's hands",
     "started_ns": "a worker began to fetch the batch",
     "finished_ns": "a worker had the batch complete",

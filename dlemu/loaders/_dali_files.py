@@ -16,7 +16,8 @@ from datagen.formats.jpeg import Jpeg
 from datagen.formats.png import Png
 from datagen.layout import nominal_sample_bytes
 from dlemu.loaders import _dali_graph as graph
-from dlemu.loaders.base import LoaderSpec, Phase, hash_samples
+from dlemu.loaders.base import LoaderSpec, Phase
+from dlemu.plan.samples import hash_samples
 
 _CODECS: dict[str, Codec] = {"jpeg": Jpeg(), "png": Png()}
 

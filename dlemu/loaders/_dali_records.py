@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from datagen.errors import DatasetError, DlemuError
 from datagen.formats.tfrecord import Index
 from dlemu.loaders import _dali_graph as graph
-from dlemu.loaders.base import LoaderSpec, Phase, StreamBatchPlan, hash_samples
+from dlemu.loaders.base import LoaderSpec, Phase
+from dlemu.plan.samples import hash_samples
+from dlemu.plan.streams import StreamBatchPlan
 
 # A record of its own for reading ahead: an Example without features (no bytes), its length and the sums, unchecked.
 _TAIL = bytes(16)

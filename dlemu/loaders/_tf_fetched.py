@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from datagen.errors import DlemuError
 from dlemu.loaders._ring import SharedRing
-from dlemu.loaders.base import Batch, BatchMaker, BatchStory, LoaderSpec, Phase
+from dlemu.loaders.base import Batch, BatchMaker, BatchTrace, LoaderSpec, Phase
 
 _plain = tf.autograph.experimental.do_not_convert
 """There is no Python control flow for TensorFlow to rewrite."""
@@ -39,8 +39,8 @@ class Fetched:
         for worker in range(self._threads):
             self._idle.put(BatchMaker(own, worker))
 
-    def dataset(self, phase: str, epoch: int, steps: int, made: dict[int, BatchStory | DlemuError]) -> Any:
-        """Return the pipeline of an epoch's steps; the story of each is left in `made`."""
+    def dataset(self, phase: str, epoch: int, steps: int, made: dict[int, BatchTrace | DlemuError]) -> Any:
+        """Return the pipeline of an epoch's steps; the trace of each is left in `made`."""
 
         def make(step: np.int64) -> np.int64:
             made[int(step)] = self._make(phase, epoch, int(step))
@@ -54,8 +54,8 @@ class Fetched:
         )
         return ready.prefetch(self._prefetch) if self._prefetch else ready
 
-    def _make(self, phase: str, epoch: int, step: int) -> BatchStory | DlemuError:
-        """Return the story or, as a value, what went wrong: TensorFlow would make a text of it."""
+    def _make(self, phase: str, epoch: int, step: int) -> BatchTrace | DlemuError:
+        """Return the trace or, as a value, what went wrong: TensorFlow would make a text of it."""
         slot = step % self._slots
         maker = self._idle.get()
         try:
@@ -68,21 +68,21 @@ class Fetched:
             self._idle.put(maker)
 
     def batches(
-        self, phase: str, elements: Iterator[list[Any]], made: dict[int, BatchStory | DlemuError]
+        self, phase: str, elements: Iterator[list[Any]], made: dict[int, BatchTrace | DlemuError]
     ) -> Iterator[Batch]:
         """Deliver what the running pipeline makes, in order."""
         for (step,) in elements:
-            story = made.pop(int(step.numpy()))
-            if isinstance(story, DlemuError):
-                raise story
-            yield Batch(self._samples(phase, story), story)
+            trace = made.pop(int(step.numpy()))
+            if isinstance(trace, DlemuError):
+                raise trace
+            yield Batch(self._samples(phase, trace), trace)
 
-    def _samples(self, phase: str, story: BatchStory) -> Any:
+    def _samples(self, phase: str, trace: BatchTrace) -> Any:
         """Return the samples as arrays over the slot: no copy."""
-        slot = np.frombuffer(self._ring.slot(story.slot), np.uint8)
+        slot = np.frombuffer(self._ring.slot(trace.slot), np.uint8)
         if self._resize[phase]:
-            return slot[: story.samples * self._resize[phase]].reshape(story.samples, -1)
-        return [slot[start : start + length] for start, length in story.places]
+            return slot[: trace.samples * self._resize[phase]].reshape(trace.samples, -1)
+        return [slot[start : start + length] for start, length in trace.places]
 
     def close(self) -> None:
         """Free the ring."""

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from dlemu.config.duration import is_zero
-from dlemu.loaders._books import process_storage_bytes
 from dlemu.loaders._tf_ops import clock, interleave
-from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, Phase, StreamBatchPlan, hash_samples, preprocess
+from dlemu.loaders._thread_accounting import process_storage_bytes
+from dlemu.loaders.base import Batch, BatchTrace, LoaderSpec, Phase, preprocess
+from dlemu.plan.samples import hash_samples
+from dlemu.plan.streams import StreamBatchPlan
 
 FRAMING_BYTES = 16
 """Around each record: its length (8 bytes), the CRC of that (4) and the CRC of the record (4)."""
@@ -31,7 +33,7 @@ _SPREAD = 0x9E3779B1
 class Records:
     """The batches of one phase.
 
-    TensorFlow does not tell how long its reads take nor how many it makes. So a batch's story holds: `started_ns`, when
+    TensorFlow does not tell how long its reads take nor how many it makes. So a batch's trace holds: `started_ns`, when
     it was begun; `read_ns`, how long it waited for its records to come out of the files and the window; `decode_ns`,
     parsing and cropping; `app_bytes`, the size of the records parsed (and of those left to other ranks) with their
     framing; `read_calls`, 0. `sample_hash` is of the places in their files from which the records came.
@@ -162,7 +164,7 @@ class Records:
         return np.int64(preprocess(self._spec.preprocess_time, random, len(samples)))
 
     def batches(self, epoch: int, elements: Iterator[list[Any]], steps: int) -> Iterator[Batch]:
-        """Deliver `steps` batches out of the running pipeline, with their stories.
+        """Deliver `steps` batches out of the running pipeline, with their traces.
 
         Raises:
             DatasetError: a file is gone, damaged, no tfrecord of Examples, or holds fewer records than stated.
@@ -218,7 +220,7 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
     *stamps, app_bytes = account.numpy().tolist()
     begun, together, parsing, done = (int(stamp * 1e9) - wall_clock_ns for stamp in stamps)
     ids = samples.numpy()
-    story = BatchStory(
+    trace = BatchTrace(
         slot=0,
         places=[],
         started_ns=begun,
@@ -232,7 +234,7 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
         sample_hash=hash_samples(ids),
         storage_bytes=storage_bytes,
     )
-    return Batch(images, story)
+    return Batch(images, trace)
 
 
 def _fault(path: str, samples: int) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.errors import DlemuError, UserError
 from datagen.fetch import Fetcher
@@ -16,61 +15,8 @@ from datagen.fetch_spec import FetchSpec
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
-from dlemu.loaders._books import Books
-
-
-class BatchPlan(Protocol):
-    """Says which samples one rank's batch holds; picklable, and the same in every process."""
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the sample numbers of `step` (from 1) of `epoch` (from 1), shape (batch_size,)."""
-        ...
-
-    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample numbers of several steps at once, shape (steps, batch_size)."""
-        ...
-
-
-class PlanAhead:
-    """Asks a plan for many batches at a time: a shuffle costs as much for one sample as for hundreds."""
-
-    _SAMPLES = 4096
-
-    def __init__(self, plan: BatchPlan, batch_size: int) -> None:
-        self._plan, self._steps = plan, max(1, self._SAMPLES // batch_size)
-        self._epoch, self._first = -1, 0
-        self._ids: NDArray[np.int64] = np.empty((0, batch_size), np.int64)
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch, shape (batch_size,)."""
-        if epoch != self._epoch or not 0 <= step - self._first < len(self._ids):
-            self._epoch, self._first = epoch, step
-            self._ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
-        ids: NDArray[np.int64] = self._ids[step - self._first]
-        return ids
-
-
-@dataclass(frozen=True, eq=False)
-class Streams:
-    """What one rank reads of an epoch when it reads files as streams: records `first + k * stride` of each file."""
-
-    files: NDArray[np.int64]
-    """File numbers in the order in which they are opened."""
-    counts: NDArray[np.int64]
-    """Records to keep of each file."""
-    first: int
-    stride: int
-    """More than 1 where ranks share files: the records between are read and left to the others."""
-    seed: int
-    """Of the window that shuffles samples."""
-
-
-class StreamBatchPlan(BatchPlan, Protocol):
-    """The plan of a loader that reads files as streams."""
-
-    def streams(self, epoch: int, steps: int) -> Streams:
-        """Return what to read for the first `steps` steps of `epoch`."""
-        ...
+from dlemu.loaders._thread_accounting import ThreadAccounting
+from dlemu.plan.samples import BatchPlan, PlanAhead, hash_samples
 
 
 @dataclass(frozen=True)
@@ -123,7 +69,7 @@ class LoaderSpec:
         return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
 
 
-class BatchStory(NamedTuple):
+class BatchTrace(NamedTuple):
     """How one batch came about. Times are nanoseconds of CLOCK_MONOTONIC; `places` are (offset, length) in the slot."""
 
     slot: int
@@ -149,7 +95,7 @@ class Batch(NamedTuple):
     """A batch in the trainer's hands. `data` is the loader's own type and holds until the next but one is taken."""
 
     data: Any
-    story: BatchStory
+    trace: BatchTrace
 
 
 class Loader(Protocol):
@@ -182,18 +128,6 @@ def refuse_pinning(spec: LoaderSpec, loader: str) -> None:
         )
 
 
-def hash_samples(sample_ids: NDArray[np.int64]) -> int:
-    """Return the sum of splitmix64 of each id modulo 2^64, as a signed int64: equal for equal multisets in any order.
-
-    Constants: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
-    """
-    z = sample_ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return int(z.sum(dtype=np.uint64).astype(np.int64))
-
-
 class BatchMaker:
     """Makes batches in one worker: fetches the planned samples into a buffer and keeps the account."""
 
@@ -202,19 +136,19 @@ class BatchMaker:
         self._plans = {name: PlanAhead(phase.plan, phase.batch_size) for name, phase in spec.phases.items()}
         self._fetchers = {name: Fetcher(phase.fetch) for name, phase in spec.phases.items()}
         self._preprocess = spec.preprocess_time
-        self._books = Books()
+        self._accounting = ThreadAccounting()
         self._random = np.random.default_rng([spec.seed, spec.rank, worker])
 
-    def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchStory:
-        """Fill `out` with the batch of `step` and tell its story."""
-        before = self._books.look()
+    def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchTrace:
+        """Fill `out` with the batch of `step` and tell its trace."""
+        before = self._accounting.look()
         started_ns = time.monotonic_ns()
         ids = self._plans[phase].sample_ids(epoch, step)
         fetched = self._fetchers[phase].fetch(ids, out)
         decode_ns = fetched.decode_ns + preprocess(self._preprocess, self._random, len(ids))
         finished_ns = time.monotonic_ns()
-        after = self._books.look()
-        return BatchStory(
+        after = self._accounting.look()
+        return BatchTrace(
             slot=slot,
             places=fetched.places,
             started_ns=started_ns,

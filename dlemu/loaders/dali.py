@@ -18,11 +18,11 @@ from datagen.fetch import Fetcher
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.config.streams import reads_streams
 from dlemu.loaders import _dali_graph as graph
-from dlemu.loaders._books import process_storage_bytes, thread_cpu_ns
 from dlemu.loaders._dali_files import Files, Unread
 from dlemu.loaders._dali_records import Records
 from dlemu.loaders._process import lowered
-from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, Phase, refuse_pinning
+from dlemu.loaders._thread_accounting import process_storage_bytes, thread_cpu_ns
+from dlemu.loaders.base import Batch, BatchTrace, LoaderSpec, Phase, refuse_pinning
 
 _POOL = "[DALI][TP"
 """The names of the threads that decode begin with this and end with `Exec`."""
@@ -31,7 +31,7 @@ _POOL = "[DALI][TP"
 class Loader:
     """The `dali` loader. A batch is a uint8 array for each sample, or one (B, resize), over DALI's memory.
 
-    DALI does not tell how long its reads take, nor how many it makes. So a batch's story holds: `started_ns`, when it
+    DALI does not tell how long its reads take, nor how many it makes. So a batch's trace holds: `started_ns`, when it
     was asked for, or the epoch began; `finished_ns`, when DALI had it and it was preprocessed; `decode_ns`, how long
     DALI's threads computed meanwhile, where they unpack pictures; `read_ns`, the rest; `read_calls`, 0.
     """
@@ -67,7 +67,7 @@ class Loader:
         took_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.account(step, read)
         decode_ns = min(took_ns, self._computed_ns(phase) - computed_ns)
-        story = BatchStory(
+        trace = BatchTrace(
             slot=0,
             places=[],
             started_ns=started_ns,
@@ -82,8 +82,8 @@ class Loader:
             storage_bytes=process_storage_bytes() - before,
         )
         if phase.fetch.resize_bytes:
-            return Batch(np.asarray(shipped.as_tensor()), story)
-        return Batch([np.asarray(sample) for sample in shipped], story)
+            return Batch(np.asarray(shipped.as_tensor()), trace)
+        return Batch([np.asarray(sample) for sample in shipped], trace)
 
     def _computed_ns(self, phase: Phase) -> int:
         """Return how long DALI's threads have computed, each of them on average, where that is decoding; else 0."""

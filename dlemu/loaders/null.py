@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 
 from datagen.errors import DlemuError
-from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, PlanAhead, hash_samples, refuse_pinning
+from dlemu.loaders.base import Batch, BatchTrace, LoaderSpec, refuse_pinning
+from dlemu.plan.samples import PlanAhead, hash_samples
 
 
 class Loader:
@@ -24,7 +25,7 @@ class Loader:
         plan = PlanAhead(self._spec.phases[phase].plan, self._spec.phases[phase].batch_size)
         for step in range(1, steps + 1):
             ids, now_ns = plan.sample_ids(epoch, step), time.monotonic_ns()
-            yield Batch(None, BatchStory(0, [], now_ns, now_ns, 0, 0, 0, len(ids), 0, 0, hash_samples(ids)))
+            yield Batch(None, BatchTrace(0, [], now_ns, now_ns, 0, 0, 0, len(ids), 0, 0, hash_samples(ids)))
 
     def explain(self, error: Exception) -> DlemuError | None:
         """There is nobody to die."""

@@ -22,7 +22,7 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.loaders._direct_queue import direct_context
 from dlemu.loaders._process import settle_worker
 from dlemu.loaders._ring import SharedRing
-from dlemu.loaders.base import Batch, BatchMaker, BatchStory, LoaderSpec
+from dlemu.loaders.base import Batch, BatchMaker, BatchTrace, LoaderSpec
 
 Token = tuple[str, int, int]
 """Phase, epoch, step: all a worker needs to know which samples to fetch."""
@@ -45,7 +45,7 @@ class _Tokens(Sampler[Token]):
         return self.steps
 
 
-class _Batches(Dataset[BatchStory | DlemuError | None]):
+class _Batches(Dataset[BatchTrace | DlemuError | None]):
     """One item is one batch, made in the worker that is asked for it; or None, when it is only to be ready."""
 
     def __init__(self, spec: LoaderSpec, ring: SharedRing) -> None:
@@ -53,8 +53,8 @@ class _Batches(Dataset[BatchStory | DlemuError | None]):
         self._maker: BatchMaker | None = None
         self._worker, self._turn = 0, 0
 
-    def __getitem__(self, token: Token) -> BatchStory | DlemuError | None:
-        """Return the batch's story, or as a value what went wrong: PyTorch would wrap it in a traceback."""
+    def __getitem__(self, token: Token) -> BatchTrace | DlemuError | None:
+        """Return the batch's trace, or as a value what went wrong: PyTorch would wrap it in a traceback."""
         try:
             maker = self._maker or self._open()
             if token[0] == _READY:
@@ -117,7 +117,7 @@ class Loader:
                 "worker_init_fn": partial(_settle, spec.nice, os.getpid()),
             }
         with _more_workers_than_cores():
-            self._loader: DataLoader[BatchStory | DlemuError | None] = DataLoader(
+            self._loader: DataLoader[BatchTrace | DlemuError | None] = DataLoader(
                 _Batches(spec, self._ring),
                 batch_size=None,
                 sampler=self._tokens,
@@ -156,15 +156,15 @@ class Loader:
             assert made is not None  # `start` asked for the only items that are no batch
             yield Batch(self._tensors(phase, made), made)
 
-    def _tensors(self, phase: str, story: BatchStory) -> Any:
+    def _tensors(self, phase: str, trace: BatchTrace) -> Any:
         """Return the samples as tensors over the slot: no copy, unless pinning was asked for."""
-        view, resize = self._ring.slot(story.slot), self._spec.phases[phase].fetch.resize_bytes
+        view, resize = self._ring.slot(trace.slot), self._spec.phases[phase].fetch.resize_bytes
         if resize:
-            whole = torch.frombuffer(view, dtype=torch.uint8, count=story.samples * resize)
-            return self._pin(whole.view(story.samples, resize))
+            whole = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
+            return self._pin(whole.view(trace.samples, resize))
         return [
             self._pin(torch.frombuffer(view, dtype=torch.uint8, count=length, offset=offset))
-            for offset, length in story.places
+            for offset, length in trace.places
         ]
 
     def explain(self, error: Exception) -> DlemuError | None:

@@ -19,7 +19,7 @@ from dlemu.loaders._heap import keep_freed_memory
 from dlemu.loaders._process import lowered
 from dlemu.loaders._tf_fetched import Fetched
 from dlemu.loaders._tf_records import Records
-from dlemu.loaders.base import Batch, BatchStory, LoaderSpec, refuse_pinning
+from dlemu.loaders.base import Batch, BatchTrace, LoaderSpec, refuse_pinning
 
 
 class Loader:
@@ -59,7 +59,7 @@ class Loader:
         if records is not None:
             running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.nice)
             return records.batches(epoch, running, steps)
-        made: dict[int, BatchStory | DlemuError] = {}
+        made: dict[int, BatchTrace | DlemuError] = {}
         dataset = self._fetched.dataset(phase, epoch, steps, made)
         running = _run(dataset, max(1, self._spec.read_threads), self._spec.nice)
         return self._fetched.batches(phase, running, made)

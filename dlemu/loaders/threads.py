@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from datagen.errors import DlemuError
 from dlemu.loaders._ring import SharedRing
-from dlemu.loaders.base import Batch, BatchMaker, BatchStory, LoaderSpec, refuse_pinning
+from dlemu.loaders.base import Batch, BatchMaker, BatchTrace, LoaderSpec, refuse_pinning
 
 
 class Loader:
@@ -43,21 +43,21 @@ class Loader:
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the planned batches in order, `read_threads` x `prefetch_per_worker` of them ready or under way."""
-        under_way: deque[Future[BatchStory]] = deque()
+        under_way: deque[Future[BatchTrace]] = deque()
         asked = 0
         try:
             for _ in range(steps):
                 while asked < steps and len(under_way) < self._window:
                     asked += 1
                     under_way.append(self._pool.submit(self._make, phase, epoch, asked))
-                story = under_way.popleft().result()
-                slot = self._ring.slot(story.slot)
-                yield Batch([slot[start : start + length] for start, length in story.places], story)
+                trace = under_way.popleft().result()
+                slot = self._ring.slot(trace.slot)
+                yield Batch([slot[start : start + length] for start, length in trace.places], trace)
         finally:
             for future in under_way:
                 future.cancel()
 
-    def _make(self, phase: str, epoch: int, step: int) -> BatchStory:
+    def _make(self, phase: str, epoch: int, step: int) -> BatchTrace:
         maker: BatchMaker = self._local.maker
         slot = step % (self._window + 2)
         try:

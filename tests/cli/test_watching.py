@@ -8,7 +8,7 @@ import pytest
 from dlemu.cli.watching import watcher
 from dlemu.comm.local import LocalComm
 from dlemu.emulator import job as jobs
-from dlemu.emulator.loop import Stretch
+from dlemu.emulator.loop import StepRange
 from dlemu.emulator.steplog import TRAINING, StepLog
 from tests.runs import make_job
 
@@ -21,5 +21,7 @@ def test_the_schedule_is_not_made_again_at_each_step(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(jobs, "make_schedule", None)
     for step in range(1, 6):
         watch(
-            Stretch(phase=TRAINING, epoch=2, block=1, first_step=1, compute_ns=np.zeros(5, np.int64)), step, StepLog(9)
+            StepRange(phase=TRAINING, epoch=2, block=1, first_step=1, compute_ns=np.zeros(5, np.int64)),
+            step,
+            StepLog(9),
         )

@@ -39,7 +39,7 @@ SPLITS: dict[str, Callable[[int], int] | None] = {
 def work(comm: Comm, megabytes: int) -> dict[str, Any] | None:
     """Use every call; return on rank 0 what came of it."""
     stamp_ns = time.monotonic_ns()
-    highest = [comm.meet(stamp_ns + 10**9 * (rank == comm.rank)) - stamp_ns for rank in range(comm.size)]
+    highest = [comm.all_reduce_max(stamp_ns + 10**9 * (rank == comm.rank)) - stamp_ns for rank in range(comm.size)]
     offsets = comm.synchronise_clocks()
     payload = bytes([comm.rank]) * (megabytes * 1_000_000)
     parts = comm.gather((comm.rank, comm.node, comm.local_rank, comm.local_size, highest, payload))
@@ -53,18 +53,18 @@ def work(comm: Comm, megabytes: int) -> dict[str, Any] | None:
 
 def wait(comm: Comm) -> dict[str, Any] | None:
     """Let rank 0 come a second late and add up what the others spend."""
-    comm.meet(0)
+    comm.all_reduce_max(0)
     spent_seconds = time.process_time()
     if comm.rank == 0:
         time.sleep(1.0)
-    comm.meet(0)
+    comm.all_reduce_max(0)
     spent = comm.gather(time.process_time() - spent_seconds)
     return None if spent is None else {"spent_seconds": sum(spent)}
 
 
 def lose(comm: Comm, how: str) -> None:
     """Let the last rank go missing."""
-    comm.meet(0)
+    comm.all_reduce_max(0)
     if comm.rank == comm.size - 1:
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -72,12 +72,12 @@ def lose(comm: Comm, how: str) -> None:
             time.sleep(LONG_SECONDS)
         if how == "fail":
             raise DlemuError("the last rank failed")
-    comm.meet(1)
+    comm.all_reduce_max(1)
 
 
 def unlink_shared_memory(comm: Comm) -> None:
     """Unlink what MPICH mapped from /dev/shm: an aborted MPICH leaves it there."""
-    comm.meet(0)  # all have mapped it
+    comm.all_reduce_max(0)  # all have mapped it
     with open("/proc/self/maps") as maps:
         paths = {line.split()[-1] for line in maps if "/dev/shm/mpich" in line}
     for path in paths:

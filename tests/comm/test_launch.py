@@ -26,7 +26,7 @@ def run(ranks: int, main: Callable[[Comm], int], grace_seconds: float = 2.0) -> 
 @pytest.mark.parametrize("ranks", [1, 2, 18])
 def test_ranks_meet_and_end(ranks: int, tmp_path: Path) -> None:
     def main(comm: Comm) -> int:
-        highest = comm.meet(comm.rank)
+        highest = comm.all_reduce_max(comm.rank)
         everyone = comm.gather((comm.rank, comm.local_rank, os.getpid()))
         if comm.rank == 0:
             (tmp_path / "found").write_text(json.dumps([highest, everyone]))
@@ -44,10 +44,10 @@ def test_ranks_meet_and_end(ranks: int, tmp_path: Path) -> None:
 
 def test_a_known_error_is_the_cause_and_the_others_are_echoes() -> None:
     def main(comm: Comm) -> int:
-        comm.meet(0)
+        comm.all_reduce_max(0)
         if comm.rank == 3:
             raise DatasetError("sample 7 of x.npz is cut off at byte 100: generate it again")
-        comm.meet(1)
+        comm.all_reduce_max(1)
         return 0
 
     ends = run_ranks(5, main, timeout_seconds=LONG_SECONDS)
@@ -84,10 +84,10 @@ def test_an_error_of_any_length_arrives() -> None:
 
 def test_a_killed_rank_is_the_cause() -> None:
     def main(comm: Comm) -> int:
-        comm.meet(0)
+        comm.all_reduce_max(0)
         if comm.rank == 9:
             os.kill(os.getpid(), signal.SIGKILL)
-        comm.meet(1)
+        comm.all_reduce_max(1)
         return 0
 
     ends = run_ranks(18, main, timeout_seconds=LONG_SECONDS)
@@ -154,11 +154,11 @@ def test_a_rank_that_heeds_nothing_is_killed_and_not_the_cause() -> None:
 
 def test_a_rank_that_stays_away_is_named_and_killed() -> None:
     def main(comm: Comm) -> int:
-        comm.meet(0)
+        comm.all_reduce_max(0)
         if comm.rank == 2:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(LONG_SECONDS)
-        comm.meet(1)
+        comm.all_reduce_max(1)
         return 0
 
     ends = run_ranks(3, main, timeout_seconds=1.0, grace_seconds=0.3)
@@ -192,10 +192,10 @@ def test_a_rank_that_cannot_be_killed_does_not_hold_the_run(monkeypatch: pytest.
 def test_no_descendant_survives_its_rank(heeds_sigterm: bool, tmp_path: Path) -> None:
     def main(comm: Comm) -> int:
         _start_family(tmp_path, comm.rank, heeds_sigterm)
-        comm.meet(0)
+        comm.all_reduce_max(0)
         if comm.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        comm.meet(1)
+        comm.all_reduce_max(1)
         return 0
 
     run(2, main, grace_seconds=0.5)
@@ -234,7 +234,7 @@ def test_everything_is_put_back() -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)]
     files = len(os.listdir("/proc/self/fd"))
     memory = set(os.listdir("/dev/shm"))
-    run(3, lambda comm: comm.meet(0))
+    run(3, lambda comm: comm.all_reduce_max(0))
     assert handlers == [
         signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
     ]
@@ -264,11 +264,11 @@ def test_a_failure_of_the_caller_ends_the_ranks_too() -> None:
 @pytest.mark.slow
 def test_waiting_costs_no_cpu(tmp_path: Path) -> None:
     def main(comm: Comm) -> int:
-        comm.meet(0)
+        comm.all_reduce_max(0)
         before_seconds = time.process_time()
         if comm.rank == 0:
             time.sleep(1.0)
-        comm.meet(1)
+        comm.all_reduce_max(1)
         spent = comm.gather(time.process_time() - before_seconds)
         if spent is not None:
             (tmp_path / "spent").write_text(json.dumps(spent))

@@ -28,7 +28,7 @@ INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 @given(st.lists(st.lists(INT64, min_size=2, max_size=2), min_size=1, max_size=9))
 def test_meeting_returns_the_maximum_to_all(values: list[list[int]]) -> None:
     def work(comm: LocalComm) -> list[int]:
-        return [comm.meet(value) for value in values[comm.rank]]
+        return [comm.all_reduce_max(value) for value in values[comm.rank]]
 
     expected = [max(column) for column in zip(*values, strict=True)]
     assert in_threads(len(values), work) == [expected] * len(values)
@@ -57,7 +57,7 @@ def test_alone_nothing_is_sent_or_copied() -> None:
     value = object()  # cannot be pickled in any useful way
     assert comm.gather(value) == [value]
     assert comm.broadcast(value) is value
-    assert comm.meet(5) == 5
+    assert comm.all_reduce_max(5) == 5
     assert comm.synchronise_clocks() == (0,)
     assert comm.hosts == (socket.gethostname(),)
     comm.close()
@@ -66,11 +66,11 @@ def test_alone_nothing_is_sent_or_copied() -> None:
 @pytest.mark.parametrize("gone", [0, 1, 7, 17])
 def test_every_rank_learns_who_is_gone(gone: int) -> None:
     def work(comm: LocalComm) -> str:
-        comm.meet(0)
+        comm.all_reduce_max(0)
         if comm.rank == gone:
             return "gone"
         with pytest.raises(PeerLostError) as caught:
-            comm.meet(1)
+            comm.all_reduce_max(1)
         return str(caught.value)
 
     started_seconds = time.monotonic()
@@ -84,7 +84,7 @@ def test_a_failed_rank_says_so_to_all() -> None:
         if comm.rank == 4:
             comm.abort(2)
         else:
-            comm.meet(0)
+            comm.all_reduce_max(0)
 
     words = [str(word) for word in in_threads(6, work)]
     assert words == ["rank 4 failed with exit status 2"] * 4 + ["None"] + ["rank 4 failed with exit status 2"]
@@ -98,7 +98,7 @@ def test_a_deadline_names_the_rank_that_stayed_away() -> None:
             assert late.wait(60)
             return
         try:
-            comm.meet(0)
+            comm.all_reduce_max(0)
         finally:
             late.set()
 
@@ -110,13 +110,13 @@ def test_a_deadline_can_be_changed() -> None:
     late = threading.Event()
 
     def work(comm: LocalComm) -> None:
-        comm.meet(0)
+        comm.all_reduce_max(0)
         comm.set_timeout(0.5)
         if comm.rank == 2:
             assert late.wait(60)
             return
         try:
-            comm.meet(0)
+            comm.all_reduce_max(0)
         finally:
             late.set()
 
@@ -163,7 +163,7 @@ def test_a_broken_communicator_stays_broken() -> None:
 def test_ranks_out_of_step_are_told() -> None:
     def work(comm: LocalComm) -> None:
         if comm.rank == 0:
-            comm.meet(0)
+            comm.all_reduce_max(0)
         else:
             comm.gather(0)
 
@@ -179,7 +179,7 @@ def test_strangers_are_turned_away() -> None:
 
     def rank_0() -> None:
         comm = LocalComm(0, 2, token=token, timeout_seconds=20.0)
-        met.append(comm.meet(1))
+        met.append(comm.all_reduce_max(1))
         comm.close()
 
     thread = threading.Thread(target=rank_0)
@@ -190,7 +190,7 @@ def test_strangers_are_turned_away() -> None:
         liar.sendall(b"let me in" * 10)
         mute.connect(address(token, 0))
         comm = LocalComm(1, 2, token=token, timeout_seconds=20.0)
-        assert comm.meet(2) == 2
+        assert comm.all_reduce_max(2) == 2
         comm.close()
         thread.join()
     assert met == [2]
@@ -235,9 +235,9 @@ def test_a_ranks_end_is_seen_although_its_forked_worker_lives_on() -> None:
     if rank == 0:
         _be_rank_1_with_a_worker(token, writer)
     comm = LocalComm(0, 2, token=token, timeout_seconds=600.0)
-    comm.meet(0)
+    comm.all_reduce_max(0)
     with pytest.raises(PeerLostError, match="rank 1 ended without a word"):
-        comm.meet(1)
+        comm.all_reduce_max(1)
     worker = int(os.read(reader, 100))
     assert lives(worker)
     os.kill(worker, signal.SIGKILL)
@@ -255,7 +255,7 @@ def _be_rank_1_with_a_worker(token: str, writer: int) -> None:
             time.sleep(60)
             os._exit(0)
         os.write(writer, str(worker).encode())
-        comm.meet(0)
+        comm.all_reduce_max(0)
         os.kill(os.getpid(), signal.SIGKILL)
     finally:
         os._exit(1)

@@ -32,9 +32,9 @@ PROGRAM = textwrap.dedent("""
             os._exit(0)
         if stubborn:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        comm.meet(0)
+        comm.all_reduce_max(0)
         (folder / str(os.getpid())).touch()
-        time.sleep(600) if comm.rank == 0 else comm.meet(1)
+        time.sleep(600) if comm.rank == 0 else comm.all_reduce_max(1)
         return 0
 
     ends = run_ranks(3, main, timeout_seconds=600.0, grace_seconds=grace)

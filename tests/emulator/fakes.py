@@ -4,27 +4,27 @@ from collections.abc import Iterable
 from typing import Any
 
 from dlemu.emulator.clock import FakeClock
-from dlemu.emulator.handover import Handed
-from dlemu.loaders.base import Batch, BatchStory
+from dlemu.emulator.prefetch import TakenBatch
+from dlemu.loaders.base import Batch, BatchTrace
 
 
-def story(**changes: int) -> BatchStory:
-    values: dict[str, Any] = dict.fromkeys(BatchStory._fields, 0) | {"places": [], "samples": 7, "app_bytes": 700}
-    return BatchStory(**(values | changes))
+def trace(**changes: int) -> BatchTrace:
+    values: dict[str, Any] = dict.fromkeys(BatchTrace._fields, 0) | {"places": [], "samples": 7, "app_bytes": 700}
+    return BatchTrace(**(values | changes))
 
 
-class ScriptedHandover:
+class ScriptedQueue:
     """Batches ready at the given times; the host waits for one that is not."""
 
     def __init__(self, ready_ns: Iterable[int], clock: FakeClock) -> None:
         self._ready, self._clock = iter(ready_ns), clock
 
-    def take(self) -> Handed:
+    def take(self) -> TakenBatch:
         ready_ns = next(self._ready)
         self._clock.time_ns = max(self._clock.time_ns, ready_ns)
-        return Handed(ready_ns, Batch(None, story()))
+        return TakenBatch(ready_ns, Batch(None, trace()))
 
-    def __enter__(self) -> "ScriptedHandover":
+    def __enter__(self) -> "ScriptedQueue":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -40,7 +40,7 @@ class ScriptedComm:
     def __init__(self, others_end_ns: Iterable[int], clock: FakeClock, latency_ns: int = 0) -> None:
         self._others, self._clock, self._latency_ns = iter(others_end_ns), clock, latency_ns
 
-    def meet(self, value_ns: int) -> int:
+    def all_reduce_max(self, value_ns: int) -> int:
         slowest = max(value_ns, next(self._others))
         self._clock.time_ns = max(self._clock.time_ns, slowest) + self._latency_ns
         return slowest

@@ -16,7 +16,7 @@ from dlemu.config.schema import Reader
 from dlemu.emulator.environment import describe_folder
 from dlemu.emulator.evict import check_evictable, evict, evicts_before
 from dlemu.emulator.job import Job
-from dlemu.loaders._books import Books
+from dlemu.loaders._thread_accounting import ThreadAccounting
 from tests.datasets import make_dataset
 from tests.runs import make_job
 
@@ -36,7 +36,7 @@ def test_when_pages_are_dropped() -> None:
 
 
 def test_evicted_files_come_from_storage_again(tmp_path: Path) -> None:
-    job, books = job_on(tmp_path), Books()
+    job, books = job_on(tmp_path), ThreadAccounting()
     paths = [job.found.train.path(file) for file in range(6)]
 
     def fetched() -> list[bool]:

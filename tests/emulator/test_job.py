@@ -15,7 +15,7 @@ from dlemu.config.interleave import samples_read_ahead
 from dlemu.config.schema import Reader, Workflow
 from dlemu.emulator.job import Job
 from dlemu.emulator.preflight import memory_wanted
-from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
+from dlemu.plan.streams import RankStreamPlan, StreamPlan
 from tests.runs import make_job
 
 

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.emulator.clock import FakeClock
-from dlemu.emulator.loop import Stretch, run_stretch
+from dlemu.emulator.loop import StepRange, run_steps
 from dlemu.emulator.steplog import STEP_COLUMNS, TRAINING, StepLog, StepRows, read_log
 from dlemu.metrics.au import au_dlio_percent, au_percent, kept_rows
-from tests.emulator.fakes import ScriptedComm, ScriptedHandover
+from tests.emulator.fakes import ScriptedComm, ScriptedQueue
 
 C = 100
 
@@ -24,9 +24,9 @@ def run(
     steps = len(ready_ns)
     log = StepLog(steps)
     computes = np.array(compute_ns or [C] * steps, dtype=np.int64)
-    stretch = Stretch(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=computes)
+    step_range = StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=computes)
     comm = ScriptedComm(others_end_ns or [0] * steps, clock, latency_ns)
-    run_stretch(stretch, free_ns, ScriptedHandover(ready_ns, clock), comm, clock, log)
+    run_steps(step_range, free_ns, ScriptedQueue(ready_ns, clock), comm, clock, log)
     return log.rows
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from dlemu.emulator.clock import FakeClock
-from dlemu.emulator.loop import STOP_NS, Stretch, run_stretch
+from dlemu.emulator.loop import STOP_NS, StepRange, run_steps
 from dlemu.emulator.steplog import TRAINING, StepLog
 from dlemu.emulator.stopping import StopFile, ask_to_stop
-from tests.emulator.fakes import ScriptedComm, ScriptedHandover
+from tests.emulator.fakes import ScriptedComm, ScriptedQueue
 from tests.runs import make_job
 
 C = 100
@@ -18,11 +18,11 @@ C = 100
 
 def run(others_end_ns: list[int], stops: list[bool] | None = None) -> tuple[bool, StepLog]:
     clock, log = FakeClock(0, 0), StepLog(4)
-    stretch = Stretch(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=np.array([C] * 4, dtype=np.int64))
+    step_range = StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=np.array([C] * 4, dtype=np.int64))
     comm = ScriptedComm(others_end_ns, clock)
     told = iter(stops or [])
-    stopped = run_stretch(
-        stretch, 0, ScriptedHandover([0] * 4, clock), comm, clock, log, stop=(lambda: next(told)) if stops else None
+    stopped = run_steps(
+        step_range, 0, ScriptedQueue([0] * 4, clock), comm, clock, log, stop=(lambda: next(told)) if stops else None
     )
     return stopped, log
 

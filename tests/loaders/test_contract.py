@@ -23,7 +23,7 @@ from dlemu.config.streams import DALI_FORMATS
 from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.job import Job, make_job
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
-from dlemu.loaders.base import Batch, BatchStory, Loader
+from dlemu.loaders.base import Batch, BatchTrace, Loader
 from tests.datasets import make_dataset
 
 BATCH, RANKS = 4, 2
@@ -91,10 +91,10 @@ def planned(job: Job, rank: int, epoch: int) -> Counter[bytes]:
     return found
 
 
-def logged(stories: list[BatchStory]) -> StepRows:
-    rows = np.zeros(len(stories), STEP_DTYPE)
-    rows["samples"] = [story.samples for story in stories]
-    rows["sample_hash"] = [story.sample_hash for story in stories]
+def logged(traces: list[BatchTrace]) -> StepRows:
+    rows = np.zeros(len(traces), STEP_DTYPE)
+    rows["samples"] = [trace.samples for trace in traces]
+    rows["sample_hash"] = [trace.sample_hash for trace in traces]
     return rows
 
 
@@ -108,15 +108,15 @@ def test_each_rank_gets_exactly_its_planned_samples(
     if name in FRAMEWORKS and not installed(FRAMEWORKS[name]):
         pytest.skip(f"{FRAMEWORKS[name]} is not installed")
     job = run_of(dataset, name, threads, tmp_path)
-    stories = []
+    traces = []
     for rank in range(RANKS):
         seen = Counter[bytes]()
         for batch in delivered(job, rank, epoch=2):
             seen.update(map(as_bytes, batch.data))
-            stories.append(batch.story)
+            traces.append(batch.trace)
         assert seen == planned(job, rank, epoch=2)
-    assert audit_epoch(job.train_plan, 2, job.train_plan.steps_per_epoch, logged(stories)).each_sample_once is True
-    assert all(story.app_bytes > 0 for story in stories) or dataset.format == "synthetic"
+    assert audit_epoch(job.train_plan, 2, job.train_plan.steps_per_epoch, logged(traces)).each_sample_once is True
+    assert all(trace.app_bytes > 0 for trace in traces) or dataset.format == "synthetic"
 
 
 def test_only_pictures_have_no_several_samples_a_file() -> None:

@@ -87,7 +87,7 @@ def test_arrays_come_in_the_planned_order_and_are_cropped_as_by_every_loader(
 def test_the_bytes_counted_are_those_of_the_files(tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path, format="npy", num_files_train=2 * BATCH)
     job = job_of(dataset, ranks=1)
-    read = sum(batch.story.app_bytes for batch in run(job.loader_spec(0), 2))
+    read = sum(batch.trace.app_bytes for batch in run(job.loader_spec(0), 2))
     assert read == sum(file.stat().st_size for file in (tmp_path / "train").iterdir())
 
 

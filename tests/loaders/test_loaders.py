@@ -23,8 +23,8 @@ from datagen.registry import find, names
 from datagen.spec import DatasetSpec
 from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
-from dlemu.emulator.plan import EndlessPlan, Plan, RankPlan
-from dlemu.loaders.base import Batch, Loader, LoaderSpec, Phase, hash_samples
+from dlemu.loaders.base import Batch, Loader, LoaderSpec, Phase
+from dlemu.plan.samples import EndlessPlan, Plan, RankPlan, hash_samples
 from tests.datasets import make_dataset
 
 BATCH = 4
@@ -133,10 +133,10 @@ def test_exactly_the_planned_samples_arrive_whole_and_in_order(
                 ids = phase.plan.sample_ids(epoch, step)
                 expected = [np.load(layout.path(int(sample)))["x"].tobytes() for sample in ids]
                 assert delivered(batch) == expected
-                assert batch.story.sample_hash == hash_samples(ids)
-                assert batch.story.app_bytes == sum(os.path.getsize(layout.path(int(sample))) for sample in ids)
-                assert batch.story.read_calls == BATCH
-                assert batch.story.started_ns <= batch.story.finished_ns <= time.monotonic_ns()
+                assert batch.trace.sample_hash == hash_samples(ids)
+                assert batch.trace.app_bytes == sum(os.path.getsize(layout.path(int(sample))) for sample in ids)
+                assert batch.trace.read_calls == BATCH
+                assert batch.trace.started_ns <= batch.trace.finished_ns <= time.monotonic_ns()
             assert step == 6
 
 
@@ -156,10 +156,10 @@ def test_a_crop_of_what_was_read_is_shipped(name: str, dataset: DatasetSpec) -> 
 def test_null_storage_has_the_same_batches_and_no_bytes(name: str, dataset: DatasetSpec) -> None:
     spec = make_spec(dataset)
     for loader in started(name, spec):
-        stories = [batch.story for batch in loader.batches("ceiling", 0, 9)]
-        assert [story.samples for story in stories] == [BATCH] * 9
-        assert sum(story.app_bytes + story.read_calls for story in stories) == 0
-        assert stories[0].sample_hash == hash_samples(spec.phases["ceiling"].plan.sample_ids(0, 1))
+        traces = [batch.trace for batch in loader.batches("ceiling", 0, 9)]
+        assert [trace.samples for trace in traces] == [BATCH] * 9
+        assert sum(trace.app_bytes + trace.read_calls for trace in traces) == 0
+        assert traces[0].sample_hash == hash_samples(spec.phases["ceiling"].plan.sample_ids(0, 1))
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_null_storage_has_the_same_batches_and_no_bytes(name: str, dataset: Data
 def test_workers_started_in_any_way_deliver_the_same(context: str, dataset: DatasetSpec) -> None:
     spec = make_spec(dataset, multiprocessing_context=context, verify=True)
     for loader in started("pytorch", spec):
-        hashes = [batch.story.sample_hash for batch in loader.batches("train", 1, 6)]
+        hashes = [batch.trace.sample_hash for batch in loader.batches("train", 1, 6)]
     assert hashes == [hash_samples(spec.phases["train"].plan.sample_ids(1, step)) for step in range(1, 7)]
 
 
@@ -226,8 +226,8 @@ def test_closing_leaves_no_worker(dataset: DatasetSpec) -> None:
 def test_preprocessing_takes_its_time_and_is_told(dataset: DatasetSpec) -> None:
     spec = make_spec(dataset, preprocess_time=Duration(mean=0.004))
     for loader in started("threads", spec):
-        stories = [batch.story for batch in loader.batches("ceiling", 0, 3)]
-    assert all(story.decode_ns >= BATCH * 4_000_000 for story in stories)
+        traces = [batch.trace for batch in loader.batches("ceiling", 0, 3)]
+    assert all(trace.decode_ns >= BATCH * 4_000_000 for trace in traces)
 
 
 def test_pinning_is_refused_where_it_can_not_be(dataset: DatasetSpec) -> None:

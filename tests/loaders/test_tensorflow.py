@@ -20,10 +20,10 @@ from datagen.spec import DatasetSpec
 from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
 from dlemu.emulator.audit import audit_epoch
-from dlemu.emulator.plan import EndlessPlan
 from dlemu.emulator.steplog import STEP_DTYPE
-from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
 from dlemu.loaders.base import Batch, LoaderSpec, Phase
+from dlemu.plan.samples import EndlessPlan
+from dlemu.plan.streams import RankStreamPlan, StreamPlan
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -143,7 +143,7 @@ def test_each_rank_gets_exactly_its_planned_samples(ranks: int, cycle: int, data
         for batch in batches(make_spec(dataset, plan, rank), steps):
             assert all(data.numpy() == image(sample_of(data)) for data in batch.data)
             found += [sample_of(data) for data in batch.data]
-            rows.append((batch.story.samples, batch.story.sample_hash))
+            rows.append((batch.trace.samples, batch.trace.sample_hash))
         planned = [int(one) for step in range(1, steps + 1) for one in plan.sample_ids(rank, 1, step)]
         assert Counter(found) == Counter(planned)
         assert ranks > 1 or found != planned, "the window shuffles"
@@ -171,7 +171,7 @@ def test_without_a_shuffle_the_order_is_the_planned_one(
 def test_an_epoch_cut_short_reads_its_first_samples(dataset: DatasetSpec) -> None:
     write(dataset)
     plan = make_plan()
-    rows = [(batch.story.samples, batch.story.sample_hash) for batch in batches(make_spec(dataset, plan), 3)]
+    rows = [(batch.trace.samples, batch.trace.sample_hash) for batch in batches(make_spec(dataset, plan), 3)]
     assert audit_epoch(plan, 1, 3, logged(rows)).each_sample_once is True
 
 
@@ -197,7 +197,7 @@ def test_epochs_share_a_graph_that_is_built_before_the_first(
     for epoch, steps in ((1, 15), (2, 15), (3, 4)):
         delivered = list(loader.batches("train", epoch, steps))
         orders.append([sample_of(data) for batch in delivered for data in batch.data])
-        told = [(batch.story.samples, batch.story.sample_hash) for batch in delivered]
+        told = [(batch.trace.samples, batch.trace.sample_hash) for batch in delivered]
         assert audit_epoch(plan, epoch, steps, logged(told)).each_sample_once is True
     loader.close()
     assert len(built) == before
@@ -208,13 +208,13 @@ def test_epochs_share_a_graph_that_is_built_before_the_first(
 def test_the_bytes_of_an_epoch_are_those_of_the_files(ranks: int, dataset: DatasetSpec) -> None:
     write(dataset)
     plan = make_plan(ranks=ranks, batch_size=1)
-    stories = [batch.story for batch in batches(one_by_one(dataset, plan), plan.steps_per_epoch)]
+    traces = [batch.trace for batch in batches(one_by_one(dataset, plan), plan.steps_per_epoch)]
     layout = layouts(dataset)[0]
     whole = sum(os.path.getsize(layout.path(file)) for file in range(FILES))
     # Records that do not go round all ranks are left over: S modulo R of each file.
     kept = SAMPLES if ranks == 1 else SAMPLES // ranks * ranks
-    assert sum(story.app_bytes for story in stories) * SAMPLES == whole * kept
-    assert all(story.started_ns <= story.finished_ns for story in stories)
+    assert sum(trace.app_bytes for trace in traces) * SAMPLES == whole * kept
+    assert all(trace.started_ns <= trace.finished_ns for trace in traces)
 
 
 def one_by_one(dataset: DatasetSpec, plan: StreamPlan) -> LoaderSpec:
@@ -242,15 +242,15 @@ def test_null_storage_reads_nothing_and_parses_all_the_same(dataset: DatasetSpec
     spec = make_spec(dataset, make_plan(cycle=threads))
     made = list(batches(spec, 40, epoch=0, phase="ceiling"))
     assert len(made) == 40
-    assert sum(batch.story.app_bytes + batch.story.read_calls for batch in made) == 0
-    assert all(batch.story.decode_ns > 0 for batch in made)
+    assert sum(batch.trace.app_bytes + batch.trace.read_calls for batch in made) == 0
+    assert all(batch.trace.decode_ns > 0 for batch in made)
     assert {len(image) for batch in made for image in batch.data.numpy()} == {RECORD}
 
 
 def test_preprocessing_counts_as_decoding(dataset: DatasetSpec) -> None:
     write(dataset)
     spec = make_spec(dataset, make_plan(), preprocess_time=Duration(mean=0.002))
-    assert all(batch.story.decode_ns >= BATCH * 2_000_000 for batch in batches(spec, 4))
+    assert all(batch.trace.decode_ns >= BATCH * 2_000_000 for batch in batches(spec, 4))
 
 
 def truncate(path: str) -> None:

@@ -40,7 +40,7 @@ def make_steps(ends_ms: list[list[float]], compute_ms: list[list[float]] | None 
 
 @st.composite
 def any_rows(draw: st.DrawFn) -> StepRows:
-    """Rows of ranks that wait, compute and meet as they do, with stories that may be anything."""
+    """Rows of ranks that wait, compute and meet as they do, with traces that may be anything."""
     ranks, steps, blocks = draw(st.integers(1, 5)), draw(st.integers(1, 8)), draw(st.integers(1, 3))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     parts = []

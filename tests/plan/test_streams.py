@@ -10,8 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from dlemu.emulator.stream_plan import RankStreamPlan, StreamPlan
-from dlemu.loaders.base import Streams
+from dlemu.plan.streams import RankStreamPlan, StreamPlan, Streams
 
 
 def make_plan(**changes: Any) -> StreamPlan:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
-from dlemu.emulator.permutation import permute
+from dlemu.plan.permutation import permute
+
+
+class BatchPlan(Protocol):
+    """Says which samples one rank's batch holds; picklable, and the same in every process."""
+
+    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the sample numbers of `step` (from 1) of `epoch` (from 1), shape (batch_size,)."""
+        ...
+
+    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sample numbers of several steps at once, shape (steps, batch_size)."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One epoch is a shuffled order of all samples, cut into as many equal stretches as there are ranks.
+    """One epoch is a shuffled order of all samples, cut into as many equal parts as there are ranks.
 
-    Each rank reads its stretch in order, batch by batch, so that without a shuffle a file's samples are read one after
+    Each rank reads its part in order, batch by batch, so that without a shuffle a file's samples are read one after
     the other by one rank. What is left when every rank has had the same number of whole batches is dropped.
     """
 
@@ -119,3 +132,34 @@ class EndlessPlan:
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some batches, shape (steps, batch_size)."""
         return self.plan.batches(self.rank, epoch, (steps - 1) % self.plan.steps_per_epoch + 1)
+
+
+class PlanAhead:
+    """Asks a plan for many batches at a time: a shuffle costs as much for one sample as for hundreds."""
+
+    _SAMPLES = 4096
+
+    def __init__(self, plan: BatchPlan, batch_size: int) -> None:
+        self._plan, self._steps = plan, max(1, self._SAMPLES // batch_size)
+        self._epoch, self._first = -1, 0
+        self._ids: NDArray[np.int64] = np.empty((0, batch_size), np.int64)
+
+    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the samples of a batch, shape (batch_size,)."""
+        if epoch != self._epoch or not 0 <= step - self._first < len(self._ids):
+            self._epoch, self._first = epoch, step
+            self._ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
+        ids: NDArray[np.int64] = self._ids[step - self._first]
+        return ids
+
+
+def hash_samples(sample_ids: NDArray[np.int64]) -> int:
+    """Return the sum of splitmix64 of each id modulo 2^64, as a signed int64: equal for equal multisets in any order.
+
+    Constants: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
+    """
+    z = sample_ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return int(z.sum(dtype=np.uint64).astype(np.int64))

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
-from dlemu.emulator.permutation import permute
-from dlemu.emulator.plan import Plan
-from dlemu.loaders.base import Streams
+from dlemu.plan.permutation import permute
+from dlemu.plan.samples import BatchPlan, Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Streams:
+    """What one rank reads of an epoch when it reads files as streams: records `first + k * stride` of each file."""
+
+    files: NDArray[np.int64]
+    """File numbers in the order in which they are opened."""
+    counts: NDArray[np.int64]
+    """Records to keep of each file."""
+    first: int
+    stride: int
+    """More than 1 where ranks share files: the records between are read and left to the others."""
+    seed: int
+    """Of the window that shuffles samples."""
+
+
+class StreamBatchPlan(BatchPlan, Protocol):
+    """The plan of a loader that reads files as streams."""
+
+    def streams(self, epoch: int, steps: int) -> Streams:
+        """Return what to read for the first `steps` steps of `epoch`."""
 
 
 @dataclass(frozen=True, kw_only=True)

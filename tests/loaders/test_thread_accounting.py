@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.loaders._books import Books, process_storage_bytes
+from dlemu.loaders._thread_accounting import ThreadAccounting, process_storage_bytes
 
 
 def test_computing_counts_as_time_on_a_core_and_sleeping_does_not() -> None:
-    books = Books()
+    books = ThreadAccounting()
     before = books.look()
     if not before.cpu_ns:
         pytest.skip("this kernel keeps no schedstat")
@@ -35,7 +35,7 @@ def test_bytes_from_storage_are_told_from_those_of_the_cache(tmp_path: Path) -> 
     try:
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        books, whole = Books(), process_storage_bytes()
+        books, whole = ThreadAccounting(), process_storage_bytes()
         before = books.look().storage_bytes
         os.pread(descriptor, size, 0)
         once = books.look().storage_bytes
@@ -50,7 +50,7 @@ def test_bytes_from_storage_are_told_from_those_of_the_cache(tmp_path: Path) -> 
 
 
 def test_each_thread_has_an_account_of_its_own() -> None:
-    books = Books()
+    books = ThreadAccounting()
     books.look()
     if not books.look().cpu_ns:
         pytest.skip("this kernel keeps no schedstat")

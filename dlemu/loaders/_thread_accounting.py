@@ -45,7 +45,7 @@ class ThreadAccount:
                     os.close(descriptor)
 
 
-class Books:
+class ThreadAccounting:
     """The account of whichever thread asks: threads may take turns."""
 
     def __init__(self) -> None:

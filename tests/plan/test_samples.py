@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from dlemu.emulator.plan import EndlessPlan, Plan, RankPlan
-from dlemu.loaders.base import PlanAhead
+from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan
 
 plans = st.builds(
     Plan,

@@ -13,17 +13,17 @@ from dlemu.emulator.clock import Clock
 from dlemu.loaders.base import Batch
 
 
-class Handed(NamedTuple):
+class TakenBatch(NamedTuple):
     """A batch and when it was in the trainer's hands."""
 
     ready_ns: int
     batch: Batch
 
 
-class Handover(Protocol):
+class BatchQueue(Protocol):
     """Gives the trainer the next batch of an epoch."""
 
-    def take(self) -> Handed:
+    def take(self) -> TakenBatch:
         """Return the next batch; DlemuError when it can't be made or does not come within the deadline."""
         ...
 
@@ -34,16 +34,16 @@ class Handover(Protocol):
     ) -> None: ...
 
 
-class Synchronous:
+class OnDemandQueue:
     """The trainer itself asks the loader, and only when it wants the batch."""
 
     def __init__(self, batches: Iterator[Batch], clock: Clock) -> None:
         self._batches, self._clock = batches, clock
 
-    def take(self) -> Handed:
+    def take(self) -> TakenBatch:
         """Return the next batch."""
         batch = next(self._batches)
-        return Handed(self._clock.now_ns(), batch)
+        return TakenBatch(self._clock.now_ns(), batch)
 
     def __enter__(self) -> Self:
         return self
@@ -54,13 +54,13 @@ class Synchronous:
         pass
 
 
-class Prefetched:
+class PrefetchQueue:
     """A thread takes batch k+1 off the loader as soon as the trainer has taken batch k: one batch deep, no deeper."""
 
     def __init__(self, batches: Iterator[Batch], clock: Clock, timeout_seconds: float, rank: int) -> None:
         self._batches, self._clock = batches, clock
         self._timeout_seconds, self._rank = timeout_seconds, rank
-        self._handed: queue.SimpleQueue[Handed | BaseException] = queue.SimpleQueue()
+        self._handed: queue.SimpleQueue[TakenBatch | BaseException] = queue.SimpleQueue()
         self._taken = threading.Semaphore(0)
         self._stopped = False
         self._thread = threading.Thread(target=self._pump, name="dlemu-prefetch", daemon=True)
@@ -80,14 +80,14 @@ class Prefetched:
     def _pump(self) -> None:
         try:
             for batch in self._batches:
-                self._handed.put(Handed(self._clock.now_ns(), batch))
+                self._handed.put(TakenBatch(self._clock.now_ns(), batch))
                 self._taken.acquire()
                 if self._stopped:
                     return
         except BaseException as error:  # carried to the trainer, whatever it is
             self._handed.put(error)
 
-    def take(self) -> Handed:
+    def take(self) -> TakenBatch:
         """Return the next batch and let the thread fetch the one after it."""
         try:
             handed = self._handed.get(timeout=self._timeout_seconds)
