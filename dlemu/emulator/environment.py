@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,6 +14,37 @@ from dlemu import __version__
 from dlemu.emulator.cpu_limit import cpu_limit
 
 _PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py", "hydra-core", "pyarrow")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """What a host is made of."""
+
+    host: str
+    processor: str = ""
+    cpu_count: int = 1
+    cpu_usable: int = 1
+    """Cores that the run may use (affinity)."""
+    cpu_limit: float | None = None
+    """As many cores' time as a container or job may use, by its cgroup; None where nothing limits."""
+    memory_bytes: int = 0
+    kernel: str = ""
+    python: str = ""
+    dlemu: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Versions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageFacts:
+    """The file system that a folder lies on."""
+
+    folder: str
+    mount: str = ""
+    file_system: str = ""
+    device: str = ""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
 
 
 def describe_host() -> dict[str, Any]:

@@ -43,6 +43,28 @@ class Scope:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceFacts:
+    """What the dataset lies on, as a probe found it. None where the probe does not tell."""
+
+    probe: str
+    """Who reads its counters: block, filesystem."""
+    name: str
+    """The `source` of its readings."""
+    kind: str
+    below: tuple[str, ...] = ()
+    """Names of the devices it is made of."""
+    counted: bool
+    """Its bytes are the dataset's; of containers on one machine, which see the same devices, the first one's alone."""
+    size_bytes: int | None = None
+    model: str | None = None
+    rotational: bool | None = None
+    scheduler: str | None = None
+    read_ahead_bytes: int | None = None
+    largest_request_bytes: int | None = None
+    requests_counted: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Description:
     """What a probe says once about what it found."""
 

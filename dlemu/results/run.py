@@ -1,0 +1,171 @@
+"""What was measured: step rows, telemetry, and the facts without which they mean nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlemu.config.schema import Workload
+from dlemu.emulator.journal import Journal
+from dlemu.emulator.schedule import Epoch, make_schedule
+from dlemu.emulator.steplog import STEP_COLUMNS, TRAINING, StepRows
+from dlemu.plan.samples import Plan
+from dlemu.plan.streams import StreamPlan
+from dlemu.results.analyse import analyse
+from dlemu.results.summary import Summary
+from dlemu.telemetry import Telemetry
+
+FACTS_VERSION = 1
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that `analyse` needs beside step rows and readings; facts.json."""
+
+    facts_version: int = FACTS_VERSION
+    workload: Workload
+    ranks: int
+    seed: int
+    """Of the shuffles and draws."""
+    started_at: str
+    """ISO 8601 with zone."""
+    plan: Plan | None
+    """Who reads which samples in training; None where files are read as streams, and for results of older versions."""
+    stream_plan: StreamPlan | None
+    num_files_train: int
+    num_files_eval: int
+    total_bytes: int
+    """Of the dataset's files in use."""
+    dataset_notes: tuple[str, ...] = ()
+    """What is to be known of the dataset, as sentences."""
+    batches_ahead: int
+    """Most batches that a rank's loader has ready or under way."""
+    loader_notes: tuple[str, ...] = ()
+    """What the loader says of its own measurement, as sentences."""
+    journal: Journal | None
+    """What rank 0 noted while the run went on; None for a run that ended before."""
+    failure: str | None = None
+    """Why the run is incomplete."""
+
+    @property
+    def train_plan(self) -> Plan:
+        """Who reads which samples in training."""
+        plan = self.stream_plan or self.plan
+        assert plan is not None  # one of the two is always there
+        return plan
+
+    @property
+    def schedule(self) -> tuple[Epoch, ...]:
+        """What was to happen when."""
+        return make_schedule(self.workload, self.train_plan.steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric of one source over time."""
+
+    host: str
+    probe: str
+    source: str
+    metric: str
+    seconds: Floats
+    """Since the start of training, on the host's own clock."""
+    values: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One training run."""
+
+    folder: str
+    """Where its files lie."""
+    facts: Facts
+    rows: StepRows
+    """The step logs of all ranks, training and evaluation."""
+    telemetry: Telemetry = ()
+    """What the recorders of the hosts read, in node order."""
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Every published number, computed from the rest."""
+        return analyse(self)
+
+    @cached_property
+    def steps(self) -> pa.Table:
+        """The step rows as an Arrow table, a column each of STEP_COLUMNS; `.to_pandas()` for pandas."""
+        return pa.table({name: self.rows[name] for name in STEP_COLUMNS})
+
+    @cached_property
+    def training(self) -> StepRows:
+        """The training rows; empty when no step was measured."""
+        rows: StepRows = self.rows[self.rows["phase"] == TRAINING]
+        return rows
+
+    @cached_property
+    def _rank_start_ns(self) -> dict[int, int]:
+        """When training began, by each rank's clock: its first step is free at the same moment on all of them."""
+        if not len(self.training):
+            return {}
+        rows = self.training[self.training["epoch"] == self.training["epoch"].min()]
+        first = rows[rows["step"] == rows["step"].min()]
+        return dict(zip(first["rank"].tolist(), first["free_ns"].tolist(), strict=True))
+
+    @cached_property
+    def host_start_ns(self) -> dict[str, int]:
+        """When training began, by each host's clock."""
+        starts: dict[str, int] = {}
+        journal = self.facts.journal
+        if journal is None:
+            return starts
+        for rank, start_ns in self._rank_start_ns.items():
+            host = str(journal.hosts[journal.rank_nodes[rank]]["host"])
+            starts[host] = min(starts.get(host, start_ns), start_ns)
+        return starts
+
+    def seconds(self, column: str, rows: StepRows) -> Floats:
+        """Return a column of stamps as seconds since the start of training, each rank by its own clock."""
+        starts = self._rank_start_ns
+        begins = np.array([starts.get(rank, 0) for rank in range(int(rows["rank"].max()) + 1)])
+        stamps: Floats = (rows[column] - begins[rows["rank"]]) / 1e9
+        return stamps
+
+    def series(self, probe: str, *metrics: str) -> list[Series]:
+        """Return the telemetry of a probe's metrics (all without a name), by host, source and metric."""
+        return [one for one in self._series if one.probe == probe and (not metrics or one.metric in metrics)]
+
+    def device_series(self, probe: str, *metrics: str) -> list[Series]:
+        """Return the same of those devices alone whose bytes are the dataset's: each request counted once."""
+        found, told = self.series(probe, *metrics), self.summary.telemetry
+        if told is None or not told.devices:
+            return found
+        counted = {(device.host, device.name) for device in told.devices if device.counted}
+        return [one for one in found if (one.host, one.source) in counted]
+
+    @cached_property
+    def _series(self) -> tuple[Series, ...]:
+        found = []
+        for host in self.telemetry:
+            if host.host not in self.host_start_ns:
+                continue
+            start_ns = self.host_start_ns[host.host]
+            for key in host.series:
+                times, values = host.readings(*key)
+                order = np.argsort(times, kind="stable")
+                seconds = (times[order] - start_ns) / 1e9
+                found.append(Series(host.host, key.probe, key.source, key.metric, seconds, values[order]))
+        return tuple(sorted(found, key=lambda one: (one.host, one.probe, one.source, one.metric)))
+
+    @cached_property
+    def block_trace(self) -> pa.Table | None:
+        """Histograms of the devices' requests, a row a bin with its host; None when no host traced."""
+        rows = [{"host": host.host} | bin._asdict() for host in self.telemetry for bin in host.trace]
+        if not rows:
+            return None
+        words, numbers = ("host", "device", "operation", "kind"), ("low", "high", "weight")
+        fields = [(name, pa.string()) for name in words] + [(name, pa.float64()) for name in numbers]
+        return pa.Table.from_pylist(rows, schema=pa.schema(fields))

@@ -1,0 +1,354 @@
+"""summary.json: every published number of a run, as one frozen, typed value.
+
+A field's docstring is its documentation: docs/results.md is made of them. JSON keys are the fields' names. Numbers
+that do not exist (nothing computed, nothing read) are None. Formulas: docs/metrics.md. Fields may be added within a
+schema version; none changes its meaning or goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dlemu.emulator.environment import HostFacts, StorageFacts
+from dlemu.metrics.limit import Limit
+from dlemu.metrics.stragglers import Straggler
+from dlemu.telemetry.base import DeviceFacts
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A figure of the whole run and of each epoch."""
+
+    mean: float | None
+    per_epoch: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread(Mean):
+    """The same with the population's standard deviation over epochs."""
+
+    std: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSpread(Spread):
+    """The same with a figure of each rank."""
+
+    per_rank: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Percentiles:
+    """Of a distribution, in milliseconds."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """How long accelerators waited for their batches, in milliseconds."""
+
+    kept_steps: Percentiles | None = None
+    """Of the steps that the headline counts."""
+    all_steps: Percentiles | None = None
+    per_rank_p99: tuple[float | None, ...] = ()
+    per_epoch: tuple[Percentiles | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """The numbers. Those of training are None when no training step was measured."""
+
+    au_percent: RankSpread | None = None
+    """The headline: compute / (wait + compute + sync) over the kept steps, %."""
+    au_rules_percent: RankSpread | None = None
+    """The same over all steps, first steps included, %."""
+    au_dlio_percent: Spread | None = None
+    """By DLIO 2.x's formula, %."""
+    au_dlio_v1_percent: Spread | None = None
+    """By DLIO's formula of MLPerf Storage v1.0, %."""
+    samples_per_second: RankSpread | None = None
+    """Samples/s of training, first steps included."""
+    app_mb_per_second: RankSpread | None = None
+    """1e6 bytes/s that the loader read, caches included."""
+    app_mib_per_second: RankSpread | None = None
+    """2^20 bytes/s that the loader read."""
+    app_bytes: int | None = None
+    """Bytes read in training."""
+    read_calls: int | None = None
+    """Read calls made in training."""
+    samples: int | None = None
+    """Samples read in training."""
+    training_seconds: float | None = None
+    """Time in training: without checkpoints, evaluations and what lies between epochs, s."""
+    time_to_first_batch_seconds: Spread | None = None
+    """The slowest rank's wait for the first batch of an epoch, s."""
+    wait_ms: Waits | None = None
+    """Waits for batches, ms."""
+    read_ms: Percentiles | None = None
+    """Time of a batch spent in opening and reading files, ms."""
+    handover_share_of_wait: float | None = None
+    """Share of the waiting that passed after the batch was ready in its worker, 0 to 1."""
+    host_oversleep_ms: Percentiles | None = None
+    """How late the host woke after a computation, ms."""
+    device_mb_per_second: Mean | None = None
+    """1e6 bytes/s that the dataset's devices delivered; values None where no device is known."""
+    device_bytes_percent_of_app: Mean | None = None
+    """Bytes that the devices delivered in % of `app_bytes`; values None where no device is known."""
+    ceiling_au_percent: float | None = None
+    """The emulator's own AU against null storage on this host, %; None when not measured."""
+    au_threshold_percent: float = 90.0
+    """100 x `metric.au`."""
+    total_seconds: float | None = None
+    """From the first epoch's start to the end of the last; None for an incomplete run."""
+    cpu_seconds: float | None = None
+    """CPU time of ranks and workers in that time; None for an incomplete run."""
+    cpu_seconds_per_gb: float | None = None
+    """The same for each 1e9 bytes read."""
+    dropped_samples: int = 0
+    """Samples of an epoch that no rank reads, for they do not fill a batch on every rank."""
+    epochs: int = 0
+    """Planned epochs."""
+    steps_per_epoch: tuple[int, ...] = ()
+    """Planned steps of each epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Where time of the accelerators was lost, in % of all their time."""
+
+    first_step: float = 0.0
+    """Steps that the headline leaves out, whatever they were lost to; 0 in `kept_loss_percent`."""
+    reading: float = 0.0
+    """A worker was opening and reading files."""
+    decoding: float = 0.0
+    """A worker was decoding, copying, preprocessing."""
+    queueing: float = 0.0
+    """No worker had begun the batch."""
+    hand_over: float = 0.0
+    """The batch was ready in its worker and not in the trainer's hands."""
+    uneven_computation: float = 0.0
+    """Draws of the computation time differ between accelerators."""
+
+    @property
+    def total(self) -> float:
+        """The sum of all parts."""
+        parts = (self.first_step, self.reading, self.decoding, self.queueing, self.hand_over, self.uneven_computation)
+        return sum(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedEarly:
+    """Of a run that was asked to end early."""
+
+    steps: int
+    """Training steps that each rank took."""
+    planned_steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageCache:
+    """Whether the storage was read, or memory."""
+
+    from_storage_percent: Mean
+    """Bytes that the storage served in % of those read; values None where the kernel does not tell."""
+    dataset_to_memory_ratio: float | None = None
+    """Bytes of the dataset / memory of all hosts."""
+    eviction_seconds: tuple[float, ...] = ()
+    """Time of each eviction (`reader.evict_page_cache`)."""
+    warning: str | None = None
+    """What a reader of the numbers must know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """All evaluations together."""
+
+    seconds: float
+    samples: int
+    samples_per_second: float | None
+    app_mb_per_second: float | None
+    """1e6 bytes/s."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointTiming:
+    """One checkpoint as rank 0 saw it."""
+
+    epoch: int
+    block: int
+    """Block of steps that it followed."""
+    bytes: int
+    """Of all ranks."""
+    started_ns: int
+    """CLOCK_MONOTONIC of rank 0."""
+    ended_ns: int
+    seconds: float
+    mb_per_second: float | None
+    """1e6 bytes/s."""
+
+
+@dataclass(frozen=True)
+class EpochAudit:
+    """Whether the workers delivered the planned samples."""
+
+    epoch: int
+    samples_read: int
+    samples_planned: int
+    each_sample_once: bool | None
+    """None for an epoch that was cut short."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFacts:
+    """What was read."""
+
+    data_folder: str
+    format: str
+    num_files_train: int
+    num_samples_per_file: int
+    total_bytes: int
+    """Of the files in use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSettings:
+    """The settings that change what the numbers mean."""
+
+    data_loader: str
+    engine: str
+    decode: str
+    odirect: bool
+    evict_page_cache: str
+    synchronous: bool
+    batch_size: int
+    read_threads: int
+    file_shuffle: str
+    sample_shuffle: str
+    verified: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What the run ran on."""
+
+    hosts: tuple[HostFacts, ...] = ()
+    """In node order."""
+    storage: StorageFacts | None = None
+    """The file system of the dataset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostDevice(DeviceFacts):
+    """A device behind the dataset's folder, as one host sees it."""
+
+    host: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecorderCost:
+    """What the recorder of one host did and cost."""
+
+    host: str
+    readings: int
+    cpu_percent: float | None
+    """Of one core."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeterPower:
+    """One power meter during training."""
+
+    host: str
+    source: str
+    mean_watts: float | None
+    gb_per_second_per_watt: float | None
+    """1e9 bytes/s that the application read, for each watt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TelemetrySummary:
+    """What was recorded and by whom."""
+
+    interval_seconds: float
+    probes: tuple[str, ...] = ()
+    """Those that found something."""
+    devices: tuple[HostDevice, ...] = ()
+    notes: tuple[str, ...] = ()
+    recorders: tuple[RecorderCost, ...] = ()
+    clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
+    """For each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's; empty for one host."""
+    power: tuple[MeterPower, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The result of a run."""
+
+    schema_version: int = SCHEMA_VERSION
+    complete: bool
+    """Whether every step of every epoch was measured."""
+    failure: str | None
+    """Why not; None for a complete run."""
+    stopped_early: StoppedEarly | None = None
+    """Of a run that was asked to end early, as `dlemu size` does once a verdict is certain; else None.
+
+    Everything else is then as of a run of `train.total_training_steps=steps`.
+    """
+    passed: bool | None
+    """None: no verdict."""
+    verdict: str
+    """The same as one line of text."""
+    workload: str
+    accelerator: str | None
+    """None when none was chosen; so `scale`."""
+    scale: str | None
+    ranks: int
+    """Accelerators emulated, one a rank."""
+    hosts: tuple[str, ...] = ()
+    """Names in node order."""
+    ranks_per_host: tuple[int, ...] = ()
+    started_at: str = ""
+    """ISO 8601 with zone."""
+    ended_at: str | None = None
+    """None for an incomplete run."""
+    seed: int = 0
+    """Of the shuffles and draws: `train.seed`, or a fresh one when a shuffle is `random`."""
+    metrics: Metrics = field(default_factory=Metrics)
+    loss_percent: Loss | None = None
+    """Where the loss went; the parts add up to 100 - `au_rules_percent`."""
+    kept_loss_percent: Loss | None = None
+    """The same for the steps that the headline counts; the parts add up to 100 - `au_percent`."""
+    loss_percent_per_epoch: tuple[Loss, ...] = ()
+    limited_by: Limit | None = None
+    """None when nothing computed."""
+    stragglers: tuple[Straggler, ...] = ()
+    """Those for whom the others waited, worst first."""
+    page_cache: PageCache | None = None
+    evaluation: Evaluation | None = None
+    checkpoints: tuple[CheckpointTiming, ...] = ()
+    audit: tuple[EpochAudit, ...] = ()
+    """One entry an epoch."""
+    dataset: DatasetFacts
+    how: ReadSettings
+    environment: Environment = field(default_factory=Environment)
+    telemetry: TelemetrySummary | None = None
+    """None when nothing was recorded."""
+    issues: tuple[str, ...] = ()
+    """What a reader of the numbers must know, as sentences."""
+
+    @property
+    def au(self) -> RankSpread | None:
+        """The headline AU, %; None when no step was measured."""
+        return self.metrics.au_percent
+
+    @property
+    def title(self) -> str:
+        """What ran, in a few words."""
+        kind = f"x {self.accelerator}" if self.accelerator else "ranks"
+        return f"{self.workload}: {self.ranks} {kind}"
