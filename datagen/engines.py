@@ -10,8 +10,8 @@ from typing import Protocol
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError
-from datagen.formats.base import Format, KeptFile, OpenFile, Sample, damaged
-from datagen.storage.base import Reader, Storage
+from datagen.formats.format_base import Format, KeptFile, OpenFile, Sample, damaged
+from datagen.storage.storage_base import Reader, Storage
 
 MOST_KEPT_FILES = 16
 """Files of several samples that an engine keeps open; loaders of threads have an engine a thread in one process."""

@@ -20,10 +20,10 @@ from datagen.crops import PLACE_BYTES, crop_start, put_crop
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.fetch_spec import CROP_BYTES, FetchSpec
-from datagen.formats.base import RecordFormat, Sample, UnreadFormat
+from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat
 from datagen.groups import GroupFormat, GroupReader
 from datagen.records import RecordReader
-from datagen.storage.base import Storage
+from datagen.storage.storage_base import Storage
 
 _NoBytes = ctypes.c_char * 0
 

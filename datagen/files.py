@@ -15,10 +15,10 @@ from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import UserError
-from datagen.formats.base import FileJob, Format, SideFile, UnreadFormat, sides_of
+from datagen.formats.format_base import FileJob, Format, SideFile, UnreadFormat, sides_of
 from datagen.layout import Layout, layouts, payload_bytes, record_shapes
 from datagen.spec import DatasetSpec, together
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from datagen.layout import layouts
 from datagen.manifest import Manifest
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Bytes, Writer
 from datagen.storage.posix import PART_SUFFIX, Storage
+from datagen.storage.storage_base import Bytes, Writer
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from datagen.formats.base import Source, damaged
+from datagen.formats.format_base import Source, damaged
 
 
 class Values(NamedTuple):

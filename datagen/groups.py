@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from datagen.engines import ThreadBooks, unreadable
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats.base import Format, Source, damaged
+from datagen.formats.format_base import Format, Source, damaged
 from datagen.group_values import Held, Values, paired
 from datagen.layout import Layout
 from datagen.records import Place, SmallReads, runs
 from datagen.spec import DatasetSpec, Decode
-from datagen.storage.base import Reader, Storage
+from datagen.storage.storage_base import Reader, Storage
 
 
 class GroupBytes(NamedTuple):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
-from datagen.formats.base import Format, RecordFormat, sides_of
+from datagen.formats.format_base import Format, RecordFormat, sides_of
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.layout import Layout, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read

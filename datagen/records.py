@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from datagen.engines import unreadable
 from datagen.errors import SpaceError
-from datagen.formats.base import MovedError, RecordFile, RecordFormat, Source, damaged
+from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, damaged
 from datagen.layout import Layout
 from datagen.storage import posix
-from datagen.storage.base import Reader, Storage
+from datagen.storage.storage_base import Reader, Storage
 
 MOST_OPEN_FILES = 512
 """Files that a reader keeps open; enough for each file of DLIO's bert."""

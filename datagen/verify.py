@@ -20,8 +20,8 @@ from datagen.files import Files, Part, files_of
 from datagen.groups import GroupFormat
 from datagen.records import SmallReads
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.base import Bytes
 from datagen.storage.posix import FileReader, Storage
+from datagen.storage.storage_base import Bytes
 
 Kind = Literal["truncated", "changed", "swapped", "missing", "foreign", "unreadable"]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.formats.base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, Sample, Source, damaged
 
 CHUNK_BYTES = 1 << 20
 """Payload made and written at a time: it stays in a core's second-level cache meanwhile."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from datagen.errors import DlemuError, SpaceError
 from datagen.extras import library
-from datagen.formats.base import Source
+from datagen.formats.format_base import Source
 
 _LIBC = ctypes.CDLL(None)
 _PUNCH_HOLE = 0x03

@@ -17,7 +17,7 @@ import numpy as np
 
 from datagen.errors import DatasetError
 from datagen.formats._hdf5_file import Window, hdf5
-from datagen.formats.base import Sample, Source, damaged
+from datagen.formats.format_base import Sample, Source, damaged
 
 OLD_NAME = "records"
 """The one dataset of records in files of DLIO up to 2.0.0; files with it are read, and never written."""

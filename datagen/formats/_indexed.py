@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats._records import no_such_record, sample_bytes
-from datagen.formats.base import FileJob, OpenSide, Source, damaged
+from datagen.formats.format_base import FileJob, OpenSide, Source, damaged
 from datagen.layout import Layout
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 CHUNK_BYTES = 1 << 20
 """Bytes made and written, or looked through, at a time."""

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from datagen.errors import DatasetError
 from datagen.formats._records import no_such_record
-from datagen.formats.base import Sample, Source, damaged
+from datagen.formats.format_base import Sample, Source, damaged
 from datagen.spec import DatasetSpec
 
 

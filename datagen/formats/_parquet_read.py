@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from datagen.formats._parquet_arrow import names_of, parsing
 from datagen.formats._parquet_layout import LENGTH_BYTES, MAGIC, FilePlan, Group, plan_of
 from datagen.formats._records import no_such_record
-from datagen.formats.base import Source, damaged
+from datagen.formats.format_base import Source, damaged
 from datagen.groups import GroupBytes
 from datagen.spec import DatasetSpec
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 from datagen.buffers import AlignedBuffer
 from datagen.formats._parquet_layout import MAGIC, PAGE_BYTES, FilePlan, Group, Page
 from datagen.formats._parquet_meta import Stored, dictionary_page, page_header
-from datagen.formats.base import FileJob
+from datagen.formats.format_base import FileJob
 from datagen.spec import BLOCK_BYTES
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 
 def write_plain(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from datagen.content import STAMP_BYTES, Content
 from datagen.errors import DlemuError
 from datagen.extras import library
-from datagen.formats.base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 LEAST_PADDING_BYTES = STAMP_BYTES
 """Each file begins with so much of its content as it is, so that it can be told whose it is."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
-from datagen.formats.base import MovedError, RecordFile, Sample, Source
+from datagen.formats.format_base import MovedError, RecordFile, Sample, Source
 from datagen.spec import DatasetSpec
 
 

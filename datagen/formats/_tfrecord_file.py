@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datagen.formats._records import no_such_record
 from datagen.formats._tfexample import find_image
-from datagen.formats.base import MovedError, OpenSide, Source, damaged
+from datagen.formats.format_base import MovedError, OpenSide, Source, damaged
 
 HEAD_BYTES = 12
 """Length and its sum, before the data."""

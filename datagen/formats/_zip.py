@@ -13,7 +13,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 STORED, DEFLATED = 0, 8
 ZIP64_LIMIT = (1 << 31) - 1

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats._array import CHUNK_BYTES
-from datagen.formats.base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 COMMA, LINE_FEED, ZERO = b",\n0"
 NUMBER_BYTES = 4

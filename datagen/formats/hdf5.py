@@ -23,9 +23,9 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
 from datagen.formats._hdf5_file import Outline, Skeleton, hdf5, skeleton, writing
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known
-from datagen.formats.base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 LABEL_BYTES = 8
 _TOGETHER_BYTES = 16 << 20

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _indexed
 from datagen.formats._records import RecordSamples, no_side, sample_bytes
-from datagen.formats.base import FileJob, OpenSide, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, OpenSide, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 
 class Format:

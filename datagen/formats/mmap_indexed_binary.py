@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from datagen.formats import _indexed, indexed_binary
-from datagen.formats.base import Sample, damaged
+from datagen.formats.format_base import Sample, damaged
 
 
 class Format(indexed_binary.Format):

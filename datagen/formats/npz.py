@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array, _zip
-from datagen.formats.base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 X_NAME = "array x"
 

@@ -17,10 +17,10 @@ from datagen.formats._parquet_meta import COMPRESSIONS
 from datagen.formats._parquet_read import GroupsFile, packed_bytes, room_bytes
 from datagen.formats._parquet_write import write_packed, write_plain
 from datagen.formats._records import sample_bytes
-from datagen.formats.base import FileJob, Sample, Source
+from datagen.formats.format_base import FileJob, Sample, Source
 from datagen.groups import GroupBytes
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 _KNOWN = f"{', '.join(COMPRESSIONS[:-1])} and {COMPRESSIONS[-1]}"
 

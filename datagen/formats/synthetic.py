@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.formats.base import FileJob, OpenFile, Sample, Source
+from datagen.formats.format_base import FileJob, OpenFile, Sample, Source
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 
 class Format:

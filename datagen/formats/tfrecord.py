@@ -30,10 +30,10 @@ from datagen.formats._tfrecord_file import (
     masked_crc,
     seek_record,
 )
-from datagen.formats.base import FileJob, OpenSide, Sample, Source
+from datagen.formats.format_base import FileJob, OpenSide, Sample, Source
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 CHUNK_BYTES = 1 << 20
 """Bytes made, summed and written at a time: they stay in a core's second-level cache meanwhile."""

@@ -1,1 +1,1 @@
-"""Where files are: one module a backend, each with one class `Storage`; `datagen.storage.base` says what it does."""
+"""Where files are: one module a backend, each with one class `Storage`; `storage_base` says what it does."""

@@ -6,7 +6,7 @@ import errno
 import os
 
 from datagen.storage._view import ViewReader
-from datagen.storage.base import Bytes
+from datagen.storage.storage_base import Bytes
 
 
 class Storage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datagen.storage.base import Bytes
+from datagen.storage.storage_base import Bytes
 
 
 class Storage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from datagen.storage.base import Bytes
+from datagen.storage.storage_base import Bytes
 
 PART_SUFFIX = ".part"
 """A file under way is called `.NAME.part`, in the folder where it will be `NAME`."""

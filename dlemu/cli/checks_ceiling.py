@@ -18,7 +18,7 @@ from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job, make_job
 from dlemu.emulator.preflight import check_host
 from dlemu.emulator.run import measure_ceiling
-from dlemu.loaders.base import Loader
+from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import demand
 
 _NAME = "ceiling"

@@ -16,7 +16,7 @@ from dlemu.cli.prepare import loader_class, prepare_job
 from dlemu.cli.reporting import report_result
 from dlemu.cli.watching import watcher
 from dlemu.comm import Comm, PeerLostError
-from dlemu.comm.base import Interrupted
+from dlemu.comm.comm_base import Interrupted
 from dlemu.comm.guardian import Guardian, watch
 from dlemu.config.schema import Workload
 from dlemu.emulator.files import write_text

@@ -10,7 +10,7 @@ from datagen.registry import find
 from dlemu.config import check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job, make_job
-from dlemu.loaders.base import Loader
+from dlemu.loaders.loader_base import Loader
 from dlemu.report.folder import make_folder
 
 

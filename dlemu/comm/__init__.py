@@ -3,7 +3,7 @@
 On a node ranks meet over a tree of Unix sockets that block in the kernel; MPI carries only what crosses nodes.
 """
 
-from dlemu.comm.base import Comm, Interrupted, Launcher, PeerLostError, detect_launcher, launcher_size
+from dlemu.comm.comm_base import Comm, Interrupted, Launcher, PeerLostError, detect_launcher, launcher_size
 from dlemu.comm.failure import Failure, RankEnd, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.local import LocalComm

@@ -10,7 +10,7 @@ import struct
 import time
 
 from datagen.errors import DlemuError
-from dlemu.comm.base import PeerLostError
+from dlemu.comm.comm_base import PeerLostError
 
 CHUNK_BYTES = 1 << 20
 _HEADER = struct.Struct("<qq")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from datagen.errors import SpaceError
-from dlemu.comm.base import Comm
+from dlemu.comm.comm_base import Comm
 from dlemu.comm.descendants import children_of_this_process, end_adopted
 from dlemu.comm.failure import RankEnd
 from dlemu.comm.process import adopt_orphans

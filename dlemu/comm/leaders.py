@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dlemu.comm.base import PeerLostError
+from dlemu.comm.comm_base import PeerLostError
 
 _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from datagen.errors import UserError
-from dlemu.comm.base import PeerLostError, launcher_size
+from dlemu.comm.comm_base import PeerLostError, launcher_size
 from dlemu.comm.leaders import Leaders, contact, finished
 from dlemu.comm.leftovers import remove_shared_memory
 from dlemu.comm.local import dump

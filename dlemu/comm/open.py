@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlemu.comm.base import Comm, detect_launcher
+from dlemu.comm.comm_base import Comm, detect_launcher
 from dlemu.comm.local import LocalComm
 
 

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from types import FrameType
 
-from dlemu.comm.base import Interrupted
+from dlemu.comm.comm_base import Interrupted
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

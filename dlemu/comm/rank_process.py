@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from datagen.errors import DlemuError
-from dlemu.comm.base import Comm, Interrupted, PeerLostError
+from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import Failure
 from dlemu.comm.local import LocalComm
 from dlemu.comm.process import Handler, die_with_parent, interrupt_once

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection
 
 from datagen.errors import DlemuError
-from dlemu.comm.base import PeerLostError
+from dlemu.comm.comm_base import PeerLostError
 
 _HELLO = struct.Struct("<32sqq")  # digest of the token, rank, number of ranks
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
-from dlemu.comm.base import launcher_rank
+from dlemu.comm.comm_base import launcher_rank
 from dlemu.comm.leftovers import remove_shared_memory
 from dlemu.comm.process import let_output_leave, name_process
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 
-from dlemu.comm.base import Interrupted
+from dlemu.comm.comm_base import Interrupted
 from dlemu.comm.descendants import give_up_seconds
 from dlemu.comm.failure import Failure, RankEnd, exited, interrupted, killed, stuck, unkillable
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from time import monotonic
 
 from datagen.errors import DlemuError
-from dlemu.comm.base import PeerLostError
+from dlemu.comm.comm_base import PeerLostError
 from dlemu.comm.connection import Connection, Frame
 from dlemu.comm.process import after_fork_in_child
 from dlemu.comm.rendezvous import Rendezvous

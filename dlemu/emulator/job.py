@@ -17,7 +17,7 @@ from dlemu.config.interleave import interleaved, samples_read_ahead
 from dlemu.config.schema import Workload
 from dlemu.config.streams import dali_depths, reads_itself, reads_streams
 from dlemu.emulator.schedule import Epoch, make_schedule
-from dlemu.loaders.base import LoaderSpec, Phase
+from dlemu.loaders.loader_base import LoaderSpec, Phase
 from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 

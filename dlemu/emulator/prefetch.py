@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, Self
 
 from datagen.errors import DlemuError
 from dlemu.emulator.clock import Clock
-from dlemu.loaders.base import Batch
+from dlemu.loaders.loader_base import Batch
 
 
 class TakenBatch(NamedTuple):

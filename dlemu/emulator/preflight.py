@@ -12,7 +12,7 @@ from dlemu.config.interleave import samples_read_ahead
 from dlemu.config.streams import dali_depths
 from dlemu.emulator.evict import check_evictable
 from dlemu.emulator.job import Job
-from dlemu.loaders.base import LoaderSpec
+from dlemu.loaders.loader_base import LoaderSpec
 
 _PROCESS_BYTES = 24 << 20
 """Private memory of one idle rank or worker, measured on CPython 3.11 with PyTorch 2.13 forked after import."""

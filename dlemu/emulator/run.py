@@ -28,7 +28,7 @@ from dlemu.emulator.scaling import try_more_readers
 from dlemu.emulator.schedule import Epoch
 from dlemu.emulator.steplog import EVALUATION, TRAINING, StepLog, StepRows, read_log
 from dlemu.emulator.stopping import StopFile
-from dlemu.loaders.base import Loader, LoaderSpec
+from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.telemetry import HostTelemetry, Recorder, Telemetry, read_logs
 

@@ -19,7 +19,7 @@ from dlemu.config.duration import NO_TIME, is_zero
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job
 from dlemu.emulator.steplog import TRAINING, StepRows
-from dlemu.loaders.base import BatchMaker, LoaderSpec
+from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.limit import Scaling, reads_may_be_too_few

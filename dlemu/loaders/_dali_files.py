@@ -11,12 +11,12 @@ from datagen.content import Content
 from datagen.errors import DlemuError
 from datagen.formats._array import array_header
 from datagen.formats._picture import Codec, PictureError, Shape
-from datagen.formats.base import damaged
+from datagen.formats.format_base import damaged
 from datagen.formats.jpeg import Jpeg
 from datagen.formats.png import Png
 from datagen.layout import nominal_sample_bytes
 from dlemu.loaders import _dali_graph as graph
-from dlemu.loaders.base import LoaderSpec, Phase
+from dlemu.loaders.loader_base import LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 
 _CODECS: dict[str, Codec] = {"jpeg": Jpeg(), "png": Png()}

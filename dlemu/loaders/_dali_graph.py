@@ -12,7 +12,7 @@ import numpy as np
 from datagen.crops import PLACE_BYTES, crop_word
 from datagen.extras import library
 from dlemu.config.streams import dali_depths
-from dlemu.loaders.base import LoaderSpec, Phase
+from dlemu.loaders.loader_base import LoaderSpec, Phase
 
 
 def _part(name: str) -> Any:

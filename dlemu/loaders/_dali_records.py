@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from datagen.errors import DatasetError, DlemuError
 from datagen.formats.tfrecord import Index
 from dlemu.loaders import _dali_graph as graph
-from dlemu.loaders.base import LoaderSpec, Phase
+from dlemu.loaders.loader_base import LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
 

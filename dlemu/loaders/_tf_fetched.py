@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from datagen.errors import DlemuError
 from dlemu.loaders._ring import SharedRing
-from dlemu.loaders.base import Batch, BatchMaker, BatchTrace, LoaderSpec, Phase
+from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Phase
 
 _plain = tf.autograph.experimental.do_not_convert
 """There is no Python control flow for TensorFlow to rewrite."""

@@ -15,7 +15,7 @@ from datagen.errors import DatasetError
 from dlemu.config.duration import is_zero
 from dlemu.loaders._tf_ops import clock, interleave
 from dlemu.loaders._thread_accounting import process_storage_bytes
-from dlemu.loaders.base import Batch, BatchTrace, LoaderSpec, Phase, preprocess
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, preprocess
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
 

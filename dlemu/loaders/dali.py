@@ -22,7 +22,7 @@ from dlemu.loaders._dali_files import Files, Unread
 from dlemu.loaders._dali_records import Records
 from dlemu.loaders._process import lowered
 from dlemu.loaders._thread_accounting import process_storage_bytes, thread_cpu_ns
-from dlemu.loaders.base import Batch, BatchTrace, LoaderSpec, Phase, refuse_pinning
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, refuse_pinning
 
 _POOL = "[DALI][TP"
 """The names of the threads that decode begin with this and end with `Exec`."""

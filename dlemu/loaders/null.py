@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from datagen.errors import DlemuError
-from dlemu.loaders.base import Batch, BatchTrace, LoaderSpec, refuse_pinning
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, refuse_pinning
 from dlemu.plan.samples import PlanAhead, hash_samples
 
 

@@ -22,7 +22,7 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.loaders._direct_queue import direct_context
 from dlemu.loaders._process import settle_worker
 from dlemu.loaders._ring import SharedRing
-from dlemu.loaders.base import Batch, BatchMaker, BatchTrace, LoaderSpec
+from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec
 
 Token = tuple[str, int, int]
 """Phase, epoch, step: all a worker needs to know which samples to fetch."""

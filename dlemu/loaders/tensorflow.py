@@ -19,7 +19,7 @@ from dlemu.loaders._heap import keep_freed_memory
 from dlemu.loaders._process import lowered
 from dlemu.loaders._tf_fetched import Fetched
 from dlemu.loaders._tf_records import Records
-from dlemu.loaders.base import Batch, BatchTrace, LoaderSpec, refuse_pinning
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, refuse_pinning
 
 
 class Loader:

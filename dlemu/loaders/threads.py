@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from datagen.errors import DlemuError
 from dlemu.loaders._ring import SharedRing
-from dlemu.loaders.base import Batch, BatchMaker, BatchTrace, LoaderSpec, refuse_pinning
+from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, refuse_pinning
 
 
 class Loader:

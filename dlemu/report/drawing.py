@@ -12,7 +12,7 @@ from datagen.errors import UserError
 from datagen.registry import find, names
 
 if TYPE_CHECKING:
-    from dlemu.report.figures.base import Figure
+    from dlemu.report.figures.figure_base import Figure
 
 _PNG_SCALE = 2.0
 
@@ -43,7 +43,7 @@ def check_packages() -> None:
 
 def pictures(result: Any, folder: str) -> list[Picture]:
     """Draw every figure of a folder (a package's name) that the result holds something for, in the page's order."""
-    from dlemu.report.figures.base import DESK, PHONE
+    from dlemu.report.figures.figure_base import DESK, PHONE
 
     found = []
     for (name, desk), (_, phone) in zip(figures(result, folder, DESK), figures(result, folder, PHONE), strict=True):
@@ -83,7 +83,7 @@ def _svg(figure: Figure, background: str) -> str:
 
 
 def _spec(figure: Figure, background: str) -> dict[str, Any]:
-    from dlemu.report.figures.base import GRID, INK, MUTED
+    from dlemu.report.figures.figure_base import GRID, INK, MUTED
 
     text = {"labelColor": MUTED, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 500}
     spec: dict[str, Any] = figure.chart.to_dict(validate=False)

@@ -49,7 +49,7 @@ def write_page(folders: Sequence[str], output: str | None = None) -> str:
 
 def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
     """Write each figure as a file NAME.png or NAME.svg into the folder `output`; return their paths."""
-    from dlemu.report.figures.base import DESK
+    from dlemu.report.figures.figure_base import DESK
 
     check_packages()
     found, written = _open(folders), []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.stragglers import Straggler
-from dlemu.telemetry.base import DeviceFacts
+from dlemu.telemetry.probe_base import DeviceFacts
 
 SCHEMA_VERSION = 1
 

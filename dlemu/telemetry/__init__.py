@@ -6,6 +6,6 @@ The recorder is a process of its own: the ranks only tell it when an epoch begin
 from dlemu.telemetry._log import read_logs
 from dlemu.telemetry._recorder import Recorder, start_recorder
 from dlemu.telemetry._recording import Task
-from dlemu.telemetry.base import HostTelemetry, Scope, Series, Telemetry
+from dlemu.telemetry.probe_base import HostTelemetry, Scope, Series, Telemetry
 
 __all__ = ["HostTelemetry", "Recorder", "Scope", "Series", "Task", "Telemetry", "read_logs", "start_recorder"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from dlemu.telemetry.base import AbsentError
+from dlemu.telemetry.probe_base import AbsentError
 
 _READ_BYTES = 1 << 18
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from datagen.errors import SpaceError
 from dlemu.telemetry._requests import Bin
-from dlemu.telemetry.base import HostTelemetry, Reading, Series, Telemetry
+from dlemu.telemetry.probe_base import HostTelemetry, Reading, Series, Telemetry
 
 PREFIX = "telemetry_"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datagen.errors import DlemuError
 from datagen.registry import find, names
 from dlemu.telemetry._log import LogWriter
-from dlemu.telemetry.base import NS_PER_SECOND, AbsentError, ProbeBase, Scope
+from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, ProbeBase, Scope
 
 BEGIN, END, STOP = b"b", b"e", b"s"
 COST_SHARE = 0.005

@@ -10,7 +10,7 @@ import ctypes
 import os
 from collections.abc import Iterable, Iterator
 
-from dlemu.telemetry.base import AbsentError
+from dlemu.telemetry.probe_base import AbsentError
 
 _EVENTS = ("block_rq_issue", "block_rq_complete", "block_rq_requeue")
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dlemu.telemetry._devices import behind, device_facts, mounts
-from dlemu.telemetry.base import AbsentError, Description, ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Rates, Reading, Scope
 
 _SECTOR_BYTES = 512
 _READS, _READ_SECTORS, _READ_MS, _WRITES, _WRITE_SECTORS, _WRITE_MS = 0, 2, 3, 4, 6, 7

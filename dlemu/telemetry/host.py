@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dlemu.telemetry._files import Counters
-from dlemu.telemetry.base import ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import ProbeBase, Rates, Reading, Scope
 
 _LINES = re.compile(r"^(ctxt|procs_running|procs_blocked) (\d+)$", re.MULTILINE)
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from dlemu.telemetry.base import AbsentError, ProbeBase, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Reading, Scope
 
 _CPU_COLUMNS = slice(11, 15)  # of /proc/PID/stat behind the name: utime, stime, and those of children that were reaped
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dlemu.telemetry._devices import behind, mounts
 from dlemu.telemetry._requests import Requests
 from dlemu.telemetry._tracefs import Trace
-from dlemu.telemetry.base import AbsentError, Description, ProbeBase, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Reading, Scope
 
 
 class Probe(ProbeBase):

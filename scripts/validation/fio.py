@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.processes import running
 
-from dlemu.telemetry.base import Scope
 from dlemu.telemetry.block import Probe
+from dlemu.telemetry.probe_base import Scope
 from validation.bed import Bed
 from validation.check import Check
 from validation.drive import Speed

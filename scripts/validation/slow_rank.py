@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from datagen.storage import direct
 from dlemu.loaders import pytorch
-from dlemu.loaders.base import LoaderSpec, Phase
+from dlemu.loaders.loader_base import LoaderSpec, Phase
 
 SLOW_RANK = 1
 DELAY_SECONDS = 0.08

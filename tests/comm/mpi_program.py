@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from datagen.errors import DlemuError
-from dlemu.comm.base import Comm, launcher_size
+from dlemu.comm.comm_base import Comm, launcher_size
 from dlemu.comm.guardian import watch
 from dlemu.comm.mpi import MpiComm
 

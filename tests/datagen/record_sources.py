@@ -11,7 +11,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError
 from datagen.files import Files, files_of
-from datagen.formats.base import FileJob, RecordFormat
+from datagen.formats.format_base import FileJob, RecordFormat
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats.base import FileJob, Format
+from datagen.formats.format_base import FileJob, Format
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 

@@ -17,12 +17,12 @@ from datagen.errors import DatasetError
 from datagen.fetch import Fetcher
 from datagen.fetch_spec import FetchSpec
 from datagen.files import files_of
-from datagen.formats.base import UnreadFormat
+from datagen.formats.format_base import UnreadFormat
 from datagen.groups import GroupFormat
 from datagen.inspection import Found, inspect
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory
-from datagen.storage.base import Storage
+from datagen.storage.storage_base import Storage
 from datagen.verify import verify
 from tests.datagen.conftest import make
 

@@ -15,14 +15,14 @@ import pytest
 from datagen import crew, manifest
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.formats.base import FileJob
+from datagen.formats.format_base import FileJob
 from datagen.formats.npz import Format
 from datagen.generate import Progress, finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Writer
 from datagen.storage.posix import FileWriter
+from datagen.storage.storage_base import Writer
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats._hdf5_file import skeleton
 from datagen.formats._hdf5_read import Hdf5File
-from datagen.formats.base import FileJob, Sample
+from datagen.formats.format_base import FileJob, Sample
 from datagen.formats.hdf5 import Format
 from datagen.generate import generate, prepare
 from datagen.spec import DatasetSpec, Hdf5

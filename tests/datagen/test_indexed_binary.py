@@ -13,7 +13,7 @@ from datagen.errors import DatasetError
 from datagen.fetch import Fetcher
 from datagen.fetch_spec import FetchSpec
 from datagen.formats._indexed import CHUNK_BYTES, OFFSETS, SIZES, IndexedFile
-from datagen.formats.base import Source
+from datagen.formats.format_base import Source
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec

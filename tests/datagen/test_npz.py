@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError
-from datagen.formats.base import FileJob
+from datagen.formats.format_base import FileJob
 from datagen.formats.npz import Format
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory, null

@@ -11,7 +11,7 @@ from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.storage import direct, memory, posix
-from datagen.storage.base import Storage
+from datagen.storage.storage_base import Storage
 
 KEEPING = ["direct", "memory", "posix"]
 DATA = bytes(range(256)) * 40

@@ -15,7 +15,7 @@ from datagen.errors import DatasetError
 from datagen.fetch import Fetcher
 from datagen.fetch_spec import FetchSpec
 from datagen.formats._tfrecord_file import TfrecordFile, masked_crc
-from datagen.formats.base import Source
+from datagen.formats.format_base import Source
 from datagen.formats.tfrecord import CHUNK_BYTES, Format
 from datagen.inspection import inspect
 from datagen.layout import layouts

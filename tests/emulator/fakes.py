@@ -5,7 +5,7 @@ from typing import Any
 
 from dlemu.emulator.clock import FakeClock
 from dlemu.emulator.prefetch import TakenBatch
-from dlemu.loaders.base import Batch, BatchTrace
+from dlemu.loaders.loader_base import Batch, BatchTrace
 
 
 def trace(**changes: int) -> BatchTrace:

@@ -23,7 +23,7 @@ from dlemu.config.streams import DALI_FORMATS
 from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.job import Job, make_job
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
-from dlemu.loaders.base import Batch, BatchTrace, Loader
+from dlemu.loaders.loader_base import Batch, BatchTrace, Loader
 from tests.datasets import make_dataset
 
 BATCH, RANKS = 4, 2

@@ -20,7 +20,7 @@ from datagen.registry import find
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader, Train, Workload
 from dlemu.emulator.job import Job, make_job
-from dlemu.loaders.base import Batch, LoaderSpec
+from dlemu.loaders.loader_base import Batch, LoaderSpec
 from tests.datasets import make_dataset
 
 BATCH, RANKS = 4, 2

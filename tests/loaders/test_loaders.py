@@ -23,7 +23,7 @@ from datagen.registry import find, names
 from datagen.spec import DatasetSpec
 from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
-from dlemu.loaders.base import Batch, Loader, LoaderSpec, Phase
+from dlemu.loaders.loader_base import Batch, Loader, LoaderSpec, Phase
 from dlemu.plan.samples import EndlessPlan, Plan, RankPlan, hash_samples
 from tests.datasets import make_dataset
 

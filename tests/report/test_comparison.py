@@ -24,7 +24,7 @@ from tests.report.folders import write_run, write_size, write_sweep
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.drawing import picture_file
-from dlemu.report.figures.base import DESK, PHONE, Canvas
+from dlemu.report.figures.figure_base import DESK, PHONE, Canvas
 from dlemu.report.pages import write_page
 from tests.report.test_figures import column, rows_of
 from tests.report.test_page import read_page

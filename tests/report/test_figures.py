@@ -18,7 +18,7 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.drawing import picture_file
 from dlemu.report.figures._bins import Bins
-from dlemu.report.figures.base import DESK, PHONE, Canvas
+from dlemu.report.figures.figure_base import DESK, PHONE, Canvas
 
 FOLDER = "dlemu.report.figures"
 FIGURES = names(FOLDER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dlemu.telemetry.base import Scope
+from dlemu.telemetry.probe_base import Scope
 
 STAT = "{reads} 0 {sectors} {ms} 0 0 0 0 3 {busy} {weighted} 0 0 0 0 0 0\n"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from datagen.registry import find, names
-from dlemu.telemetry.base import AbsentError, ProbeBase, Scope
+from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Scope
 
 PROBES = names("dlemu.telemetry")
 UNITS = ("_per_second", "_percent", "_ms", "_mb", "_kib", "_seconds", "watts", "_depth", "_in_flight", "_tasks")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from datagen.registry import find
-from dlemu.telemetry.base import AbsentError, ProbeBase
+from dlemu.telemetry.probe_base import AbsentError, ProbeBase
 from tests.telemetry.machine import Machine
 
 SECOND_NS = 1_000_000_000

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dlemu.telemetry.base import AbsentError, Reading
 from dlemu.telemetry.block import Probe
+from dlemu.telemetry.probe_base import AbsentError, Reading
 from tests.telemetry.machine import Machine, over
 
 SECOND_NS = 1_000_000_000

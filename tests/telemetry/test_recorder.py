@@ -16,7 +16,7 @@ from datagen.errors import SpaceError
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, _recorder, cpu, memory, read_logs, start_recorder
 from dlemu.telemetry._log import LogWriter, parse_log
 from dlemu.telemetry._requests import Bin
-from dlemu.telemetry.base import Description, Reading
+from dlemu.telemetry.probe_base import Description, Reading
 
 
 def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:

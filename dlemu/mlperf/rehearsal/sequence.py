@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from datagen.errors import DlemuError, UserError
-from dlemu.comm.base import Interrupted
+from dlemu.comm.comm_base import Interrupted
 from dlemu.mlperf.check.find import STAMP_FORMAT
 from dlemu.mlperf.check.runs import GAP_FACTOR
 from dlemu.mlperf.rehearsal.outcome import Figures, read_figures

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import altair as alt
 
 from dlemu.report.audit import Audit, kind
-from dlemu.report.figures.base import AMBER, BLUE, GREEN, GREY, PINK, PURPLE, RED, TEAL, Canvas, colours, legend
+from dlemu.report.figures.figure_base import AMBER, BLUE, GREEN, GREY, PINK, PURPLE, RED, TEAL, Canvas, colours, legend
 
 LOSS = {
     "first_step": (PINK, "first steps"),

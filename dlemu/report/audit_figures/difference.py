@@ -8,7 +8,7 @@ import altair as alt
 
 from dlemu.report.audit import Audit, AuditRow, au_apart_points, kind, rate_apart_percent
 from dlemu.report.audit_figures._rows import kind_colour
-from dlemu.report.figures.base import GRID, MUTED, Canvas, Figure, Row, data, rounded
+from dlemu.report.figures.figure_base import GRID, MUTED, Canvas, Figure, Row, data, rounded
 
 PLACE = 10
 _MOST_POINTS = 600

@@ -9,7 +9,7 @@ import numpy as np
 
 from dlemu.report.audit import Audit, AuditRow, kind
 from dlemu.report.audit_figures._rows import LOSS, label_axis, plot_width
-from dlemu.report.figures.base import INK, Canvas, Figure, Row, colours, data, legend, rounded
+from dlemu.report.figures.figure_base import INK, Canvas, Figure, Row, colours, data, legend, rounded
 
 PLACE = 30
 _MOST_BARS = 40

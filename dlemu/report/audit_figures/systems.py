@@ -8,7 +8,7 @@ import altair as alt
 
 from dlemu.report.audit import Audit, AuditRow, kind
 from dlemu.report.audit_figures._rows import kind_colour, label_axis, plot_width
-from dlemu.report.figures.base import INK, MUTED, Canvas, Figure, Row, data, percent_domain, rounded
+from dlemu.report.figures.figure_base import INK, MUTED, Canvas, Figure, Row, data, percent_domain, rounded
 
 PLACE = 20
 _MOST_SYSTEMS = 160

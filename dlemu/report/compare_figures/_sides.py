@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from dlemu.report.comparison import Comparison
-from dlemu.report.figures.base import COLOURS, GREEN, INK, MUTED, Canvas, Row, colours, data, legend
+from dlemu.report.figures.figure_base import COLOURS, GREEN, INK, MUTED, Canvas, Row, colours, data, legend
 from dlemu.report.series import Point, Series
 from dlemu.report.series_figures._lines import x_axis
 from dlemu.report.units import with_unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlemu.report.comparison import Comparison
-from dlemu.report.figures.base import Canvas, Figure
+from dlemu.report.figures.figure_base import Canvas, Figure
 from dlemu.report.series_figures import au_by_count
 
 PLACE = 10

@@ -9,7 +9,7 @@ import altair as alt
 
 from dlemu.report.compare_figures._sides import Value, grid, over_pairs
 from dlemu.report.comparison import NAMES, Comparison
-from dlemu.report.figures.base import BLUE, GREY, INK, MUTED, ROOM, Canvas, Figure, Row, data
+from dlemu.report.figures.figure_base import BLUE, GREY, INK, MUTED, ROOM, Canvas, Figure, Row, data
 from dlemu.report.units import at
 
 PLACE = 30

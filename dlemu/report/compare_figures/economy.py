@@ -6,7 +6,7 @@ from functools import partial
 
 from dlemu.report.compare_figures._sides import Value, bars, grid
 from dlemu.report.comparison import Comparison
-from dlemu.report.figures.base import Canvas, Figure
+from dlemu.report.figures.figure_base import Canvas, Figure
 
 PLACE = 50
 _SHOWN = {

@@ -7,7 +7,7 @@ from functools import partial
 
 from dlemu.report.compare_figures._sides import Panel, Value, bars, grid, lines
 from dlemu.report.comparison import Comparison
-from dlemu.report.figures.base import Canvas, Figure
+from dlemu.report.figures.figure_base import Canvas, Figure
 from dlemu.report.series import Point
 from dlemu.report.units import at
 

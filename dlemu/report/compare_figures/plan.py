@@ -7,7 +7,7 @@ from typing import Any
 
 from dlemu.report.compare_figures._sides import Panel, Value, bars, grid, lines, over_pairs
 from dlemu.report.comparison import Comparison
-from dlemu.report.figures.base import Canvas, Figure
+from dlemu.report.figures.figure_base import Canvas, Figure
 from dlemu.report.series import Point
 from dlemu.report.units import at
 from dlemu.sizing.compare import PLANNED_EPOCHS

@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 import pyarrow.compute as pc
 
-from dlemu.report.figures.base import AMBER, BLUE, INK, PAPER, Canvas, Row, colours, data, legend, rounded
+from dlemu.report.figures.figure_base import AMBER, BLUE, INK, PAPER, Canvas, Row, colours, data, legend, rounded
 from dlemu.report.result import Floats, Run
 
 OPERATIONS = ("read", "write")

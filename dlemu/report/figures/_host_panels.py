@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 
 from dlemu.report.figures._time_axis import epoch_marks, x_axis
-from dlemu.report.figures.base import AMBER, BLUE, Canvas, colours, data, legend
+from dlemu.report.figures.figure_base import AMBER, BLUE, Canvas, colours, data, legend
 from dlemu.report.figures.throughput import APPLICATION, DEVICE, throughput_rows
 from dlemu.report.result import Run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlemu.report.figures.base import AMBER, BLUE, GREEN, GREY, PINK, PURPLE, RED, TEAL
+from dlemu.report.figures.figure_base import AMBER, BLUE, GREEN, GREY, PINK, PURPLE, RED, TEAL
 
 PARTS = {
     "computing": (GREEN, "computing"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.over_time import mean_rates
-from dlemu.report.figures.base import MUTED, Canvas, data, rounded
+from dlemu.report.figures.figure_base import MUTED, Canvas, data, rounded
 from dlemu.report.result import Floats, Reading, Run
 
 BINS, NARROW_BINS = 320, 160

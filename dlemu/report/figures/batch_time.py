@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dlemu.report.figures._bins import Bins, histogram
-from dlemu.report.figures.base import Canvas, Figure, Result
+from dlemu.report.figures.figure_base import Canvas, Figure, Result
 
 PLACE = 62
 _BINS, _NARROW_BINS = 60, 30

@@ -10,7 +10,7 @@ import altair as alt
 
 from dlemu.report.figures._host_panels import busiest, hosts_of, throughput_panel
 from dlemu.report.figures._time_axis import epoch_marks, line, x_axis
-from dlemu.report.figures.base import (
+from dlemu.report.figures.figure_base import (
     AMBER,
     BLUE,
     GREEN,

@@ -8,7 +8,7 @@ import altair as alt
 
 from dlemu.report.figures._host_panels import busiest, hosts_of, throughput_panel
 from dlemu.report.figures._time_axis import binned, epoch_marks, x_axis
-from dlemu.report.figures.base import COLOURS, Canvas, Figure, Result, Row, colours, data, legend
+from dlemu.report.figures.figure_base import COLOURS, Canvas, Figure, Result, Row, colours, data, legend
 from dlemu.report.result import Run
 
 PLACE = 69

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlemu.report.figures._bins import OPERATIONS, histogram, traced_bins
-from dlemu.report.figures.base import Canvas, Figure, Result
+from dlemu.report.figures.figure_base import Canvas, Figure, Result
 
 PLACE = 60
 

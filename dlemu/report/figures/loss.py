@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 
 from dlemu.report.figures._parts import colour, named
-from dlemu.report.figures.base import INK, ROOM, Canvas, Figure, Result, Row, colours, data
+from dlemu.report.figures.figure_base import INK, ROOM, Canvas, Figure, Result, Row, colours, data
 
 PLACE = 20
 

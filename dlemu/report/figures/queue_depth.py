@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from dlemu.report.figures._time_axis import binned, epoch_marks, x_axis
-from dlemu.report.figures.base import COLOURS, Canvas, Figure, Result, Row, colours, data, legend
+from dlemu.report.figures.figure_base import COLOURS, Canvas, Figure, Result, Row, colours, data, legend
 from dlemu.report.result import Reading, Run
 
 PLACE = 50

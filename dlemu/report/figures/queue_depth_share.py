@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dlemu.report.figures._bins import OPERATIONS, Bins, histogram, traced_bins
-from dlemu.report.figures.base import Canvas, Figure, Result
+from dlemu.report.figures.figure_base import Canvas, Figure, Result
 
 PLACE = 51
 _MOST_SAMPLED_BINS = 64

@@ -10,7 +10,7 @@ from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.loss import PARTS as WAITS
 from dlemu.metrics.loss import wait_parts
 from dlemu.report.figures._parts import colour, named
-from dlemu.report.figures.base import Canvas, Figure, Result, Row, colours, data, legend, parts
+from dlemu.report.figures.figure_base import Canvas, Figure, Result, Row, colours, data, legend, parts
 
 Whole = NDArray[np.int64]
 

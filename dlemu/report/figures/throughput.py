@@ -6,7 +6,7 @@ import altair as alt
 
 from dlemu.metrics.over_time import mean_rates
 from dlemu.report.figures._time_axis import edges, epoch_marks, summed, x_axis
-from dlemu.report.figures.base import AMBER, BLUE, Canvas, Figure, Result, Row, colours, data, legend, rounded
+from dlemu.report.figures.figure_base import AMBER, BLUE, Canvas, Figure, Result, Row, colours, data, legend, rounded
 from dlemu.report.result import Floats, Run
 
 PLACE = 40

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import altair as alt
 
-from dlemu.report.figures.base import GRID, Canvas, Row, colours, data, legend
+from dlemu.report.figures.figure_base import GRID, Canvas, Row, colours, data, legend
 from dlemu.report.series import ACCELERATORS, Point, Series
 
 Value = Callable[[Point], float | None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from dlemu.report.figures.base import (
+from dlemu.report.figures.figure_base import (
     GREEN,
     PURPLE,
     Canvas,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from dlemu.report.figures.base import Canvas, Figure
+from dlemu.report.figures.figure_base import Canvas, Figure
 from dlemu.report.series import Point, Series
 from dlemu.report.series_figures._lines import Value, lines, rows
 

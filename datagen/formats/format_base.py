@@ -15,7 +15,7 @@ from datagen.content import Content
 from datagen.errors import DatasetError
 from datagen.layout import Layout
 from datagen.spec import DatasetSpec
-from datagen.storage.base import Writer
+from datagen.storage.storage_base import Writer
 
 
 class Sample(NamedTuple):
