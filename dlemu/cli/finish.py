@@ -13,13 +13,13 @@ from dlemu.config import to_yaml
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
 from dlemu.emulator.run import RunLog
-from dlemu.mlperf.dlio_files import DlioPlace, write_dlio_files
+from dlemu.mlperf.dlio_files import DlioFolders, write_dlio_files
 from dlemu.report.folder import drop_live, write_block_trace, write_steps, write_summary, write_telemetry
 from dlemu.report.summary import build_summary
 from dlemu.report.terminal import print_result
 
 
-def finish(job: Job, log: RunLog | None, place: DlioPlace, failure: str | None = None) -> dict[str, Any]:
+def finish(job: Job, log: RunLog | None, place: DlioFolders, failure: str | None = None) -> dict[str, Any]:
     """Write the run's folder and return its summary. A run that failed leaves the same folder, marked incomplete.
 
     DLIO's files of a complete run go to `place`.
