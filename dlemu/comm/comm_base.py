@@ -75,7 +75,7 @@ class Comm(Protocol):
         ...
 
     def set_timeout(self, timeout_seconds: float) -> None:
-        """Wait so long for other ranks from here on. Each rank for itself; no meeting."""
+        """Wait so long for other ranks from here on. Each rank for itself; not collective."""
         ...
 
     def close(self) -> None:

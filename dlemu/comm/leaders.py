@@ -37,11 +37,11 @@ class Leaders:
         self.nodes: int = comm.Get_size()
         self._abandoned: list[Any] = []
 
-    def maximum(self, value: int, *, patient: bool = False) -> int:
-        """Return the maximum (int64) over the nodes; `patient` waits for ever."""
+    def all_reduce_max(self, value: int, *, forever: bool = False) -> int:
+        """Return the maximum (int64) over the nodes; `forever` waits without a deadline."""
         own, highest = array("q", [value]), array("q", [0])
         request = self._comm.Iallreduce(own, highest, op=self._mpi.MAX)
-        self._wait(request, (own, highest), "another host", patient=patient)
+        self._wait(request, (own, highest), "another host", forever=forever)
         return highest[0]
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
@@ -116,9 +116,9 @@ class Leaders:
         message = [data, self._mpi.BYTE] if isinstance(data, memoryview) else data
         self._wait(self._comm.Isend(message, dest=node, tag=_TAG), data, f"host {node}", spin=spin)
 
-    def _wait(self, request: Any, buffers: object, awaited: str, *, spin: bool = False, patient: bool = False) -> None:
+    def _wait(self, request: Any, buffers: object, awaited: str, *, spin: bool = False, forever: bool = False) -> None:
         """Wait for a request; `buffers` must live as long as it does, and mpi4py's request does not see to that."""
-        timeout_seconds = math.inf if patient else self.timeout_seconds
+        timeout_seconds = math.inf if forever else self.timeout_seconds
         with contact(self._mpi):
             if not finished(request, timeout_seconds, spin=spin):
                 self._abandoned.append((request, buffers))  # MPI may still write there

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import psutil
 
-from dlemu.comm.process import after_fork_in_child, die_with_parent, name_process
+from dlemu.comm.process_control import after_fork_in_child, die_with_parent, name_process
 from dlemu.telemetry._log import LogWriter, log_path, parse_log
 from dlemu.telemetry._readings import HostTelemetry
 from dlemu.telemetry._recording import BEGIN, END, STOP, Recording, Task

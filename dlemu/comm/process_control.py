@@ -80,7 +80,7 @@ def interrupt_once() -> Handler:
     return handle
 
 
-def let_output_leave() -> None:
+def flush_output() -> None:
     """Wait, for about a second at most, until a launcher has read what this process printed.
 
     An abort overtakes output: mpirun drops what it has not yet passed on when it kills the ranks.
