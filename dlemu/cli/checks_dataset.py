@@ -16,7 +16,7 @@ from dlemu.cli import checks_ceiling, checks_device
 from dlemu.cli.checks import Check
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
-from dlemu.emulator.environment import describe_folder
+from dlemu.emulator.environment import StorageFacts, describe_folder
 from dlemu.emulator.job import make_job
 from dlemu.emulator.preflight import check_host, memory_wanted
 from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
@@ -66,20 +66,19 @@ def find_dataset(workload: Workload) -> tuple[Found | None, Check]:
     return found, Check(name="dataset", level="ok", seen=seen)
 
 
-def check_file_system(storage: dict[str, object]) -> Check:
+def check_file_system(storage: StorageFacts) -> Check:
     """Look at the file system below the dataset's folder."""
-    kind = storage.get("file_system", "an unknown file system")
-    seen = f"{storage['folder']} on {kind} ({storage.get('device', 'unknown device')})"
+    kind = storage.file_system or "an unknown file system"
+    seen = f"{storage.folder} on {kind} ({storage.device or 'unknown device'})"
     if kind in IN_MEMORY:
         advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"
         return Check(name="storage", level="warn", seen=seen, wanted="a drive or a server", advice=advice)
     return Check(name="storage", level="ok", seen=seen)
 
 
-def check_space(storage: dict[str, object], wanted_bytes: float) -> Check:
+def check_space(storage: StorageFacts, wanted_bytes: float) -> Check:
     """Look whether a dataset that is not there yet has room."""
-    free = storage["free_bytes"]
-    assert isinstance(free, int)
+    free = storage.free_bytes or 0
     seen, wanted = f"{free / 1e9:,.1f} GB free", f"{wanted_bytes / 1e9:,.1f} GB for the dataset"
     if free < wanted_bytes:
         advice = "free some, lower dataset.num_files_train, or set dataset.data_folder to another disk"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dlemu.cli.checks import Check
 from dlemu.config.schema import Workload
+from dlemu.emulator.environment import StorageFacts
 from dlemu.metrics.demand import demand
 
 _LITTLE_READ_AHEAD_KIB = 512
@@ -27,11 +28,11 @@ class BlockDevice:
     """Requests are counted (`iostats`)."""
 
 
-def checks(workload: Workload, storage: dict[str, object]) -> Iterator[Check]:
+def checks(workload: Workload, storage: StorageFacts) -> Iterator[Check]:
     """Look at the device of a folder, as `describe_folder` tells it."""
-    device = block_device(str(storage["folder"]), str(storage.get("device", "")))
+    device = block_device(storage.folder, storage.device)
     if device is None:
-        kind = storage.get("file_system", "an unknown file system")
+        kind = storage.file_system or "an unknown file system"
         yield Check(name="device", level="ok", seen=f"no block device of this host lies behind {kind}")
         return
     yield check_read_ahead(device, workload)

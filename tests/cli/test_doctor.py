@@ -17,7 +17,7 @@ from dlemu.cli import checks_dataset, checks_host, checks_software, doctor
 from dlemu.cli.checks import Check
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.emulator.environment import describe_folder
+from dlemu.emulator.environment import StorageFacts, describe_folder
 from tests.datasets import make_dataset
 
 OPEN_MPI, MPICH = "mpirun (Open MPI) 4.1.4", "HYDRA build details: 5.0.2"
@@ -159,8 +159,10 @@ def test_too_little_space_for_the_dataset_fails(tmp_path: Path) -> None:
 
 
 def test_a_file_system_in_memory_is_no_drive() -> None:
-    assert checks_dataset.check_file_system({"folder": "/d", "file_system": "tmpfs", "device": "tmpfs"}).level == "warn"
-    assert checks_dataset.check_file_system({"folder": "/d", "file_system": "xfs", "device": "/dev/x"}).level == "ok"
+    assert (
+        checks_dataset.check_file_system(StorageFacts(folder="/d", file_system="tmpfs", device="tmpfs")).level == "warn"
+    )
+    assert checks_dataset.check_file_system(StorageFacts(folder="/d", file_system="xfs", device="/dev/x")).level == "ok"
 
 
 def test_no_o_direct_fails_only_who_asks_for_it(tmp_path: Path) -> None:
