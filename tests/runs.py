@@ -21,7 +21,7 @@ from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
 from dlemu.mlperf.dlio_files import DlioPlace
 from dlemu.plan.samples import hash_samples
-from dlemu.telemetry import HostTelemetry, Series
+from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 
 MS = 1_000_000
 COMPUTE_NS = 50 * MS
@@ -130,9 +130,19 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
     times = np.union1d(np.arange(ends[0], ends[1], interval_ns), marks)
     mb = device_share * log.rows["app_bytes"].sum() / 1e6
     rate = mb / ((log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9) / len(log.journal.hosts)
-    device = {"probe": "block", "kind": "disk", "below": [], "counted": True, "size_bytes": 1 << 40, "model": "fast"}
-    device |= {"rotational": False, "scheduler": "none", "read_ahead_bytes": 128 << 10}
-    device |= {"largest_request_bytes": 1 << 20, "requests_counted": True, "name": "nvme0n1"}
+    device = DeviceFacts(
+        probe="block",
+        name="nvme0n1",
+        kind="disk",
+        counted=True,
+        size_bytes=1 << 40,
+        model="fast",
+        rotational=False,
+        scheduler="none",
+        read_ahead_bytes=128 << 10,
+        largest_request_bytes=1 << 20,
+        requests_counted=True,
+    )
     hosts = [
         HostTelemetry(
             host=host.host,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import TRAINING, StepRows
 from dlemu.metrics.device import Delivered, device_metrics, mean_between
 from dlemu.metrics.rates import per_second
-from dlemu.telemetry import HostTelemetry, Telemetry
+from dlemu.telemetry import DeviceFacts, HostTelemetry, Telemetry
 
 _DELIVERED = "read_mb_per_second"
 
@@ -24,7 +25,7 @@ def describe_telemetry(log: RunLog | None) -> dict[str, Any] | None:
     return {
         "interval_seconds": hosts[0].interval_seconds,
         "probes": sorted({name for host in hosts for name in host.probes}),
-        "devices": [{"host": host.host} | device for host, device in _devices(hosts)],
+        "devices": [{"host": host.host} | asdict(device) for host, device in _devices(hosts)],
         "notes": _notes(hosts),
         "recorders": [
             {
@@ -39,13 +40,13 @@ def describe_telemetry(log: RunLog | None) -> dict[str, Any] | None:
     }
 
 
-def _devices(hosts: Telemetry) -> Iterator[tuple[HostTelemetry, dict[str, Any]]]:
+def _devices(hosts: Telemetry) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
     """Yield each device and who saw it. One that several nodes see (containers of one machine) counts once."""
     seen = set()
     for host in hosts:
         for device in host.devices:
-            known = host.boot_id, device["name"]
-            yield host, device | {"counted": device["counted"] and known not in seen}
+            known = host.boot_id, device.name
+            yield host, replace(device, counted=device.counted and known not in seen)
             seen.add(known)
 
 
@@ -88,6 +89,6 @@ def _notes(hosts: Telemetry) -> list[str]:
 def _delivered(log: RunLog) -> Iterator[Delivered]:
     """Yield each device that counts."""
     for host, device in _devices(log.telemetry):
-        if device["counted"]:
-            times, rates = host.readings(device["probe"], device["name"], _DELIVERED)
+        if device.counted:
+            times, rates = host.readings(device.probe, device.name, _DELIVERED)
             yield Delivered(ranks_on(log, host), times, rates)

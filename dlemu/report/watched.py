@@ -83,11 +83,11 @@ def _device(hosts: list[tuple[HostTelemetry, list[Window]]]) -> Device | None:
     depths, busy, seen = [], [], set()
     for host, windows in hosts:
         for facts in host.devices:
-            known = host.boot_id, facts["name"]
-            if facts["counted"] and facts["probe"] == "block" and known not in seen:
+            known = host.boot_id, facts.name
+            if facts.counted and facts.probe == "block" and known not in seen:
                 seen.add(known)
-                depths.append(mean_within(*host.readings("block", facts["name"], "mean_queue_depth"), windows))
-                busy.append(mean_within(*host.readings("block", facts["name"], "busy_percent"), windows))
+                depths.append(mean_within(*host.readings("block", facts.name, "mean_queue_depth"), windows))
+                busy.append(mean_within(*host.readings("block", facts.name, "busy_percent"), windows))
     if not depths or any(math.isnan(depth) for depth in depths):
         return None
     return Device(mean_depth=sum(depths), busy_percent=max(busy))

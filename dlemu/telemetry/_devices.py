@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from dlemu.telemetry.probe_base import DeviceFacts
+
 _NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
 _SECTOR_BYTES = 512
 
@@ -199,23 +201,24 @@ def _no_device(path: str, mount: Mount) -> str:
     return f"{path} lies on {mount.file_system} ({mount.source}): {why}"
 
 
-def device_facts(device: Device, sys: str = "/sys") -> dict[str, object]:
+def device_facts(device: Device, sys: str = "/sys") -> DeviceFacts:
     """Return what sysfs says about a device, as far as it matters to reads."""
     here = f"{sys}/class/block/{device.name}"
     disk = os.path.dirname(os.path.realpath(here)) if device.kind == "partition" else here
-    return {
-        "name": device.name,
-        "kind": device.kind,
-        "below": list(device.below),
-        "counted": device.counted,
-        "size_bytes": _number(f"{here}/size", _SECTOR_BYTES),
-        "model": _text(f"{disk}/device/model") or None,
-        "rotational": _text(f"{disk}/queue/rotational") == "1",
-        "scheduler": (re.findall(r"\[(.+)\]", _text(f"{disk}/queue/scheduler")) or [None])[0],
-        "read_ahead_bytes": _number(f"{disk}/queue/read_ahead_kb", 1024),
-        "largest_request_bytes": _number(f"{disk}/queue/max_sectors_kb", 1024),
-        "requests_counted": _text(f"{disk}/queue/iostats") != "0",
-    }
+    return DeviceFacts(
+        probe="block",
+        name=device.name,
+        kind=device.kind,
+        below=device.below,
+        counted=device.counted,
+        size_bytes=_number(f"{here}/size", _SECTOR_BYTES),
+        model=_text(f"{disk}/device/model") or None,
+        rotational=_text(f"{disk}/queue/rotational") == "1",
+        scheduler=(re.findall(r"\[(.+)\]", _text(f"{disk}/queue/scheduler")) or [None])[0],
+        read_ahead_bytes=_number(f"{disk}/queue/read_ahead_kb", 1024),
+        largest_request_bytes=_number(f"{disk}/queue/max_sectors_kb", 1024),
+        requests_counted=_text(f"{disk}/queue/iostats") != "0",
+    )
 
 
 def _number(path: str, unit: int) -> int | None:

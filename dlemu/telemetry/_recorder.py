@@ -19,8 +19,8 @@ import psutil
 
 from dlemu.comm.process import after_fork_in_child, die_with_parent, name_process
 from dlemu.telemetry._log import LogWriter, log_path, parse_log
+from dlemu.telemetry._readings import HostTelemetry
 from dlemu.telemetry._recording import BEGIN, END, STOP, Recording, Task
-from dlemu.telemetry.probe_base import HostTelemetry
 
 NICE = 5
 """Between the trainers (0) and the workers (10): it never keeps a trainer waiting and is not starved by readers."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from datagen.errors import DlemuError
 from datagen.registry import find, names
-from dlemu.telemetry._log import LogWriter
-from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, ProbeBase, Scope
+from dlemu.telemetry._log import LogHead, LogLine, LogWriter
+from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, DeviceFacts, ProbeBase, Scope
 
 BEGIN, END, STOP = b"b", b"e", b"s"
 COST_SHARE = 0.005
@@ -48,7 +48,7 @@ class _Found:
 
     watched: list[_Watched] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    devices: list[dict[str, object]] = field(default_factory=list)
+    devices: list[DeviceFacts] = field(default_factory=list)
 
 
 class Recording:
@@ -59,15 +59,17 @@ class Recording:
         self._interval_ns = round(task.interval_seconds * NS_PER_SECOND)
         found = _find_probes(task.scope)
         self._watched = found.watched
-        log.head(
-            host=socket.gethostname(),
-            node=task.node,
-            boot_id=boot_id(task.scope.proc),
-            begun_ns=now(),
-            interval_seconds=task.interval_seconds,
-            probes=[watched.name for watched in found.watched],
-            devices=found.devices,
-            notes=found.notes,
+        log.write(
+            LogHead(
+                host=socket.gethostname(),
+                node=task.node,
+                boot_id=boot_id(task.scope.proc),
+                begun_ns=now(),
+                interval_seconds=task.interval_seconds,
+                probes=tuple(watched.name for watched in found.watched),
+                devices=tuple(found.devices),
+                notes=tuple(found.notes),
+            )
         )
 
     def run(self, line: int) -> None:
@@ -95,11 +97,11 @@ class Recording:
             if word != BEGIN:
                 said = watched.probe.describe()
                 if said.trace:
-                    self._log.closing(said.notes, said.trace)
+                    self._log.write(LogLine(trace=said.trace, notes=said.notes))
         if word == STOP:
             self.read(ahead=_AT_THE_END)
             self.close()
-        self._log.end(time.process_time(), self._now())
+        self._log.write(LogLine(end=self._now(), cpu_seconds=time.process_time()))
 
     def close(self) -> None:
         """Let the probes tidy up."""
@@ -125,7 +127,8 @@ class Recording:
             readings = list(watched.probe.read(now_ns))
         except Exception as error:
             self._watched.remove(watched)
-            self._log.note(f"telemetry: the probe {watched.name} was given up: {type(error).__name__}: {error}")
+            note = f"telemetry: the probe {watched.name} was given up: {type(error).__name__}: {error}"
+            self._log.write(LogLine(note=note))
         else:
             self._log.add(watched.name, now_ns, readings)
         return time.thread_time_ns() - begun_ns

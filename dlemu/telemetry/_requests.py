@@ -6,24 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+from dlemu.telemetry.probe_base import Bin
 
 _OPERATIONS = {b"R": "read", b"W": "write"}
 _BINS_AN_OCTAVE = 8
 _SECTOR_KIB = 0.5
-
-
-class Bin(NamedTuple):
-    """A bin of a histogram of the block trace, [low, high)."""
-
-    device: str
-    operation: str
-    kind: str
-    """queue_depth_seconds, latency_us or request_kib."""
-    low: float
-    high: float
-    weight: float
-    """Seconds at that depth, or requests."""
 
 
 @dataclass

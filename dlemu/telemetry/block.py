@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from dlemu.telemetry._devices import behind, device_facts, mounts
 from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Rates, Reading, Scope
@@ -32,20 +31,18 @@ class Probe(ProbeBase):
             found.update({device.name: device for device in under.devices})
         if not found:
             raise AbsentError("; ".join(self._notes))
-        self._facts: list[dict[str, Any]] = [
-            {"probe": "block"} | device_facts(device, scope.sys) for device in found.values()
-        ]
+        self._facts = tuple(device_facts(device, scope.sys) for device in found.values())
         self._stats = {name: os.open(f"{scope.sys}/class/block/{name}/stat", os.O_RDONLY) for name in found}
         self._rates = Rates()
 
     def describe(self) -> Description:
         """Return the devices."""
-        silent = [str(facts["name"]) for facts in self._facts if not facts["requests_counted"]]
+        silent = [facts.name for facts in self._facts if not facts.requests_counted]
         notes = [
             f"{name} counts no requests, its figures are zeros: `echo 1 > /sys/block/{name}/queue/iostats` as root"
             for name in silent
         ]
-        return Description(devices=tuple(self._facts), notes=(*self._notes, *notes))
+        return Description(devices=self._facts, notes=(*self._notes, *notes))
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read each device."""

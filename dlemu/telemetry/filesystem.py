@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dlemu.telemetry._devices import Mount, mount_of, mounts
 from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, Description, DeviceFacts, ProbeBase, Rates, Reading, Scope
 
 _NFS = ("nfs", "nfs4")
 _READ, _WRITTEN = 4, 5  # columns of NFS's bytes line: what came from and went to the server
@@ -49,14 +49,13 @@ class Probe(ProbeBase):
     def describe(self) -> Description:
         """Return the mounts; NFS counts what came from the server, so its bytes are the dataset's."""
         devices = tuple(
-            {
-                "probe": "filesystem",
-                "name": point,
-                "kind": self._mounts[point].file_system,
-                "below": [],
-                "counted": point in self._nfs,
-                "model": self._mounts[point].source,
-            }
+            DeviceFacts(
+                probe="filesystem",
+                name=point,
+                kind=self._mounts[point].file_system,
+                counted=point in self._nfs,
+                model=self._mounts[point].source,
+            )
             for point in (*self._nfs, *self._lustre)
         )
         return Description(devices=devices)

@@ -13,7 +13,7 @@ from dlemu.emulator.run import RunLog
 from dlemu.metrics.windows import mean_within
 from dlemu.report.summary import build_summary
 from dlemu.report.watched import watched
-from dlemu.telemetry import HostTelemetry, Series
+from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import MS, make_job, make_log
 
 
@@ -54,7 +54,7 @@ def cores(idle: float, iowait: float = 0.0) -> dict[tuple[str, str, str], float]
 
 
 DISK = {("block", "nvme0n1", "mean_queue_depth"): 3.0, ("block", "nvme0n1", "busy_percent"): 80.0}
-FACTS = ({"probe": "block", "name": "nvme0n1", "counted": True},)
+FACTS = (DeviceFacts(probe="block", name="nvme0n1", kind="disk", counted=True),)
 
 
 def test_the_busiest_host_and_all_devices_count() -> None:

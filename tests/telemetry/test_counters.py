@@ -46,7 +46,7 @@ def test_what_came_from_an_nfs_server_counts(machine: Machine, tmp_path: Path) -
     data = machine.mount(tmp_path / "data", "nfs4", "server:/export")
     machine.put("proc/self/mountstats", MOUNTSTATS.format(point=data, read=0, written=0, reads=0, ms=0))
     probe = probe_of("filesystem", machine, data)
-    assert [device["counted"] for device in probe.describe().devices] == [True]
+    assert [device.counted for device in probe.describe().devices] == [True]
     told(probe, SECOND_NS)
     machine.put("proc/self/mountstats", MOUNTSTATS.format(point=data, read=4_000_000, written=0, reads=8, ms=1000))
     assert told(probe, 3 * SECOND_NS) == {
@@ -63,7 +63,7 @@ def test_what_lustre_was_asked_for_is_shown_and_not_counted(machine: Machine, tm
     stats = "proc/fs/lustre/llite/scratch-ffff8800/stats"
     machine.put(stats, LLITE.format(reads=1, read=1000))
     probe = probe_of("filesystem", machine, data)
-    assert [device["counted"] for device in probe.describe().devices] == [False]
+    assert [device.counted for device in probe.describe().devices] == [False]
     told(probe, SECOND_NS)
     machine.put(stats, LLITE.format(reads=11, read=5_001_000))
     found = told(probe, 2 * SECOND_NS)

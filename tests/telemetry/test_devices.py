@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dlemu.telemetry.block import Probe
-from dlemu.telemetry.probe_base import AbsentError, Reading
+from dlemu.telemetry.probe_base import AbsentError, DeviceFacts, Reading
 from tests.telemetry.machine import Machine, over
 
 SECOND_NS = 1_000_000_000
@@ -19,14 +18,14 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "machine")
 
 
-def found(machine: Machine, *folders: Path) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+def found(machine: Machine, *folders: Path) -> tuple[dict[str, DeviceFacts], tuple[str, ...]]:
     said = Probe(machine.scope(*folders)).describe()
-    return {device["name"]: device for device in said.devices}, said.notes
+    return {device.name: device for device in said.devices}, said.notes
 
 
 def counted(machine: Machine, *folders: Path) -> set[str]:
     devices, _ = found(machine, *folders)
-    return {name for name, device in devices.items() if device["counted"]}
+    return {name for name, device in devices.items() if device.counted}
 
 
 def test_a_partition_counts_and_its_disk_is_watched(machine: Machine, tmp_path: Path) -> None:
@@ -34,8 +33,8 @@ def test_a_partition_counts_and_its_disk_is_watched(machine: Machine, tmp_path: 
     machine.disk("nvme0n1p2", "259:2", on=disk)
     data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme0n1p2", "259:2")
     devices, notes = found(machine, data / "unet3d")
-    assert devices["nvme0n1p2"]["below"] == ["nvme0n1"]
-    assert devices["nvme0n1p2"]["scheduler"] == "none"
+    assert devices["nvme0n1p2"].below == ("nvme0n1",)
+    assert devices["nvme0n1p2"].scheduler == "none"
     assert counted(machine, data) == {"nvme0n1p2"}
     assert set(devices) == {"nvme0n1p2", "nvme0n1"}
     assert notes == ()
@@ -50,7 +49,7 @@ def test_a_stack_is_followed_to_the_bottom_and_counted_at_the_top(machine: Machi
     over(machine, "md0", "sda", "sdb")
     data = machine.mount(tmp_path / "data", "xfs", "/dev/mapper/vg-data", "253:1")
     devices, _ = found(machine, data)
-    assert {name: device["kind"] for name, device in devices.items()} == {
+    assert {name: device.kind for name, device in devices.items()} == {
         "dm-1": "dm",
         "md0": "md",
         "sda": "disk",
@@ -107,7 +106,7 @@ def test_a_loop_device_shows_what_its_image_lies_on(machine: Machine, tmp_path: 
     machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
     data = machine.mount(tmp_path / "data", "ext4", "/dev/loop3", "7:3")
     devices, notes = found(machine, data)
-    assert devices["loop3"]["below"] == ["sda"]
+    assert devices["loop3"].below == ("sda",)
     assert counted(machine, data) == {"loop3"}
     assert notes == ()
 

@@ -14,9 +14,8 @@ import pytest
 
 from datagen.errors import SpaceError
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, _recorder, cpu, memory, read_logs, start_recorder
-from dlemu.telemetry._log import LogWriter, parse_log
-from dlemu.telemetry._requests import Bin
-from dlemu.telemetry.probe_base import Description, Reading
+from dlemu.telemetry._log import LogHead, LogLine, LogWriter, parse_log
+from dlemu.telemetry.probe_base import Bin, Description, DeviceFacts, Reading
 
 
 def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:
@@ -187,17 +186,30 @@ def test_one_that_hangs_in_its_tidying_is_ended(tmp_path: Path, monkeypatch: pyt
     assert status_of(recorder) == -signal.SIGALRM
 
 
+DISK = DeviceFacts(probe="block", name="sda", kind="disk", below=("nvme0c0n1",), counted=True, size_bytes=1 << 40)
+
+
 def written(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     log = LogWriter(descriptor)
-    head = {"host": "a", "node": 0, "boot_id": "b", "interval_seconds": 1.0, "begun_ns": 1_000_000_000}
-    log.head(**head, probes=["x"], devices=[{"name": "sda"}], notes=["first"])
+    log.write(
+        LogHead(
+            host="a",
+            node=0,
+            boot_id="b",
+            begun_ns=1_000_000_000,
+            interval_seconds=1.0,
+            probes=("x",),
+            devices=(DISK,),
+            notes=("first",),
+        )
+    )
     log.add("x", 2_000_000_000, [Reading("sda", "depth", 1.5), Reading("sdb", "depth", 2)])
     log.add("x", 3_000_000_000, [Reading("sdb", "depth", 3), Reading("sdc", "depth", 4)])
-    log.note("second")
-    log.closing(["lost"], [])
-    log.closing(["lost"], [Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0)])
-    log.end(0.25, 4_000_000_000)
+    log.write(LogLine(note="second"))
+    log.write(LogLine(trace=(), notes=("lost",)))
+    log.write(LogLine(trace=(Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0),), notes=("lost",)))
+    log.write(LogLine(end=4_000_000_000, cpu_seconds=0.25))
     os.close(descriptor)
     return path.read_bytes()
 
@@ -207,6 +219,7 @@ def test_the_log_says_what_was_written(tmp_path: Path) -> None:
     assert told is not None
     assert told.notes == ("first", "second", "lost")
     assert told.trace == (Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0),)
+    assert told.devices == (DISK,)
     assert told.sources("x") == ["sda", "sdb", "sdc"]
     times, values = told.readings("x", "sdb", "depth")
     assert times.tolist() == [2_000_000_000, 3_000_000_000]

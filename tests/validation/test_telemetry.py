@@ -53,7 +53,7 @@ def recorded(drive: Any, logs: Path, *, block_trace: bool) -> HostTelemetry:
 
 def test_the_device_is_found_and_its_bytes_are_exact(drive: Any, tmp_path: Path) -> None:
     told = recorded(drive, tmp_path, block_trace=False)
-    assert [device["name"] for device in told.devices if device["counted"]] == [drive.device]
+    assert [device.name for device in told.devices if device.counted] == [drive.device]
     times, rates = told.readings("block", drive.device, "read_mb_per_second")
     megabytes = (rates[1:] * (times[1:] - times[:-1]) / 1e9).sum()
     assert rates.size >= 3
