@@ -14,6 +14,7 @@ from datagen.spec import DatasetSpec
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
 from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.run import RunLog
@@ -26,18 +27,18 @@ MS = 1_000_000
 COMPUTE_NS = 50 * MS
 SAMPLE_BYTES = 1_000_000
 
-HOST: dict[str, Any] = {
-    "host": "here",
-    "processor": "one of the fast ones",
-    "cpu_count": 8,
-    "cpu_usable": 4,
-    "cpu_limit": None,
-    "memory_bytes": 64 << 30,
-    "kernel": "6.1",
-    "python": "3.11.2",
-    "dlemu": "0",
-    "packages": {"numpy": "2"},
-}
+HOST = HostFacts(
+    host="here",
+    processor="one of the fast ones",
+    cpu_count=8,
+    cpu_usable=4,
+    cpu_limit=None,
+    memory_bytes=64 << 30,
+    kernel="6.1",
+    python="3.11.2",
+    dlemu="0",
+    packages={"numpy": "2"},
+)
 
 
 def make_job(*, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = "results/x", **changes: Any) -> Job:
@@ -110,9 +111,9 @@ def make_log(job: Job, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_
     journal = Journal(
         wall_clock_offset_ns=1_767_322_800_000_000_123,
         started_ns=start_ns,
-        hosts=tuple(HOST | {"host": f"node{node}"} for node in sorted(set(nodes))),
+        hosts=tuple(replace(HOST, host=f"node{node}") for node in sorted(set(nodes))),
         rank_nodes=nodes,
-        storage={"folder": "/data", "mount": "/", "file_system": "ext4", "device": "/dev/vda"},
+        storage=StorageFacts(folder="/data", mount="/", file_system="ext4", device="/dev/vda"),
         ceiling_au_percent=99.5,
         checkpoints=tuple(saved),
         ended_ns=now_ns,
@@ -144,7 +145,7 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
     )
     hosts = [
         HostTelemetry(
-            host=host["host"],
+            host=host.host,
             node=node,
             boot_id=f"boot {node}",
             interval_seconds=interval_ns / 1e9,

@@ -27,7 +27,7 @@ def finish(job: Job, log: RunLog | None, place: DlioPlace, failure: str | None =
     A run that was asked to end early is written as the one it became: `train.total_training_steps` as many as it took.
     """
     if log is not None and log.journal.stopped_early:
-        job = job.cut_to(log.journal.stopped_early["steps"])
+        job = job.cut_to(log.journal.stopped_early.steps)
     summary = build_summary(job, log, failure)
     folder = job.folder
     write_text(folder, "config.yaml", to_yaml(job.workload))

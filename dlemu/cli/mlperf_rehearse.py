@@ -210,8 +210,8 @@ def _make(words: Sequence[str], config_dir: str | None) -> str:
 
 def _look(workload: Workload) -> Manifest | None:
     """Raise UserError when the dataset is not there, whole, and as asked for; return its manifest."""
-    hint = f"{datagen_command(workload)}, or say --make"
-    return inspect(workload.dataset, command_hint=hint).manifest
+    found = inspect(workload.dataset, command_hint=lambda: f"{datagen_command(workload)}, or say --make")
+    return found.manifest
 
 
 def _run_line(attempt: Attempt) -> str:

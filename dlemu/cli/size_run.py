@@ -154,7 +154,7 @@ class _Sizing:
             cached=self._asked.cached,
             total_bytes=self._job.found.total_bytes,
             memory_bytes=psutil.virtual_memory().total,
-            file_system=place.get("file_system", ""),
+            file_system=place.file_system,
         )
 
     def _room(self) -> Room:

@@ -40,7 +40,7 @@ def diagnose(job: Job, log: RunLog | None, *, flattered: bool) -> dict[str, Any]
     settings = job.workload.metric
     kept = kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     proof = _proof(job, log.journal, rows)
-    hosts = [host["host"] for host in log.journal.hosts]
+    hosts = [host.host for host in log.journal.hosts]
     return {
         "loss_percent": loss_percent(rows, kept),
         "kept_loss_percent": kept_loss_percent(kept),
@@ -90,7 +90,7 @@ def _told(limit: Limit, *, with_first_steps: bool) -> dict[str, Any]:
 
 def _own_cpu_percent(journal: Journal) -> float | None:
     """Return how much of the hosts' cores the run itself used."""
-    cores: float = sum(min(host["cpu_usable"], host.get("cpu_limit") or math.inf) for host in journal.hosts)
+    cores: float = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
     if not cores or not journal.cpu_seconds or not journal.ended_ns:
         return None
     return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
@@ -99,11 +99,11 @@ def _own_cpu_percent(journal: Journal) -> float | None:
 def _proof(job: Job, journal: Journal, rows: StepRows) -> CacheProof:
     return prove(
         rows,
-        file_system=(journal.storage or {}).get("file_system", ""),
+        file_system=journal.storage.file_system if journal.storage else "",
         odirect=job.workload.reader.odirect,
         evicted=job.workload.reader.evict_page_cache == "epochs",
         dataset_bytes=job.found.total_bytes,
-        memory_bytes=sum(host["memory_bytes"] for host in journal.hosts),
+        memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
 
 

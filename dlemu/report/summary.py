@@ -36,14 +36,14 @@ def build_summary(job: Job, log: RunLog | None, failure: str | None = None) -> d
             "schema_version": SCHEMA_VERSION,
             "complete": failure is None,
             "failure": failure,
-            "stopped_early": journal.stopped_early if journal else None,
+            "stopped_early": asdict(journal.stopped_early) if journal and journal.stopped_early else None,
             "passed": verdict.passed,
             "verdict": verdict.text,
             "workload": workload.model.name,
             "accelerator": workload.accelerator or None,
             "scale": workload.scale or None,
             "ranks": job.ranks,
-            "hosts": [] if journal is None else [host["host"] for host in journal.hosts],
+            "hosts": [] if journal is None else [host.host for host in journal.hosts],
             "ranks_per_host": _ranks_per_host(journal),
             "started_at": job.started_at,
             "ended_at": _ended_at(journal),
@@ -55,12 +55,18 @@ def build_summary(job: Job, log: RunLog | None, failure: str | None = None) -> d
             "audit": _audit(job, rows),
             "dataset": _dataset(job),
             "how": _how(job),
-            "environment": {} if journal is None else {"hosts": list(journal.hosts), "storage": journal.storage},
+            "environment": _environment(journal),
             "telemetry": describe_telemetry(log),
             "issues": _issues(job, metrics, evidence),
         }
     )
     return summary
+
+
+def _environment(journal: Journal | None) -> dict[str, Any]:
+    if journal is None:
+        return {}
+    return {"hosts": [asdict(host) for host in journal.hosts], "storage": journal.storage and asdict(journal.storage)}
 
 
 def _ranks_per_host(journal: Journal | None) -> list[int]:

@@ -59,10 +59,10 @@ def _cores(log: RunLog, host: HostTelemetry, windows: list[Window]) -> Watched:
     resting = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
     facts = log.journal.hosts[host.node]
     used = _cores_used(host, windows)
-    limit: float | None = facts.get("cpu_limit")
+    limit: float | None = facts.cpu_limit
     return Watched(
         busy_percent=_known(100.0 - sum(resting)),
-        own_percent=_known(100 * used / facts["cpu_count"]),
+        own_percent=_known(100 * used / facts.cpu_count),
         cpu_limit_cores=limit,
         cpu_limit_used_percent=_known(100 * used / limit) if limit else None,
     )

@@ -123,7 +123,7 @@ class Run:
         if journal is None:
             return starts
         for rank, start_ns in self._rank_start_ns.items():
-            host = str(journal.hosts[journal.rank_nodes[rank]]["host"])
+            host = journal.hosts[journal.rank_nodes[rank]].host
             starts[host] = min(starts.get(host, start_ns), start_ns)
         return starts
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dlemu.emulator.environment import HostFacts, StorageFacts
+from dlemu.emulator.journal import StoppedEarly
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.stragglers import Straggler
 from dlemu.telemetry.probe_base import DeviceFacts
@@ -140,15 +141,6 @@ class Loss:
         """The sum of all parts."""
         parts = (self.first_step, self.reading, self.decoding, self.queueing, self.hand_over, self.uneven_computation)
         return sum(parts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoppedEarly:
-    """Of a run that was asked to end early."""
-
-    steps: int
-    """Training steps that each rank took."""
-    planned_steps: int
 
 
 @dataclass(frozen=True, kw_only=True)

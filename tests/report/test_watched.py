@@ -104,8 +104,9 @@ def test_what_the_run_used_of_the_cores_is_told_apart_from_the_rest() -> None:
     for rank in (0, 1):
         own = watching.which == watching.series.index(Series("process", f"rank {rank}", "cpu_seconds"))
         counted[own] = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
-    log.journal.hosts[0]["cpu_limit"] = 2.5
-    seen = watched(replace(log, telemetry=(replace(watching, value=counted),)), log.rows)
+    journal = log.journal.noting(hosts=(replace(log.journal.hosts[0], cpu_limit=2.5),))
+    log = replace(log, journal=journal, telemetry=(replace(watching, value=counted),))
+    seen = watched(log, log.rows)
     assert seen.busy_percent == pytest.approx(95)
     assert seen.own_percent == pytest.approx(100 * 2 / 8)
     assert seen.cpu_limit_cores == 2.5
