@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dlemu.telemetry._devices import Mount, mount_of, mounts
-from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import AbsentError, Description, DeviceFacts, ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, Counters, Description, DeviceFacts, ProbeBase, Rates, Reading, Scope
 
 _NFS = ("nfs", "nfs4")
 _READ, _WRITTEN = 4, 5  # columns of NFS's bytes line: what came from and went to the server

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scope
 
 _LINES = re.compile(r"^(ctxt|procs_running|procs_blocked) (\d+)$", re.MULTILINE)
 
