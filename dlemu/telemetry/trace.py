@@ -1,7 +1,7 @@
 """The block trace: every request of the dataset's devices, on request (`telemetry.block_trace=true`) and as root.
 
 Its histograms are about training: they begin and end with each epoch. The kernel's trace comes through tracefs, from an
-instance of our own, seen by nobody else, gone with its maker: https://docs.kernel.org/trace/events.html and ftrace.html
+instance of our own, invisible to others, gone with its maker: https://docs.kernel.org/trace/events.html and ftrace.html
 (instances, trace_clock, trace_pipe). `Requests` is pure: its tests need no kernel.
 """
 
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from dlemu.telemetry._devices import behind, mounts
+from dlemu.telemetry._devices import device_stack, mounts
 from dlemu.telemetry.probe_base import AbsentError, Bin, Description, ProbeBase, Reading, Scope
 
 _OPERATIONS = {b"R": "read", b"W": "write"}
@@ -74,7 +74,7 @@ def _device_numbers(scope: Scope) -> dict[str, str]:
     table = mounts(scope.proc)
     names = {}
     for folder in scope.folders:
-        for device in behind(folder, table, scope.sys).devices:
+        for device in device_stack(folder, table, scope.sys).devices:
             if device.kind != "partition":
                 with open(f"{scope.sys}/class/block/{device.name}/dev") as line:
                     names[line.read().strip()] = device.name
@@ -175,14 +175,14 @@ def _parse(line: bytes) -> tuple[int, int, bytes, bytes, bytes, int] | None:
     head, event, tail = line.partition(_EVENT)
     if not event:
         return None
-    words = tail.partition(b" + ")
-    fields = words[0].split()
+    sides = tail.partition(b" + ")
+    fields = sides[0].split()
     kind, number, flags, sector = _KINDS.get(fields[0], 0), fields[1], fields[2], fields[-1]
     letter = b"R" if b"R" in flags else b"W" if b"W" in flags else b""
     if not kind or not letter:
         return None
     seconds, _, micros = head.rsplit(None, 1)[-1].partition(b".")
-    return int(seconds) * 1_000_000 + int(micros), kind, number, letter, sector, int(words[2].split(None, 1)[0])
+    return int(seconds) * 1_000_000 + int(micros), kind, number, letter, sector, int(sides[2].split(None, 1)[0])
 
 
 def _step(latency_us: int) -> int:
