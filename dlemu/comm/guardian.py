@@ -33,15 +33,15 @@ _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
 class Guardian:
     """The rank's side. Release it once nothing is left to save."""
 
-    def __init__(self, process: int, line: socket.socket) -> None:
-        self._process, self._line = process, line
-        after_fork_in_child(line.close)  # a worker that held the line would hide its rank's end
+    def __init__(self, process: int, channel: socket.socket) -> None:
+        self._process, self._channel = process, channel
+        after_fork_in_child(channel.close)  # a worker that held the channel would hide its rank's end
 
     def release(self) -> None:
         """End the guardian without `on_loss`; further calls do nothing."""
         with contextlib.suppress(OSError):  # released before, or somebody killed it
-            self._line.sendall(_RELEASED)
-        self._line.close()
+            self._channel.sendall(_RELEASED)
+        self._channel.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._process, 0)
 
@@ -63,10 +63,10 @@ def watch(on_loss: Callable[[], None]) -> Guardian:
     return Guardian(process, ours)
 
 
-def _stand_guard(line: int, on_loss: Callable[[], None]) -> NoReturn:
+def _stand_guard(channel: int, on_loss: Callable[[], None]) -> NoReturn:
     status = 1
     try:
-        _leave_the_launcher(line)
+        _leave_the_launcher(channel)
         os.write(0, _READY)
         if not _is_released():
             signal.alarm(_SAVING_SECONDS)
@@ -78,21 +78,21 @@ def _stand_guard(line: int, on_loss: Callable[[], None]) -> NoReturn:
 
 
 def _is_released() -> bool:
-    """Wait for the rank's word, or its end."""
+    """Wait for the release, or the end of the rank."""
     try:
         return os.read(0, 1) == _RELEASED
     except ConnectionResetError:
         return False
 
 
-def _leave_the_launcher(line: int) -> None:
-    """Get out of reach of the launcher's signals and let go of all it could wait for; the line becomes descriptor 0."""
+def _leave_the_launcher(channel: int) -> None:
+    """Leave the launcher's session and let go of all that it could wait for; the channel becomes descriptor 0."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    os.dup2(line, 0)
+    os.dup2(channel, 0)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
@@ -116,11 +116,11 @@ def start_within(seconds: float) -> Iterator[None]:
         os.waitpid(child, 0)
 
 
-def _keep_time(line: int, seconds: float) -> NoReturn:
+def _keep_time(channel: int, seconds: float) -> NoReturn:
     try:
         name_process("dlemu-start")
         turn_seconds = _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
-        if not select.select([line], [], [], seconds + turn_seconds)[0]:
+        if not select.select([channel], [], [], seconds + turn_seconds)[0]:
             print(
                 f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
                 "hangs before it, or MPI can't reach it; look at the other hosts, or raise timeout_seconds",
@@ -128,7 +128,7 @@ def _keep_time(line: int, seconds: float) -> NoReturn:
                 flush=True,
             )
             flush_output()
-            if not select.select([line], [], [], 0)[0]:
+            if not select.select([channel], [], [], 0)[0]:
                 remove_shared_memory(os.getppid())
                 os.kill(os.getppid(), signal.SIGTERM)
     finally:

@@ -218,10 +218,8 @@ def _describe(rank: int, error: BaseException) -> Failure:
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
     elif isinstance(error, Interrupted):
-        message, status = (
-            f"rank {rank} was told to stop ({signal.Signals(error.signal_number).name})",
-            error.exit_status,
-        )
+        message = f"rank {rank} was stopped by {signal.Signals(error.signal_number).name}"
+        status = error.exit_status
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
         message, status = f"rank {rank} ended with exit status {error.code}", error.code
     else:

@@ -46,15 +46,15 @@ class Leaders:
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
         """Return on node 0 what each world rank gave; nothing elsewhere."""
-        found = dict(parts)
+        gathered = dict(parts)
         if self.node == 0:
             for node in range(1, self.nodes):
                 for _ in range(self._receive_numbers(node, 1)[0]):
                     rank, num_bytes = self._receive_numbers(node, 2)
-                    found[rank] = self._receive_bytes(node, num_bytes)
-            return found
-        self._send(0, array("q", [len(found)]))
-        for rank, payload in found.items():
+                    gathered[rank] = self._receive_bytes(node, num_bytes)
+            return gathered
+        self._send(0, array("q", [len(gathered)]))
+        for rank, payload in gathered.items():
             self._send(0, array("q", [rank, len(payload)]))
             for piece in _pieces(payload):
                 self._send(0, piece)
@@ -75,14 +75,14 @@ class Leaders:
 
         Of several pings the fastest counts: the answer was stamped half way, to within half its round trip.
         """
-        found = array("q", bytes(8 * self.nodes))
+        offsets_ns = array("q", bytes(8 * self.nodes))
         if self.node == 0:
             for node in range(1, self.nodes):
-                found[node] = self._ping(node)
+                offsets_ns[node] = self._ping(node)
         else:
             self._answer_pings()
-        self._wait(self._comm.Ibcast(found, root=0), found, "another host")
-        return tuple(found)
+        self._wait(self._comm.Ibcast(offsets_ns, root=0), offsets_ns, "another host")
+        return tuple(offsets_ns)
 
     def _ping(self, node: int) -> int:
         best_ns, offset_ns = 1 << 62, 0

@@ -152,7 +152,7 @@ class Connection:
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float) -> None:
         """`peer` is how messages name the other side; it is given up after timeout + extra seconds.
 
-        `extra_seconds` lets the rank nearest to the missing one speak first, since it knows best who is missing.
+        `extra_seconds` lets the rank nearest to the missing one report first, since it knows best who is missing.
         """
         stream.settimeout(None)
         self._stream = stream
@@ -176,8 +176,8 @@ class Connection:
         except BlockingIOError as error:
             raise PeerLostError(f"{self._peer} accepted no data for {self._timeout_seconds:g} s") from error
         except (BrokenPipeError, ConnectionResetError) as error:
-            words = self._last_words()
-            raise (PeerLostError(words) if words else self._ended()) from error
+            notice = self._pending_notice()
+            raise (PeerLostError(notice) if notice else self._ended()) from error
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
         started_seconds = time.monotonic() if started_seconds is None else started_seconds
@@ -238,7 +238,7 @@ class Connection:
     def _notice(self, num_bytes: int) -> str:
         return self.receive_bytes(min(num_bytes, _NOTICE_BYTES), Frame.LOST).decode(errors="replace")
 
-    def _last_words(self) -> str:
+    def _pending_notice(self) -> str:
         """Return the notice that a peer left before it closed, or nothing."""
         try:
             kind, num_bytes = _HEADER.unpack(self._stream.recv(_HEADER.size, socket.MSG_DONTWAIT))

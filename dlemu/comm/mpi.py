@@ -83,13 +83,13 @@ class MpiComm:
         parts = self._tree.gather(b"" if self.rank == 0 else dump(value))
         if parts is None:
             return None
-        found = dict(zip(self._members, parts, strict=True))
+        payloads = dict(zip(self._members, parts, strict=True))
         if self._leaders is not None:
             with self._tree.collective():
-                found = self._leaders.gather(found.items())
+                payloads = self._leaders.gather(payloads.items())
         if self.rank != 0:
             return None
-        return [value, *(pickle.loads(found[rank]) for rank in range(1, self.size))]
+        return [value, *(pickle.loads(payloads[rank]) for rank in range(1, self.size))]
 
     def broadcast(self, value: Any) -> Any:
         payload: bytes | bytearray = dump(value) if self.rank == 0 and self.size > 1 else b""
@@ -116,7 +116,7 @@ class MpiComm:
     def abort(self, status: int) -> None:
         """End all ranks: the launcher kills them; does not return while MPI is up.
 
-        What this rank has printed gets out before anybody is told, so that the cause is read before its echoes.
+        What this rank has printed gets out before the others learn of it, so that the cause is read before its echoes.
         """
         flush_output()
         self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
@@ -161,8 +161,8 @@ class MpiComm:
                 node = self._leaders.node
                 names = self._leaders.gather([(node, hosts[0].encode())])
                 hosts = pickle.loads(self._leaders.broadcast(dump([names[key].decode() for key in sorted(names)])))
-        found: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, tuple(hosts)))))
-        return found
+        own: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, tuple(hosts)))))
+        return own
 
     def _wait(self, request: Any) -> None:
         if not finished(request, self._timeout_seconds):
