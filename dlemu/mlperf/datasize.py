@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 import psutil
@@ -11,6 +10,7 @@ import psutil
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
+from dlemu.emulator.environment import existing_folder
 from dlemu.mlperf.editions import EDITIONS, Edition, newest_edition
 from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.rules import GIB, DatasetBound, RunFacts, check_run, smallest_dataset
@@ -112,7 +112,5 @@ def host_memory_gib() -> float:
 
 def free_bytes(folder: str) -> tuple[int, str]:
     """Return the room that a folder has, or the nearest one above it that exists, and which one that is."""
-    folder = os.path.abspath(folder)
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    return psutil.disk_usage(folder).free, folder
+    there = existing_folder(folder)
+    return psutil.disk_usage(there).free, there

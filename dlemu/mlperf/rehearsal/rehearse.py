@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from datagen.errors import DlemuError, UserError
 from datagen.inspection import inspect
 from datagen.manifest import Manifest
-from dlemu.comm.process import interrupt_once
+from dlemu.comm import interrupt_once
 from dlemu.config import datagen_command
 from dlemu.mlperf.check.judge import Checked, check_folder
 from dlemu.mlperf.datasize import Datasize
@@ -114,8 +114,8 @@ class Rehearsal:
 
     def _dataset(self) -> Manifest | None:
         """Raise UserError when the dataset is not there, whole, and as asked for; return its manifest."""
-        hint = f"{datagen_command(self.plan.workload)}, or say --make"
-        return inspect(self.plan.workload.dataset, command_hint=hint).manifest
+        workload = self.plan.workload
+        return inspect(workload.dataset, command_hint=lambda: f"{datagen_command(workload)}, or say --make").manifest
 
     def _opening(self, attempts: Sequence[Attempt]) -> list[str]:
         plan, bound = self.plan, self.size.bound
