@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dlemu.emulator.job import Job
 from dlemu.emulator.run import RunLog
 from dlemu.metrics.windows import mean_within
-from dlemu.report.summary import build_summary
-from dlemu.report.watched import watched
+from dlemu.results.activity import Activity, activity_during
+from dlemu.results.run import make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import MS, make_job, make_log
 
@@ -49,6 +50,10 @@ def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **ch
     return HostTelemetry(**(facts | changes))
 
 
+def during(job: Job, log: RunLog) -> Activity:
+    return activity_during(make_run(job, log), log.rows)
+
+
 def cores(idle: float, iowait: float = 0.0) -> dict[tuple[str, str, str], float]:
     return {("cpu", "", "idle_percent"): idle, ("cpu", "", "iowait_percent"): iowait}
 
@@ -61,27 +66,27 @@ def test_the_busiest_host_and_all_devices_count() -> None:
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
     hosts = (host(log, 0, cores(80) | DISK, devices=FACTS), host(log, 1, cores(5, 2) | DISK, devices=FACTS))
-    seen = watched(replace(log, telemetry=hosts), log.rows)
-    assert seen.busy_percent == pytest.approx(93)
-    assert seen.device is not None
-    assert seen.device.mean_depth == pytest.approx(6)
-    assert seen.device.busy_percent == pytest.approx(80)
-    assert seen.memory_some_percent is None
+    activity = during(job, replace(log, telemetry=hosts))
+    assert activity.busy_percent == pytest.approx(93)
+    assert activity.device is not None
+    assert activity.device.mean_depth == pytest.approx(6)
+    assert activity.device.busy_percent == pytest.approx(80)
+    assert activity.memory_some_percent is None
 
 
 def test_two_nodes_of_one_machine_share_its_devices() -> None:
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
     hosts = tuple(host(log, node, cores(50) | DISK, devices=FACTS, boot_id="same") for node in (0, 1))
-    seen = watched(replace(log, telemetry=hosts), log.rows)
-    assert seen.device is not None
-    assert seen.device.mean_depth == pytest.approx(3)
+    activity = during(job, replace(log, telemetry=hosts))
+    assert activity.device is not None
+    assert activity.device.mean_depth == pytest.approx(3)
 
 
 def test_without_telemetry_nothing_is_claimed() -> None:
-    log = make_log(make_job())
-    seen = watched(log, log.rows)
-    assert (seen.busy_percent, seen.memory_some_percent, seen.device) == (None, None, None)
+    job = make_job()
+    activity = during(job, make_log(job))
+    assert (activity.busy_percent, activity.memory_some_percent, activity.device) == (None, None, None)
 
 
 def test_pressure_on_memory_reaches_the_verdict() -> None:
@@ -90,15 +95,19 @@ def test_pressure_on_memory_reaches_the_verdict() -> None:
     log.rows["cpu_ns"], log.rows["finished_ns"] = 1, log.rows["ready_ns"]
     log.rows["started_ns"], log.rows["read_ns"] = log.rows["ready_ns"] - 400 * MS, 400 * MS
     pressed = host(log, 0, cores(50) | {("pressure", "", "memory_some_percent"): 40.0})
-    assert build_summary(job, log)["limited_by"]["what"] == "storage"
-    limited = build_summary(job, replace(log, telemetry=(pressed,)))["limited_by"]
-    assert limited["what"] == "memory"
-    assert "40 %" in " ".join(limited["evidence"])
+    limit = make_run(job, log).summary.limited_by
+    assert limit is not None
+    assert limit.what == "storage"
+    limit = make_run(job, replace(log, telemetry=(pressed,))).summary.limited_by
+    assert limit is not None
+    assert limit.what == "memory"
+    assert "40 %" in " ".join(limit.evidence)
 
 
 def test_what_the_run_used_of_the_cores_is_told_apart_from_the_rest() -> None:
     """Two ranks of 1 core each on 8 cores, in a container that may use 2.5."""
-    log = make_log(make_job())
+    job = make_job()
+    log = make_log(job)
     watching = host(log, 0, cores(5) | {("process", f"rank {rank}", "cpu_seconds"): 0.0 for rank in (0, 1)})
     counted = watching.value.copy()
     for rank in (0, 1):
@@ -106,8 +115,8 @@ def test_what_the_run_used_of_the_cores_is_told_apart_from_the_rest() -> None:
         counted[own] = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
     journal = log.journal.noting(hosts=(replace(log.journal.hosts[0], cpu_limit=2.5),))
     log = replace(log, journal=journal, telemetry=(replace(watching, value=counted),))
-    seen = watched(log, log.rows)
-    assert seen.busy_percent == pytest.approx(95)
-    assert seen.own_percent == pytest.approx(100 * 2 / 8)
-    assert seen.cpu_limit_cores == 2.5
-    assert seen.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)
+    activity = during(job, log)
+    assert activity.busy_percent == pytest.approx(95)
+    assert activity.own_percent == pytest.approx(100 * 2 / 8)
+    assert activity.cpu_limit_cores == 2.5
+    assert activity.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.emulator.steplog import StepRows
+from dlemu.metrics.au import Rows
 from dlemu.plan.samples import Plan, hash_samples
 
 _CHUNK = 1 << 20
@@ -23,7 +23,7 @@ class EpochAudit:
     each_sample_once: bool | None
 
 
-def audit_epoch(plan: Plan, epoch: int, steps: int, rows: StepRows) -> EpochAudit:
+def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Rows) -> EpochAudit:
     """Compare the hashes that the workers sent with every batch with those of the planned samples.
 
     The plan's order is a bijection, so no sample is planned twice; equal sums of 64-bit hashes say that the delivered
