@@ -57,7 +57,7 @@ def find_dataset(workload: Workload) -> tuple[Found | None, Check]:
         seen = f"{folder} does not exist yet"
         return None, Check(name="dataset", level="warn", seen=seen, wanted="a dataset", advice=command)
     try:
-        found = inspect(workload.dataset, command_hint=command)
+        found = inspect(workload.dataset, command_hint=command, storage=workload.storage_spec)
     except DlemuError as error:
         return None, Check(name="dataset", level="fail", seen=str(error))
     seen = f"{found.train.num_files:,} training files, {found.total_bytes / 1e9:,.2f} GB in {folder}"

@@ -211,7 +211,7 @@ def _make(words: Sequence[str], config_dir: str | None) -> str:
 def _look(workload: Workload) -> Manifest | None:
     """Raise UserError when the dataset is not there, whole, and as asked for; return its manifest."""
     hint = f"{datagen_command(workload)}, or say --make"
-    return inspect(workload.dataset, command_hint=hint).manifest
+    return inspect(workload.dataset, command_hint=hint, storage=workload.storage_spec).manifest
 
 
 def _run_line(attempt: Attempt) -> str:

@@ -223,5 +223,9 @@ class _Sizing:
 
 def _job(workload: Workload, folder: str) -> Job:
     """Return the job of one accelerator: what all counts have in common is read off it."""
-    found = inspect(workload.dataset, command_hint=f"{datagen_command(workload)} (or say --make here)")
+    found = inspect(
+        workload.dataset,
+        command_hint=f"{datagen_command(workload)} (or say --make here)",
+        storage=workload.storage_spec,
+    )
     return make_job(workload, 1, found, folder=folder, started_at="")

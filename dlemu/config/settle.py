@@ -50,11 +50,15 @@ class _Findings:
             self._unused = dlio.NO_EFFECT_BUT_ON_STREAMS
         elif loader != "tensorflow":
             self._unused = dlio.TENSORFLOW_ALONE
+        if "." not in _said(tree, "storage", "storage_type"):
+            self._unused = self._unused | dlio.NO_EFFECT_ON_FOLDERS
 
     def takes(self, key: str, value: Any) -> bool:
         """Say whether DLIO's key is none of ours; if it asked for something, remember that."""
         if key in dlio.NO_EFFECT:
             self._no_effect(key, value, dlio.NO_EFFECT[key])
+        elif dlio.SECRET.fullmatch(key):
+            self._no_effect(key, value, dlio.LEFT_OUT)
         elif key in self._unused:
             self._no_effect(key, value, self._unused[key])
         elif key in dlio.UNSUPPORTED:

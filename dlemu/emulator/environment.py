@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu import __version__
 from dlemu.emulator.cpu_limit import cpu_limit
 
@@ -61,6 +62,15 @@ def describe_host() -> dict[str, Any]:
         "dlemu": __version__,
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
     }
+
+
+def describe_storage(spec: StorageSpec, folder: str) -> dict[str, Any]:
+    """Return `describe_folder` of a dataset's folder; of a storage without folders its name and free space (bytes)."""
+    storage = open_storage(spec.buffered)
+    local = storage.local_path(folder)
+    if local is not None:
+        return describe_folder(local)
+    return {"folder": folder, "file_system": spec.type, "free_bytes": storage.free_bytes(folder)}
 
 
 def describe_folder(folder: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.metrics.limit import Scaling
 
 _FILE = "journal.json"

@@ -61,7 +61,7 @@ def memory_wanted(job: Job, local_ranks: int) -> int:
     if job.streams:
         return local_ranks * (_stream_bytes(job, spec) + _TENSORFLOW_BYTES)
     workers = max(1, spec.read_threads)
-    reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if phase.fetch.storage != "null")
+    reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if not phase.fetch.reads_nothing)
     buffers = workers * (spec.slots_per_worker * spec.slot_bytes + reading)
     return local_ranks * (buffers + (workers + 1) * _PROCESS_BYTES)
 

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+from datagen.storage.storage_base import open_storage
+from dlemu.checkpoints.save import save_checkpoint
 from dlemu.comm import Comm
 from dlemu.config.schema import Duration
 from dlemu.emulator.accelerator import compute_times_ns
-from dlemu.emulator.checkpoint import save_checkpoint
 from dlemu.emulator.clock import Clock, MonotonicClock
-from dlemu.emulator.environment import describe_folder, describe_host
+from dlemu.emulator.environment import describe_host, describe_storage
 from dlemu.emulator.evict import evict, evicts_before
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal, read_journal
@@ -190,7 +191,7 @@ class _Rank:
             self._note(
                 hosts=tuple(hosts[node] for node in sorted(hosts)),
                 rank_nodes=tuple(node for node, _ in told),
-                storage=describe_folder(self._job.workload.dataset.data_folder),
+                storage=describe_storage(self._job.workload.storage_spec, self._job.workload.dataset.data_folder),
             )
 
     def _handover(self, phase: str, epoch: int, steps: int) -> BatchQueue:
@@ -236,10 +237,10 @@ class _Rank:
         workload = self._job.workload
         saved = save_checkpoint(
             workload.checkpoint,
-            workload.checkpoint.checkpoint_folder,
+            open_storage(workload.storage_spec.buffered),
             workload.model.model_size_bytes,
             self._comm,
-            self._clock,
+            self._clock.now_ns,
             epoch=epoch,
             block=block,
         )

@@ -46,7 +46,7 @@ class Loader:
     def start(self) -> None:
         """Have DALI load what it loads at the first use, outside of every epoch."""
         for phase in self._spec.phases.values():
-            if phase.fetch.storage == "null":
+            if phase.fetch.reads_nothing:
                 graph.build(self._spec, phase, Unread(phase)).run()
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
@@ -136,7 +136,7 @@ class Loader:
 
 
 def _feed(spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> graph.Feed:
-    if phase.fetch.storage == "null":
+    if phase.fetch.reads_nothing:
         return Unread(phase)
     kind = Records if reads_streams("dali", phase.fetch.format) else Files
     return kind(spec, phase, epoch, steps)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config.schema import Workload
-from dlemu.emulator.checkpoint import SavedCheckpoint
 from dlemu.emulator.journal import Journal
 from dlemu.mlperf.dlio_blocks import Block, over_blocks
 
