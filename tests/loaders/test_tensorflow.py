@@ -20,9 +20,9 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
-from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, LoaderSpec, Phase
+from dlemu.metrics.delivery import audit_epoch
 from dlemu.plan.samples import EndlessPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 
