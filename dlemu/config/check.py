@@ -78,6 +78,7 @@ def check_runnable(workload: Workload) -> None:
     problems += workload.unsupported
     problems += _name_problems("dataset.format", workload.dataset.format, "datagen.formats")
     problems += _name_problems("reader.data_loader", workload.reader.data_loader, "dlemu.loaders")
+    problems += _name_problems("train.compute", workload.train.compute, "dlemu.accelerators")
     if problems:
         raise UserError(together(problems))
 

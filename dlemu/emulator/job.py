@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from datagen import registry
 from datagen.errors import UserError
 from datagen.fetch_spec import FetchSpec
 from datagen.inspection import Found
 from datagen.layout import Layout
+from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
 from dlemu.config.duration import mean_seconds
 from dlemu.config.interleave import interleaved, samples_read_ahead
 from dlemu.config.schema import Workload
@@ -143,6 +145,16 @@ class Job:
     def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:
         return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
 
+    def accelerator_spec(self, rank: int) -> AcceleratorSpec:
+        """Return what the rank's accelerator is given."""
+        workload = self.workload
+        return AcceleratorSpec(
+            rank=rank,
+            seed=self.seed,
+            computation_time=workload.train.computation_time,
+            eval_time=workload.evaluation.eval_time,
+        )
+
     def loader_spec(self, rank: int) -> LoaderSpec:
         """Return what the rank's loader is given."""
         reader = self.workload.reader
@@ -194,6 +206,12 @@ def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
     if prefetch_size <= 0:
         return 2
     return max(1, ceil(prefetch_size / max(1, read_threads)))
+
+
+def accelerator_class(workload: Workload) -> type[Accelerator]:
+    """Return what computes; UserError when there is nothing of that name."""
+    accelerator: type[Accelerator] = registry.find("dlemu.accelerators", workload.train.compute, "Accelerator")
+    return accelerator
 
 
 def make_job(workload: Workload, ranks: int, found: Found, *, folder: str, started_at: str) -> Job:

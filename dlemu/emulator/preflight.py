@@ -11,7 +11,7 @@ from datagen.errors import SpaceError, UserError
 from dlemu.config.interleave import samples_read_ahead
 from dlemu.config.streams import dali_depths
 from dlemu.emulator.evict import check_evictable
-from dlemu.emulator.job import Job
+from dlemu.emulator.job import Job, accelerator_class
 from dlemu.loaders.loader_base import LoaderSpec
 
 _PROCESS_BYTES = 24 << 20
@@ -32,6 +32,7 @@ def check_host(job: Job, local_ranks: int) -> None:
     check_evictable(job)
     if job.workload.telemetry.enabled and job.workload.telemetry.block_trace and os.geteuid() != 0:
         raise UserError("telemetry.block_trace=true needs root on each host: run as root, or leave it out")
+    accelerator_class(job.workload).check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)
 
