@@ -186,16 +186,7 @@ def _issues(job: Job, metrics: dict[str, Any], evidence: Evidence) -> list[str]:
             f"leaves out: were the storage too slow, AU could be {factor:.2f} times too high; use more files or "
             "fewer ranks"
         )
-    if job.workload.reader.data_loader == "dali":
-        issues.append(
-            "the ceiling leaves out DALI's readers and decoders (docs/loaders.md): with a low AU see whether the cores "
-            "were busy before blaming the storage"
-        )
-    elif job.streams:
-        issues.append(
-            "the ceiling leaves out TensorFlow's record reader and parsing (docs/loaders.md): with a low AU see "
-            "whether the cores were busy before blaming the storage"
-        )
+    issues += job.traits.notes(job.workload.dataset.format)
     if metrics.get("handover_share_of_wait", 0) > 0.5 and metrics["au_percent"]["mean"] < 99:
         issues.append(
             f"{100 * metrics['handover_share_of_wait']:.0f} % of the waiting passed after the batch was ready in its "
