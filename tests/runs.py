@@ -14,30 +14,31 @@ from datagen.spec import DatasetSpec
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
 from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
 from dlemu.mlperf.dlio_files import DlioPlace
 from dlemu.plan.samples import hash_samples
-from dlemu.telemetry import HostTelemetry, Series
+from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 
 MS = 1_000_000
 COMPUTE_NS = 50 * MS
 SAMPLE_BYTES = 1_000_000
 
-HOST: dict[str, Any] = {
-    "host": "here",
-    "processor": "one of the fast ones",
-    "cpu_count": 8,
-    "cpu_usable": 4,
-    "cpu_limit": None,
-    "memory_bytes": 64 << 30,
-    "kernel": "6.1",
-    "python": "3.11.2",
-    "dlemu": "0",
-    "packages": {"numpy": "2"},
-}
+HOST = HostFacts(
+    host="here",
+    processor="one of the fast ones",
+    cpu_count=8,
+    cpu_usable=4,
+    cpu_limit=None,
+    memory_bytes=64 << 30,
+    kernel="6.1",
+    python="3.11.2",
+    dlemu="0",
+    packages={"numpy": "2"},
+)
 
 
 def make_job(*, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = "results/x", **changes: Any) -> Job:
@@ -110,9 +111,9 @@ def make_log(job: Job, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_
     journal = Journal(
         wall_clock_offset_ns=1_767_322_800_000_000_123,
         started_ns=start_ns,
-        hosts=tuple(HOST | {"host": f"node{node}"} for node in sorted(set(nodes))),
+        hosts=tuple(replace(HOST, host=f"node{node}") for node in sorted(set(nodes))),
         rank_nodes=nodes,
-        storage={"folder": "/data", "mount": "/", "file_system": "ext4", "device": "/dev/vda"},
+        storage=StorageFacts(folder="/data", mount="/", file_system="ext4", device="/dev/vda"),
         ceiling_au_percent=99.5,
         checkpoints=tuple(saved),
         ended_ns=now_ns,
@@ -129,12 +130,22 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
     times = np.union1d(np.arange(ends[0], ends[1], interval_ns), marks)
     mb = device_share * log.rows["app_bytes"].sum() / 1e6
     rate = mb / ((log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9) / len(log.journal.hosts)
-    device = {"probe": "block", "kind": "disk", "below": [], "counted": True, "size_bytes": 1 << 40, "model": "fast"}
-    device |= {"rotational": False, "scheduler": "none", "read_ahead_bytes": 128 << 10}
-    device |= {"largest_request_bytes": 1 << 20, "requests_counted": True, "name": "nvme0n1"}
+    device = DeviceFacts(
+        probe="block",
+        name="nvme0n1",
+        kind="disk",
+        counted=True,
+        size_bytes=1 << 40,
+        model="fast",
+        rotational=False,
+        scheduler="none",
+        read_ahead_bytes=128 << 10,
+        largest_request_bytes=1 << 20,
+        requests_counted=True,
+    )
     hosts = [
         HostTelemetry(
-            host=host["host"],
+            host=host.host,
             node=node,
             boot_id=f"boot {node}",
             interval_seconds=interval_ns / 1e9,
@@ -142,7 +153,7 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
             devices=(device,),
             notes=("a note",),
             cpu_seconds=0.01,
-            seconds=(ends[1] - ends[0]) / 1e9,
+            seconds=float(ends[1] - ends[0]) / 1e9,
             series=(Series("block", "nvme0n1", "read_mb_per_second"), Series("power", "package-0", "watts")),
             which=np.tile(np.array([0, 1], np.int32), len(times)),
             time_ns=np.repeat(times, 2),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def whole_summary() -> dict[str, Any]:
     evaluated = build_summary(job, with_telemetry(make_log(job)))
     job = make_job(**with_blocks(5))
     saved = build_summary(job, make_log(job))
-    environment = {"hosts": [describe_host()], "storage": describe_folder("/")}
+    environment = {"hosts": [asdict(describe_host())], "storage": asdict(describe_folder("/"))}
     return evaluated | {"checkpoints": saved["checkpoints"], "environment": environment}
 
 

@@ -6,7 +6,6 @@ import os
 import platform
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import psutil
 
@@ -47,32 +46,44 @@ class StorageFacts:
     free_bytes: int | None = None
 
 
-def describe_host() -> dict[str, Any]:
-    """Return the host's name, processor, cores, memory (bytes) and kernel, and the versions that matter."""
-    return {
-        "host": platform.node(),
-        "processor": _processor(),
-        "cpu_count": os.cpu_count() or 1,
-        "cpu_usable": len(os.sched_getaffinity(0)),
-        "cpu_limit": cpu_limit(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "dlemu": __version__,
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
-    }
+def describe_host() -> HostFacts:
+    """Return what this host is made of, and the versions that matter."""
+    return HostFacts(
+        host=platform.node(),
+        processor=_processor(),
+        cpu_count=os.cpu_count() or 1,
+        cpu_usable=len(os.sched_getaffinity(0)),
+        cpu_limit=cpu_limit(),
+        memory_bytes=psutil.virtual_memory().total,
+        kernel=platform.release(),
+        python=platform.python_version(),
+        dlemu=__version__,
+        packages={name: installed for name in _PACKAGES if (installed := _version(name))},
+    )
 
 
-def describe_folder(folder: str) -> dict[str, Any]:
-    """Return the file system a folder lies on: mount point, type, device, size and free space (bytes)."""
+def describe_folder(folder: str) -> StorageFacts:
+    """Return the file system that a folder lies on."""
     path = os.path.realpath(folder)
     mounts = [part for part in psutil.disk_partitions(all=True) if _within(path, part.mountpoint)]
     usage = psutil.disk_usage(path)
-    found: dict[str, Any] = {"folder": path, "total_bytes": usage.total, "free_bytes": usage.free}
-    if mounts:
-        mount = max(mounts, key=lambda part: len(part.mountpoint))
-        found |= {"mount": mount.mountpoint, "file_system": mount.fstype, "device": mount.device}
-    return found
+    mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
+    return StorageFacts(
+        folder=path,
+        mount=mount.mountpoint if mount else "",
+        file_system=mount.fstype if mount else "",
+        device=mount.device if mount else "",
+        total_bytes=usage.total,
+        free_bytes=usage.free,
+    )
+
+
+def existing_folder(folder: str) -> str:
+    """Return the folder, or the nearest one above it that exists."""
+    path = os.path.abspath(folder)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _within(path: str, mount: str) -> bool:

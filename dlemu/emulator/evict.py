@@ -21,7 +21,7 @@ def check_evictable(job: Job) -> None:
     if job.workload.reader.evict_page_cache == "never":
         return
     folder = job.workload.dataset.data_folder
-    kind = describe_folder(folder).get("file_system", "")
+    kind = describe_folder(folder).file_system
     if kind in IN_MEMORY:
         raise UserError(
             f"reader.evict_page_cache is {job.workload.reader.evict_page_cache!r}, but {folder} lies on {kind}, whose "

@@ -91,6 +91,11 @@ class Job:
         """Most batches that a rank's loader has ready or under way."""
         return self.traits.batches_ahead(self.loader_spec(0))
 
+    @property
+    def loader_notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know of the loader, as sentences."""
+        return self.traits.notes(self.workload.dataset.format)
+
     def cut_to(self, steps: int) -> Job:
         """Return the job of a run that took only so many training steps."""
         train = replace(self.workload.train, total_training_steps=steps)

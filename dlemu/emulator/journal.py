@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.metrics.limit import Scaling
 
 _FILE = "journal.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedEarly:
+    """Of a run that was asked to end early."""
+
+    steps: int
+    """Training steps that each rank took."""
+    planned_steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +32,18 @@ class Journal:
     """What to add to rank 0's CLOCK_MONOTONIC to get nanoseconds since 1970 (UTC)."""
     started_ns: int
     """CLOCK_MONOTONIC of rank 0 when the ranks were up and the first epoch had not begun."""
-    hosts: tuple[dict[str, Any], ...] = ()
-    """`describe_host` of each node, in node order."""
+    hosts: tuple[HostFacts, ...] = ()
+    """Of each node, in node order."""
     rank_nodes: tuple[int, ...] = ()
     """Index in `hosts` of each rank's node."""
-    storage: dict[str, Any] | None = None
-    """`describe_folder` of the dataset."""
+    storage: StorageFacts | None = None
+    """Where the dataset lies."""
     ceiling_au_percent: float | None = None
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     eviction_seconds: tuple[float, ...] = ()
     """How long dropping the dataset's pages took, each time."""
-    stopped_early: dict[str, int] | None = None
-    """Of a run that was asked to end early: `steps` that each rank took, and `planned_steps`; None for any other."""
+    stopped_early: StoppedEarly | None = None
+    """None for a run that was not asked to end early."""
     ended_ns: int | None = None
     scaling: Scaling | None = None
     """What more readers got after the run, where that was asked."""
@@ -48,22 +59,15 @@ class Journal:
     def save(self, folder: str) -> None:
         """Write it by rename."""
         path = os.path.join(folder, _FILE)
-        with open(path + ".part", "w") as out:
-            json.dump(asdict(self), out)
+        with open(path + ".part", "wb") as out:
+            out.write(msgspec.json.encode(self))
         os.replace(path + ".part", path)
 
 
 def read_journal(folder: str) -> Journal | None:
     """Return what a run noted before it ended, None if it never came so far."""
     try:
-        with open(os.path.join(folder, _FILE)) as lines:
-            noted = json.load(lines)
+        with open(os.path.join(folder, _FILE), "rb") as lines:
+            return msgspec.json.decode(lines.read(), type=Journal)
     except FileNotFoundError:
         return None
-    noted["checkpoints"] = tuple(SavedCheckpoint(**saved) for saved in noted["checkpoints"])
-    for name in ("hosts", "rank_nodes", "eviction_seconds", "cpu_seconds"):
-        noted[name] = tuple(noted[name])
-    noted["clock_offsets_ns"] = tuple(tuple(offsets) for offsets in noted["clock_offsets_ns"])
-    if noted["scaling"] is not None:
-        noted["scaling"] = Scaling(**noted["scaling"])
-    return Journal(**noted)

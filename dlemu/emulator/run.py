@@ -20,7 +20,7 @@ from dlemu.emulator.clock import Clock, MonotonicClock
 from dlemu.emulator.environment import describe_folder, describe_host
 from dlemu.emulator.evict import evict, evicts_before
 from dlemu.emulator.job import Job
-from dlemu.emulator.journal import Journal, read_journal
+from dlemu.emulator.journal import Journal, StoppedEarly, read_journal
 from dlemu.emulator.loop import StepRange, Watcher, run_steps
 from dlemu.emulator.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.emulator.recording import recorder_of
@@ -226,10 +226,10 @@ class _Rank:
                     free_ns = self._checkpoint(epoch.number, block.number)
         return False
 
-    def _stopped_early(self) -> dict[str, int] | None:
+    def _stopped_early(self) -> StoppedEarly | None:
         taken = int((self._log.rows["phase"] == TRAINING).sum())
         planned = sum(epoch.steps for epoch in self._job.schedule)
-        return {"steps": taken, "planned_steps": planned} if taken < planned else None
+        return StoppedEarly(steps=taken, planned_steps=planned) if taken < planned else None
 
     def _checkpoint(self, epoch: int, block: int) -> int:
         """Save a checkpoint; return when it was done."""

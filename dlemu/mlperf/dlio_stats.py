@@ -6,7 +6,6 @@ MB/s is nominal (samples/s x record length), standard deviations are the populat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,12 +14,11 @@ import numpy as np
 
 from dlemu.config.schema import Workload
 from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.emulator.environment import HostFacts
 from dlemu.emulator.journal import Journal
 from dlemu.mlperf.dlio_blocks import Block, over_blocks
 
 GIB, MIB = 2**30, 2**20
-
-Host = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +44,13 @@ class DlioRun:
         samples = local * self.workload.dataset.num_samples_per_file * self.num_files_train // self.ranks
         return samples * self.workload.dataset.record_length_bytes / GIB
 
-    def host_of(self, rank: int) -> Host:
+    def host_of(self, rank: int) -> HostFacts:
         """Return what is known of the rank's host."""
         return self.journal.hosts[self.journal.rank_nodes[rank]]
 
-    def may_cache(self, host: Host) -> int:
+    def may_cache(self, host: HostFacts) -> int:
         """Say whether (1 or 0) the host's memory holds all that its ranks read."""
-        return int(self.data_gib_per_host < host["memory_bytes"] / GIB)
+        return int(self.data_gib_per_host < host.memory_bytes / GIB)
 
     def stamp(self, clock_ns: int) -> str:
         """Return the time stamp of a moment of rank 0's monotonic clock."""
@@ -73,17 +71,17 @@ def dlio_summary(run: DlioRun) -> dict[str, Any]:
         "start": run.stamp(run.journal.started_ns),
         "num_accelerators": run.ranks,
         "num_hosts": len(hosts),
-        "hostname": hosts[0]["host"],
+        "hostname": hosts[0].host,
         "metric": _metric(run),
         "num_files_train": run.num_files_train,
         "num_files_eval": run.num_files_eval,
         "num_samples_per_file": data.num_samples_per_file,
-        "host_cpu_count": [host["cpu_count"] for host in hosts],
-        "host_processor_name": hosts[0]["processor"],
+        "host_cpu_count": [host.cpu_count for host in hosts],
+        "host_processor_name": hosts[0].processor,
         "potential_caching": [run.may_cache(host) for host in hosts],
         "host_cpuinfo": run.cpuinfo,
         "host_meminfo": run.meminfo,
-        "host_memory_GB": [host["memory_bytes"] / GIB for host in hosts],
+        "host_memory_GB": [host.memory_bytes / GIB for host in hosts],
         "data_size_per_host_GB": run.data_gib_per_host,
         "epochs": len({block.epoch for block in run.blocks[0] if not block.evaluation}),
         "end": run.stamp(run.journal.started_ns if ended_ns is None else ended_ns),
@@ -97,9 +95,9 @@ def dlio_output(run: DlioRun, rank: int) -> dict[str, Any]:
     """
     host, here = run.host_of(rank), run.journal.rank_nodes[rank] == run.journal.rank_nodes[0]
     output: dict[str, Any] = {
-        "host_memory_GB": host["memory_bytes"] / GIB,
-        "host_cpu_count": host["cpu_count"],
-        "host_processor_name": host["processor"],
+        "host_memory_GB": host.memory_bytes / GIB,
+        "host_cpu_count": host.cpu_count,
+        "host_processor_name": host.processor,
         "potential_caching": run.may_cache(host),
         "host_cpuinfo": run.cpuinfo if here else {},
         "host_meminfo": run.meminfo if here else {},
@@ -113,7 +111,7 @@ def dlio_output(run: DlioRun, rank: int) -> dict[str, Any]:
             "compute": {block.key: block.compute for block in parts},
             "end": stamp(_epoch_end_us(run, parts)),
         }
-    return output | {"hostname": host["host"]}
+    return output | {"hostname": host.host}
 
 
 def dlio_per_epoch_stats(run: DlioRun, rank: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from datagen.errors import SpaceError
 from dlemu.emulator.files import write_file, write_text
 from dlemu.emulator.steplog import STEP_COLUMNS, StepRows
-from dlemu.telemetry import HostTelemetry, Series, Telemetry
+from dlemu.telemetry import Telemetry, to_table, trace_to_table
 
 
 def make_folder(folder: str) -> None:
@@ -48,26 +48,15 @@ def write_steps(folder: str, rows: StepRows) -> None:
 
 def write_telemetry(folder: str, telemetry: Telemetry) -> None:
     """Write telemetry.parquet: one row a reading."""
-    table = pa.concat_tables([_readings(host) for host in telemetry]).unify_dictionaries()
+    table = to_table(telemetry)
     write_file(folder, "telemetry.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
 
 
 def write_block_trace(folder: str, telemetry: Telemetry) -> None:
     """Write block_trace.parquet: one row a bin of a histogram; nothing when no host traced."""
-    rows = [{"host": host.host} | bin._asdict() for host in telemetry for bin in host.trace]
-    if rows:
-        words, numbers = ("host", "device", "operation", "kind"), ("low", "high", "weight")
-        fields = [(name, pa.string()) for name in words] + [(name, pa.float64()) for name in numbers]
-        table = pa.Table.from_pylist(rows, schema=pa.schema(fields))
+    table = trace_to_table(telemetry)
+    if table is not None:
         write_file(folder, "block_trace.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
-
-
-def _readings(host: HostTelemetry) -> pa.Table:
-    words = {"host": [host.host] * len(host.series)}
-    words |= {name: [getattr(series, name) for series in host.series] for name in Series._fields}
-    which = pa.array(host.which)
-    columns = {name: pa.array(texts, pa.string()).take(which).dictionary_encode() for name, texts in words.items()}
-    return pa.table({"time_ns": host.time_ns, **columns, "value": host.value})
 
 
 def drop_live(folder: str) -> None:

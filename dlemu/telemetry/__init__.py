@@ -1,11 +1,33 @@
 """What the host and its devices did, on the clock of the step log: a file here is a probe, read by one recorder a node.
 
-The recorder is a process of its own: the ranks only tell it when an epoch begins or ends, and read its log at the end.
+The recorder is a process of its own: the ranks only say when an epoch begins or ends, and read its log at the end.
 """
 
 from dlemu.telemetry._log import read_logs
-from dlemu.telemetry._recorder import Recorder, start_recorder
-from dlemu.telemetry._recording import Task
-from dlemu.telemetry.probe_base import HostTelemetry, Scope, Series, Telemetry
+from dlemu.telemetry._readings import (
+    HostTelemetry,
+    RecorderHead,
+    Series,
+    Telemetry,
+    from_tables,
+    to_table,
+    trace_to_table,
+)
+from dlemu.telemetry._recorder import Recorder, Task, start_recorder
+from dlemu.telemetry.probe_base import DeviceFacts, Scope
 
-__all__ = ["HostTelemetry", "Recorder", "Scope", "Series", "Task", "Telemetry", "read_logs", "start_recorder"]
+__all__ = [
+    "DeviceFacts",
+    "HostTelemetry",
+    "Recorder",
+    "RecorderHead",
+    "Scope",
+    "Series",
+    "Task",
+    "Telemetry",
+    "from_tables",
+    "read_logs",
+    "start_recorder",
+    "to_table",
+    "trace_to_table",
+]

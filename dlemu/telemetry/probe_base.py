@@ -1,18 +1,16 @@
-"""What every probe does, and what a run's telemetry is once it was read back."""
+"""What every probe does, and what it says of what it reads."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import ClassVar, NamedTuple
 
 from datagen.errors import DlemuError
-from dlemu.telemetry._requests import Bin
 
 NS_PER_SECOND = 1_000_000_000
+_READ_BYTES = 1 << 18
 
 
 class AbsentError(DlemuError):
@@ -64,12 +62,25 @@ class DeviceFacts:
     requests_counted: bool | None = None
 
 
+class Bin(NamedTuple):
+    """A bin of a histogram of the block trace, [low, high)."""
+
+    device: str
+    operation: str
+    kind: str
+    """queue_depth_seconds, latency_us or request_kib."""
+    low: float
+    high: float
+    weight: float
+    """Seconds at that depth, or requests."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a probe says once about what it found."""
+    """What a probe reads and what is to be known of it."""
 
-    devices: tuple[dict[str, Any], ...] = ()
-    """What the dataset lies on; `name` is the readings' source, `counted` says that its bytes are the dataset's."""
+    devices: tuple[DeviceFacts, ...] = ()
+    """What the dataset lies on."""
     notes: tuple[str, ...] = ()
     """Sentences for the reader of the result."""
     trace: tuple[Bin, ...] = ()
@@ -90,11 +101,11 @@ class ProbeBase:
         """Find out what there is to read."""
 
     def describe(self) -> Description:
-        """Say what was found; an exact probe is asked again at the end of each epoch."""
+        """Describe what there is to read; an exact probe is asked again at the end of each epoch."""
         return Description()
 
     def train(self, training: bool, now_ns: int) -> None:
-        """Hear that an epoch's training begins or ended; only exact probes are told."""
+        """Note that an epoch's training begins or ended; called for exact probes alone."""
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read everything now. Rates are those since the last call, so the first call has none."""
@@ -102,6 +113,22 @@ class ProbeBase:
 
     def close(self) -> None:
         """Leave nothing behind in the kernel."""
+
+
+class Counters:
+    """A file of /proc or /sys that stays open and is read again and again: one pread a reading."""
+
+    def __init__(self, path: str) -> None:
+        """Open it; AbsentError when this host or kernel has none, or lets us not read it."""
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            os.pread(self._descriptor, 1, 0)
+        except OSError as error:
+            raise AbsentError(f"telemetry: {path} can't be read: {error.strerror}") from error
+
+    def text(self) -> str:
+        """Return its content now."""
+        return os.pread(self._descriptor, _READ_BYTES, 0).decode(errors="replace")
 
 
 class Rates:
@@ -121,50 +148,3 @@ class Rates:
             return None
         grown = [now - before for now, before in zip(counters, then[1], strict=True)]
         return None if min(grown, default=0) < 0 else ((now_ns - then[0]) / NS_PER_SECOND, grown)
-
-
-class Series(NamedTuple):
-    """What one column of readings is about."""
-
-    probe: str
-    source: str
-    metric: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostTelemetry:
-    """What one host's recorder wrote; reading i is `value[i]` of `series[which[i]]` at `time_ns[i]`."""
-
-    host: str
-    node: int
-    boot_id: str
-    """The kernel's: two nodes with the same one are one machine and see the same devices."""
-    interval_seconds: float
-    probes: tuple[str, ...]
-    devices: tuple[dict[str, Any], ...]
-    notes: tuple[str, ...]
-    trace: tuple[Bin, ...] = ()
-    """Histograms of the block trace, where one was asked for."""
-    cpu_seconds: float
-    """What the recorder itself had used at its last word."""
-    seconds: float
-    """From its first to its last word."""
-    series: tuple[Series, ...]
-    which: NDArray[np.int32]
-    time_ns: NDArray[np.int64]
-    """CLOCK_MONOTONIC of the host."""
-    value: NDArray[np.float64]
-
-    def readings(self, probe: str, source: str, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the times and values of one series in order; empty ones when there is none."""
-        wanted = Series(probe, source, metric)
-        kept = self.which == (self.series.index(wanted) if wanted in self.series else -1)
-        return self.time_ns[kept], self.value[kept]
-
-    def sources(self, probe: str) -> list[str]:
-        """Return what the probe read: device names, interfaces, ranks."""
-        return sorted({series.source for series in self.series if series.probe == probe})
-
-
-Telemetry = tuple[HostTelemetry, ...]
-"""A run's telemetry, one entry a host in node order; empty when none was recorded."""

@@ -65,7 +65,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
 
 def test_memory_can_not_be_evicted_from_memory(tmp_path: Path) -> None:
     shm = Path("/dev/shm")
-    if describe_folder(str(shm)).get("file_system") != "tmpfs":
+    if describe_folder(str(shm)).file_system != "tmpfs":
         pytest.skip("/dev/shm is no tmpfs here")
     dataset = replace(make_job().workload.dataset, data_folder=str(shm))
     with pytest.raises(UserError, match="files are memory"):

@@ -18,11 +18,11 @@ from datagen.inspection import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec, ParquetSpec
 from dlemu.config.schema import Reader, Train, Workload
-from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.job import Job, make_job
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.loaders.loader_base import Batch, BatchTrace, Loader
 from dlemu.loaders.traits_base import traits_of
+from dlemu.metrics.delivery import audit_epoch
 from tests.datasets import make_dataset
 from tests.loaders import skip_without_framework
 

@@ -18,10 +18,10 @@ from datagen.fetch_spec import FetchSpec
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Duration
-from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, LoaderSpec, Phase
 from dlemu.loaders.traits_base import Interleave
+from dlemu.metrics.delivery import audit_epoch
 from dlemu.plan.samples import EndlessPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 

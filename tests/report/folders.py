@@ -46,7 +46,7 @@ def telemetry_of(job: Job, log: RunLog, interval_ns: int = 100_000_000) -> pa.Ta
         for time_ns in range(int(stamps.min()) - interval_ns, int(stamps.max()) + interval_ns, interval_ns):
             for probe, source, metric, least, most in _READINGS:
                 value = float(random.uniform(least, most))
-                rows.append((time_ns, host["host"], probe, source, metric, (1 + node / 4) * value))
+                rows.append((time_ns, host.host, probe, source, metric, (1 + node / 4) * value))
     return _long(rows)
 
 

@@ -14,9 +14,8 @@ import pytest
 
 from datagen.errors import SpaceError
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, _recorder, cpu, memory, read_logs, start_recorder
-from dlemu.telemetry._log import LogWriter, parse_log
-from dlemu.telemetry._requests import Bin
-from dlemu.telemetry.probe_base import Description, Reading
+from dlemu.telemetry._log import LogHead, LogLine, LogWriter, parse_log
+from dlemu.telemetry.probe_base import Bin, Description, DeviceFacts, Reading
 
 
 def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:
@@ -37,26 +36,26 @@ def test_it_reads_at_its_interval_and_tells_all_at_the_end(tmp_path: Path) -> No
     deadline = time.monotonic() + 60
     while times_read(tmp_path) < 4 and time.monotonic() < deadline:
         time.sleep(0.05)
-    told = recorder.stop()
-    assert told is not None
-    assert told.node == 3
-    assert told.boot_id
-    assert {"cpu", "memory"} <= set(told.probes)
-    times, values = told.readings("memory", "", "used_mb")
+    telemetry = recorder.stop()
+    assert telemetry is not None
+    assert telemetry.node == 3
+    assert telemetry.boot_id
+    assert {"cpu", "memory"} <= set(telemetry.probes)
+    times, values = telemetry.readings("memory", "", "used_mb")
     assert len(times) >= 4
     assert (np.diff(times) >= 0.02e9).all(), "a busy host has it read less often, never more"
     assert (values > 0).all()
     assert abs(times[-1] - time.monotonic_ns()) < 60e9
-    assert 0 < told.cpu_seconds < 5
-    assert told.readings("memory", "", "no_such_metric")[0].size == 0
+    assert 0 < telemetry.cpu_seconds < 5
+    assert telemetry.readings("memory", "", "no_such_metric")[0].size == 0
     assert recorders() == []
 
 
 def test_where_the_runs_folder_is_not_seen_its_log_lies_in_memory(tmp_path: Path) -> None:
     recorder = started(tmp_path / "not" / "here")
-    told = recorder.stop()
-    assert told is not None
-    assert "cpu" in told.probes
+    telemetry = recorder.stop()
+    assert telemetry is not None
+    assert "cpu" in telemetry.probes
 
 
 def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -> None:
@@ -66,15 +65,15 @@ def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -
     process.kill()
     process.wait()
     recorder.mark(training=True)
-    told = recorder.stop()
-    assert told is not None, "what was read before is kept"
-    assert told.readings("memory", "", "used_mb")[0].size == 1
+    telemetry = recorder.stop()
+    assert telemetry is not None, "what was read before is kept"
+    assert telemetry.readings("memory", "", "used_mb")[0].size == 1
 
 
 def test_a_fork_after_the_end_keeps_its_files(tmp_path: Path) -> None:
     recorder = started(tmp_path)
     recorder.stop()
-    with open(os.devnull) as first, open(os.devnull) as second:  # where the recorder's line and log were
+    with open(os.devnull) as first, open(os.devnull) as second:  # where the recorder's socket and log were
         child = os.fork()
         if child == 0:
             lost = [file for file in (first, second) if not os.path.exists(f"/proc/self/fd/{file.fileno()}")]
@@ -87,7 +86,7 @@ def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path) -> None:
     recorder.mark(training=True)
     (process,) = recorders()
     process.suspend()
-    recorder._line.settimeout(0.3)
+    recorder._control.settimeout(0.3)
     begun = time.monotonic()
     recorder.mark(training=True)
     recorder.mark(training=True)
@@ -112,8 +111,8 @@ def test_it_dies_with_the_rank_and_what_it_read_stays(tmp_path: Path) -> None:
         os.waitpid(rank, 0)
     psutil.wait_procs([process], timeout=30)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    (told,) = read_logs(str(tmp_path))
-    assert told.readings("memory", "", "used_mb")[0].size >= 1
+    (telemetry,) = read_logs(str(tmp_path))
+    assert telemetry.readings("memory", "", "used_mb")[0].size >= 1
 
 
 def test_ctrl_c_is_for_the_ranks(tmp_path: Path) -> None:
@@ -145,7 +144,7 @@ def test_a_signal_amid_its_tidying_does_not_cut_it_short(tmp_path: Path, monkeyp
     monkeypatch.setattr(memory.Probe, "close", tidy)
     recorder = started(tmp_path)
     recorder.mark(training=True)
-    recorder._line.close()  # as when the rank is killed
+    recorder._control.close()  # as when the rank is killed
     assert status_of(recorder) == 0
     assert (tmp_path / "tidied").exists()
 
@@ -171,7 +170,7 @@ def test_one_that_was_given_up_still_tidies(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(memory.Probe, "read", hang)
     monkeypatch.setattr(memory.Probe, "close", lambda probe: (tmp_path / "tidied").touch())
     recorder = started(tmp_path)
-    recorder._line.settimeout(0.3)
+    recorder._control.settimeout(0.3)
     recorder.mark(training=True)
     (tmp_path / "go").touch()
     assert recorder.stop() is not None
@@ -187,39 +186,53 @@ def test_one_that_hangs_in_its_tidying_is_ended(tmp_path: Path, monkeypatch: pyt
     assert status_of(recorder) == -signal.SIGALRM
 
 
+DISK = DeviceFacts(probe="block", name="sda", kind="disk", below=("nvme0c0n1",), counted=True, size_bytes=1 << 40)
+
+
 def written(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     log = LogWriter(descriptor)
-    head = {"host": "a", "node": 0, "boot_id": "b", "interval_seconds": 1.0, "begun_ns": 1_000_000_000}
-    log.head(**head, probes=["x"], devices=[{"name": "sda"}], notes=["first"])
+    log.write(
+        LogHead(
+            host="a",
+            node=0,
+            boot_id="b",
+            begun_ns=1_000_000_000,
+            interval_seconds=1.0,
+            probes=("x",),
+            devices=(DISK,),
+            notes=("first",),
+        )
+    )
     log.add("x", 2_000_000_000, [Reading("sda", "depth", 1.5), Reading("sdb", "depth", 2)])
     log.add("x", 3_000_000_000, [Reading("sdb", "depth", 3), Reading("sdc", "depth", 4)])
-    log.note("second")
-    log.closing(["lost"], [])
-    log.closing(["lost"], [Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0)])
-    log.end(0.25, 4_000_000_000)
+    log.write(LogLine(note="second"))
+    log.write(LogLine(trace=(), notes=("lost",)))
+    log.write(LogLine(trace=(Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0),), notes=("lost",)))
+    log.write(LogLine(end=4_000_000_000, cpu_seconds=0.25))
     os.close(descriptor)
     return path.read_bytes()
 
 
 def test_the_log_says_what_was_written(tmp_path: Path) -> None:
-    told = parse_log(written(tmp_path / "log"))
-    assert told is not None
-    assert told.notes == ("first", "second", "lost")
-    assert told.trace == (Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0),)
-    assert told.sources("x") == ["sda", "sdb", "sdc"]
-    times, values = told.readings("x", "sdb", "depth")
+    telemetry = parse_log(written(tmp_path / "log"))
+    assert telemetry is not None
+    assert telemetry.notes == ("first", "second", "lost")
+    assert telemetry.trace == (Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0),)
+    assert telemetry.devices == (DISK,)
+    assert telemetry.sources("x") == ["sda", "sdb", "sdc"]
+    times, values = telemetry.readings("x", "sdb", "depth")
     assert times.tolist() == [2_000_000_000, 3_000_000_000]
     assert values.tolist() == [2, 3]
-    assert (told.seconds, told.cpu_seconds) == (3.0, 0.25)
+    assert (telemetry.seconds, telemetry.cpu_seconds) == (3.0, 0.25)
 
 
 def test_a_log_may_end_anywhere(tmp_path: Path) -> None:
     whole = written(tmp_path / "log")
     counts = []
     for end in range(len(whole) + 1):
-        told: HostTelemetry | None = parse_log(whole[:end])
-        counts.append(-1 if told is None else len(told.value))
+        telemetry: HostTelemetry | None = parse_log(whole[:end])
+        counts.append(-1 if telemetry is None else len(telemetry.value))
     assert counts == sorted(counts), "more of the log never says less"
     assert (counts[0], counts[-1]) == (-1, 4)
 

@@ -84,8 +84,8 @@ def _client(figures: Figures) -> dict[str, Any]:
     """Return what this host is; the others of the run are taken to be alike, as the rules want."""
     host = describe_host()
     return {
-        "cpu_model": host["processor"],
-        "cpu_cores": psutil.cpu_count(logical=False) or host["cpu_count"],
+        "cpu_model": host.processor,
+        "cpu_cores": psutil.cpu_count(logical=False) or host.cpu_count,
         "memory_capacity": round(figures.memory_gib_per_host),
-        "operating_system": {"name": platform.system(), "version": host["kernel"]},
+        "operating_system": {"name": platform.system(), "version": host.kernel},
     }

@@ -1,0 +1,420 @@
+"""size.json, sweep.json and compare.json, as frozen, typed values; field names are the JSON's keys.
+
+docs/sizing.md describes them. Fields may be added within a schema version; none changes its meaning or goes. Files of
+older versions load: what they lacked has a default, and keys that are not known are ignored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from datagen.errors import UserError
+from dlemu.emulator.environment import HostFacts, StorageFacts
+from dlemu.emulator.files import write_text
+from dlemu.metrics.limit import Limit
+from dlemu.results.summary import DatasetFacts, HostDevice, Mean, ReadSettings
+
+SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
+SCHEMA_VERSION = 1
+"""Of all three."""
+
+A = TypeVar("A")
+
+
+# size.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What was asked; two searches with equal questions may share their trials."""
+
+    workload: str
+    accelerator: str
+    """Empty when none was chosen; so `scale`."""
+    scale: str = ""
+    overrides: tuple[str, ...] = ()
+    """The user's own words."""
+    launcher: str = ""
+    threshold_percent: float = 90.0
+    confidence_percent: float = 95.0
+    trial_seconds: float = 120.0
+    cached: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What one run of a count of accelerators showed. AU is the sustained one (docs/sizing.md), in percent."""
+
+    accelerators: int
+    folder: str
+    """The run's folder, in the folder of the search."""
+    au_percent: float
+    half_width_percent: float
+    settled: bool
+    """It could end before its last step because the verdict was clear at the confidence asked for."""
+    stretch_au_percent: tuple[float, ...] = ()
+    """The series behind it: one value for each window of time."""
+    seconds: float
+    """Wall-clock time, start of the processes included."""
+    au_headline_percent: float | None = None
+    """`au_percent` of the run's own summary, and further metrics of it."""
+    au_rules_percent: float | None = None
+    ceiling_au_percent: float | None = None
+    samples_per_second: float
+    app_mb_per_second: float
+    """1e6 bytes/s that the loaders read."""
+    device_mb_per_second: float | None = None
+    device_bytes_percent_of_app: float | None = None
+    mb_per_accelerator: float = 0.0
+    """MB/s that an accelerator of this run asks for when it never waits: from the bytes really read."""
+    training_seconds: float | None = None
+    limited_by: Limit | None = None
+    """As the run's summary says."""
+    page_cache_warning: str | None = None
+    """What the run's summary says when storage was not, or only in part, what was read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountResult:
+    """All trials of one count of accelerators together."""
+
+    accelerators: int
+    au_percent: float
+    half_width_percent: float
+    settled: bool
+    """The threshold lies outside the interval."""
+    passed: bool | None
+    """None while the verdict is open."""
+    trials: int
+    """How many."""
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """The two counts between which the answer lies. A struct, for `pass` is no name that a dataclass may use."""
+
+    passing: CountResult | None = msgspec.field(name="pass")
+    """The largest count that is shown to pass."""
+    failing: CountResult | None = msgspec.field(name="fail")
+    """The smallest count above that fails, or whose verdict is open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeLimit:
+    """What keeps the next count from passing."""
+
+    what: str
+    """As metrics/limit.py names it; or `host`: it can't hold more ranks; `count`: no more were tried; `not known`."""
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneMore:
+    """What one accelerator more would take of the storage."""
+
+    accelerators: int
+    wanted_mb_per_second: float
+    most_delivered_mb_per_second: float | None
+    """Of all trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostOnly:
+    """The host gave out first."""
+
+    storage_could_feed: int | None
+    """By the most that the read probe or a trial got; None where nothing is known of what an accelerator asks for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeAnswer:
+    """How many accelerators a storage feeds: size.json."""
+
+    schema_version: int = SCHEMA_VERSION
+    complete: bool
+    """False while the search goes on, or when it was interrupted."""
+    verdict: str = ""
+    """The answer as a sentence; empty, as `passed` is None, while the search goes on."""
+    max_accelerators: int
+    """The largest count shown to pass; 0 when none."""
+    at_least: int | None = None
+    """What was asked by `--at-least`."""
+    passed: bool | None = None
+    """Whether so many (without `at_least`: one) pass."""
+    question: Question
+    hosts: tuple[str, ...] = ()
+    threshold_percent: float
+    """AU at which a count passes."""
+    too_close_to_tell: tuple[int, ...] = ()
+    """Counts at the edge whose verdict is still open."""
+    limited_by: SizeLimit
+    edge: Edge
+    for_one_more: OneMore
+    host_only: HostOnly | None = None
+    """None where the storage gave out first."""
+    probe_mb_per_second: float
+    """What the read probe got."""
+    storage_mb_per_second: float = 0.0
+    """The most that the read probe or a trial got."""
+    counts: tuple[CountResult, ...]
+    """Smallest first."""
+    issues: tuple[str, ...] = ()
+    """What a reader must know, as sentences."""
+    trials: tuple[Trial, ...]
+    """In the order in which they ran."""
+    seconds: float
+    """Time of all trials."""
+    naive_seconds: float
+    """Nominal time of running every count up to the edge at full length."""
+
+    def trials_of(self, accelerators: int) -> tuple[Trial, ...]:
+        """Return the trials of a count."""
+        return tuple(trial for trial in self.trials if trial.accelerators == accelerators)
+
+
+# sweep.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFigures:
+    """What is compared of a run; None for what it does not have."""
+
+    workload: str
+    accelerator: str | None = None
+    ranks: int
+    epochs: int
+    """Planned."""
+    passed: bool | None
+    verdict: str = ""
+    limited_by: Limit | None = None
+    total_seconds: float | None
+    """From the first epoch's start to the end of the last, checkpoints included."""
+    training_seconds: float | None = None
+    au_percent: Mean | None = None
+    au_rules_percent: Mean | None = None
+    samples_per_second: Mean | None = None
+    app_mb_per_second: Mean | None = None
+    """1e6 bytes/s that the loaders read."""
+    device_mb_per_second: Mean | None = None
+    time_to_first_batch_seconds: Mean | None = None
+    ceiling_au_percent: float | None = None
+    au_threshold_percent: float | None = None
+    max_device_mb_per_second: float | None = None
+    """The most in one interval of the telemetry, all devices together."""
+    mean_device_read_latency_ms: float | None = None
+    """Mean over the reads of the devices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepQuestion:
+    """What was asked; two sweeps with equal questions may share their points."""
+
+    overrides: tuple[str, ...] = ()
+    """The user's own words."""
+    launcher: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPoint:
+    """One run of a sweep."""
+
+    settings: dict[str, str]
+    """Key -> value, of the keys that have several."""
+    folder: str
+    """The run's folder, in the folder of the sweep."""
+    failure: str | None = None
+    """What the run said; None when it completed."""
+    exit_status: int | None = None
+    """Of a run that failed."""
+    figures: RunFigures | None = None
+    """None for a run that failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepAnswer:
+    """The same run over several values: sweep.json."""
+
+    schema_version: int = SCHEMA_VERSION
+    complete: bool
+    """False while the sweep goes on, or when it was interrupted."""
+    question: SweepQuestion
+    points: tuple[SweepPoint, ...]
+    """The last key changes fastest."""
+
+    @property
+    def exit_status(self) -> int:
+        """The highest of the points' exit statuses: 0 when all of them completed, whether they passed or not."""
+        return max((point.exit_status or 0 for point in self.points), default=0)
+
+
+# compare.json
+
+
+@dataclass(frozen=True)
+class Value:
+    """A mean and the half width of its 95 % interval; the latter None where nothing was repeated."""
+
+    mean: float
+    half_width: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One metric of both sides."""
+
+    a: float
+    a_half_width: float | None
+    """Of the 95 % interval; None where nothing was repeated."""
+    b: float
+    b_half_width: float | None
+    difference_percent: float | None
+    """100 x (A / B - 1); None where B is 0."""
+    half_width_percent: float | None
+    """Of the difference's 95 % interval; None where one side has none."""
+    distinct: bool | None
+    """The difference is larger than its half width; None where that is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class YearPlan:
+    """What the times come to when models are trained one after the other; of A and B."""
+
+    epochs: int
+    """Of one model."""
+    hours_per_model: tuple[float, float]
+    models_per_year: tuple[float, float]
+    days_saved_per_year: float
+    """What B trains in a year, A trains in so many days less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPair:
+    """Two runs with equal settings; pairs are of A and B."""
+
+    settings: dict[str, str]
+    ranks: tuple[int, int]
+    passed: tuple[bool | None, bool | None]
+    limited_by: tuple[str | None, str | None]
+    metrics: dict[str, Difference]
+    """By name; those that both sides have."""
+    plan: YearPlan | None
+    """None where a run did not complete."""
+
+    @property
+    def total_seconds(self) -> Difference | None:
+        """The difference in time; None where a run did not complete."""
+        return self.metrics.get("total_seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Economy:
+    """What a storage comes to; None for what was not given or not measured."""
+
+    accelerators_fed: int | None
+    """Of a search, or the largest count of the runs that passed."""
+    gb_per_second: float | None
+    """1e9 bytes/s that it delivered to them."""
+    cost_per_accelerator: float | None
+    gb_per_second_per_watt: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedCount:
+    """What was measured of a run, or of all trials of a count."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+    accelerators: int
+    passed: bool | None
+    limited_by: str | None
+    threshold_percent: float | None
+    ceiling_au_percent: float | None
+    metrics: dict[str, Value]
+    """By name; those that are known."""
+
+    def mean(self, metric: str) -> float | None:
+        """Return the mean of a metric, None where it is not known."""
+        value = self.metrics.get(metric)
+        return None if value is None else value.mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a storage was measured under, as its runs say."""
+
+    started_at: str = ""
+    """ISO 8601 with zone."""
+    hosts: tuple[HostFacts, ...] = ()
+    storage: StorageFacts | None = None
+    devices: tuple[HostDevice, ...] = ()
+    """Those whose bytes are the dataset's."""
+    dataset: DatasetFacts
+    how: ReadSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedSide:
+    """One storage of a comparison."""
+
+    name: str
+    workload: str
+    counts: tuple[ComparedCount, ...]
+    about: Conditions | None
+    """None when no run is there any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two storages beside each other: compare.json. Pairs are of A and B."""
+
+    schema_version: int = SCHEMA_VERSION
+    a: str
+    """Names: folders, or the drives of one sweep."""
+    b: str
+    verdict: str
+    """The answer as a sentence."""
+    runs: tuple[RunPair, ...]
+    """None of two searches."""
+    economy: tuple[Economy, Economy]
+    sides: tuple[ComparedSide, ComparedSide]
+    issues: tuple[str, ...] = ()
+    """What beside the storage differs, as sentences."""
+
+
+# reading and writing
+
+
+def to_json(answer: Any) -> str:
+    """Return an answer as its file holds it."""
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
+
+
+def save_typed(folder: str, name: str, answer: Any) -> None:
+    """Write an answer by rename; raises SpaceError."""
+    write_text(folder, name, to_json(answer))
+
+
+def read_typed(folder: str, name: str, kind: type[A]) -> A | None:
+    """Return what the file holds, None when it is not there; raises UserError when it is damaged or none of ours."""
+    path = os.path.join(folder, name)
+    try:
+        with open(path, "rb") as file:
+            answer = msgspec.json.decode(file.read())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}; name the folder of a result") from error
+    except ValueError as error:  # msgspec's errors and those of UTF-8
+        raise UserError(f"{path} is no JSON ({error}); wanted what dlemu wrote: delete it to begin anew") from None
+    version = answer.get("schema_version") if isinstance(answer, Mapping) else None
+    if version is None:
+        raise UserError(f"{path} has no schema_version: wanted what dlemu wrote")
+    if version != SCHEMA_VERSION:
+        raise UserError(f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is of another dlemu")
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path} is damaged ({error}), or of another version of dlemu") from None

@@ -1,0 +1,162 @@
+"""What the recorders of a run's hosts read: in memory, and as Arrow tables that a run's folder keeps.
+
+A host's telemetry is its head (`RecorderHead`, small, typed), its readings (`to_table`) and the histograms of its
+block trace (`trace_to_table`); `from_tables` puts the three together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.telemetry.probe_base import Bin, DeviceFacts
+
+if TYPE_CHECKING:  # ranks have no use for Arrow: the functions below import it
+    import pyarrow as pa
+
+_COUNTS = b"readings_per_host"
+"""Key of the table's metadata: how many rows each host has, in order. Two hosts may have one name."""
+
+
+class Series(NamedTuple):
+    """What one column of readings is about."""
+
+    probe: str
+    source: str
+    metric: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecorderHead:
+    """What one host's recorder wrote besides its readings and its block trace."""
+
+    host: str
+    node: int
+    boot_id: str
+    """The kernel's: two nodes with the same one are one machine and see the same devices."""
+    interval_seconds: float
+    probes: tuple[str, ...]
+    devices: tuple[DeviceFacts, ...]
+    notes: tuple[str, ...]
+    cpu_seconds: float
+    """What the recorder itself had used when it wrote last."""
+    seconds: float
+    """From its first to its last line."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostTelemetry(RecorderHead):
+    """What one host's recorder wrote; reading i is `value[i]` of `series[which[i]]` at `time_ns[i]`."""
+
+    trace: tuple[Bin, ...] = ()
+    """Histograms of the block trace, where one was asked for."""
+    series: tuple[Series, ...]
+    """In the order of their first readings."""
+    which: NDArray[np.int32]
+    time_ns: NDArray[np.int64]
+    """CLOCK_MONOTONIC of the host."""
+    value: NDArray[np.float64]
+
+    @property
+    def head(self) -> RecorderHead:
+        """All but the readings and the trace."""
+        return RecorderHead(**{part.name: getattr(self, part.name) for part in fields(RecorderHead)})
+
+    def readings(self, probe: str, source: str, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the times and values of one series in order; empty ones when there is none."""
+        wanted = Series(probe, source, metric)
+        kept = self.which == (self.series.index(wanted) if wanted in self.series else -1)
+        return self.time_ns[kept], self.value[kept]
+
+    def sources(self, probe: str) -> list[str]:
+        """Return what the probe read: device names, interfaces, ranks."""
+        return sorted({series.source for series in self.series if series.probe == probe})
+
+
+Telemetry = tuple[HostTelemetry, ...]
+"""A run's telemetry, one entry a host in node order; empty when none was recorded."""
+
+
+def to_table(telemetry: Telemetry) -> pa.Table:
+    """Return all readings, a row each, host by host: time_ns, host, probe, source, metric, value."""
+    import pyarrow as pa
+
+    word = pa.dictionary(pa.int32(), pa.string())
+    types = {"time_ns": pa.int64(), "host": word, "probe": word, "source": word, "metric": word, "value": pa.float64()}
+    counts = msgspec.json.encode([len(host.value) for host in telemetry])
+    parts = [pa.schema(types).empty_table()]
+    for host in telemetry:
+        words = {"host": [host.host] * len(host.series)}
+        words |= {name: [getattr(series, name) for series in host.series] for name in Series._fields}
+        which = pa.array(host.which)
+        columns = {name: pa.array(texts, pa.string()).take(which).dictionary_encode() for name, texts in words.items()}
+        parts.append(pa.table({"time_ns": host.time_ns, **columns, "value": host.value}))
+    return pa.concat_tables(parts).unify_dictionaries().replace_schema_metadata({_COUNTS: counts})
+
+
+def trace_to_table(telemetry: Telemetry) -> pa.Table | None:
+    """Return the histograms of the block trace, a row a bin with its host's name; None when no host traced."""
+    import pyarrow as pa
+
+    rows = [{"host": host.host} | bin._asdict() for host in telemetry for bin in host.trace]
+    if not rows:
+        return None
+    words, numbers = ("host", "device", "operation", "kind"), ("low", "high", "weight")
+    types = [(name, pa.string()) for name in words] + [(name, pa.float64()) for name in numbers]
+    return pa.Table.from_pylist(rows, schema=pa.schema(types))
+
+
+def from_tables(heads: Sequence[RecorderHead], readings: pa.Table, trace: pa.Table | None = None) -> Telemetry:
+    """Put together again what `to_table` and `trace_to_table` took apart; `heads` in the order it had then.
+
+    Of two hosts with one name the first gets the block trace of both: they are one machine's containers.
+    """
+    hosts, start = [], 0
+    bins: dict[str, list[Bin]] = {}
+    for row in trace.to_pylist() if trace is not None else ():
+        bins.setdefault(row.pop("host"), []).append(Bin(**row))
+    for head, count in zip(heads, _counts(heads, readings), strict=True):
+        rows = readings.slice(start, count)
+        start += count
+        series, which = _series(rows)
+        hosts.append(
+            HostTelemetry(
+                **{part.name: getattr(head, part.name) for part in fields(RecorderHead)},
+                trace=tuple(bins.pop(head.host, ())),
+                series=series,
+                which=which,
+                time_ns=rows["time_ns"].to_numpy(),
+                value=rows["value"].to_numpy(),
+            )
+        )
+    return tuple(hosts)
+
+
+def _counts(heads: Sequence[RecorderHead], readings: pa.Table) -> list[int]:
+    """Return how many rows each host has; tables of older versions say it by their column of names alone."""
+    counts = (readings.schema.metadata or {}).get(_COUNTS)
+    if counts is not None:
+        return msgspec.json.decode(counts, type=list[int])
+    names = readings["host"].to_pylist()
+    return [names.count(head.host) for head in heads]
+
+
+def _series(rows: pa.Table) -> tuple[tuple[Series, ...], NDArray[np.int32]]:
+    """Return the series of one host's rows by first appearance, and which of them each row belongs to."""
+    import pyarrow as pa
+
+    combined = np.zeros(len(rows), np.int64)
+    for name in Series._fields:
+        column = rows[name].cast(pa.string()).combine_chunks().dictionary_encode()
+        combined = combined * (len(column.dictionary) + 1) + column.indices.to_numpy()
+    _, first, which = np.unique(combined, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    places = np.empty(len(order), np.int32)
+    places[order] = np.arange(len(order), dtype=np.int32)
+    heads = rows.select(Series._fields).take(first[order]).to_pylist()
+    return tuple(Series(**names) for names in heads), places[which]

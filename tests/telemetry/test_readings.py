@@ -1,0 +1,78 @@
+"""A run's telemetry as tables: what is put together again is what was taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dlemu.telemetry import (
+    DeviceFacts,
+    HostTelemetry,
+    RecorderHead,
+    Series,
+    Telemetry,
+    from_tables,
+    to_table,
+    trace_to_table,
+)
+from dlemu.telemetry.probe_base import Bin
+
+
+def host(node: int, name: str, readings: int) -> HostTelemetry:
+    series = (Series("block", "sdb", "mb"), Series("block", "sda", "mb"), Series("cpu", "", "mb"))
+    return HostTelemetry(
+        host=name,
+        node=node,
+        boot_id=f"boot {node}",
+        interval_seconds=0.5,
+        probes=("block", "cpu"),
+        devices=(DeviceFacts(probe="block", name="sdb", kind="disk", below=("sda",), counted=True),),
+        notes=("a note",),
+        cpu_seconds=0.1,
+        seconds=12.5,
+        series=series[: min(readings, 3)],
+        which=(np.arange(readings) % 3).astype(np.int32),
+        time_ns=np.arange(readings) + 1_000 * node,
+        value=np.linspace(0, 1, readings) * (node + 1),
+    )
+
+
+def check(found: Telemetry, wanted: Telemetry) -> None:
+    assert [one.head for one in found] == [one.head for one in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.series == other.series
+        assert one.which.dtype == np.int32
+        for name in ("which", "time_ns", "value"):
+            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+        assert one.trace == other.trace
+
+
+BINS = (Bin("sda", "read", "latency_us", 1.0, 2.0, 3.0), Bin("sda", "write", "request_kib", 4.0, 4.5, 1.0))
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b", "c"), ("same", "same")])
+@pytest.mark.parametrize("readings", [0, 2, 100])
+def test_a_folder_keeps_all_of_it(names: tuple[str, ...], readings: int, tmp_path: Path) -> None:
+    telemetry = tuple(host(node, name, readings + node) for node, name in enumerate(names))
+    telemetry = (replace(telemetry[0], trace=BINS), *telemetry[1:])
+    pq.write_table(to_table(telemetry), tmp_path / "telemetry.parquet", compression="zstd")
+    heads = msgspec.json.decode(msgspec.json.encode([one.head for one in telemetry]), type=tuple[RecorderHead, ...])
+    check(from_tables(heads, pq.read_table(tmp_path / "telemetry.parquet"), trace_to_table(telemetry)), telemetry)
+
+
+def test_tables_of_older_versions_say_by_name_whose_a_row_is() -> None:
+    telemetry = (host(0, "a", 7), host(1, "b", 5))
+    table = to_table(telemetry).replace_schema_metadata(None)
+    check(from_tables([one.head for one in telemetry], table), telemetry)
+
+
+def test_without_telemetry_the_table_is_empty() -> None:
+    table = to_table(())
+    assert table.column_names == ["time_ns", "host", "probe", "source", "metric", "value"]
+    assert from_tables((), table) == ()
+    assert trace_to_table(()) is None
