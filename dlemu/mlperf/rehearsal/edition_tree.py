@@ -1,30 +1,89 @@
-"""What lies beside the runs of a rehearsal: metadata, sums, the other phases, the words that say what it is."""
+"""The edition's tree: a finished run where the edition's tool leaves it, and what lies beside the runs.
+
+That is metadata, sums, the other phases, the description of the system, and the words that say what the tree is. The
+description's keys are those of v2.0's and v3.0's systems/SYSTEM.yaml (https://github.com/mlcommons/storage); v1.0's is
+JSON of any shape.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import psutil
 import yaml
 
+from datagen.errors import SpaceError
 from datagen.manifest import Manifest
 from dlemu import __version__
+from dlemu.emulator.environment import describe_host
 from dlemu.emulator.files import write_text
-from dlemu.mlperf.check.dataset import SEPARATION
-from dlemu.mlperf.check.files import V1_REPORT
-from dlemu.mlperf.check.find import METADATA, STAMP_FORMAT
+from dlemu.mlperf.check.result_rules import SEPARATION
+from dlemu.mlperf.check.submission_tree import METADATA, STAMP_FORMAT
+from dlemu.mlperf.check.system_description import PLACEHOLDER
+from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER, V1_REPORT
 from dlemu.mlperf.datasize import Datasize
 from dlemu.mlperf.dlio_config import dlio_hydra, dlio_workload
 from dlemu.mlperf.rehearsal import NOTE
-from dlemu.mlperf.rehearsal.outcome import Figures, sum_up
-from dlemu.mlperf.rehearsal.plan import WARM_UP, Plan
-from dlemu.mlperf.rehearsal.sequence import Attempt, finished
+from dlemu.mlperf.rehearsal.attempts import Attempt, finished
+from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Figures, RehearsalPlan, sum_up
+from dlemu.sizing.process import LOG
 
 README = "README.txt"
+_SEED = "++workload.train.seed="
+"""The sequence sets it, as the rules ask; it is no override of the submitter's. config.yaml has it."""
+
+
+def lay_out(plan: RehearsalPlan, attempt: Attempt) -> str:
+    """Put a run into the tree and return its folder there, which gets its name when it is whole; raises SpaceError."""
+    leaf = plan.leaf(attempt.label, attempt.stamp)
+    part = os.path.join(os.path.dirname(leaf), f".{os.path.basename(leaf)}.part")
+    os.makedirs(part, exist_ok=True)
+    run = os.path.join(plan.folder, attempt.folder)
+    try:
+        _dlio_files(plan, os.path.join(run, "dlio"), part)
+        overrides = _config(plan, os.path.join(run, "dlio", CONFIG_FOLDER), part, leaf)
+        if plan.edition.name != "1.0":
+            _mlpstorage_files(plan, attempt, overrides, os.path.join(run, LOG), part)
+        os.rename(part, leaf)
+    except OSError as error:
+        raise SpaceError(f"{leaf} could not be written: {error.strerror}; free some space, and go on") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return leaf
+
+
+def _dlio_files(plan: RehearsalPlan, source: str, target: str) -> None:
+    for name in sorted(os.listdir(source)):
+        if os.path.isfile(os.path.join(source, name)):
+            shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
+    if plan.edition.name == "1.0":  # its DLIO kept rank 0's alone
+        shutil.copyfile(os.path.join(source, "0_per_epoch_stats.json"), os.path.join(target, "per_epoch_stats.json"))
+
+
+def _config(plan: RehearsalPlan, source: str, target: str, leaf: str) -> list[str]:
+    """Copy hydra's files and return the overrides, without what the sequence itself set."""
+    name = "configs" if plan.edition.name == "1.0" else CONFIG_FOLDER
+    folder = os.path.join(target, name)
+    with open(os.path.join(source, "overrides.yaml")) as lines:
+        overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED)]
+    with open(os.path.join(source, "config.yaml")) as lines:
+        _write_hydra(folder, leaf, lines.read(), overrides)
+    return overrides
+
+
+def _mlpstorage_files(plan: RehearsalPlan, attempt: Attempt, overrides: list[str], console: str, target: str) -> None:
+    shutil.copyfile(console, os.path.join(target, "training_run.stdout.log"))
+    write_text(target, "training_run.stderr.log", "both streams are in training_run.stdout.log\n")
+    metadata = run_metadata(plan, attempt, overrides)
+    write_json(target, f"training_{attempt.stamp}_metadata.json", metadata)
+    if plan.edition.checks_tree:
+        write_json(target, "fs_separation.json", file_separation(plan))
 
 
 def write_json(folder: str, name: str, content: Any) -> None:
@@ -32,7 +91,7 @@ def write_json(folder: str, name: str, content: Any) -> None:
     write_text(folder, name, json.dumps(content, indent=2) + "\n")
 
 
-def run_metadata(plan: Plan, attempt: Attempt, overrides: Sequence[str]) -> dict[str, Any]:
+def run_metadata(plan: RehearsalPlan, attempt: Attempt, overrides: Sequence[str]) -> dict[str, Any]:
     """Return a run's metadata under the keys that mlpstorage has, with the note that it is a rehearsal's."""
     figures = attempt.figures
     assert figures is not None  # only finished runs are laid out
@@ -45,7 +104,7 @@ def run_metadata(plan: Plan, attempt: Attempt, overrides: Sequence[str]) -> dict
     return told | {"invocation_start_time": figures.start, "invocation_end_time": figures.end, "exit_status": 0}
 
 
-def _metadata(plan: Plan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
+def _metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
     workload = plan.workload
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
@@ -71,7 +130,7 @@ def _metadata(plan: Plan, command: str, stamp: str, num_files: int) -> dict[str,
     }
 
 
-def file_separation(plan: Plan) -> dict[str, Any]:
+def file_separation(plan: RehearsalPlan) -> dict[str, Any]:
     """Return v3.0's record of whether data and results share a file system, by the device number of both."""
     data, results = os.path.abspath(plan.workload.dataset.data_folder), os.path.abspath(plan.tree)
     return {
@@ -93,7 +152,7 @@ def same_file_system(one: str, other: str) -> bool:
     return os.stat(one).st_dev == os.stat(other).st_dev
 
 
-def write_datasize(plan: Plan, answer: Datasize) -> None:
+def write_datasize(plan: RehearsalPlan, answer: Datasize) -> None:
     """Write v3.0's datasize phase: the files that the rules want at the least."""
     if not plan.edition.checks_tree:
         return
@@ -108,7 +167,7 @@ def write_datasize(plan: Plan, answer: Datasize) -> None:
     )
 
 
-def write_datagen(plan: Plan, manifest: Manifest | None, said: str | None) -> None:
+def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, said: str | None) -> None:
     """Write the datagen phase (v2.0, v3.0): what was made, or that it was there before.
 
     `said` is what `dlemu datagen` printed, None when it was not called.
@@ -126,14 +185,15 @@ def write_datagen(plan: Plan, manifest: Manifest | None, said: str | None) -> No
     overrides = [f"workload={plan.model}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
     config["workflow"] = config["workflow"] | {"generate_data": True, "train": False, "checkpoint": False}
-    _write_hydra(os.path.join(folder, "dlio_config"), folder, config, overrides)
+    text = yaml.safe_dump({"workload": config}, sort_keys=False)
+    _write_hydra(os.path.join(folder, CONFIG_FOLDER), folder, text, overrides)
     for name in ("dlio.log", "training_datagen.stdout.log"):
         write_text(folder, name, f"{told}\n")
     write_text(folder, "training_datagen.stderr.log", "")
     write_json(folder, f"training_{stamp}{METADATA}", _metadata(plan, "datagen", stamp, files))
 
 
-def _made_at(plan: Plan, manifest: Manifest | None) -> tuple[datetime, int]:
+def _made_at(plan: RehearsalPlan, manifest: Manifest | None) -> tuple[datetime, int]:
     """Return when the dataset was made, local time, and of how many files."""
     dataset = plan.workload.dataset
     if manifest is None:
@@ -142,14 +202,14 @@ def _made_at(plan: Plan, manifest: Manifest | None) -> tuple[datetime, int]:
     return moment, manifest.spec.num_files_train
 
 
-def _write_hydra(folder: str, run_folder: str, config: Mapping[str, Any], overrides: list[str]) -> None:
-    write_text(folder, "config.yaml", yaml.safe_dump({"workload": config}, sort_keys=False))
+def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]) -> None:
+    write_text(folder, "config.yaml", config)
     write_text(folder, "overrides.yaml", yaml.safe_dump(overrides, sort_keys=False))
     hydra = dlio_hydra(run_folder, os.path.basename(folder), overrides)
     write_text(folder, "hydra.yaml", yaml.safe_dump(hydra, sort_keys=False))
 
 
-def write_sums(plan: Plan, attempts: Sequence[Attempt]) -> None:
+def write_sums(plan: RehearsalPlan, attempts: Sequence[Attempt]) -> None:
     """Write the sums over the measured runs: results.json (v3.0), mlperf_storage_report.json (v1.0)."""
     done = [found for label in plan.labels if (found := finished(attempts, label))]
     measured = {one.label: one.figures for one in done if one.label != WARM_UP and one.figures is not None}
@@ -161,7 +221,7 @@ def write_sums(plan: Plan, attempts: Sequence[Attempt]) -> None:
         write_json(plan.runs, V1_REPORT, _v1_report(plan, measured))
 
 
-def _results(plan: Plan, done: Sequence[Attempt]) -> dict[str, Any]:
+def _results(plan: RehearsalPlan, done: Sequence[Attempt]) -> dict[str, Any]:
     figures = [one.figures for one in done if one.figures is not None and one.label != WARM_UP]
     told = sum_up(figures)
     return {
@@ -179,7 +239,7 @@ def _results(plan: Plan, done: Sequence[Attempt]) -> dict[str, Any]:
     }
 
 
-def _v1_report(plan: Plan, measured: Mapping[str, Figures]) -> dict[str, Any]:
+def _v1_report(plan: RehearsalPlan, measured: Mapping[str, Figures]) -> dict[str, Any]:
     """Return what v1.0's report.py makes of the runs, under its keys; what it calls MB is MiB."""
     told = sum_up(list(measured.values()))
     first = next(iter(measured.values()))
@@ -211,7 +271,7 @@ def _v1_report(plan: Plan, measured: Mapping[str, Figures]) -> dict[str, Any]:
     }
 
 
-def write_readme(plan: Plan) -> None:
+def write_readme(plan: RehearsalPlan) -> None:
     """Write what the tree is, for whoever finds it."""
     edition, pair = plan.edition.name, f"{plan.model} on {plan.workload.accelerator}"
     text = f"""{NOTE}
@@ -227,3 +287,73 @@ Laid out as MLPerf Storage v{edition} wants a result of {pair} in {plan.division
     if plan.edition.checks_tree:
         text += f"- {SEPARATION} compares the device numbers of both folders.\n"
     write_text(plan.tree, README, text)
+
+
+def write_system(plan: RehearsalPlan, figures: Figures) -> None:
+    """Write the template unless there is one already: the user may have filled it in. Raises SpaceError."""
+    folder = os.path.join(plan.submission, "systems")
+    name = f"{plan.system}.{'json' if plan.edition.name == '1.0' else 'yaml'}"
+    if os.path.exists(os.path.join(folder, name)):
+        return
+    told = _description(plan.system, figures)
+    if name.endswith(".json"):
+        write_json(folder, name, told)
+    else:
+        write_text(folder, name, yaml.safe_dump(told, sort_keys=False))
+
+
+def _description(system: str, figures: Figures) -> dict[str, Any]:
+    return {
+        "system_under_test": {
+            "solution": {
+                "submission_name": system,
+                "friendly_description": PLACEHOLDER,
+                "architecture": {
+                    "storage_location": PLACEHOLDER,
+                    "benchmark_API": "file",
+                    "product_API": PLACEHOLDER,
+                    "client_footprint": PLACEHOLDER,
+                    "client_installation": PLACEHOLDER,
+                },
+                "capabilities": {
+                    "multi_host": figures.hosts > 1 or PLACEHOLDER,
+                    "simultaneous_write": PLACEHOLDER,
+                    "simultaneous_read": PLACEHOLDER,
+                    "remap_time_in_seconds": PLACEHOLDER,
+                },
+                "usable_capacity_tib": PLACEHOLDER,
+                "availability": PLACEHOLDER,
+            },
+            "deployment": PLACEHOLDER,
+            "product_nodes": [_node(PLACEHOLDER, PLACEHOLDER, {})],
+            "product_switches": [],
+            "clients": [_node("runs the emulated accelerators", figures.hosts, _client(figures))],
+            "total_rack_units": PLACEHOLDER,
+            "rack_power_supplies": [],
+        }
+    }
+
+
+def _node(what: str, quantity: int | str, known: dict[str, Any]) -> dict[str, Any]:
+    chassis = ("model_name", "rack_units", "cpu_model", "cpu_qty", "cpu_cores", "memory_capacity")
+    return {
+        "friendly_description": what,
+        "quantity": quantity,
+        "chassis": {key: known.get(key, PLACEHOLDER) for key in chassis} | {"power": PLACEHOLDER},
+        "networking": [],
+        "drives": [],
+        "operating_system": known.get("operating_system", {"name": PLACEHOLDER, "version": PLACEHOLDER}),
+        "sysctl": [],
+        "environment": [],
+    }
+
+
+def _client(figures: Figures) -> dict[str, Any]:
+    """Return what this host is; the others of the run are taken to be alike, as the rules want."""
+    host = describe_host()
+    return {
+        "cpu_model": host.processor,
+        "cpu_cores": psutil.cpu_count(logical=False) or host.cpu_count,
+        "memory_capacity": round(figures.memory_gib_per_host),
+        "operating_system": {"name": platform.system(), "version": host.kernel},
+    }

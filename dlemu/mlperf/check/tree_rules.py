@@ -1,4 +1,4 @@
-"""Rules on folders and files of a result: what each edition's tool leaves and wants to find again."""
+"""Rules on folders and files: what each edition's tool leaves of a run, and how a submission's tree is laid out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from dlemu.mlperf.audit.setup import CONFIG_FOLDERS
-from dlemu.mlperf.check.find import METADATA
-from dlemu.mlperf.check.model import Leaf, Located, Result, Rule
-from dlemu.mlperf.finding import Finding, Severity
+from dlemu.mlperf.audit.run_settings import CONFIG_FOLDERS
+from dlemu.mlperf.check.submission_tree import METADATA, Leaf, Result, Rule, Submission
+from dlemu.mlperf.finding import Finding, Located, Severity
 
 PHASES = ("datasize", "datagen", "run")
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
@@ -22,6 +21,13 @@ CONFIG_FOLDER = "dlio_config"
 _KEEP = "keep the folder as the tool left it, or repeat the run"
 _RANK_FILE = re.compile(r"^\d+_output\.json$")
 _STATS_FILE = re.compile(r"^(\d+_)?per_epoch_stats\.json$")
+_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
+_CODE = re.compile(r"^code(-[0-9a-f]+)?$")
+_TOP = ("closed", "open", "code-images")
+"""mlpstorage puts images of its code there, or beside the divisions in ORG/code-HASH."""
+_CATEGORIES = ("training", "checkpointing", "vector_database", "kv_cache")
+_WORKLOADS = ("unet3d", "retinanet")
+"""Of v3.0: 2.1.10 and 2.1.11."""
 
 
 def phase_folders(result: Result) -> Iterator[Located]:
@@ -40,7 +46,7 @@ def phase_folders(result: Result) -> Iterator[Located]:
         yield Located(workload, Finding("error", "files.phases", f"a folder {name}", ", ".join(PHASES), fix))
 
 
-def datagen(result: Result) -> Iterator[Located]:
+def datagen_files(result: Result) -> Iterator[Located]:
     """One call of datagen, named by its time, with its files (2.1.13 to 2.1.15 of v3.0)."""
     if not (result.phased and result.edition.checks_tree):
         return
@@ -48,8 +54,8 @@ def datagen(result: Result) -> Iterator[Located]:
     if os.path.isdir(folder) and len(result.datagen) != 1:
         names = ", ".join(leaf.name for leaf in result.datagen) or "none"
         fix = "keep the one call that made the dataset of these runs"
-        found = Finding("error", "files.datagen_count", f"{len(result.datagen)} calls: {names}", "one call", fix)
-        yield Located(folder, found)
+        finding = Finding("error", "files.datagen_count", f"{len(result.datagen)} calls: {names}", "one call", fix)
+        yield Located(folder, finding)
     for leaf in result.datagen:
         if leaf.stamp is None:
             fix = "leave the folder's name as the tool made it"
@@ -145,4 +151,81 @@ def _located(leaf: Leaf, severity: Severity, rule: str, seen: str, wanted: str) 
     return Located(leaf.path, Finding(severity, rule, seen, wanted, _KEEP))
 
 
-RULES: tuple[Rule, ...] = (phase_folders, datagen, results_json, run_files)
+def top_folders(root: str, submissions: list[Submission]) -> Iterator[Located]:
+    """The root holds divisions alone (2.1.2 of v3.0)."""
+    if not any(submission.edition.checks_tree for submission in submissions):
+        return
+    for name in _folders(root):
+        if name not in _TOP and not _holds_code(os.path.join(root, name)):
+            fix = f"move {name} out of the tree, or spell the division in small letters"
+            finding = Finding("error", "submission.top", f"a folder {name}", "closed, open or both", fix)
+            yield Located(os.path.join(root, name), finding)
+
+
+def submission_folders(submission: Submission) -> Iterator[Located]:
+    """DIVISION/ORG holds results and systems, and the code."""
+    there = _folders(submission.path)
+    if not _NAME.match(submission.organisation):
+        fix = "call the folder by letters, digits, dot, dash and underscore"
+        seen = f"the organisation's folder is called {submission.organisation!r}"
+        yield Located(submission.path, Finding("error", "submission.name", seen, "[A-Za-z0-9._-]+", fix))
+    for name in ("results", "systems"):
+        if name not in there:
+            fix = f"add the folder {name}"
+            yield Located(submission.path, Finding("error", "submission.folders", f"no folder {name}", name, fix))
+    if submission.edition.checks_tree:
+        for name in there:
+            if name not in ("results", "systems") and not _CODE.match(name):
+                fix = f"move {name} out of the tree"
+                wanted = "results, systems and code"
+                finding = Finding("error", "submission.folders", f"a folder {name}", wanted, fix)
+                yield Located(os.path.join(submission.path, name), finding)
+
+
+def submission_code(submission: Submission) -> Iterator[Located]:
+    """The code that ran is part of a CLOSED submission (2.1.6 of v3.0)."""
+    if submission.division == "closed":
+        root = os.path.dirname(os.path.dirname(submission.path))
+        images = os.path.isdir(os.path.join(root, "code-images"))
+        places = (submission.path, os.path.join(root, submission.organisation))
+        if not images and not any(_CODE.match(name) for place in places for name in _folders(place)):
+            fix = "mlpstorage puts it there; v1.0: copy its folder"
+            finding = Finding("error", "submission.code", "no copy of the code", "the code of the official tool", fix)
+            yield Located(submission.path, finding)
+
+
+def submission_categories(submission: Submission) -> Iterator[Located]:
+    """results/SYSTEM holds benchmarks of the edition, training its workloads (2.1.10 and 2.1.11 of v3.0)."""
+    if not submission.edition.checks_tree:
+        return
+    results = os.path.join(submission.path, "results")
+    for system in _folders(results):
+        path = os.path.join(results, system)
+        for name in _folders(path):
+            if name not in _CATEGORIES:
+                fix = f"move {name} out of the tree"
+                finding = Finding("error", "submission.category", f"a folder {name}", ", ".join(_CATEGORIES), fix)
+                yield Located(os.path.join(path, name), finding)
+        for name in _folders(os.path.join(path, "training")):
+            if name not in _WORKLOADS:
+                fix = "hand in workloads of this edition alone"
+                finding = Finding("error", "submission.workload", f"a folder {name}", ", ".join(_WORKLOADS), fix)
+                yield Located(os.path.join(path, "training", name), finding)
+
+
+def _holds_code(path: str) -> bool:
+    """Whether a folder holds images of code and no other folder."""
+    names = _folders(path)
+    return bool(names) and all(_CODE.match(name) for name in names)
+
+
+def _folders(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []
+
+
+FILE_RULES: tuple[Rule, ...] = (phase_folders, datagen_files, results_json, run_files)
+SUBMISSION_RULES = (submission_folders, submission_code, submission_categories)

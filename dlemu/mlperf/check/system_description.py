@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dlemu.mlperf.audit.printed import Printed
+from dlemu.mlperf.audit.run_settings import Printed
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, read_yaml
-from dlemu.mlperf.check.model import Located, Result, Submission
-from dlemu.mlperf.finding import Finding, Severity
+from dlemu.mlperf.check.submission_tree import Result, Submission
+from dlemu.mlperf.finding import Finding, Located, Severity
 
 PLACEHOLDER = "FILL IN"
 """What a template has where the submitter must write."""
@@ -18,37 +18,43 @@ _MEMORY_TOLERANCE = 0.10
 _DESCRIPTIONS = (".yaml", ".yml", ".json")
 
 
-def check_systems(one: Submission, results: list[Result]) -> Iterator[Located]:
+def check_systems(submission: Submission, results: list[Result]) -> Iterator[Located]:
     """Hold the descriptions of one submission against its results."""
-    folder = os.path.join(one.path, "systems")
+    folder = os.path.join(submission.path, "systems")
     if not os.path.isdir(folder):
         return
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     stems = {kind: {_stem(name) for name in names if _kind(name) == kind} for kind in ("text", "pdf")}
-    yield from _only_pairs(one, folder, names, stems)
-    systems = _systems(one)
+    yield from _only_pairs(submission, folder, names, stems)
+    systems = _systems(submission)
     for system in sorted(systems):
         if system not in stems["text"] or system not in stems["pdf"]:
             lacking = [kind for kind in ("text", "pdf") if system not in stems[kind]]
-            told = " and ".join(f"{system}.{_suffix(one) if kind == 'text' else 'pdf'}" for kind in lacking)
+            lacking_names = " and ".join(
+                f"{system}.{_suffix(submission) if kind == 'text' else 'pdf'}" for kind in lacking
+            )
             rule = "systems.pdf" if lacking == ["pdf"] else "systems.missing"
-            fix = f"describe the system: {os.path.join(folder, told.split(' and ')[0])}"
-            found = Finding(_severity(one), rule, f"results/{system}, but no {told}", "a text and a pdf", fix)
-            yield Located(folder, found)
-        mine = [result for result in results if result.path.startswith(os.path.join(one.path, "results", system, ""))]
-        yield from _described(one, folder, system, names, mine)
-    for stem in sorted(stems["text"] - systems) if one.edition.checks_tree else ():
+            fix = f"describe the system: {os.path.join(folder, lacking_names.split(' and ')[0])}"
+            finding = Finding(
+                _severity(submission), rule, f"results/{system}, but no {lacking_names}", "a text and a pdf", fix
+            )
+            yield Located(folder, finding)
+        mine = [
+            result for result in results if result.path.startswith(os.path.join(submission.path, "results", system, ""))
+        ]
+        yield from _described(submission, folder, system, names, mine)
+    for stem in sorted(stems["text"] - systems) if submission.edition.checks_tree else ():
         fix = f"remove it, or add results/{stem}"
         seen = f"systems/{stem} without results/{stem}"
         yield Located(folder, Finding("error", "systems.missing", seen, "results for each description", fix))
 
 
-def _severity(one: Submission) -> Severity:
-    return "error" if one.edition.checks_tree else "warning"
+def _severity(submission: Submission) -> Severity:
+    return "error" if submission.edition.checks_tree else "warning"
 
 
-def _suffix(one: Submission) -> str:
-    return "json" if one.edition.name == "1.0" else "yaml"
+def _suffix(submission: Submission) -> str:
+    return "json" if submission.edition.name == "1.0" else "yaml"
 
 
 def _kind(name: str) -> str:
@@ -60,40 +66,44 @@ def _stem(name: str) -> str:
     return os.path.splitext(name)[0]
 
 
-def _systems(one: Submission) -> set[str]:
-    folder = os.path.join(one.path, "results")
+def _systems(submission: Submission) -> set[str]:
+    folder = os.path.join(submission.path, "results")
     if not os.path.isdir(folder):
         return set()
     return {entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")}
 
 
-def _only_pairs(one: Submission, folder: str, names: list[str], stems: Mapping[str, set[str]]) -> Iterator[Located]:
-    if not one.edition.checks_tree:
+def _only_pairs(
+    submission: Submission, folder: str, names: list[str], stems: Mapping[str, set[str]]
+) -> Iterator[Located]:
+    if not submission.edition.checks_tree:
         return
     for name in names:
         if os.path.isdir(os.path.join(folder, name)) or _kind(name) not in ("text", "pdf", "md"):
-            found = Finding("error", "systems.files", name, "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away")
-            yield Located(os.path.join(folder, name), found)
+            finding = Finding("error", "systems.files", name, "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away")
+            yield Located(os.path.join(folder, name), finding)
     for stem in sorted(stems["pdf"] - stems["text"]):
         fix = "describe the system in a yaml file, too"
-        found = Finding("error", "systems.files", f"{stem}.pdf without {stem}.yaml", "both", fix)
-        yield Located(os.path.join(folder, f"{stem}.pdf"), found)
+        finding = Finding("error", "systems.files", f"{stem}.pdf without {stem}.yaml", "both", fix)
+        yield Located(os.path.join(folder, f"{stem}.pdf"), finding)
 
 
-def _described(one: Submission, folder: str, system: str, names: list[str], results: list[Result]) -> Iterator[Located]:
+def _described(
+    submission: Submission, folder: str, system: str, names: list[str], results: list[Result]
+) -> Iterator[Located]:
     name = next((name for name in names if _stem(name) == system and _kind(name) == "text"), None)
     if name is None:
         return
     path = os.path.join(folder, name)
     broken: list[Finding] = []
     content = read_json(path, broken) if name.lower().endswith(".json") else read_yaml(path, broken)
-    yield from (Located(path, found) for found in broken)
+    yield from (Located(path, finding) for finding in broken)
     under_test = mapping(mapping(content).get("system_under_test"))
     if not under_test:
-        if one.edition.checks_tree and not broken:
+        if submission.edition.checks_tree and not broken:
             fix = "take the template of the edition"
-            found = Finding("error", "systems.files", "no system_under_test", "the edition's description", fix)
-            yield Located(path, found)
+            finding = Finding("error", "systems.files", "no system_under_test", "the edition's description", fix)
+            yield Located(path, finding)
         return
     blanks = sum(value == PLACEHOLDER for value in _leaves(content))
     if blanks:
@@ -102,8 +112,8 @@ def _described(one: Submission, folder: str, system: str, names: list[str], resu
     solution = mapping(under_test.get("solution"))
     if solution.get("submission_name") != system:
         seen = f"submission_name is {solution.get('submission_name')!r}"
-        found = Finding("error", "systems.name", seen, f"{system!r}, as its folder", "call both the same")
-        yield Located(path, found)
+        finding = Finding("error", "systems.name", seen, f"{system!r}, as its folder", "call both the same")
+        yield Located(path, finding)
     for result in results:
         for leaf in result.runs:
             yield from _as_it_ran(leaf.path, leaf.printed, under_test)

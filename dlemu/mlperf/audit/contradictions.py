@@ -1,18 +1,20 @@
-"""What was printed beside what the kept files give, as findings."""
+"""Contradictions as findings: between what was printed and what the kept files give, and with an edition's rules."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.mlperf.audit.formulas import DLIO_FORMULAS
-from dlemu.mlperf.audit.logs import Logs
-from dlemu.mlperf.audit.printed import Printed
-from dlemu.mlperf.audit.recompute import Formula, Recomputed, per_rank_blocks
-from dlemu.mlperf.audit.setup import Setup
+from dlemu.mlperf.audit.recompute import DLIO_FORMULAS, Formula, Recomputed, per_rank_blocks
+from dlemu.mlperf.audit.run_settings import Printed, Setup
+from dlemu.mlperf.audit.step_files import Logs
+from dlemu.mlperf.audit.tolerant import mapping
+from dlemu.mlperf.editions import EDITIONS
 from dlemu.mlperf.finding import Finding
+from dlemu.mlperf.rules import Division, RunFacts, check_run, override_keys
 
 AU_TOLERANCE_POINTS = 0.02
 """Time stamps have microseconds; early DLIO took a rank's block time some milliseconds apart from its stamps."""
@@ -41,7 +43,7 @@ def _gap(printed: Printed, formula: Formula) -> float:
     return max(gaps, default=math.inf)
 
 
-def compare(setup: Setup, printed: Printed, logs: Logs, found: Recomputed) -> list[Finding]:
+def contradictions(setup: Setup, printed: Printed, logs: Logs, found: Recomputed) -> list[Finding]:
     """Return every contradiction between what was printed and what was kept, and what can't be known."""
     formula = closest_formula(printed, found)
     return [
@@ -186,3 +188,38 @@ def _unknown(printed: Printed, logs: Logs, found: Recomputed) -> Iterator[Findin
 
 def _close(left: float, right: float) -> bool:
     return math.isclose(left, right, rel_tol=_SAME, abs_tol=1e-9)
+
+
+@dataclass(frozen=True)
+class Rulebook:
+    """What runs are held against."""
+
+    edition: str
+    division: Division
+
+
+def rule_findings(setup: Setup, printed: Printed, book: Rulebook) -> list[Finding]:
+    """Return what the run breaks, as far as its files tell; rules are named `rules.NAME`."""
+    config = mapping(setup.config)
+    odirect = mapping(config.get("reader")).get("odirect")
+    checkpoint = mapping(config.get("workflow")).get("checkpoint")
+    facts = RunFacts(
+        workload=setup.workload or printed.model or "a workload without a name",
+        accelerator=setup.accelerator or "",
+        accelerators=printed.accelerators,
+        hosts=printed.hosts,
+        memory_gib=printed.memory_gib,
+        num_files=printed.num_files or setup.num_files,
+        samples_per_file=printed.samples_per_file or setup.samples_per_file,
+        record_bytes=setup.record_bytes,
+        batch_size=setup.batch_size,
+        computation_seconds=setup.computation_seconds,
+        epochs=setup.epochs,
+        au_threshold_percent=setup.au_threshold_percent if setup.config is not None else None,
+        au_percent=printed.au_percent,
+        checkpoint=checkpoint if isinstance(checkpoint, bool) else None,
+        odirect=odirect if isinstance(odirect, bool) else None,
+        overrides=override_keys(setup.overrides),
+    )
+    found = check_run(EDITIONS[book.edition], facts, book.division)
+    return [Finding(one.severity, f"rules.{one.rule}", one.seen, one.wanted, one.fix) for one in found]

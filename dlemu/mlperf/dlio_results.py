@@ -2,23 +2,106 @@
 
 Keys, units and formulas are DLIO's (dlio_benchmark's statscounter, 2026-06): what it calls GB and MB is GiB and MiB,
 MB/s is nominal (samples/s x record length), standard deviations are the population's. docs/results.md has the list.
+Block times are cut to the microsecond that DLIO's time stamps have *before* anything is computed from them, so that
+whoever recomputes AU from the written arrays and stamps gets the written value.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
-from dlemu.config.schema import Workload
+from dlemu.config.schema import Metric, Workload
 from dlemu.emulator.checkpoint import SavedCheckpoint
 from dlemu.emulator.environment import HostFacts
 from dlemu.emulator.journal import Journal
-from dlemu.mlperf.dlio_blocks import Block, over_blocks
+from dlemu.emulator.steplog import EVALUATION, TRAINING, StepRows
+from dlemu.metrics.au import blocks
+from dlemu.metrics.dlio import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
 
 GIB, MIB = 2**30, 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One block of one rank, or one evaluation; its AU and samples/s as DLIO writes them: 0 where nothing counts."""
+
+    epoch: int
+    number: int
+    evaluation: bool
+    start_us: int
+    """Microseconds since 1970, UTC."""
+    end_us: int
+    seconds: BlockTimes
+    rated: Rated
+
+    @property
+    def key(self) -> str:
+        """DLIO's name of the block."""
+        return "eval" if self.evaluation else f"block{self.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSizes:
+    """Samples of one step on one rank."""
+
+    train: int
+    evaluation: int
+
+
+def blocks_by_rank(
+    rows: StepRows, settings: Metric, batches: BatchSizes, wall_clock_offset_ns: int
+) -> dict[int, list[Block]]:
+    """Return each rank's training blocks and evaluations in the order of time.
+
+    The clocks of other hosts are laid over rank 0's by the start of each block, which is one moment for all ranks.
+    `wall_clock_offset_ns` is what makes nanoseconds since 1970 of rank 0's clock.
+    """
+    parts = [
+        (int(part["rank"][0]), phase == EVALUATION, part)
+        for phase in (TRAINING, EVALUATION)
+        for part in blocks(rows[rows["phase"] == phase])
+    ]
+    starts_ns = {
+        (evaluation, int(part["epoch"][0]), int(part["block"][0])): int(part["free_ns"][0])
+        for rank, evaluation, part in reversed(parts)  # the lowest rank's stays
+    }
+    ranks: dict[int, list[Block]] = {}
+    for rank, evaluation, part in parts:
+        start_ns = starts_ns[evaluation, int(part["epoch"][0]), int(part["block"][0])]
+        shift_ns = start_ns - int(part["free_ns"][0]) + wall_clock_offset_ns
+        ranks.setdefault(rank, []).append(_block(part, evaluation, settings, batches, shift_ns))
+    return {
+        rank: sorted(own, key=lambda block: (block.epoch, block.evaluation, block.number))
+        for rank, own in sorted(ranks.items())
+    }
+
+
+def _block(part: StepRows, evaluation: bool, settings: Metric, batches: BatchSizes, shift_ns: int) -> Block:
+    start_us = (int(part["asked_ns"][0]) + shift_ns) // 1000
+    end_us = (int(part["met_ns"][-1]) + shift_ns) // 1000
+    times = BlockTimes(
+        load=(part["got_ns"] - part["asked_ns"]) / np.float64(1e9),
+        proc=(part["slept_ns"] - part["asked_ns"]) / np.float64(1e9),
+        configured=part["compute_ns"] / np.float64(1e9),
+        measured=(part["slept_ns"] - part["got_ns"]) / np.float64(1e9),
+        total=(end_us - start_us) / 1e6,
+    )
+    rated = rate_v2(times, settings.exclude_start_steps, settings.exclude_end_steps, batches.train)
+    rate = evaluated_per_second(times, batches.evaluation) if evaluation else rated.samples_per_second
+    return Block(
+        epoch=int(part["epoch"][0]),
+        number=int(part["block"][0]),
+        evaluation=evaluation,
+        start_us=start_us,
+        end_us=end_us,
+        seconds=times,
+        rated=Rated(*np.nan_to_num([rated.au, rate]).tolist()),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +187,11 @@ def dlio_output(run: DlioRun, rank: int) -> dict[str, Any]:
     }
     for epoch, parts in _by_epoch(run.blocks[rank]).items():
         output[str(epoch)] = {
-            "load": {block.key: block.load for block in parts},
-            "proc": {block.key: block.proc for block in parts},
-            "throughput": {block.key: block.samples_per_second for block in parts},
-            "au": {block.key: block.au_percent for block in parts},
-            "compute": {block.key: block.compute for block in parts},
+            "load": {block.key: block.seconds.load.tolist() for block in parts},
+            "proc": {block.key: block.seconds.proc.tolist() for block in parts},
+            "throughput": {block.key: block.rated.samples_per_second for block in parts},
+            "au": {block.key: block.rated.au_percent for block in parts},
+            "compute": {block.key: block.seconds.measured.tolist() for block in parts},
             "end": stamp(_epoch_end_us(run, parts)),
         }
     return output | {"hostname": host.host}
@@ -128,7 +211,7 @@ def _by_epoch(parts: list[Block]) -> dict[int, list[Block]]:
 
 def _epoch_stats(run: DlioRun, parts: list[Block]) -> dict[str, Any]:
     training = [block for block in parts if not block.evaluation]
-    saved = {one.block: one for one in run.journal.checkpoints if one.epoch == parts[0].epoch}
+    saved = {checkpoint.block: checkpoint for checkpoint in _checkpoints(run, parts)}
     stats: dict[str, Any] = {"start": stamp(parts[0].start_us)}
     for block in training:
         stats[block.key] = _span(block.start_us, block.end_us)
@@ -141,13 +224,13 @@ def _epoch_stats(run: DlioRun, parts: list[Block]) -> dict[str, Any]:
 
 
 def _epoch_end_us(run: DlioRun, parts: list[Block]) -> int:
-    ends = [block.end_us for block in parts]
-    ends += [
-        (one.ended_ns + run.journal.wall_clock_offset_ns) // 1000
-        for one in run.journal.checkpoints
-        if one.epoch == parts[0].epoch
-    ]
-    return max(ends)
+    ends_us = [(saved.ended_ns + run.journal.wall_clock_offset_ns) // 1000 for saved in _checkpoints(run, parts)]
+    return max([block.end_us for block in parts] + ends_us)
+
+
+def _checkpoints(run: DlioRun, parts: list[Block]) -> list[SavedCheckpoint]:
+    """Return the checkpoints of the blocks' epoch."""
+    return [saved for saved in run.journal.checkpoints if saved.epoch == parts[0].epoch]
 
 
 def _span(start_us: int, end_us: int) -> dict[str, Any]:
@@ -166,9 +249,9 @@ def _checkpoint(run: DlioRun, saved: SavedCheckpoint) -> dict[str, Any]:
 def _metric(run: DlioRun) -> dict[str, Any]:
     metric = _phase(run, "train", [[b for b in parts if not b.evaluation] for parts in run.blocks.values()])
     metric |= _phase(run, "eval", [[b for b in parts if b.evaluation] for parts in run.blocks.values()])
-    saved = [_checkpoint(run, one) for one in run.journal.checkpoints]
+    saved = [_checkpoint(run, checkpoint) for checkpoint in run.journal.checkpoints]
     if saved:
-        rates, seconds = [one["throughput"] for one in saved], [one["duration"] for one in saved]
+        rates, seconds = [each["throughput"] for each in saved], [each["duration"] for each in saved]
         metric |= {
             "save_checkpoint_io_mean_GB_per_second": float(np.mean(rates)),
             "save_checkpoint_io_stdev_GB_per_second": float(np.std(rates)),
@@ -180,11 +263,11 @@ def _metric(run: DlioRun) -> dict[str, Any]:
 
 
 def _phase(run: DlioRun, name: str, ranks: list[list[Block]]) -> dict[str, Any]:
-    """Return one phase's metrics: AU is the mean over ranks, samples/s their sum; then mean and std over epochs."""
-    per_rank = np.array([list(over_blocks(parts)) for parts in ranks])
-    if not per_rank.size:
+    """Return one phase's metrics: each epoch's over all ranks, then mean and std over epochs."""
+    epochs = [over_ranks(parts) for parts in zip(*(list(_rated_epochs(blocks)) for blocks in ranks), strict=True)]
+    if not epochs:
         return {}
-    au, rate = per_rank[:, :, 1].mean(axis=0), per_rank[:, :, 2].sum(axis=0)
+    au, rate = np.array([100 * epoch.au for epoch in epochs]), np.array([epoch.samples_per_second for epoch in epochs])
     mib = run.workload.dataset.record_length_bytes / MIB
     passed = au.mean() >= 100 * run.workload.metric.au
     return {
@@ -198,3 +281,9 @@ def _phase(run: DlioRun, name: str, ranks: list[list[Block]]) -> dict[str, Any]:
         f"{name}_io_mean_MB_per_second": float(rate.mean()) * mib,
         f"{name}_io_stdev_MB_per_second": float(rate.std()) * mib,
     }
+
+
+def _rated_epochs(blocks: list[Block]) -> Iterator[Rated]:
+    """Yield one rank's AU and samples/s of each epoch."""
+    for parts in _by_epoch(blocks).values():
+        yield over_blocks([block.rated for block in parts], [block.seconds.steps for block in parts])
