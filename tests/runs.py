@@ -17,8 +17,8 @@ from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Wo
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
-from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
+from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.dlio_files import DlioFolders
 from dlemu.plan.samples import hash_samples
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from datagen.content import Content
 from datagen.errors import SpaceError, UserError
 from datagen.storage.storage_base import StorageBase
 from dlemu.comm import Comm
+from dlemu.comm.clock import Clock
 from dlemu.config.schema import Checkpoint
 
 _CHUNK_BYTES = 8 << 20
@@ -41,7 +41,7 @@ def save_checkpoint(
     storage: StorageBase,
     model_bytes: int,
     comm: Comm,
-    now_ns: Callable[[], int],
+    clock: Clock,
     *,
     epoch: int,
     block: int,
@@ -50,13 +50,13 @@ def save_checkpoint(
 
     Raises SpaceError when the disk is full, UserError when the folder can't be written.
     """
-    started_ns = comm.all_reduce_max(now_ns())
+    started_ns = comm.all_reduce_max(clock.now_ns())
     writers = comm.size if settings.type == "all_ranks" else 1
     if comm.rank < writers:
         folder = f"{settings.checkpoint_folder.rstrip('/')}/epoch_{epoch}_block_{block}"
         content = Content(epoch << 20 | block, 0.0)
         _write(storage, folder, f"rank_{comm.rank}.ckpt", model_bytes, content, file=comm.rank, fsync=settings.fsync)
-    ended_ns = comm.all_reduce_max(now_ns())
+    ended_ns = comm.all_reduce_max(clock.now_ns())
     return SavedCheckpoint(
         epoch=epoch, block=block, bytes=model_bytes * writers, started_ns=started_ns, ended_ns=ended_ns
     )
