@@ -25,7 +25,7 @@ from dlemu.comm import Interrupted, interrupt_once
 from dlemu.config import check_runnable, datagen_command, load
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.emulator.environment import describe_folder
+from dlemu.emulator.environment import describe_storage
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
@@ -148,7 +148,7 @@ class _Sizing:
 
     def _treatment(self) -> Treatment:
         workload = self._job.workload
-        place = describe_folder(workload.dataset.data_folder)
+        place = describe_storage(workload.storage_spec, workload.dataset.data_folder)
         return treatment(
             odirect=workload.reader.odirect,
             cached=self._asked.cached,
@@ -222,5 +222,9 @@ class _Sizing:
 
 def _job(workload: Workload, folder: str) -> Job:
     """Return the job of one accelerator: what all counts have in common is read off it."""
-    found = inspect(workload.dataset, command_hint=f"{datagen_command(workload)} (or say --make here)")
+    found = inspect(
+        workload.dataset,
+        command_hint=f"{datagen_command(workload)} (or say --make here)",
+        storage=workload.storage_spec,
+    )
     return make_job(workload, 1, found, folder=folder, started_at="")

@@ -68,7 +68,7 @@ def _check(found: Sequence[Point], config_dir: str | None) -> Workload:
             workload = load(point.words, config_dir=config_dir)
             check_runnable(workload)
             if workload.dataset not in [other.dataset for other in workloads]:
-                inspect(workload.dataset, command_hint=datagen_command(workload))
+                inspect(workload.dataset, command_hint=datagen_command(workload), storage=workload.storage_spec)
             workloads.append(workload)
         except UserError as error:
             problems.setdefault(str(error), _told(point))  # one missing dataset is one problem

@@ -5,6 +5,7 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,6 @@ NO_EFFECT = {
     "workflow.profiling": Reason("dlemu records device and host itself"),
     "workflow.debug": Reason("there is no debug workflow"),
     "output.log_file": Reason("the log is log.txt in the run's folder"),
-    "storage.storage_options": Reason("it belongs to object storage"),
     "storage.s3_force_path_style": Reason("it belongs to object storage"),
     "dataset.record_element_bytes": Reason("it follows from dataset.record_element_type"),
     "dataset.num_files_generated": Reason("how many files the dataset was made with is seen on disk", (None, 0)),
@@ -84,24 +84,27 @@ NO_EFFECT = {
 }
 """Key, or section with all its keys -> why it changes nothing."""
 
+NO_EFFECT_ON_FOLDERS = {"storage.storage_options": Reason("it belongs to object storage")}
+"""Key -> why it changes nothing where the storage is not of the user's own."""
+
+SECRET = re.compile(
+    r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
+)
+"""Options that may be credentials."""
+LEFT_OUT = Reason("credentials are never kept in a run's files; give them in the environment")
+
 RENAMED_VALUES = {
     ("reader", "data_loader"): {"native_dali": "dali"},
     ("dataset", "compression"): {"uncompressed": "none"},
 }
 """Section and key -> what DLIO calls a value -> what it is called here."""
 
-TENSORFLOW_ALONE = {
+OF_SOME_LOADERS = {
     "reader.computation_threads": Reason("the workers that read a sample also process it", (None, 1)),
     "reader.transfer_size": Reason("only TensorFlow reads tfrecord in transfers", (None, 0)),
-}
-"""Key -> why it changes nothing where TensorFlow does not read."""
-
-NO_EFFECT_BUT_ON_STREAMS = {
-    "reader.computation_threads": TENSORFLOW_ALONE["reader.computation_threads"],
-    "reader.transfer_size": TENSORFLOW_ALONE["reader.transfer_size"],
     "reader.shuffle_size": Reason("shuffles are over the whole dataset, not a window", (None, 1024)),
 }
-"""Key -> why it changes nothing for a loader that picks its samples; harmless are the schema's defaults."""
+"""Key -> why it changes nothing with a loader that does not say that it uses it; harmless are the schema's defaults."""
 
 _BYTES = Reason("samples are shipped as bytes", (None, "uint8"))
 

@@ -72,7 +72,12 @@ def test_shipped_workloads_can_be_trained() -> None:
     ("override", "said"),
     [
         ("workflow.train=false", "workflow.train is false: nothing would be trained"),
-        ("storage.storage_type=s3", "storage.storage_type is 's3': not possible yet; wanted local_fs"),
+        (
+            "storage.storage_type=s3",
+            "storage.storage_type is 's3': object storage is not possible yet; wanted local_fs",
+        ),
+        ("storage.storage_type=parallelfs", "storage.storage_type is 'parallelfs': did you mean parallel_fs?"),
+        ("storage.storage_type=no.such", "'no.such' is no module that Python can import"),
         ("dataset.data_folder=s3://bucket/x", "object storage is not possible yet"),
         ("dataset.format=npzz", "dataset.format is 'npzz': did you mean npz?"),
         ("reader.data_loader=pytorh", "reader.data_loader is 'pytorh': did you mean pytorch?"),
@@ -86,8 +91,12 @@ def test_what_cannot_be_trained_is_said(override: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_a_module_of_ones_own_is_let_through() -> None:
-    check_runnable(load(["dataset.format=my.formats.raw", "reader.data_loader=my.loader"]))
+def test_a_module_of_ones_own_is_let_through_when_it_is_there() -> None:
+    check_runnable(load(["dataset.format=datagen.formats.npz", "reader.data_loader=dlemu.loaders.threads.Loader"]))
+    with pytest.raises(UserError) as caught:
+        check_runnable(load(["dataset.format=my.formats.raw", "reader.data_loader=my.loader"]))
+    for key, name in (("dataset.format", "my.formats.raw"), ("reader.data_loader", "my.loader")):
+        assert f"{key}: {name!r} is no module that Python can import" in str(caught.value)
 
 
 def test_checkpoints_are_checked_only_if_there_are_any() -> None:

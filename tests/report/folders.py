@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.report.folder import write_steps, write_summary
 from dlemu.report.summary import build_summary
 from tests.runs import make_job, make_log

@@ -6,15 +6,21 @@ import time
 from collections.abc import Iterator
 
 from datagen.errors import DlemuError
-from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, refuse_pinning
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec
+from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.plan.samples import PlanAhead, hash_samples
 
 
+class Traits(LoaderTraits):
+    """What is promised of other loaders holds for nothing at all."""
+
+    pins = False
+
+
 class Loader:
-    """The `null` loader. Batches carry no data and 0 bytes."""
+    """The `none` loader. Batches carry no data and 0 bytes."""
 
     def __init__(self, spec: LoaderSpec) -> None:
-        refuse_pinning(spec, "null")
         self._spec = spec
 
     def start(self) -> None:

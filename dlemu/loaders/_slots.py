@@ -12,11 +12,11 @@ from datagen.buffers import take_pages
 from datagen.errors import SpaceError
 
 
-class SharedRing:
+class SharedSlots:
     """`slots` buffers of `slot_bytes` each in one anonymous file that lives in memory (memfd).
 
     Nothing appears in /dev/shm and its size limit does not apply; memory is taken where a slot is written, or by
-    `take_pages`. A ring crosses to a worker by fork, or, when spawned, as a duplicated file descriptor.
+    `take_pages`. They cross to a worker by fork, or, when spawned, as a duplicated file descriptor.
     """
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
