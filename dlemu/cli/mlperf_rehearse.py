@@ -39,7 +39,7 @@ from dlemu.mlperf.rehearsal.record import done_before, save
 from dlemu.mlperf.rehearsal.sequence import Attempt, finished, late_by, rehearse
 from dlemu.mlperf.rehearsal.system import write_system
 from dlemu.mlperf.rules import Division
-from dlemu.sizing.process import run_train
+from dlemu.sizing.train_process import run_train
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 

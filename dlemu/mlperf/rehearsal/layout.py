@@ -15,7 +15,7 @@ from dlemu.mlperf.dlio_config import dlio_hydra
 from dlemu.mlperf.rehearsal.papers import file_separation, run_metadata, write_json
 from dlemu.mlperf.rehearsal.plan import Plan
 from dlemu.mlperf.rehearsal.sequence import Attempt
-from dlemu.sizing.process import LOG
+from dlemu.sizing.train_process import LOG
 
 _SEED = "++workload.train.seed="
 """The sequence sets it, as the rules ask; it is no override of the submitter's. config.yaml has it."""

@@ -13,7 +13,7 @@ from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.outcome import sum_up
 from dlemu.mlperf.rehearsal.plan import WARM_UP, Plan
 from dlemu.mlperf.rehearsal.sequence import Attempt, as_record, finished, saved_attempts
-from dlemu.sizing.store import check_same, read_answer, save_answer
+from dlemu.sizing.answers import check_same, read_answer, save_answer
 
 SCHEMA_VERSION = 1
 
@@ -23,7 +23,7 @@ def done_before(folder: str, question: Mapping[str, Any]) -> list[Attempt]:
 
     Raises UserError when the folder holds a finished one, or one of something else.
     """
-    saved = read_answer(folder, REHEARSAL)
+    saved = read_answer(folder, REHEARSAL, dict[str, Any])
     if saved is None:
         return []
     if saved["complete"]:
@@ -52,4 +52,4 @@ def save(plan: Plan, question: Mapping[str, Any], attempts: Sequence[Attempt], *
         "attempts": as_record(attempts),
         "outcome": asdict(sum_up(measured)) if measured else None,
     }
-    save_answer(plan.folder, record, REHEARSAL)
+    save_answer(plan.folder, REHEARSAL, record)

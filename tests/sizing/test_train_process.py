@@ -14,7 +14,7 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted
 from dlemu.comm.process import interrupt_once
-from dlemu.sizing.process import LOG, run_train
+from dlemu.sizing.train_process import LOG, run_train
 
 
 def run(folder: Path, script: str) -> None:
