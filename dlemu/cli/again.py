@@ -9,8 +9,7 @@ import sys
 from rich.console import Console
 
 from dlemu.cli import complain
-from dlemu.comm import Interrupted
-from dlemu.comm.process import interrupt_once
+from dlemu.comm import Interrupted, interrupt_once
 from dlemu.report.sizing_progress import SizingProgress
 from dlemu.sizing.sizing_events import SearchBegan, SizingEvent, SweepBegan
 

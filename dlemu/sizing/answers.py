@@ -414,11 +414,13 @@ def save_answer(folder: str, name: str, answer: Any) -> None:
 def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
     """Return what the file holds, None when it is not there; raises UserError when it is damaged or none of ours."""
     path = os.path.join(folder, name)
+    if not os.path.exists(path):
+        return None
+    if not os.path.isfile(path):  # folders of results are sent around: a pipe would never end
+        raise UserError(f"{path} is no regular file: wanted what dlemu wrote")
     try:
         with open(path, "rb") as file:
             answer = msgspec.json.decode(file.read())
-    except FileNotFoundError:
-        return None
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror}; name the folder of a result") from error
     except ValueError as error:  # msgspec's errors and those of UTF-8
