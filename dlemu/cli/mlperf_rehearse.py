@@ -22,7 +22,6 @@ from dlemu.cli.again import again
 from dlemu.cli.mlperf_check import counted, finding_lines
 from dlemu.cli.mlperf_datasize import measured_gib
 from dlemu.cli.prepare import new_folder
-from dlemu.cli.words import check_launcher, take_word
 from dlemu.comm import interrupt_once
 from dlemu.comm.comm_base import Interrupted
 from dlemu.config import check_runnable, datagen_command, load
@@ -39,6 +38,7 @@ from dlemu.mlperf.rehearsal.record import done_before, save
 from dlemu.mlperf.rehearsal.sequence import Attempt, finished, late_by, rehearse
 from dlemu.mlperf.rehearsal.system import write_system
 from dlemu.mlperf.rules import Division
+from dlemu.sizing.prerequisites import check_launcher, take_word
 from dlemu.sizing.train_process import run_train
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")

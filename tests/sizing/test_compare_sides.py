@@ -84,7 +84,7 @@ def test_money_and_power() -> None:
 
 def test_what_a_storage_feeds_is_what_its_largest_passing_run_had() -> None:
     rates = {4: 40.0, 8: 80.0, 16: 90.0}
-    runs = {
+    runs: dict[Settings, RunFigures] = {
         (("ranks", str(ranks)),): figures(ranks=ranks, passed=ranks < 16, app_mb_per_second=Mean(mean=rate))
         for ranks, rate in rates.items()
     }
@@ -114,7 +114,7 @@ def verdict(a_seconds: tuple[float, ...], b_seconds: tuple[float, ...]) -> str:
         rate = Mean(mean=sum(rates) / len(rates), per_epoch=rates)
         run = figures(sum(seconds), ranks=ranks, epochs=len(seconds), samples_per_second=rate)
         sides.append(side_of_runs(name, {(): run}))
-    return compare(*sides).verdict
+    return compare(sides[0], sides[1]).verdict
 
 
 def test_the_verdict_is_a_sentence() -> None:
@@ -128,9 +128,9 @@ def test_the_verdict_is_a_sentence() -> None:
 
 def test_a_count_of_one_is_an_accelerator() -> None:
     run = figures(ranks=1)
-    both = [side_of_runs(name, {(): run}) for name in "ab"]
-    assert "with 1 accelerator A" in compare(*both).verdict
-    assert "A and B feed 1 accelerator each" in compare(*both).verdict
+    comparison = compare(side_of_runs("a", {(): run}), side_of_runs("b", {(): run}))
+    assert "with 1 accelerator A" in comparison.verdict
+    assert "A and B feed 1 accelerator each" in comparison.verdict
 
 
 @pytest.mark.parametrize(

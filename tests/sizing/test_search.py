@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from dlemu.metrics.limit import Limit
-from dlemu.sizing.answers import SIZE, HostOnly, OneMore, SizeAnswer, SizeLimit, Trial, save_answer, to_json
+from dlemu.sizing.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial, save_answer, to_json
 from dlemu.sizing.find_size import saved_trials, search
 from dlemu.sizing.search import REPEATS, Count, Limits, next_count
 from dlemu.sizing.size_verdict import build_answer
@@ -150,11 +150,10 @@ def test_the_limit_is_the_one_that_the_failing_trials_name() -> None:
     answer = find(FakeRunner(0), trials=trials)
     assert answer.limited_by == SizeLimit(what="storage", evidence=("the device was busy",))
     assert "limited by storage" in answer.verdict
-    assert answer.for_one_more == OneMore(
-        accelerators=5,
-        wanted_mb_per_second=pytest.approx(450),
-        most_delivered_mb_per_second=pytest.approx(400),
-    )
+    more = answer.for_one_more
+    assert more.accelerators == 5
+    assert more.wanted_mb_per_second == pytest.approx(450)
+    assert more.most_delivered_mb_per_second == pytest.approx(400)
 
 
 def test_finished_trials_are_taken_up_again(tmp_path: Path) -> None:
