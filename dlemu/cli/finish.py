@@ -12,8 +12,8 @@ from rich.console import Console
 
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
-from dlemu.mlperf.dlio_files import DlioPlace, write_dlio_files
+from dlemu.emulator.trainer import RunLog
+from dlemu.mlperf.dlio_files import DlioFolders, write_dlio_files
 from dlemu.report.folder import drop_live
 from dlemu.report.summary import plain
 from dlemu.report.terminal import print_result
@@ -21,7 +21,7 @@ from dlemu.results.folder import write_run
 from dlemu.results.run import make_run
 
 
-def finish(job: Job, log: RunLog, place: DlioPlace, failure: str | None = None) -> dict[str, Any]:
+def finish(job: Job, log: RunLog, place: DlioFolders, failure: str | None = None) -> dict[str, Any]:
     """Write the run's folder and return its summary. A run that failed leaves the same folder, marked incomplete.
 
     DLIO's files of a complete run go to `place`.

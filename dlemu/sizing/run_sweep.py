@@ -26,8 +26,8 @@ from dlemu.sizing.answers import (
     read_answer,
     save_answer,
 )
+from dlemu.sizing.compared_figures import run_figures
 from dlemu.sizing.prerequisites import check_launcher, take_word
-from dlemu.sizing.run_figures import run_figures
 from dlemu.sizing.sizing_events import OnEvent, PointBegan, PointEnded, SweepBegan, ignore
 from dlemu.sizing.train_process import run_train
 

@@ -25,7 +25,7 @@ from dlemu.sizing.answers import (
     Value,
     read_answer,
 )
-from dlemu.sizing.run_figures import run_figures
+from dlemu.sizing.compared_figures import run_figures
 from dlemu.sizing.t_interval import half_width
 
 CONFIDENCE = 0.95

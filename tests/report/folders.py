@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.report.folder import write_steps, write_summary
 from dlemu.report.summary import build_summary
 from dlemu.results.folder import write_run as write_result
