@@ -115,7 +115,11 @@ class Rehearsal:
     def _dataset(self) -> Manifest | None:
         """Raise UserError when the dataset is not there, whole, and as asked for; return its manifest."""
         workload = self.plan.workload
-        return inspect(workload.dataset, command_hint=lambda: f"{datagen_command(workload)}, or say --make").manifest
+        return inspect(
+            workload.dataset,
+            command_hint=lambda: f"{datagen_command(workload)}, or say --make",
+            storage=workload.storage_spec,
+        ).manifest
 
     def _opening(self, attempts: Sequence[Attempt]) -> list[str]:
         plan, bound = self.plan, self.size.bound
