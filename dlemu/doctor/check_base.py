@@ -11,11 +11,12 @@ import psutil
 
 from datagen.errors import DlemuError
 from datagen.inspection import Found, inspect
+from datagen.storage.storage_base import open_storage
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
 from dlemu.doctor._block_device import BlockDevice, block_device
 from dlemu.emulator.cpu_limit import cpu_limit
-from dlemu.emulator.environment import StorageFacts, describe_folder, existing_folder
+from dlemu.emulator.environment import StorageFacts, describe_storage
 from dlemu.metrics.demand import Demand, demand
 
 Level = Literal["ok", "warn", "fail"]
@@ -79,18 +80,23 @@ class Facts:
 
     @cached_property
     def storage(self) -> StorageFacts:
-        """The file system of the dataset's folder, or of the nearest one above it that exists."""
-        return describe_folder(existing_folder(self.workload.dataset.data_folder))
+        """The file system of the dataset's folder, or of the nearest one above it that exists, or another storage."""
+        return describe_storage(self.workload.storage_spec, self.workload.dataset.data_folder)
 
     @cached_property
     def device(self) -> BlockDevice | None:
         """The block device below that file system; None when there is none (memory, a network, an overlay)."""
-        return block_device(self.storage.folder, self.storage.device)
+        return block_device(self.storage.folder, self.storage.device) if self.has_folders else None
+
+    @cached_property
+    def has_folders(self) -> bool:
+        """Say whether the dataset lies in a folder that this host sees."""
+        return open_storage(self.workload.storage_spec.buffered).local_path(self.storage.folder) is not None
 
     @cached_property
     def dataset(self) -> Found | DlemuError | None:
         """The dataset, what is wrong with it, or None when there is none yet."""
-        if not os.path.isdir(self.workload.dataset.data_folder):
+        if not open_storage(self.workload.storage_spec.buffered).is_folder(self.workload.dataset.data_folder):
             return None
         try:
             return inspect(

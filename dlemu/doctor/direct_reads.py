@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import errno
-import mmap
 import os
-import tempfile
 
+from datagen.buffers import AlignedBuffer
+from datagen.errors import UserError
+from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "O_DIRECT", 250
 _BLOCK_BYTES = 4096
 
 
-def check(facts: Facts) -> Check:
+def check(facts: Facts) -> Check | None:
+    if not facts.has_folders:
+        return None
     dataset = facts.usable_dataset
     file = dataset.train.path(0) if dataset and dataset.train.num_files else None
     return look(facts.storage.folder, file, facts.workload.reader.odirect)
 
 
 def look(folder: str, file: str | None, odirect: bool) -> Check:
-    problem = _problem_reading(file) if file else _problem_reading_own(folder)
+    storage = open_storage(StorageSpec(direct=True))
+    problem = _problem_reading(storage, file) if file else _problem_reading_own(storage, folder)
     if not problem:
         return Check(name=NAME, level="ok", observed=f"works in {folder}")
     if odirect:
@@ -30,25 +33,33 @@ def look(folder: str, file: str | None, odirect: bool) -> Check:
     return Check(name=NAME, level="warn", observed=problem, wanted="reads past the page cache", advice=advice)
 
 
-def _problem_reading_own(folder: str) -> str:
+def _problem_reading_own(storage: StorageBase, folder: str) -> str:
+    path = f"{folder}/.dlemu-doctor-{os.getpid()}"
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dlemu-doctor-") as file:
-            file.write(bytes(_BLOCK_BYTES))
-            file.flush()
-            return _problem_reading(file.name)
+        writer = storage.create(path)
+        try:
+            writer.write(bytes(_BLOCK_BYTES))
+            writer.commit()
+        except BaseException:
+            writer.discard()
+            raise
+        problem = _problem_reading(storage, path)
+        storage.remove(path)
+        return problem
     except OSError as error:
         return f"not tried: {folder}: {error.strerror}"
 
 
-def _problem_reading(path: str) -> str:
+def _problem_reading(storage: StorageBase, path: str) -> str:
     """Return why one block can't be read past the cache, nothing when it can."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        reader = storage.open(path)
         try:
-            os.preadv(fd, [mmap.mmap(-1, _BLOCK_BYTES)], 0)  # a mapping begins on a page, as O_DIRECT wants
+            reader.read_into(AlignedBuffer().view(_BLOCK_BYTES), 0)
         finally:
-            os.close(fd)
+            reader.close()
+    except UserError:
+        return f"{path}: this file system has no O_DIRECT"
     except OSError as error:
-        reason = "this file system has no O_DIRECT" if error.errno == errno.EINVAL else error.strerror or str(error)
-        return f"{path}: {reason}"
+        return f"{path}: {error.strerror or error}"
     return ""

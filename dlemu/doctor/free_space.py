@@ -8,9 +8,10 @@ NAME, ORDER = "free space", 240
 
 
 def check(facts: Facts) -> Check | None:
-    if facts.usable_dataset is not None:
+    free_bytes = facts.storage.free_bytes
+    if facts.usable_dataset is not None or free_bytes is None:
         return None
-    return judge(facts.storage.free_bytes or 0, facts.demand.dataset_gb)
+    return judge(free_bytes, facts.demand.dataset_gb)
 
 
 def judge(free_bytes: int, dataset_gb: float) -> Check:
