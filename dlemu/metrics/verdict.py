@@ -46,7 +46,8 @@ def judge(evidence: Evidence) -> Verdict:
             return Verdict(
                 None,
                 f"NO VERDICT: only {evidence.kept_steps} steps of an epoch count, and up to "
-                f"{evidence.prefetched_steps} batches are read while its first step waits, which does not count: use more files, or fewer ranks",
+                f"{evidence.prefetched_steps} batches are read while its first step waits, which does not count: use "
+                "more files, or fewer ranks",
             )
         return Verdict(True, f"PASS: AU {evidence.au:.2f} % is at least {wanted:g} %")
     if evidence.ceiling_au is not None and evidence.ceiling_au < wanted:
