@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
+import tempfile
 
-from datagen.buffers import AlignedBuffer
-from datagen.errors import UserError
-from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
+from datagen.storage.storage_base import open_storage
 from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "O_DIRECT", 250
@@ -14,52 +15,44 @@ _BLOCK_BYTES = 4096
 
 
 def check(facts: Facts) -> Check | None:
-    if not facts.has_folders:
+    spec, dataset = facts.workload.storage_spec, facts.usable_dataset
+    if facts.folder is None:
+        open_storage(spec)  # raises where it is to be read so, and can't
         return None
-    dataset = facts.usable_dataset
-    file = dataset.train.path(0) if dataset and dataset.train.num_files else None
-    return look(facts.storage.folder, file, facts.workload.reader.odirect)
+    file = facts.storage.local_path(dataset.train.path(0)) if dataset and dataset.train.num_files else None
+    return look(facts.folder, file, spec.direct)
 
 
-def look(folder: str, file: str | None, odirect: bool) -> Check:
-    storage = open_storage(StorageSpec(direct=True))
-    problem = _problem_reading(storage, file) if file else _problem_reading_own(storage, folder)
+def look(folder: str, file: str | None, direct: bool) -> Check:
+    problem = _problem_reading(file) if file else _problem_reading_own(folder)
     if not problem:
         return Check(name=NAME, level="ok", observed=f"works in {folder}")
-    if odirect:
+    if direct:
         advice = "reader.odirect=false, or a folder on another file system"
         return Check(name=NAME, level="fail", observed=problem, wanted="reader.odirect=true", advice=advice)
     advice = "leave reader.odirect at false there"
     return Check(name=NAME, level="warn", observed=problem, wanted="reads past the page cache", advice=advice)
 
 
-def _problem_reading_own(storage: StorageBase, folder: str) -> str:
-    path = f"{folder}/.dlemu-doctor-{os.getpid()}"
+def _problem_reading_own(folder: str) -> str:
     try:
-        writer = storage.create(path)
-        try:
-            writer.write(bytes(_BLOCK_BYTES))
-            writer.commit()
-        except BaseException:
-            writer.discard()
-            raise
-        problem = _problem_reading(storage, path)
-        storage.remove(path)
-        return problem
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dlemu-doctor-") as file:
+            file.write(bytes(_BLOCK_BYTES))
+            file.flush()
+            return _problem_reading(file.name)
     except OSError as error:
         return f"not tried: {folder}: {error.strerror}"
 
 
-def _problem_reading(storage: StorageBase, path: str) -> str:
+def _problem_reading(path: str) -> str:
     """Return why one block can't be read past the cache, nothing when it can."""
     try:
-        reader = storage.open(path)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
         try:
-            reader.read_into(AlignedBuffer().view(_BLOCK_BYTES), 0)
+            os.preadv(fd, [mmap.mmap(-1, _BLOCK_BYTES)], 0)  # a mapping begins on a page, as O_DIRECT wants
         finally:
-            reader.close()
-    except UserError:
-        return f"{path}: this file system has no O_DIRECT"
+            os.close(fd)
     except OSError as error:
-        return f"{path}: {error.strerror or error}"
+        reason = "this file system has no O_DIRECT" if error.errno == errno.EINVAL else error.strerror or str(error)
+        return f"{path}: {reason}"
     return ""

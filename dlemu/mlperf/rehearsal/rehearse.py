@@ -31,7 +31,7 @@ from dlemu.mlperf.rehearsal.edition_tree import (
     write_system,
 )
 from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Outcome, RehearsalPlan, sum_up
-from dlemu.sizing.process import run_train
+from dlemu.sizing.train_process import run_train
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 
