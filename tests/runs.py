@@ -153,7 +153,7 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
             devices=(device,),
             notes=("a note",),
             cpu_seconds=0.01,
-            seconds=(ends[1] - ends[0]) / 1e9,
+            seconds=float(ends[1] - ends[0]) / 1e9,
             series=(Series("block", "nvme0n1", "read_mb_per_second"), Series("power", "package-0", "watts")),
             which=np.tile(np.array([0, 1], np.int32), len(times)),
             time_ns=np.repeat(times, 2),

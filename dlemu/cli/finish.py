@@ -7,40 +7,35 @@ import shlex
 import sys
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
-from dlemu.config import to_yaml
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
 from dlemu.emulator.run import RunLog
 from dlemu.mlperf.dlio_files import DlioPlace, write_dlio_files
-from dlemu.report.folder import drop_live, write_block_trace, write_steps, write_summary, write_telemetry
-from dlemu.report.summary import build_summary
+from dlemu.report.folder import drop_live
+from dlemu.report.summary import plain
 from dlemu.report.terminal import print_result
+from dlemu.results.folder import write_run
+from dlemu.results.run import make_run
 
 
-def finish(job: Job, log: RunLog | None, place: DlioPlace, failure: str | None = None) -> dict[str, Any]:
+def finish(job: Job, log: RunLog, place: DlioPlace, failure: str | None = None) -> dict[str, Any]:
     """Write the run's folder and return its summary. A run that failed leaves the same folder, marked incomplete.
 
     DLIO's files of a complete run go to `place`.
 
     A run that was asked to end early is written as the one it became: `train.total_training_steps` as many as it took.
     """
-    if log is not None and log.journal.stopped_early:
-        job = job.cut_to(log.journal.stopped_early.steps)
-    summary = build_summary(job, log, failure)
-    folder = job.folder
-    write_text(folder, "config.yaml", to_yaml(job.workload))
-    if log is not None and len(log.rows):
-        write_steps(folder, log.rows)
-        if failure is None:
-            write_dlio_files(place, job=job, log=log)
-    if log is not None and log.telemetry:
-        write_telemetry(folder, log.telemetry)
-        write_block_trace(folder, log.telemetry)
-    write_text(folder, "log.txt", _as_text(summary, folder))
-    write_summary(folder, summary)
-    drop_live(folder)
+    run = make_run(job, log, failure)
+    summary = plain(msgspec.json.encode(run.summary))
+    if failure is None and len(log.rows):
+        early = log.journal.stopped_early
+        write_dlio_files(place, job=job.cut_to(early.steps) if early else job, log=log)
+    write_text(job.folder, "log.txt", _as_text(summary, job.folder))
+    write_run(run)
+    drop_live(job.folder)
     return summary
 
 

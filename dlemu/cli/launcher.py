@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 
 from datagen.errors import DlemuError
 from dlemu.cli import complain
-from dlemu.comm import Comm, PeerLostError, open_comm
+from dlemu.comm import Comm, PeerLostError, interrupt_once, open_comm
 from dlemu.comm.comm_base import Interrupted
 from dlemu.comm.failure import Failure, first_failure
 from dlemu.comm.launch import run_ranks
-from dlemu.comm.process import interrupt_once
 from dlemu.config.schema import Workload
 
 _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")

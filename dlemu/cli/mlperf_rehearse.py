@@ -23,8 +23,8 @@ from dlemu.cli.mlperf_check import counted, finding_lines
 from dlemu.cli.mlperf_datasize import measured_gib
 from dlemu.cli.prepare import new_folder
 from dlemu.cli.words import check_launcher, take_word
+from dlemu.comm import interrupt_once
 from dlemu.comm.comm_base import Interrupted
-from dlemu.comm.process import interrupt_once
 from dlemu.config import check_runnable, datagen_command, load
 from dlemu.config.schema import Workload
 from dlemu.mlperf.check.judge import check_folder

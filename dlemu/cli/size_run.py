@@ -21,8 +21,7 @@ from dlemu.cli.making import make_with_ranks
 from dlemu.cli.prepare import new_folder
 from dlemu.cli.reporting import report_result
 from dlemu.cli.words import check_launcher, take_word
-from dlemu.comm import Interrupted
-from dlemu.comm.process import interrupt_once
+from dlemu.comm import Interrupted, interrupt_once
 from dlemu.config import check_runnable, datagen_command, load
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload

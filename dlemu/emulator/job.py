@@ -101,6 +101,21 @@ class Job:
             return spec.prefetch_size + max(1, spec.read_threads)
         return spec.read_threads * spec.prefetch_per_worker
 
+    @property
+    def loader_notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know of the loader, as sentences."""
+        if self.workload.reader.data_loader == "dali":
+            return (
+                "the ceiling leaves out DALI's readers and decoders (docs/loaders.md): with a low AU see whether the "
+                "cores were busy before blaming the storage",
+            )
+        if self.streams:
+            return (
+                "the ceiling leaves out TensorFlow's record reader and parsing (docs/loaders.md): with a low AU see "
+                "whether the cores were busy before blaming the storage",
+            )
+        return ()
+
     def cut_to(self, steps: int) -> Job:
         """Return the job of a run that took only so many training steps."""
         train = replace(self.workload.train, total_training_steps=steps)

@@ -20,10 +20,10 @@ from datagen.registry import find, names
 from datagen.spec import DatasetSpec, ParquetSpec
 from dlemu.config.schema import Reader, Train, Workload
 from dlemu.config.streams import DALI_FORMATS
-from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.job import Job, make_job
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.loaders.loader_base import Batch, BatchTrace, Loader
+from dlemu.metrics.delivery import audit_epoch
 from tests.datasets import make_dataset
 
 BATCH, RANKS = 4, 2

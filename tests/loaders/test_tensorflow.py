@@ -19,9 +19,9 @@ from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
-from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, LoaderSpec, Phase
+from dlemu.metrics.delivery import audit_epoch
 from dlemu.plan.samples import EndlessPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 

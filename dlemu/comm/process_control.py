@@ -1,0 +1,112 @@
+"""What a process of a run does about its signals, its parent's death and the children it leaves.
+
+Linux only: prctl(2) has no door in the standard library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import stat
+import sys
+import termios
+import time
+import weakref
+from collections.abc import Callable
+from types import FrameType
+
+from dlemu.comm.comm_base import Interrupted
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+
+_OUTPUT_SECONDS = 1.0
+_PASSING_ON_SECONDS = 0.1  # from the launcher's process on this host to the one that prints
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process `signal_number` when its parent (process `parent`) ends.
+
+    The call ends this process at once when the parent is gone already. The kernel watches the *thread* that forked
+    this process, so fork from the main thread.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(signal_number))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans(adopt: bool) -> bool:
+    """Make this process the one that inherits its descendants' orphans, or not; return what it was before."""
+    before = ctypes.c_int(0)
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
+    return bool(before.value)
+
+
+def name_process(name: str) -> None:
+    """Set the name that `ps` and `top` show (15 bytes of it)."""
+    text = ctypes.create_string_buffer(name.encode()[:15])
+    _prctl(_PR_SET_NAME, ctypes.addressof(text))
+
+
+def after_fork_in_child(forget: Callable[[], None]) -> None:
+    """Call the method `forget` in every child that os.fork makes, as long as its object lives in this process."""
+    method = weakref.WeakMethod(forget)
+
+    def run() -> None:
+        function = method()
+        if function is not None:
+            function()
+
+    os.register_at_fork(after_in_child=run)
+
+
+def interrupt_once() -> Handler:
+    """Return a signal handler that raises `Interrupted` the first time, and does nothing after that."""
+    raised = False
+
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        nonlocal raised
+        if not raised:
+            raised = True
+            raise Interrupted(signal_number)
+
+    return handle
+
+
+def flush_output() -> None:
+    """Wait, for about a second at most, until a launcher has read what this process printed.
+
+    An abort overtakes output: mpirun drops what it has not yet passed on when it kills the ranks.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    deadline_seconds = time.monotonic() + _OUTPUT_SECONDS
+    while any(_unread_bytes(descriptor) for descriptor in (1, 2)) and time.monotonic() < deadline_seconds:
+        time.sleep(0.01)
+    time.sleep(_PASSING_ON_SECONDS)
+
+
+def _unread_bytes(descriptor: int) -> int:
+    """Return how much of what was written to a pipe its reader has not taken; 0 for what is no pipe."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return 0
+        count = bytearray(4)
+        fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    except OSError:
+        return 0
+    return int.from_bytes(count, sys.byteorder)
+
+
+def _prctl(option: int, argument: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

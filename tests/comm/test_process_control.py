@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from dlemu.comm import Interrupted
+from dlemu.comm.process_control import after_fork_in_child, flush_output, interrupt_once
+
+
+def test_an_interruption_is_raised_once() -> None:
+    handler = interrupt_once()
+    with pytest.raises(Interrupted):
+        handler(signal.SIGTERM, None)
+    handler(signal.SIGTERM, None)
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.held = True
+
+    def forget(self) -> None:
+        self.held = False
+
+
+def test_a_forked_child_forgets_and_its_parent_does_not() -> None:
+    holder = Holder()
+    after_fork_in_child(holder.forget)
+    child = os.fork()
+    if child == 0:
+        os._exit(int(holder.held))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert holder.held
+
+
+def test_what_is_gone_is_not_called_in_a_child() -> None:
+    after_fork_in_child(Holder().forget)
+    gc.collect()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_output_is_waited_for_until_it_is_read() -> None:
+    reader, writer = os.pipe()
+    kept = os.dup(1)
+    os.dup2(writer, 1)
+    took: list[float] = []
+
+    def read() -> None:
+        time.sleep(0.2)
+        took.append(time.monotonic())
+        os.read(reader, 100)
+
+    thread = threading.Thread(target=read)
+    try:
+        os.write(1, b"the cause")
+        thread.start()
+        flush_output()
+        left = time.monotonic()
+    finally:
+        os.dup2(kept, 1)
+        thread.join()
+        for descriptor in (reader, writer, kept):
+            os.close(descriptor)
+    assert took[0] < left
