@@ -19,7 +19,7 @@ from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
-from dlemu.mlperf.dlio_files import DlioPlace
+from dlemu.mlperf.dlio_files import DlioFolders
 from dlemu.plan.samples import hash_samples
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 
@@ -69,9 +69,9 @@ def make_job(*, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = 
     )
 
 
-def dlio_place(folder: Path) -> DlioPlace:
+def dlio_place(folder: Path) -> DlioFolders:
     """Where `dlemu train` puts DLIO's files."""
-    return DlioPlace(folder=str(folder), config_folder=str(folder / "dlio_config"))
+    return DlioFolders(folder=str(folder), config_folder=str(folder / "dlio_config"))
 
 
 def with_blocks(every: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dlemu.cli.manner import TrainManner
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.mlperf.dlio_command import load_command, read_command, refuse_without_training
-from dlemu.mlperf.dlio_files import LOG, DlioPlace, begin_dlio_files, log_generation
+from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation
 from dlemu.results.summary import Summary
 
 
@@ -18,7 +18,7 @@ class DlioManner(TrainManner):
 
     def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
         super().__init__(overrides, config_dir)
-        self._place: DlioPlace | None = None
+        self._place: DlioFolders | None = None
         self._begun = False
 
     def load(self) -> Workload:
@@ -37,7 +37,7 @@ class DlioManner(TrainManner):
     def made(self) -> None:
         print(log_generation(self._written()), end="", flush=True)
 
-    def dlio_place(self, job: Job) -> DlioPlace:
+    def dlio_place(self, job: Job) -> DlioFolders:
         return self._written()
 
     def show(self, summary: Summary, job: Job) -> None:
@@ -49,6 +49,6 @@ class DlioManner(TrainManner):
         """Return 0: DLIO's status says that a run completed; its [METRIC] lines say whether it passed."""
         return 0
 
-    def _written(self) -> DlioPlace:
+    def _written(self) -> DlioFolders:
         assert self._place is not None  # rank 0 has loaded
         return self._place

@@ -11,7 +11,7 @@ from rich.console import Console
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
 from dlemu.emulator.run import RunLog
-from dlemu.mlperf.dlio_files import DlioPlace, write_dlio_files
+from dlemu.mlperf.dlio_files import DlioFolders, write_dlio_files
 from dlemu.report.folder import drop_live
 from dlemu.report.run_report import print_result
 from dlemu.results.folder import write_run
@@ -19,7 +19,7 @@ from dlemu.results.run import make_run
 from dlemu.results.summary import Summary
 
 
-def finish(job: Job, log: RunLog, place: DlioPlace, failure: str | None = None) -> Summary:
+def finish(job: Job, log: RunLog, place: DlioFolders, failure: str | None = None) -> Summary:
     """Write the run's folder and return its summary. A run that failed leaves the same folder, marked incomplete.
 
     DLIO's files of a complete run go to `place`.

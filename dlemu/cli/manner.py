@@ -10,7 +10,7 @@ from rich.console import Console
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
-from dlemu.mlperf.dlio_files import DlioPlace
+from dlemu.mlperf.dlio_files import DlioFolders
 from dlemu.report.run_report import print_result
 from dlemu.results.summary import Summary
 
@@ -35,10 +35,10 @@ class TrainManner:
     def made(self) -> None:
         """Tell of a run that stopped after its data."""
 
-    def dlio_place(self, job: Job) -> DlioPlace:
+    def dlio_place(self, job: Job) -> DlioFolders:
         """Return where DLIO's files of the run go."""
         folder = os.path.join(job.folder, "dlio")
-        return DlioPlace(folder=folder, config_folder=os.path.join(folder, "dlio_config"))
+        return DlioFolders(folder=folder, config_folder=os.path.join(folder, "dlio_config"))
 
     def show(self, summary: Summary, job: Job) -> None:
         """Print the result."""

@@ -127,6 +127,7 @@ def write_size(folder: Path) -> Path:
         "for_one_more": {"accelerators": 9, "wanted_mb_per_second": 81.0, "most_delivered_mb_per_second": 77.5},
         "counts": counts,
         "probe_mb_per_second": 80.0,
+        "storage_mb_per_second": 80.0,
         "trials": trials,
         "issues": [],
         "seconds": 75.0,

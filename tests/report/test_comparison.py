@@ -12,10 +12,9 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.registry import find, names
-from dlemu.report.compare_terminal import print_comparison
-from dlemu.report.comparison import Comparison, open_comparison
-from dlemu.report.names import short_names
-from dlemu.report.units import at
+from dlemu.config.schema import Model
+from dlemu.report.comparison_report import OpenedComparison, open_comparison, print_comparison
+from dlemu.report.units import at, short_names
 from dlemu.sizing.compare import Extras
 from dlemu.sizing.sides import compare_sides, read_side
 from dlemu.sizing.store import COMPARE, save_answer
@@ -42,13 +41,13 @@ def write_comparison(folder: Path, *compared: Path, extras: tuple[Extras, Extras
 
 
 @pytest.fixture(scope="module")
-def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
     folder = tmp_path_factory.mktemp("sweeps")
     return open_comparison(str(write_comparison(folder / "both", write_sweep(folder / "sweep"))))
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
     folder = tmp_path_factory.mktemp("runs")
     made = [
         write_run(folder / name, telemetry=False, ranks=2, steps=steps) for name, steps in (("new", 12), ("old", 18))
@@ -57,7 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def searches(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def searches(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
     folder = tmp_path_factory.mktemp("searches")
     made = [write_size(folder / name) for name in ("a", "b")]
     return open_comparison(str(write_comparison(folder / "both", *made, extras=(Extras(), Extras()))))
@@ -66,7 +65,7 @@ def searches(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 @pytest.mark.parametrize("canvas", [DESK, PHONE])
 @pytest.mark.parametrize("name", FIGURES)
 def test_it_draws_what_is_known_and_nothing_else(
-    name: str, canvas: Canvas, sweeps: Comparison, runs: Comparison, searches: Comparison
+    name: str, canvas: Canvas, sweeps: OpenedComparison, runs: OpenedComparison, searches: OpenedComparison
 ) -> None:
     drawn = 0
     for comparison in (sweeps, runs, searches):
@@ -81,7 +80,7 @@ def test_it_draws_what_is_known_and_nothing_else(
     assert drawn >= 2
 
 
-def test_both_sides_stand_over_their_accelerators_with_the_pass_line(searches: Comparison, sweeps: Comparison) -> None:
+def test_both_sides_stand_over_their_accelerators_with_the_pass_line(searches: OpenedComparison, sweeps: OpenedComparison) -> None:
     figure = find(FOLDER, "au_by_count", "draw")(searches, DESK)
     assert set(column(figure, "level")) == {90.0}
     for name, side in zip(searches.names, searches.found["sides"], strict=True):
@@ -92,7 +91,7 @@ def test_both_sides_stand_over_their_accelerators_with_the_pass_line(searches: C
     assert 0.2 + 1.6 in column(figure, "value", line="B: slow", at=16)  # the latency of 16 accelerators
 
 
-def test_differences_are_drawn_with_their_intervals(runs: Comparison, sweeps: Comparison) -> None:
+def test_differences_are_drawn_with_their_intervals(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
     told = runs.found["runs"][0]["metrics"]
     figure = find(FOLDER, "difference", "draw")(runs, DESK)
     drawn = {row["percent"]: row["high"] - row["low"] for row in rows_of(figure) if "percent" in row}
@@ -103,7 +102,7 @@ def test_differences_are_drawn_with_their_intervals(runs: Comparison, sweeps: Co
     assert total in column(figure, "value", at=sweeps.found["runs"][-1]["ranks"][0])
 
 
-def test_the_plan_is_drawn_for_both_sides(runs: Comparison, sweeps: Comparison) -> None:
+def test_the_plan_is_drawn_for_both_sides(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
     plan = runs.found["runs"][0]["plan"]
     hours_and_models = [*plan["hours_per_model"], *plan["models_per_year"]]
     assert column(find(FOLDER, "plan", "draw")(runs, DESK), "value") == hours_and_models
@@ -114,7 +113,7 @@ def test_the_plan_is_drawn_for_both_sides(runs: Comparison, sweeps: Comparison) 
 
 @pytest.mark.parametrize("kind", ["sweeps", "runs", "searches"])
 def test_every_number_that_stands_out_is_the_files(kind: str, request: pytest.FixtureRequest) -> None:
-    comparison: Comparison = request.getfixturevalue(kind)
+    comparison: OpenedComparison = request.getfixturevalue(kind)
     page = Path(write_page([comparison.folder]))
     read = read_page(page)
     found = json.loads((page.parent / "compare.json").read_text())
@@ -127,7 +126,7 @@ def test_every_number_that_stands_out_is_the_files(kind: str, request: pytest.Fi
 
 @pytest.mark.parametrize(("distinct", "told"), [(True, True), (None, True), (False, False)])
 def test_no_days_are_saved_by_a_difference_that_is_not_shown(
-    runs: Comparison, tmp_path: Path, distinct: bool | None, told: bool
+    runs: OpenedComparison, tmp_path: Path, distinct: bool | None, told: bool
 ) -> None:
     """Null is a run of one epoch, whose uncertainty is not known."""
     found = json.loads((Path(runs.folder) / "compare.json").read_text())
@@ -169,7 +168,7 @@ def test_a_damaged_comparison_is_told_by_name(tmp_path: Path, content: str) -> N
         open_comparison(str(tmp_path))
 
 
-def test_a_comparison_shares_no_page(runs: Comparison, tmp_path: Path) -> None:
+def test_a_comparison_shares_no_page(runs: OpenedComparison, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no page shares"):
         write_page([runs.folder, runs.folder], str(tmp_path / "both.html"))
 
