@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from datagen.registry import names
 from dlemu.emulator.environment import describe_folder, describe_host
 from dlemu.emulator.steplog import STEP_COLUMNS
-from dlemu.report.folder import write_steps
-from dlemu.report.summary import SCHEMA_VERSION, build_summary
+from dlemu.results.folder import write_run
+from dlemu.results.run import make_run
+from dlemu.results.summary import SCHEMA_VERSION, Environment
 from dlemu.telemetry import Scope, Task, start_recorder
 from tests.runs import make_job, make_log, with_blocks, with_evaluation, with_telemetry
 
@@ -38,11 +40,12 @@ def keys(value: Any) -> Iterator[str]:
 def whole_summary() -> dict[str, Any]:
     dataset = make_job().workload.dataset
     job = make_job(**with_evaluation(40, dataset))
-    evaluated = build_summary(job, with_telemetry(make_log(job)))
+    summary = make_run(job, with_telemetry(make_log(job))).summary
     job = make_job(**with_blocks(5))
-    saved = build_summary(job, make_log(job))
-    environment = {"hosts": [asdict(describe_host())], "storage": asdict(describe_folder("/"))}
-    return evaluated | {"checkpoints": saved["checkpoints"], "environment": environment}
+    checkpoints = make_run(job, make_log(job)).summary.checkpoints
+    environment = Environment(hosts=(describe_host(),), storage=describe_folder("/"))
+    whole: dict[str, Any] = msgspec.to_builtins(replace(summary, checkpoints=checkpoints, environment=environment))
+    return whole
 
 
 def in_code(text: str) -> set[str]:
@@ -89,11 +92,11 @@ def test_documents_name_no_column_or_file_that_is_not_there(name: str) -> None:
 
 def test_the_recipe_of_the_results_page_gives_the_headline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = re.findall(r"```python\n(.*?)```", (DOCS / "results.md").read_text(), flags=re.DOTALL)[0]
-    job = make_job()
-    log = make_log(job)
-    write_steps(str(tmp_path / "results/unet3d/20260102-030405"), log.rows)
+    job = make_job(folder=str(tmp_path / "results/unet3d/20260102-030405"))
+    run = make_run(job, make_log(job))
+    write_run(run)
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
     exec(recipe, found)
-    headline = build_summary(job, log)["metrics"]["au_percent"]["mean"]
-    assert found["au_percent"] == pytest.approx(headline, rel=1e-12)
+    assert run.summary.au is not None
+    assert found["au_percent"] == pytest.approx(run.summary.au.mean, rel=1e-12)

@@ -245,7 +245,7 @@ def _tables(answer: Comparison) -> Iterator[Table]:
 
 
 def _full_table(pair: RunPair, *, folded: bool) -> Table:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             ", ".join(METRICS[name]),
             _with_width(difference.a, difference.a_half_width),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from dlemu.sizing.compare_sides import Extras, compare
 from rich.console import Console
 
 from datagen.errors import UserError
@@ -15,9 +17,8 @@ from datagen.registry import find, names
 from dlemu.config.schema import Model
 from dlemu.report.comparison_report import OpenedComparison, open_comparison, print_comparison
 from dlemu.report.units import at, short_names
-from dlemu.sizing.compare import Extras
-from dlemu.sizing.sides import compare_sides, read_side
-from dlemu.sizing.store import COMPARE, save_answer
+from dlemu.sizing.answers import COMPARE, save_answer
+from dlemu.sizing.sides import read_side
 from tests.report.folders import write_run, write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
@@ -27,6 +28,7 @@ from dlemu.report.figures.figure_base import DESK, PHONE, Canvas
 from dlemu.report.pages import write_page
 from tests.report.test_figures import column, rows_of
 from tests.report.test_page import read_page
+from tests.runs import make_job
 
 FOLDER = "dlemu.report.compare_figures"
 FIGURES = names(FOLDER)
@@ -36,7 +38,7 @@ GIVEN = Extras(price=900, watts=14), Extras(price=600, watts=11)
 def write_comparison(folder: Path, *compared: Path, extras: tuple[Extras, Extras] = GIVEN) -> Path:
     """Leave what `dlemu compare` leaves."""
     a, b = (side for one in compared for side in read_side(str(one)))
-    save_answer(str(folder), compare_sides(a, b, extras), COMPARE)
+    save_answer(str(folder), COMPARE, compare(a, b, extras))
     return folder
 
 
@@ -80,11 +82,13 @@ def test_it_draws_what_is_known_and_nothing_else(
     assert drawn >= 2
 
 
-def test_both_sides_stand_over_their_accelerators_with_the_pass_line(searches: OpenedComparison, sweeps: OpenedComparison) -> None:
-    figure = find(FOLDER, "au_by_count", "draw")(searches, DESK)
+def test_both_sides_stand_over_their_accelerators_with_the_pass_line(
+    searches: OpenedComparison, sweeps: OpenedComparison
+) -> None:
+    figure = find(FOLDER, "au_of_both", "draw")(searches, DESK)
     assert set(column(figure, "level")) == {90.0}
-    for name, side in zip(searches.names, searches.found["sides"], strict=True):
-        expected = [count["metrics"]["au_percent"]["mean"] for count in side["counts"]]
+    for name, side in zip(searches.names, searches.answer.sides, strict=True):
+        expected = [count.mean("au_percent") for count in side.counts]
         assert set(expected) <= set(column(figure, "value", line=name))
     assert sweeps.names == ("A: fast", "B: slow")
     figure = find(FOLDER, "metrics", "draw")(sweeps, DESK)
@@ -92,23 +96,26 @@ def test_both_sides_stand_over_their_accelerators_with_the_pass_line(searches: O
 
 
 def test_differences_are_drawn_with_their_intervals(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
-    told = runs.found["runs"][0]["metrics"]
-    figure = find(FOLDER, "difference", "draw")(runs, DESK)
+    differences = runs.answer.runs[0].metrics.values()
+    figure = find(FOLDER, "metric_differences", "draw")(runs, DESK)
     drawn = {row["percent"]: row["high"] - row["low"] for row in rows_of(figure) if "percent" in row}
-    expected = {one["difference_percent"]: 2 * one["half_width_percent"] for one in told.values()}
+    expected = {one.difference_percent: 2 * (one.half_width_percent or 0) for one in differences}
     assert drawn == pytest.approx(expected)
-    figure = find(FOLDER, "difference", "draw")(sweeps, DESK)
-    total = sweeps.found["runs"][-1]["metrics"]["total_seconds"]["difference_percent"]
-    assert total in column(figure, "value", at=sweeps.found["runs"][-1]["ranks"][0])
+    figure = find(FOLDER, "metric_differences", "draw")(sweeps, DESK)
+    last = sweeps.answer.runs[-1]
+    assert last.total_seconds is not None
+    assert last.total_seconds.difference_percent in column(figure, "value", at=last.ranks[0])
 
 
 def test_the_plan_is_drawn_for_both_sides(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
-    plan = runs.found["runs"][0]["plan"]
-    hours_and_models = [*plan["hours_per_model"], *plan["models_per_year"]]
-    assert column(find(FOLDER, "plan", "draw")(runs, DESK), "value") == hours_and_models
-    drawn = column(find(FOLDER, "plan", "draw")(sweeps, DESK), "value", at=16)
-    last = next(run["plan"] for run in sweeps.found["runs"] if run["ranks"] == [16, 16])
-    assert set(drawn) == {*last["hours_per_model"], last["days_saved_per_year"]}
+    plan = runs.answer.runs[0].plan
+    assert plan is not None
+    hours_and_models = [*plan.hours_per_model, *plan.models_per_year]
+    assert column(find(FOLDER, "year_plan", "draw")(runs, DESK), "value") == hours_and_models
+    drawn = column(find(FOLDER, "year_plan", "draw")(sweeps, DESK), "value", at=16)
+    last = next(pair.plan for pair in sweeps.answer.runs if pair.ranks == (16, 16))
+    assert last is not None
+    assert set(drawn) == {*last.hours_per_model, last.days_saved_per_year}
 
 
 @pytest.mark.parametrize("kind", ["sweeps", "runs", "searches"])
@@ -116,36 +123,49 @@ def test_every_number_that_stands_out_is_the_files(kind: str, request: pytest.Fi
     comparison: OpenedComparison = request.getfixturevalue(kind)
     page = Path(write_page([comparison.folder]))
     read = read_page(page)
-    found = json.loads((page.parent / "compare.json").read_text())
+    saved = json.loads((page.parent / "compare.json").read_text())
     assert len(read.numbers) >= 4
     for key, value in read.numbers:
-        assert float(value) == at(found, key)
-    assert found["verdict"] in " ".join(read.words)
+        assert float(value) == at(saved, key)
+    assert saved["verdict"] in " ".join(read.words)
     assert page.stat().st_size < 1_500_000
 
 
-@pytest.mark.parametrize(("distinct", "told"), [(True, True), (None, True), (False, False)])
+@pytest.mark.parametrize(("distinct", "said"), [(True, True), (None, True), (False, False)])
 def test_no_days_are_saved_by_a_difference_that_is_not_shown(
-    runs: OpenedComparison, tmp_path: Path, distinct: bool | None, told: bool
+    runs: OpenedComparison, tmp_path: Path, distinct: bool | None, said: bool
 ) -> None:
     """Null is a run of one epoch, whose uncertainty is not known."""
     found = json.loads((Path(runs.folder) / "compare.json").read_text())
     found["runs"][0]["metrics"]["total_seconds"]["distinct"] = distinct
     (tmp_path / "compare.json").write_text(json.dumps(found))
     keys = [key for key, _ in read_page(Path(write_page([str(tmp_path)]))).numbers]
-    assert any("days_saved" in key for key in keys) == told
+    assert any("days_saved" in key for key in keys) == said
     out = io.StringIO()
-    print_comparison(found, Console(file=out, width=100))
-    assert ("what B trains in a year" in out.getvalue()) == told
+    print_comparison(open_comparison(str(tmp_path)).answer, Console(file=out, width=100))
+    assert ("what B trains in a year" in out.getvalue()) == said
 
 
 def test_what_is_not_the_storages_is_said(tmp_path: Path) -> None:
-    how = {"data_loader": "pytorch", "read_threads": 4}
-    a = write_run(tmp_path / "a", telemetry=False, changes={"how": how, "workload": "unet3d"})
-    b = write_run(tmp_path / "b", telemetry=False, changes={"how": how | {"read_threads": 8}})
-    issues = " ".join(open_comparison(str(write_comparison(tmp_path / "c", a, b))).found["issues"])
+    reader = make_job().workload.reader
+    a = write_run(tmp_path / "a", telemetry=False, reader=replace(reader, read_threads=4), model=Model(name="unet3d"))
+    b = write_run(tmp_path / "b", telemetry=False, reader=replace(reader, read_threads=8))
+    issues = " ".join(open_comparison(str(write_comparison(tmp_path / "c", a, b))).answer.issues)
     assert "read_threads was 4 for A and 8 for B" in issues
     assert "A ran unet3d and B handmade" in issues
+
+
+def test_one_accelerator_is_no_plural(tmp_path: Path) -> None:
+    one, two = (
+        write_run(tmp_path / name, telemetry=False, ranks=1, steps=steps) for name, steps in (("a", 9), ("b", 12))
+    )
+    comparison = open_comparison(str(write_comparison(tmp_path / "c", one, two)))
+    out = io.StringIO()
+    print_comparison(comparison.answer, Console(file=out, width=100))
+    page = Path(write_page([comparison.folder])).read_text()
+    for text in (out.getvalue(), page):
+        assert "1 accelerator" in text
+        assert not re.search(r"\b1 accelerators", text)
 
 
 def test_a_side_without_telemetry_or_runs_makes_a_page_too(tmp_path: Path) -> None:
@@ -158,7 +178,7 @@ def test_a_side_without_telemetry_or_runs_makes_a_page_too(tmp_path: Path) -> No
     (sweep / "sweep.json").write_text(json.dumps(answer))
     text = Path(write_page([str(write_comparison(tmp_path / "c", sweep))])).read_text()
     assert 'id="metrics"' in text
-    assert 'id="plan"' not in text
+    assert 'id="year_plan"' not in text
 
 
 @pytest.mark.parametrize("content", ["{}", '{"runs": []}', '{"a": 1, "b": 2, "sides": 3}'])
@@ -187,19 +207,3 @@ def test_a_comparison_shares_no_page(runs: OpenedComparison, tmp_path: Path) -> 
 )
 def test_sides_are_called_by_what_differs(a: str, b: str, short: tuple[str, str]) -> None:
     assert short_names([a, b]) == dict(zip((a, b), short, strict=True))
-
-
-def verdict(**changes: Any) -> str:
-    from dlemu.sizing.compare_verdict import compared
-
-    total = {"difference_percent": -12.2, "half_width_percent": 0.5, "distinct": True} | changes
-    run = {"ranks": [18, 18], "settings": {"ranks": "18"}, "passed": [True, True], "metrics": {"total_seconds": total}}
-    return compared({"runs": [run], "economy": [{"accelerators_fed": 18}, {"accelerators_fed": 17}]})
-
-
-def test_the_verdict_is_a_sentence() -> None:
-    assert verdict() == "with 18 accelerators A takes 12.2 % less time than B (+- 0.5); A feeds 18 accelerators, B 17"
-    assert "no difference in time is shown: A to B -0.3 % +- 0.5" in verdict(difference_percent=-0.3, distinct=False)
-    assert "3.0 % more time than B (one epoch" in verdict(
-        difference_percent=3.0, half_width_percent=None, distinct=None
-    )

@@ -28,9 +28,16 @@ def untraced(run: Run) -> Run:
     for host in run.telemetry:
         kept = [number for number, series in enumerate(host.series) if series.probe != "trace"]
         there = np.isin(host.which, kept)
-        changes = {"which": np.searchsorted(kept, host.which[there]).astype(np.int32), "trace": ()}
-        changes |= {"time_ns": host.time_ns[there], "value": host.value[there]}
-        hosts.append(replace(host, series=tuple(host.series[number] for number in kept), **changes))
+        hosts.append(
+            replace(
+                host,
+                trace=(),
+                series=tuple(host.series[number] for number in kept),
+                which=np.searchsorted(kept, host.which[there]).astype(np.int32),
+                time_ns=host.time_ns[there],
+                value=host.value[there],
+            )
+        )
     return replace(run, telemetry=tuple(hosts))
 
 
