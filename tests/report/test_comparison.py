@@ -181,10 +181,17 @@ def test_a_side_without_telemetry_or_runs_makes_a_page_too(tmp_path: Path) -> No
     assert 'id="year_plan"' not in text
 
 
-@pytest.mark.parametrize("content", ["{}", '{"runs": []}', '{"a": 1, "b": 2, "sides": 3}'])
-def test_a_damaged_comparison_is_told_by_name(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        ("{}", "has no schema_version"),
+        ('{"schema_version": 1, "runs": []}', "is damaged"),
+        ('{"schema_version": 1, "a": "x", "b": "y", "sides": 3}', "is damaged"),
+    ],
+)
+def test_a_damaged_comparison_is_told_by_name(tmp_path: Path, content: str, wrong: str) -> None:
     (tmp_path / "compare.json").write_text(content)
-    with pytest.raises(UserError, match=r"compare\.json is damaged"):
+    with pytest.raises(UserError, match=rf"compare\.json {wrong}"):
         open_comparison(str(tmp_path))
 
 

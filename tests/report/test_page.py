@@ -72,11 +72,11 @@ def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:
     folder = write_run(tmp_path, telemetry=False)
     measured = dict(read_page(Path(write_page([str(folder)]))).numbers)
     summary = json.loads((folder / "summary.json").read_text())
-    summary["metrics"]["au_percent"]["mean"], summary["verdict"], summary["passed"] = 99.9, "PASS: edited", True
+    summary["metrics"]["au_percent"]["mean"], summary["verdict"], summary["passed"] = 99.9, "PASS: forged", True
     (folder / "summary.json").write_text(json.dumps(summary))
     page = read_page(Path(write_page([str(folder)])))
     assert dict(page.numbers) == measured
-    assert "edited" not in " ".join(page.words)
+    assert "forged" not in " ".join(page.words)
 
 
 def test_it_is_one_small_file_that_loads_nothing(page: Path) -> None:
