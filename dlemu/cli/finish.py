@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.dlio_files import DlioFolders, write_dlio_files
 from dlemu.report.folder import drop_live
 from dlemu.report.run_report import print_result

@@ -17,7 +17,7 @@ from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.dlio_config import dlio_hydra, dlio_overrides, dlio_workload
 from dlemu.mlperf.dlio_results import (
     BatchSizes,

@@ -88,7 +88,7 @@ def _sweep_table(swept: SweepAnswer) -> Table:
     axes = list(swept.points[0].settings)
     short = {axis: short_names(point.settings[axis] for point in swept.points) for axis in axes}
     names = [*(axis.split(".")[-1].replace("_", "\n", 1) for axis in axes), *_SWEEP_COLUMNS, "verdict"]
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (*(short[axis][point.settings[axis]] for axis in axes), *_sweep_cells(point.figures), _sweep_verdict(point))
         for point in swept.points
     ]

@@ -11,7 +11,7 @@ import numpy as np
 
 import dlemu.results.folder
 from dlemu.emulator.files import write_text
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.results.run import Run, make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from dlemu.telemetry.probe_base import Bin

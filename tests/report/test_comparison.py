@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dlemu.sizing.compare_sides import Extras, compare
 from rich.console import Console
 
 from datagen.errors import UserError
@@ -18,6 +17,7 @@ from dlemu.config.schema import Model
 from dlemu.report.comparison_report import OpenedComparison, open_comparison, print_comparison
 from dlemu.report.units import at, short_names
 from dlemu.sizing.answers import COMPARE, save_answer
+from dlemu.sizing.compare_sides import Extras, compare
 from dlemu.sizing.sides import read_side
 from tests.report.folders import write_run, write_size, write_sweep
 

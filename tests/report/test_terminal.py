@@ -12,8 +12,8 @@ from rich.console import Console
 
 from dlemu.config.schema import Metric
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import STEP_DTYPE
+from dlemu.emulator.trainer import RunLog
 from dlemu.metrics.limit import Limit
 from dlemu.report.run_report import print_result, verdict
 from dlemu.results.run import make_run
@@ -55,8 +55,9 @@ def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
 def test_rates_come_in_mb_and_mib() -> None:
     job = make_job()
     summary = summary_of(job, make_log(job))
-    rates = {"app_mb_per_second": RankSpread(mean=100.02), "app_mib_per_second": RankSpread(mean=95.387)}
-    line = row(shown(replace(summary, metrics=replace(summary.metrics, **rates))), "read")
+    app_mb, app_mib = RankSpread(mean=100.02), RankSpread(mean=95.387)
+    metrics = replace(summary.metrics, app_mb_per_second=app_mb, app_mib_per_second=app_mib)
+    line = row(shown(replace(summary, metrics=metrics)), "read")
     assert " 100.0 MB/s " in line
     assert " 95.39 MiB/s" in line
 
