@@ -28,8 +28,7 @@ def finish(job: Job, log: RunLog, place: DlioFolders, failure: str | None = None
     """
     run = make_run(job, log, failure)
     if failure is None and len(log.rows):
-        early = log.journal.stopped_early
-        write_dlio_files(place, job=job.cut_to(early.steps) if early else job, log=log)
+        write_dlio_files(place, run)
     write_text(job.folder, "log.txt", _as_text(run.summary, job.folder))
     write_run(run)
     drop_live(job.folder)

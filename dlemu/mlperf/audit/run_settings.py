@@ -45,24 +45,24 @@ class Setup:
 def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
     """Return the settings of the run in a folder; what is missing there is None and a finding."""
     overrides = tuple(_overrides(folder, findings))
-    found = _config(folder, findings)
-    setup = replace(_from_config(found or {}, findings), config=found, overrides=overrides)
+    config = _config(folder, findings)
+    setup = replace(_from_config(config or {}, findings), config=config, overrides=overrides)
     return _with_accelerator(setup, shipped)
 
 
 def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
     for path in _places(folder, "config.yaml"):
-        found = mapping(read_yaml(path, findings)).get("workload")
-        if isinstance(found, Mapping):
-            return found
+        workload = mapping(read_yaml(path, findings)).get("workload")
+        if isinstance(workload, Mapping):
+            return workload
     return None
 
 
 def _overrides(folder: str, findings: list[Finding]) -> list[str]:
     for path in _places(folder, "overrides.yaml"):
-        found = read_yaml(path, findings)
-        if isinstance(found, list):
-            return [word for word in found if isinstance(word, str)]
+        words = read_yaml(path, findings)
+        if isinstance(words, list):
+            return [word for word in words if isinstance(word, str)]
     for path in _places(folder, "hydra.yaml"):
         kept = mapping(mapping(mapping(read_yaml(path, findings)).get("hydra")).get("overrides")).get("task")
         if isinstance(kept, list):
@@ -190,8 +190,6 @@ class Printed:
     mib_per_second: float | None = None
     checkpoints: bool = False
     """Whether it has numbers of checkpoints."""
-    ours: bool = False
-    """Whether it is dlemu's own summary, not DLIO's."""
     foreign: bool = False
     """Whether it is another benchmark's: MLPerf Storage v3.0 has some that DLIO does not run."""
 
@@ -233,7 +231,6 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
         samples_per_second_by_epoch=tuple(numbers(metric.get(rate)) or ()),
         mib_per_second=number(metric.get("train_io_mean_MB_per_second")),
         checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
-        ours=count(summary.get("schema_version")) is not None,
         foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
     )
 
