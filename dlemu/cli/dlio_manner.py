@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from dlemu.cli.manner import TrainManner
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.mlperf.dlio_command import load_command, read_command, refuse_without_training
 from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation
+from dlemu.results.summary import Summary
 
 
 class DlioManner(TrainManner):
@@ -40,12 +40,12 @@ class DlioManner(TrainManner):
     def dlio_place(self, job: Job) -> DlioFolders:
         return self._written()
 
-    def show(self, summary: dict[str, Any], job: Job) -> None:
+    def show(self, summary: Summary, job: Job) -> None:
         with open(os.path.join(self._written().folder, LOG)) as lines:
             print(lines.read(), end="", flush=True)
         super().show(summary, job)
 
-    def exit_status(self, summary: dict[str, Any]) -> int:
+    def exit_status(self, summary: Summary) -> int:
         """Return 0: DLIO's status says that a run completed; its [METRIC] lines say whether it passed."""
         return 0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from functools import partial
 
 from datagen.errors import DlemuError
@@ -22,6 +20,7 @@ from dlemu.emulator.preflight import check_host
 from dlemu.emulator.trainer import run_rank, salvage
 from dlemu.loaders.loader_base import Loader
 from dlemu.report.folder import drop_folder
+from dlemu.results.folder import read_summary
 
 
 def train_forked(manner: TrainManner) -> int:
@@ -47,8 +46,7 @@ def train_forked(manner: TrainManner) -> int:
     if failure is not None:
         return _save_failed(job, failure, manner)
     report_result(workload.output.report, job.folder)
-    with open(os.path.join(job.folder, "summary.json")) as lines:
-        return manner.exit_status(json.load(lines))
+    return manner.exit_status(read_summary(job.folder))
 
 
 def _rank(job: Job, make_loader: type[Loader], manner: TrainManner, comm: Comm) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 
@@ -12,7 +11,8 @@ from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.mlperf.dlio_files import DlioFolders
-from dlemu.report.terminal import print_result
+from dlemu.report.run_report import print_result
+from dlemu.results.summary import Summary
 
 
 class TrainManner:
@@ -40,10 +40,10 @@ class TrainManner:
         folder = os.path.join(job.folder, "dlio")
         return DlioFolders(folder=folder, config_folder=os.path.join(folder, "dlio_config"))
 
-    def show(self, summary: dict[str, Any], job: Job) -> None:
+    def show(self, summary: Summary, job: Job) -> None:
         """Print the result."""
         print_result(summary, job.folder, Console())
 
-    def exit_status(self, summary: dict[str, Any]) -> int:
+    def exit_status(self, summary: Summary) -> int:
         """Return 0 for a run that passed, 1 for one that completed without passing."""
-        return 0 if summary["passed"] else 1
+        return 0 if summary.passed else 1
