@@ -31,18 +31,18 @@ from dlemu.sizing.t_interval import half_width
 
 CONFIDENCE = 0.95
 
-METRICS = {
-    "total_seconds": "s",
-    "au_percent": "%",
-    "au_rules_percent": "%",
-    "samples_per_second": "/s",
-    "app_mb_per_second": "MB/s",
-    "device_mb_per_second": "MB/s",
-    "max_device_mb_per_second": "MB/s",
-    "mean_device_read_latency_ms": "ms",
-    "time_to_first_batch_seconds": "s",
-}
-"""Compared metrics and their units."""
+METRICS = (
+    "total_seconds",
+    "au_percent",
+    "au_rules_percent",
+    "samples_per_second",
+    "app_mb_per_second",
+    "device_mb_per_second",
+    "max_device_mb_per_second",
+    "mean_device_read_latency_ms",
+    "time_to_first_batch_seconds",
+)
+"""What is compared: fields of RunFigures, in the order in which they are shown."""
 
 Settings = tuple[tuple[str, str], ...]
 """Key and value of what was set otherwise in each run, by key."""
