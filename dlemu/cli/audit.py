@@ -38,7 +38,7 @@ def command(
 
     Reads the results of DLIO, of MLPerf Storage v0.5 to v3.0 and of dlemu, whatever the folders above them are called.
 
-    Exit status: 0 no run has an error, 1 some run has, 2 a mistake of yours.
+    Exit status: 0 no run has an error, 1 some run has, 2 a usage error.
     """
     from datagen.errors import UserError
     from dlemu.mlperf.audit.by_rules import Rulebook
@@ -62,7 +62,7 @@ def command(
         for line, style in lines([(row(run), run.findings) for run in runs]):
             click.secho(line, **style)
     if report_folder:
-        from dlemu.cli.reporting import report_result
+        from dlemu.cli.options import report_result
         from dlemu.mlperf.audit.saved import save_audit
 
         save_audit(report_folder, runs, folders, book)

@@ -12,7 +12,6 @@ from datagen.errors import DlemuError
 from datagen.inspection import Found
 from datagen.layout import layouts, nominal_sample_bytes
 from dlemu.cli.checks import Check
-from dlemu.cli.prepare import loader_class
 from dlemu.comm import Comm, first_failure, run_ranks
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job, make_job
@@ -20,6 +19,7 @@ from dlemu.emulator.preflight import check_host
 from dlemu.emulator.run import measure_ceiling
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import demand
+from dlemu.run.prepare import loader_class
 
 _NAME = "ceiling"
 

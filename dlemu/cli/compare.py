@@ -30,15 +30,15 @@ def command(
     A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json and report.html go
     to a folder of their own, which a line at the end names.
 
-    Exit status: 0 compared, 2 a mistake to mend.
+    Exit status: 0 compared, 2 a usage error.
     """
     import json
 
     from rich.console import Console
 
-    from dlemu.cli.prepare import new_folder
-    from dlemu.cli.reporting import report_result
+    from dlemu.cli.options import report_result
     from dlemu.report.compare_terminal import print_comparison
+    from dlemu.run.run_folder import new_folder
     from dlemu.sizing.compare import Extras
     from dlemu.sizing.sides import compare_sides
     from dlemu.sizing.store import COMPARE, save_answer

@@ -39,7 +39,7 @@ def check_command(
     AU and samples/s are recomputed from the ranks' own files; the word "success" counts for nothing. In brackets stands
     what the edition's own checker calls the rule.
 
-    Exit status: 0 no rule is broken, 1 some rule is, 2 a mistake of yours.
+    Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """
     from dlemu.mlperf.check.judge import check_folder
     from dlemu.mlperf.check.tables import as_csv, plain

@@ -40,7 +40,7 @@ def datasize_command(
     `ranks` are the accelerators of all hosts together. The rules want the larger of 5 times all hosts' memory and 500
     steps of each accelerator in an epoch; where memory decides, 1 % is added.
 
-    Exit status: 0 done, 1 the settings break a rule, 2 a mistake to mend.
+    Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
     from dlemu.config import load, to_yaml
     from dlemu.mlperf.datasize import datasize

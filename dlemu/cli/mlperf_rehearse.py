@@ -18,11 +18,9 @@ from datagen.errors import DlemuError, UserError
 from datagen.inspection import inspect
 from datagen.manifest import Manifest
 from dlemu.cli import complain
-from dlemu.cli.again import again
 from dlemu.cli.mlperf_check import counted, finding_lines
 from dlemu.cli.mlperf_datasize import measured_gib
-from dlemu.cli.prepare import new_folder
-from dlemu.cli.words import check_launcher, take_word
+from dlemu.cli.options import again, check_launcher, take_word
 from dlemu.comm.comm_base import Interrupted
 from dlemu.comm.process import interrupt_once
 from dlemu.config import check_runnable, datagen_command, load
@@ -39,6 +37,7 @@ from dlemu.mlperf.rehearsal.record import done_before, save
 from dlemu.mlperf.rehearsal.sequence import Attempt, finished, late_by, rehearse
 from dlemu.mlperf.rehearsal.system import write_system
 from dlemu.mlperf.rules import Division
+from dlemu.run.run_folder import new_folder
 from dlemu.sizing.process import run_train
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")

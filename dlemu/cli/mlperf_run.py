@@ -44,7 +44,7 @@ def run_command(
     tree/ is what the edition's tool would leave. When interrupted, or when a run failed, the same command with
     output.folder=FOLDER goes on. This is no submission: CLOSED results need mlpstorage and DLIO, unchanged.
 
-    Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a mistake to mend, 3 a run failed, 128 + signal.
+    Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 128 + signal.
     """
     from dlemu.cli.mlperf_rehearse import Asked, rehearsed
     from dlemu.config import load, to_yaml

@@ -49,7 +49,7 @@ def command(
     `dlemu train` that ends as soon as its verdict is settled. When interrupted, the same command with
     output.folder=FOLDER goes on with the trials that are finished.
 
-    Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a mistake to mend, 3 a trial
+    Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 128 + signal.
     """
     from dlemu.cli.size_run import Asked, find_size

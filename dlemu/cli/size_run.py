@@ -16,11 +16,8 @@ from rich.console import Console
 from datagen.errors import UserError
 from datagen.inspection import inspect
 from dlemu.cli import complain
-from dlemu.cli.again import again
-from dlemu.cli.making import make_with_ranks
-from dlemu.cli.prepare import new_folder
-from dlemu.cli.reporting import report_result
-from dlemu.cli.words import check_launcher, take_word
+from dlemu.cli.frontends import TerminalFrontend, show_dataset
+from dlemu.cli.options import again, check_launcher, report_result, take_word
 from dlemu.comm import Interrupted
 from dlemu.comm.process import interrupt_once
 from dlemu.config import check_runnable, datagen_command, load
@@ -31,6 +28,7 @@ from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
 from dlemu.report.size_terminal import Teller, print_answer
+from dlemu.run.run_folder import new_folder
 from dlemu.sizing.answer import Known, Question
 from dlemu.sizing.cache import Treatment, treatment
 from dlemu.sizing.probe import read_mb_per_second
@@ -86,7 +84,8 @@ def _check(words: Sequence[str], workload: Workload) -> None:
 
 
 def _make(words: Sequence[str], config_dir: str | None) -> None:
-    status = make_with_ranks([*words, f"ranks={len(os.sched_getaffinity(0))}"], config_dir, fsync=True)
+    words = [*words, f"ranks={len(os.sched_getaffinity(0))}"]
+    status = show_dataset(TerminalFrontend(words, config_dir), fsync=True)
     if status:
         raise SystemExit(status)
 

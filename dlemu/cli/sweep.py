@@ -20,7 +20,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
     keeps a dataset that fits into memory from being served by it. When interrupted, the same command with
     output.folder=FOLDER goes on.
 
-    Exit status: 0 every point completed, 2 a mistake to mend, 3 a point failed, 128 + signal.
+    Exit status: 0 every point completed, 2 a usage error, 3 a point failed, 128 + signal.
     """
     from dlemu.cli.sweep_run import run_sweep
 

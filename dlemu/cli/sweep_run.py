@@ -13,16 +13,14 @@ from rich.text import Text
 from datagen.errors import UserError
 from datagen.inspection import inspect
 from dlemu.cli import complain
-from dlemu.cli.again import again
-from dlemu.cli.prepare import new_folder
-from dlemu.cli.reporting import report_result
-from dlemu.cli.words import check_launcher, take_word
+from dlemu.cli.options import again, check_launcher, report_result, take_word
 from dlemu.comm import Interrupted
 from dlemu.comm.process import interrupt_once
 from dlemu.config import check_runnable, datagen_command, load
 from dlemu.config.points import Point, check_points, points
 from dlemu.config.schema import Workload
 from dlemu.report.sweep_terminal import print_sweep
+from dlemu.run.run_folder import new_folder
 from dlemu.sizing.store import SWEEP, check_same, read_answer, save_answer
 from dlemu.sizing.sweep import sweep, train_point
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
+from datagen.atomic import write_text
 from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
-from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
 from dlemu.emulator.run import RunLog
 from dlemu.mlperf.dlio_blocks import Batches, blocks_by_rank

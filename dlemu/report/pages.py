@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
-from dlemu.emulator.files import write_file, write_text
 from dlemu.report.audit import AUDIT, Audit, open_audit
 from dlemu.report.audit_page import audit_page
 from dlemu.report.comparison import COMPARE, Comparison, open_comparison

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dlemu.results.run import Run
 from dlemu.results.summary import Summary
 
+ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
+"""What to do when a file of a run can't be written."""
+
 
 def write_run(run: Run) -> None:
     """Write config.yaml, facts.json, steps.parquet, telemetry.parquet, block_trace.parquet and summary.json.

@@ -7,8 +7,8 @@ import os
 from dataclasses import asdict, fields
 from typing import Any
 
+from datagen.atomic import write_text
 from datagen.errors import UserError
-from dlemu.emulator.files import write_text
 from dlemu.sizing.answer import Question
 from dlemu.sizing.trial import Trial
 

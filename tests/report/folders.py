@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlemu.emulator.files import write_text
+from datagen.atomic import write_text
 from dlemu.emulator.job import Job
 from dlemu.emulator.run import RunLog
 from dlemu.report.folder import write_steps, write_summary

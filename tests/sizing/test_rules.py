@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.cli.words import check_launcher, take_word
+from dlemu.cli.options import check_launcher, take_word
 from dlemu.sizing.cache import treatment
 from dlemu.sizing.room import measure_room
 

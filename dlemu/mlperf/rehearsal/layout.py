@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from datagen.atomic import write_text
 from datagen.errors import SpaceError
-from dlemu.emulator.files import write_text
 from dlemu.mlperf.check.files import CONFIG_FOLDER
 from dlemu.mlperf.dlio_config import dlio_hydra
 from dlemu.mlperf.rehearsal.papers import file_separation, run_metadata, write_json

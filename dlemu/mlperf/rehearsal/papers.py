@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from datagen.atomic import write_text
 from datagen.manifest import Manifest
 from dlemu import __version__
-from dlemu.emulator.files import write_text
 from dlemu.mlperf.check.dataset import SEPARATION
 from dlemu.mlperf.check.files import V1_REPORT
 from dlemu.mlperf.check.find import METADATA, STAMP_FORMAT

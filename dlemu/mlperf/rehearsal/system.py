@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import yaml
 
+from datagen.atomic import write_text
 from dlemu.emulator.environment import describe_host
-from dlemu.emulator.files import write_text
 from dlemu.mlperf.check.systems import PLACEHOLDER
 from dlemu.mlperf.rehearsal.outcome import Figures
 from dlemu.mlperf.rehearsal.papers import write_json

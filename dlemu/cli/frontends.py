@@ -1,0 +1,192 @@
+"""The frontends of a run: `dlemu train` and `dlemu datagen` on a terminal, and `dlio_benchmark`."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from datagen.atomic import write_text
+from dlemu.cli import complain
+from dlemu.cli.options import report_result
+from dlemu.config import load, to_yaml
+from dlemu.config.schema import Workload
+from dlemu.emulator.job import Job
+from dlemu.emulator.run import RunLog
+from dlemu.mlperf.dlio_command import load_command, read_command
+from dlemu.mlperf.dlio_files import LOG, DlioPlace, begin_dlio_files, log_generation, write_dlio_files
+from dlemu.report.folder import write_block_trace, write_steps, write_summary, write_telemetry
+from dlemu.report.progress import DatagenProgress, TrainingProgress
+from dlemu.report.summary import build_summary
+from dlemu.report.terminal import print_result
+from dlemu.results.folder import ADVICE
+from dlemu.run.datasets import check_bytes, make
+from dlemu.run.events import (
+    DatasetMade,
+    DatasetProgress,
+    DatasetVerified,
+    Event,
+    OnlyDataMade,
+    RankFailed,
+    TrainingBegan,
+    TrainingStep,
+)
+from dlemu.run.ranks import RunFailedError
+from dlemu.run.save import read_summary
+from dlemu.run.training import train
+
+
+def show_training(frontend: TerminalFrontend) -> int:
+    """Train, show the result with its page, and return the exit status; raises UserError."""
+    try:
+        folder = train(frontend)
+    except RunFailedError as error:
+        _complain(error)
+        if error.kept is not None:
+            report_result(frontend.makes_page, error.kept.folder)
+        return error.exit_status
+    if folder is None:
+        return 0
+    summary = read_summary(folder)
+    frontend.show(summary, folder)
+    report_result(frontend.makes_page, folder)
+    return frontend.exit_status(summary)
+
+
+def show_dataset(frontend: TerminalFrontend, *, verify: bool = False, fsync: bool = False) -> int:
+    """Make or verify a dataset, and return the exit status; raises UserError."""
+    try:
+        if verify:
+            check_bytes(frontend)
+        else:
+            make(frontend, fsync=fsync)
+    except RunFailedError as error:
+        _complain(error)
+        return error.exit_status
+    return 0
+
+
+def _complain(error: RunFailedError) -> None:
+    if error.failure.traceback:
+        complain(error.failure.traceback.rstrip())
+    complain(str(error))
+
+
+class TerminalFrontend:
+    """`dlemu train`, and `dlemu datagen`: progress on stderr, results on stdout."""
+
+    def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
+        self.overrides, self._config_dir = overrides, config_dir
+        self.makes_page = False
+        self._training: TrainingProgress | None = None
+        self._dataset: DatagenProgress | None = None
+
+    def load(self) -> Workload:
+        workload = load(self.overrides, config_dir=self._config_dir)
+        self.makes_page = workload.output.report
+        return workload
+
+    def begin(self, workload: Workload, ranks: int) -> None:
+        """Do nothing: the run's own folder holds all that there is to write."""
+
+    def tell(self, event: Event) -> None:
+        match event:
+            case TrainingBegan():
+                self._training = TrainingProgress(Console(stderr=True), event.epoch_steps)
+            case TrainingStep() if self._training is not None:
+                au = math.nan if event.au_percent is None else event.au_percent
+                self._training.step(event.epoch, event.step, au, event.mb_per_second)
+            case DatasetProgress():
+                if self._dataset is None:
+                    self._dataset = DatagenProgress(Console(stderr=True), ranks=event.ranks, verb=event.verb)
+                self._dataset.update(event.done)
+            case DatasetMade():
+                print(_made_line(event))
+            case DatasetVerified():
+                for finding in event.findings:
+                    print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
+                if not event.findings:
+                    print(f"{event.files} files in {event.folder}: every byte is as generated")
+            case RankFailed():
+                complain(event.message)
+
+    def write(self, job: Job, log: RunLog, failure: str | None) -> None:
+        summary, folder = build_summary(job, log, failure), job.folder
+        write_text(folder, "config.yaml", to_yaml(job.workload), advice=ADVICE)
+        if len(log.rows):
+            write_steps(folder, log.rows)
+            if failure is None:
+                write_dlio_files(self.dlio_place(job), job=job, log=log)
+        if log.telemetry:
+            write_telemetry(folder, log.telemetry)
+            write_block_trace(folder, log.telemetry)
+        write_text(folder, "log.txt", _as_text(summary, folder), advice=ADVICE)
+        write_summary(folder, summary)
+
+    def dlio_place(self, job: Job) -> DlioPlace:
+        """Return where DLIO's files of the run go."""
+        folder = os.path.join(job.folder, "dlio")
+        return DlioPlace(folder=folder, config_folder=os.path.join(folder, "dlio_config"))
+
+    def show(self, summary: dict[str, Any], folder: str) -> None:
+        """Print the result."""
+        print_result(summary, folder, Console())
+
+    def exit_status(self, summary: dict[str, Any]) -> int:
+        """Return 0 for a run that passed, 1 for one that completed without passing."""
+        return 0 if summary["passed"] else 1
+
+
+class DlioFrontend(TerminalFrontend):
+    """`dlio_benchmark`: DLIO's files where DLIO writes them, its lines on the terminal, its exit status."""
+
+    def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
+        super().__init__(overrides, config_dir)
+        self._place: DlioPlace | None = None
+
+    def load(self) -> Workload:
+        workload, self._place = load_command(read_command(self.overrides), self._config_dir)
+        self.makes_page = workload.output.report
+        return workload
+
+    def begin(self, workload: Workload, ranks: int) -> None:
+        print(begin_dlio_files(self._dlio_place(), workload, ranks), end="", flush=True)
+
+    def tell(self, event: Event) -> None:
+        super().tell(event)
+        if isinstance(event, OnlyDataMade):
+            print(log_generation(self._dlio_place()), end="", flush=True)
+
+    def dlio_place(self, job: Job) -> DlioPlace:
+        return self._dlio_place()
+
+    def show(self, summary: dict[str, Any], folder: str) -> None:
+        with open(os.path.join(self._dlio_place().folder, LOG)) as lines:
+            print(lines.read(), end="", flush=True)
+        super().show(summary, folder)
+
+    def exit_status(self, summary: dict[str, Any]) -> int:
+        """Return 0: DLIO's status says that a run completed; its [METRIC] lines say whether it passed."""
+        return 0
+
+    def _dlio_place(self) -> DlioPlace:
+        assert self._place is not None  # `load` was called
+        return self._place
+
+
+def _made_line(made: DatasetMade) -> str:
+    rate = f", {made.bytes / 1e6 / made.seconds:.0f} MB/s" if made.bytes else ""
+    there = f"; {made.kept_files} were there already" if made.kept_files else ""
+    return f"made {made.files} files, {made.bytes / 1e9:.2f} GB, in {made.folder}{rate}{there}"
+
+
+def _as_text(summary: dict[str, Any], folder: str) -> str:
+    text = io.StringIO()
+    print_result(summary, folder, Console(width=100, file=text))
+    return f"$ {shlex.join(sys.argv)}\n\n{text.getvalue()}"
