@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -63,8 +64,22 @@ class Found:
     """What a user should know before trusting a run on it."""
 
 
-def inspect(spec: DatasetSpec, command_hint: str = "dlemu datagen") -> Found:
-    """Find the dataset that `spec` asks for; `command_hint` is the command that makes it, for messages.
+class _Advice:
+    """How to make the dataset, as text; the command is put together only for the message that shows it."""
+
+    def __init__(self, command_hint: str | Callable[[], str]) -> None:
+        self._command_hint = command_hint
+
+    @property
+    def command(self) -> str:
+        return self._command_hint if isinstance(self._command_hint, str) else self._command_hint()
+
+    def __str__(self) -> str:
+        return f"Make it with: {self.command}"
+
+
+def inspect(spec: DatasetSpec, command_hint: str | Callable[[], str] = "dlemu datagen") -> Found:
+    """Find the dataset that `spec` asks for; `command_hint` is the command that makes it, or returns it, for messages.
 
     A set of more files than asked for is used in part, the first in name order, as DLIO does. Meant for one rank: a
     million files take seconds.
@@ -72,7 +87,7 @@ def inspect(spec: DatasetSpec, command_hint: str = "dlemu datagen") -> Found:
     Raises:
         DatasetError: there is no dataset, it is incomplete, unfinished, damaged, of another format or other settings.
     """
-    advice = f"Make it with: {command_hint}"
+    advice = _Advice(command_hint)
     try:
         manifest = read(spec.data_folder)
         if manifest is not None:
@@ -85,7 +100,7 @@ def inspect(spec: DatasetSpec, command_hint: str = "dlemu datagen") -> Found:
         ) from error
 
 
-def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: str) -> None:
+def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: _Advice) -> None:
     folder = asked.data_folder
     if manifest.content_version != CONTENT_VERSION:
         raise DatasetError(f"{folder} was made by another version of dlemu: make it anew in an empty folder. {advice}")
@@ -98,14 +113,14 @@ def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: str) -> None
     if not manifest.complete:
         raise DatasetError(
             f"{folder}: generation was begun at {manifest.made_at} and never finished. "
-            f"The same command makes only what is missing: {advice.partition(': ')[2]}"
+            f"The same command makes only what is missing: {advice.command}"
         )
 
 
 class _Inspection:
     """One look at a dataset."""
 
-    def __init__(self, asked: DatasetSpec, manifest: Manifest | None, advice: str) -> None:
+    def __init__(self, asked: DatasetSpec, manifest: Manifest | None, advice: _Advice) -> None:
         self._asked = asked
         self._manifest = manifest
         self._advice = advice

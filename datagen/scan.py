@@ -120,7 +120,7 @@ def _numbered(layout: Layout) -> Callable[[str], re.Match[str] | None]:
     return re.compile(rf"{re.escape(layout.file_prefix)}_([0-9]{{{digits}}}){re.escape(layout.ruled_ending)}").fullmatch
 
 
-def recognise(scanned: Scan, asked: Layout, advice: str) -> tuple[Layout, list[str]]:
+def recognise(scanned: Scan, asked: Layout, advice: object) -> tuple[Layout, list[str]]:
     """Return the layout of the files found, holding as many as asked for, and notes.
 
     Names of DLIO's rule give a layout by arithmetic, `_of_N` with an N of its own included; other names a sorted list.
@@ -179,7 +179,7 @@ def surplus(layout: Layout, there: int) -> list[str]:
     return [f"{layout.folder} holds {there} files; the first {layout.num_files} by name are used"]
 
 
-def _incomplete(asked: Layout, scanned: Scan, advice: str, missing: list[str] | None = None) -> str:
+def _incomplete(asked: Layout, scanned: Scan, advice: object, missing: list[str] | None = None) -> str:
     if missing is None:
         there = set(scanned.names)
         missing = [name for name in map(asked.name, range(asked.num_files)) if name not in there]

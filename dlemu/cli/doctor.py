@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dlemu.cli.checks import Check
+    from dlemu.doctor.check_base import Check
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -18,7 +18,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
 def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
-    """Check this host before a run: what was seen, what is wanted, what to do.
+    """Check this host before a run: what was observed, what is wanted, what to do.
 
     \b
     dlemu doctor workload=unet3d accelerator=h100 ranks=18 dataset.data_folder=/mnt/nvme/unet3d
@@ -30,12 +30,12 @@ def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
     """
     from rich.console import Console
 
-    from dlemu.cli.checks import all_checks
     from dlemu.config import load
+    from dlemu.doctor import examine
 
     console = Console()
     levels = []
-    for check in all_checks(load(overrides, config_dir=config_dir)):
+    for check in examine(load(overrides, config_dir=config_dir)):
         show(check, console)
         levels.append(check.level)
     console.print(f"{len(levels)} checks: {levels.count('warn')} warn, {levels.count('fail')} fail", highlight=False)
@@ -51,10 +51,10 @@ def show(check: Check, console: Console) -> None:
     grid.add_column(width=4)
     grid.add_column(width=13)
     grid.add_column(overflow="fold")
-    told = Text(check.seen)
+    lines = Text(check.observed)
     if check.wanted:
-        told.append(f"\nwanted: {check.wanted}")
+        lines.append(f"\nwanted: {check.wanted}")
     if check.advice:
-        told.append(f"\nto do: {check.advice}", style="bold")
-    grid.add_row(Text(check.level, style=_COLOURS[check.level]), check.name, told)
+        lines.append(f"\nto do: {check.advice}", style="bold")
+    grid.add_row(Text(check.level, style=_COLOURS[check.level]), check.name, lines)
     console.print(grid)

@@ -95,7 +95,7 @@ def _lines(workload: Workload, overrides: tuple[str, ...], found: Datasize, meas
 def _room(workload: Workload, found: Datasize) -> Iterator[str]:
     import psutil
 
-    from dlemu.cli.checks_dataset import existing_folder
+    from dlemu.emulator.environment import existing_folder
 
     folder = existing_folder(workload.dataset.data_folder)
     free_bytes = psutil.disk_usage(folder).free

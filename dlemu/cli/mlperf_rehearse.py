@@ -21,8 +21,7 @@ from dlemu.cli import complain
 from dlemu.cli.mlperf_check import counted, finding_lines
 from dlemu.cli.mlperf_datasize import measured_gib
 from dlemu.cli.options import again, check_launcher, take_word
-from dlemu.comm.comm_base import Interrupted
-from dlemu.comm.process import interrupt_once
+from dlemu.comm import Interrupted, interrupt_once
 from dlemu.config import check_runnable, datagen_command, load
 from dlemu.config.schema import Workload
 from dlemu.mlperf.check.judge import check_folder
@@ -209,8 +208,8 @@ def _make(words: Sequence[str], config_dir: str | None) -> str:
 
 def _look(workload: Workload) -> Manifest | None:
     """Raise UserError when the dataset is not there, whole, and as asked for; return its manifest."""
-    hint = f"{datagen_command(workload)}, or say --make"
-    return inspect(workload.dataset, command_hint=hint).manifest
+    found = inspect(workload.dataset, command_hint=lambda: f"{datagen_command(workload)}, or say --make")
+    return found.manifest
 
 
 def _run_line(attempt: Attempt) -> str:

@@ -18,8 +18,7 @@ from datagen.inspection import inspect
 from dlemu.cli import complain
 from dlemu.cli.frontends import TerminalFrontend, show_dataset
 from dlemu.cli.options import again, check_launcher, report_result, take_word
-from dlemu.comm import Interrupted
-from dlemu.comm.process import interrupt_once
+from dlemu.comm import Interrupted, interrupt_once
 from dlemu.config import check_runnable, datagen_command, load
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload

@@ -1,13 +1,14 @@
-"""Ranks: how they find each other, meet and fail together. Above this floor nobody knows whether MPI is there.
+"""Ranks: how they find each other, agree and fail together. Above this floor nobody knows whether MPI is there.
 
-On a node ranks meet over a tree of Unix sockets that block in the kernel; MPI carries only what crosses nodes.
+On a node ranks talk over a tree of Unix sockets that block in the kernel; MPI carries only what crosses nodes.
 """
 
 from dlemu.comm.comm_base import Comm, Interrupted, Launcher, PeerLostError, detect_launcher, launcher_size
 from dlemu.comm.failure import Failure, RankEnd, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.local import LocalComm
-from dlemu.comm.open import open_comm
+from dlemu.comm.mpi import open_comm
+from dlemu.comm.process_control import die_with_parent, interrupt_once
 
 __all__ = [
     "Comm",
@@ -18,7 +19,9 @@ __all__ = [
     "PeerLostError",
     "RankEnd",
     "detect_launcher",
+    "die_with_parent",
     "first_failure",
+    "interrupt_once",
     "launcher_size",
     "open_comm",
     "run_ranks",

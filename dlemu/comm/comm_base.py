@@ -26,13 +26,13 @@ class PeerLostError(DlemuError):
 
 
 class Interrupted(BaseException):
-    """This process was told to stop: put your affairs in order and let it pass.
+    """This process has to stop: save what must be saved and let this exception pass.
 
     Not an `Exception`, so that no broad `except` on the way swallows it.
     """
 
     def __init__(self, signal_number: int) -> None:
-        super().__init__(f"told to stop by signal {signal_number}")
+        super().__init__(f"stopped by signal {signal_number}")
         self.signal_number = signal_number
 
     @property
@@ -75,7 +75,7 @@ class Comm(Protocol):
         ...
 
     def set_timeout(self, timeout_seconds: float) -> None:
-        """Wait so long for other ranks from here on. Each rank for itself; no meeting."""
+        """Wait so long for other ranks from here on. Each rank for itself; not collective."""
         ...
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Comm(Protocol):
 
 
 def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many processes mpirun or srun says it started, 1 when no launcher is seen.
+    """Return how many processes mpirun or srun says it started, 1 when there is no launcher.
 
     MPICH and its kin set PMI_SIZE, Open MPI OMPI_COMM_WORLD_SIZE, MVAPICH MV2_COMM_WORLD_SIZE; srun sets
     SLURM_STEP_NUM_TASKS for each step. The largest counts: one launcher may have been started by another.
@@ -98,7 +98,7 @@ def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def launcher_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Return this process's rank as its launcher tells it, 0 when none does."""
+    """Return this process's rank by its launcher's variables, 0 without any."""
     return max((int(environment.get(name, "0") or 0) for name in _RANK_VARIABLES), default=0)
 
 

@@ -53,7 +53,7 @@ def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
 
 
 def killed(rank: int, process: int, signal_number: int, at_ns: int) -> Failure:
-    """Describe a rank that a signal ended before it could say a word."""
+    """Describe a rank that a signal ended before it could report."""
     name = signal.Signals(signal_number).name
     hint = ""
     if signal_number == signal.SIGKILL:
@@ -71,7 +71,7 @@ def exited(rank: int, status: int, at_ns: int) -> Failure:
 
 
 def stuck(rank: int, process: int, grace_seconds: float, at_ns: int) -> Failure:
-    """Describe a rank that had to be killed because it did not heed the others' end."""
+    """Describe a rank that had to be killed because it did not stop with the others."""
     message = f"rank {rank} (process {process}) did not stop within {grace_seconds:g} s and was killed"
     return Failure(rank=rank, kind="Stuck", message=message, status=128 + signal.SIGKILL, at_ns=at_ns, echo=True)
 
@@ -86,7 +86,7 @@ def unkillable(rank: int, process: int, at_ns: int) -> Failure:
 
 
 def interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Failure:
-    """Describe a rank that was told to stop."""
+    """Describe a rank that a signal asked to stop."""
     name = "Ctrl-C (SIGINT)" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
     message = f"interrupted by {name}"
     status = 128 + signal_number

@@ -1,38 +1,47 @@
-"""A witness for a rank that may be killed without warning.
+"""Processes that watch over a rank of a launcher, which may kill or block it so that no handler of its own runs.
 
-mpirun answers one rank's death by killing all others with SIGKILL, and no handler runs then. A guardian is a tiny
-process that was forked off early and outside the launcher's reach: when the rank is gone without having released it,
-it saves what was measured (the step logs lie in files mapped into memory, so they survive their rank).
+mpirun answers one rank's death by killing all others with SIGKILL. A guardian is a tiny process that was forked off
+early and outside the launcher's reach: when the rank is gone without having released it, it saves what was measured
+(the step logs lie in files mapped into memory, so they survive their rank) and removes what MPI left in /dev/shm.
+
+MPI's own start waits for ever, on a busy core, for ranks that never come, and nothing in this process could end that
+wait: MPI_Init holds the interpreter. So a child that was forked off before keeps the time (`start_within`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from dlemu.comm.leftovers import remove_shared_memory
-from dlemu.comm.process import after_fork_in_child, name_process
+from dlemu.comm.comm_base import launcher_rank
+from dlemu.comm.process_control import after_fork_in_child, flush_output, name_process
 
-_LONGEST_SECONDS = 300  # what `on_loss` may take before the kernel ends the guardian, so that none stays for ever
+_SAVING_SECONDS = 300  # what `on_loss` may take before the kernel ends the guardian, so that none stays for ever
 _READY, _RELEASED = b"g", b"r"
+_TURN_SECONDS = 0.3  # between ranks, so that the launcher has ended them all when the first has spoken
+_MOST_TURNS = 10
+_MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
+"""How the shared-memory files of MPICH and Open MPI begin."""
 
 
 class Guardian:
     """The rank's side. Release it once nothing is left to save."""
 
-    def __init__(self, process: int, line: socket.socket) -> None:
-        self._process, self._line = process, line
-        after_fork_in_child(line.close)  # a worker that held the line would hide its rank's end
+    def __init__(self, process: int, channel: socket.socket) -> None:
+        self._process, self._channel = process, channel
+        after_fork_in_child(channel.close)  # a worker that held the channel would hide its rank's end
 
     def release(self) -> None:
         """End the guardian without `on_loss`; further calls do nothing."""
         with contextlib.suppress(OSError):  # released before, or somebody killed it
-            self._line.sendall(_RELEASED)
-        self._line.close()
+            self._channel.sendall(_RELEASED)
+        self._channel.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._process, 0)
 
@@ -54,13 +63,13 @@ def watch(on_loss: Callable[[], None]) -> Guardian:
     return Guardian(process, ours)
 
 
-def _stand_guard(line: int, on_loss: Callable[[], None]) -> NoReturn:
+def _stand_guard(channel: int, on_loss: Callable[[], None]) -> NoReturn:
     status = 1
     try:
-        _leave_the_launcher(line)
+        _leave_the_launcher(channel)
         os.write(0, _READY)
         if not _is_released():
-            signal.alarm(_LONGEST_SECONDS)
+            signal.alarm(_SAVING_SECONDS)
             remove_shared_memory()
             on_loss()
         status = 0
@@ -69,23 +78,74 @@ def _stand_guard(line: int, on_loss: Callable[[], None]) -> NoReturn:
 
 
 def _is_released() -> bool:
-    """Wait for the rank's word, or its end."""
+    """Wait for the release, or the end of the rank."""
     try:
         return os.read(0, 1) == _RELEASED
     except ConnectionResetError:
         return False
 
 
-def _leave_the_launcher(line: int) -> None:
-    """Get out of reach of the launcher's signals and let go of all it could wait for; the line becomes descriptor 0."""
+def _leave_the_launcher(channel: int) -> None:
+    """Leave the launcher's session and let go of all that it could wait for; the channel becomes descriptor 0."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    os.dup2(line, 0)
+    os.dup2(channel, 0)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     name_process("dlemu-guardian")
+
+
+@contextlib.contextmanager
+def start_within(seconds: float) -> Iterator[None]:
+    """End this process by SIGTERM, and say why on stderr, when what is inside takes longer."""
+    theirs, ours = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+        _keep_time(theirs, seconds)
+    os.close(theirs)
+    try:
+        yield
+    finally:
+        os.close(ours)  # it ends at that
+        os.waitpid(child, 0)
+
+
+def _keep_time(channel: int, seconds: float) -> NoReturn:
+    try:
+        name_process("dlemu-start")
+        turn_seconds = _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
+        if not select.select([channel], [], [], seconds + turn_seconds)[0]:
+            print(
+                f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
+                "hangs before it, or MPI can't reach it; look at the other hosts, or raise timeout_seconds",
+                file=sys.stderr,
+                flush=True,
+            )
+            flush_output()
+            if not select.select([channel], [], [], 0)[0]:
+                remove_shared_memory(os.getppid())
+                os.kill(os.getppid(), signal.SIGTERM)
+    finally:
+        os._exit(0)
+
+
+def remove_shared_memory(process: int | str = "self") -> None:
+    """Unlink the MPI library's files in /dev/shm that a process (this one: or its parent, before a fork) has mapped.
+
+    Ranks that still use them keep their memory: only the names go. Call it when the job is lost.
+    """
+    for path in _mapped(process):
+        with contextlib.suppress(OSError):  # another rank was faster
+            os.unlink(path)
+
+
+def _mapped(process: int | str) -> set[str]:
+    with open(f"/proc/{process}/maps") as maps:
+        paths = {line.rstrip("\n").partition("/")[2] for line in maps if "/dev/shm/" in line}
+    return {f"/{path}" for path in paths if os.path.basename(path).startswith(_MPI_MEMORY)}

@@ -9,18 +9,25 @@ import secrets
 import signal
 import socket
 import sys
+import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
+from typing import NoReturn
 
-from datagen.errors import SpaceError
-from dlemu.comm.comm_base import Comm
-from dlemu.comm.descendants import children_of_this_process, end_adopted
-from dlemu.comm.failure import RankEnd
-from dlemu.comm.process import adopt_orphans
-from dlemu.comm.rank_process import RankJob, live
-from dlemu.comm.supervise import Supervisor
+from datagen.errors import DlemuError, SpaceError
+from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
+from dlemu.comm.failure import Failure, RankEnd
+from dlemu.comm.local import LocalComm
+from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, interrupt_once
+from dlemu.comm.supervise import Supervisor, children_of_this_process, end_adopted
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_UNFORESEEN_STATUS = DlemuError.exit_status
+"""Exit status of a rank that raised what is not a `DlemuError`; not Python's 1, which says that a run did not pass."""
+
+_LONGEST_TEXT = 30_000  # characters of a message or traceback; a datagram of 200 KiB is the kernel's default limit
 
 
 def run_ranks(
@@ -52,7 +59,7 @@ def run_ranks(
         wakeups, waker = stack.enter_context(_signals_as_bytes())
         stack.callback(adopt_orphans, adopt_orphans(True))
         stack.callback(end_adopted, known, wakeups, grace_seconds)
-        job = RankJob(
+        task = _RankTask(
             main=main,
             ranks=ranks,
             token=secrets.token_hex(16),
@@ -64,13 +71,13 @@ def run_ranks(
         )
         supervisor = Supervisor(receiver, wakeups, grace_seconds)
         stack.callback(supervisor.end)
-        processes = _fork_all(job, supervisor)
+        processes = _fork_all(task, supervisor)
         if on_start is not None:
             on_start(processes)
         return supervisor.wait()
 
 
-def _fork_all(job: RankJob, supervisor: Supervisor) -> list[int]:
+def _fork_all(task: _RankTask, supervisor: Supervisor) -> list[int]:
     """Fork the ranks and return their process ids. They share this process's pages as long as none is written."""
     processes: list[int] = []
     sys.stdout.flush()
@@ -79,15 +86,15 @@ def _fork_all(job: RankJob, supervisor: Supervisor) -> list[int]:
     gc.freeze()  # else the collector's marks would copy every page in every rank
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
-        for rank in range(job.ranks):
+        for rank in range(task.ranks):
             process = os.fork()
             if process == 0:
-                live(job, rank, mask)
+                _be_rank(task, rank, mask)
             supervisor.add(process, rank)
             processes.append(process)
     except OSError as error:
         raise SpaceError(
-            f"rank {len(processes)} of {job.ranks} could not be started ({error}): use fewer ranks, or raise the "
+            f"rank {len(processes)} of {task.ranks} could not be started ({error}): use fewer ranks, or raise the "
             "limit on processes (`ulimit -u`) or memory"
         ) from error
     finally:
@@ -105,7 +112,7 @@ def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
     wakeups, waker = socket.socketpair()
     waker.setblocking(False)
     numbers = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _note) for number in [*numbers, signal.SIGCHLD]}
+    before = {number: signal.signal(number, _ignore) for number in [*numbers, signal.SIGCHLD]}
     fd_before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     try:
         yield wakeups, waker
@@ -117,5 +124,113 @@ def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
         waker.close()
 
 
-def _note(signal_number: int, frame: FrameType | None) -> None:
+def _ignore(signal_number: int, frame: FrameType | None) -> None:
     """Do nothing: the byte on the wakeup socket says it all, but Python writes it only for signals with a handler."""
+
+
+@dataclass(frozen=True)
+class _RankTask:
+    """What every forked rank is given; all of it was made before the fork."""
+
+    main: Callable[[Comm], int]
+    ranks: int
+    token: str
+    timeout_seconds: float
+    grace_seconds: float
+    supervisor: int
+    """Process id."""
+    reports: socket.socket
+    """Where a failure goes, one JSON datagram each."""
+    parents_only: tuple[socket.socket, ...]
+    """Sockets to close at birth."""
+
+
+def _be_rank(task: _RankTask, rank: int, signal_mask: set[int | signal.Signals]) -> NoReturn:
+    """Be rank `rank` until the end of the process; `signal_mask` is what to unblock to once handlers stand."""
+    status = 128 + signal.SIGTERM
+    try:
+        status = _run_rank(task, rank, signal_mask)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    finally:
+        os._exit(status)  # whatever happened, the caller's stack is not ours to return into
+
+
+def _run_rank(task: _RankTask, rank: int, signal_mask: set[int | signal.Signals]) -> int:
+    try:
+        _set_up_process(task, signal_mask)
+        return _work(task, rank)
+    except BaseException as error:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if isinstance(error, SystemExit) and not error.code:
+            return 0
+        failure = _describe(rank, error)
+        with contextlib.suppress(OSError):
+            task.reports.send(failure.to_json().encode())
+        return failure.status
+
+
+def _set_up_process(task: _RankTask, signal_mask: set[int | signal.Signals]) -> None:
+    signal.set_wakeup_fd(-1)
+    for end in task.parents_only:
+        end.close()
+    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches the whole group; the supervisor passes it on
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _until_orphaned(interrupt_once(), task.supervisor, task.grace_seconds))
+    os.register_at_fork(after_in_child=lambda: _forget(task))
+    die_with_parent(task.supervisor, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
+
+
+def _work(task: _RankTask, rank: int) -> int:
+    comm = LocalComm(rank, task.ranks, token=task.token, timeout_seconds=task.timeout_seconds)
+    try:
+        status = task.main(comm)
+    except BaseException as error:
+        comm.abort(_describe(rank, error).status)
+        raise
+    comm.close()
+    return status
+
+
+def _until_orphaned(handler: Handler, supervisor: int, grace_seconds: float) -> Handler:
+    """Wrap a handler so that the kernel kills a rank which outlives its supervisor by more than the grace."""
+
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        if os.getppid() != supervisor:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, 0.001))
+        handler(signal_number, frame)
+
+    return handle
+
+
+def _forget(task: _RankTask) -> None:
+    """In a rank's own forked children (a loader's workers): SIGTERM simply ends them, and reports are not theirs."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    task.reports.close()
+
+
+def _describe(rank: int, error: BaseException) -> Failure:
+    text = ""
+    if isinstance(error, DlemuError):
+        message, status = str(error), error.exit_status
+    elif isinstance(error, Interrupted):
+        message = f"rank {rank} was stopped by {signal.Signals(error.signal_number).name}"
+        status = error.exit_status
+    elif isinstance(error, SystemExit) and isinstance(error.code, int):
+        message, status = f"rank {rank} ended with exit status {error.code}", error.code
+    else:
+        message, status = f"rank {rank}: {type(error).__name__}: {error}", _UNFORESEEN_STATUS
+        text = "".join(traceback.format_exception(error))
+    return Failure(
+        rank=rank,
+        kind=type(error).__name__,
+        message=message[:_LONGEST_TEXT],
+        status=status,
+        at_ns=time.monotonic_ns(),
+        echo=isinstance(error, PeerLostError),
+        traceback=text[-_LONGEST_TEXT:],
+    )

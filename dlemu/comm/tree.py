@@ -1,198 +1,208 @@
-"""The node-local meeting: ranks of one node form a binary tree of Unix sockets and block in the kernel.
+"""The collectives of the ranks of one node: what they say to each other, over links that carry it.
 
-Rank r's children are 2r+1 and 2r+2. A meeting goes up the tree and down again, so it costs each rank at most six
-small system calls and a wait costs no CPU (a blocked MPI_Barrier burns a core per rank).
+The ranks form a binary tree: rank r's children are 2r+1 and 2r+2. A reduction goes up the tree, a broadcast down, so an
+all-reduce costs each rank at most six small messages.
 
 When a rank is lost, the neighbour that sees it tells its other neighbours why before it raises, and they theirs: every
 rank raises the same message, which names the rank that is gone.
+
+Nothing here knows sockets: `dlemu.comm.local` makes the links.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import math
-import socket
 from collections.abc import Iterator, Sequence
 from time import monotonic
+from typing import Protocol
 
-from datagen.errors import DlemuError
 from dlemu.comm.comm_base import PeerLostError
-from dlemu.comm.connection import Connection, Frame
-from dlemu.comm.process import after_fork_in_child
-from dlemu.comm.rendezvous import Rendezvous
 
-_LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the one nearer to the missing rank
-_OTHER_NODES_LEVELS = 4  # the same, for what the node's rank 0 waits for from other nodes
+
+class Frame(enum.IntEnum):
+    """What a frame is for; its number is a value (MAXIMUM) or how many bytes follow (the others)."""
+
+    MAXIMUM = 1
+    GATHER = 2
+    BROADCAST = 3
+    LOST = 4
+    HELLO = 5
+
+
+class Link(Protocol):
+    """A stream of frames to one neighbour, with a deadline. Calls raise `PeerLostError` when the neighbour is lost."""
+
+    def send(self, frame: Frame, number: int) -> None:
+        """Send a frame that is a number alone, or the head of `number` bytes."""
+        ...
+
+    def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
+        """Send the bytes that belong to the last frame."""
+        ...
+
+    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
+        """Wait for a frame of this kind and return its number.
+
+        The deadline counts from `started_seconds` (time.monotonic()), or from now; math.inf means none.
+        """
+        ...
+
+    def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
+        """Receive the bytes of a frame whose head was just received."""
+        ...
+
+    def relay_bytes(self, num_bytes: int, frame: Frame, target: Link) -> None:
+        """Pass the bytes of a frame on to `target` without holding them all."""
+        ...
+
+    def notify(self, message: str) -> None:
+        """Tell the neighbour that a rank is lost, if it can be told without waiting."""
+        ...
+
+    def set_timeout(self, timeout_seconds: float) -> None:
+        """Give the neighbour up after so long."""
+        ...
+
+    def close(self) -> None:
+        """Hang up; the neighbour sees it at once."""
+        ...
 
 
 class LocalTree:
     """The ranks of one node. All calls are collective over the node and belong to one thread.
 
-    Raises `PeerLostError` when a rank ends, or does not arrive (or, within a long transfer, moves nothing) for
-    `timeout_seconds`. A tree that has raised is broken: every further call raises the same error at once.
-
-    Forked children (a loader's workers) lose the sockets at birth, so a rank's end is seen although they live on.
+    Raises `PeerLostError` when a rank ends, or does not arrive (or, within a long transfer, moves nothing) before its
+    link's deadline. A tree that has raised is broken: every further call raises the same error at once.
     """
 
-    def __init__(
-        self,
-        token: str,
-        local_rank: int,
-        local_size: int,
-        timeout_seconds: float,
-        names: Sequence[int] | None = None,
-    ) -> None:
-        """Connect to the neighbours; `names` are the numbers by which messages call the ranks (default: local)."""
-        self._rank, self._size, self._timeout_seconds = local_rank, local_size, timeout_seconds
+    def __init__(self, local_rank: int, local_size: int, names: Sequence[int] | None = None) -> None:
+        """Make a tree without links; `names` are the numbers by which messages call the ranks (default: local)."""
+        self._rank, self._size = local_rank, local_size
         self._names = names if names is not None else range(local_size)
-        self._children: dict[int, Connection] = {}
-        self._parent: Connection | None = None
+        self.parent: Link | None = None
+        self.children: dict[int, Link] = {}
+        """By rank, in rising order."""
         self.broken: str | None = None
         """Why no further call can succeed, or None."""
-        if local_size > 1:
-            after_fork_in_child(self.close)
-            self._connect(token)
 
-    def rise(self, value: int, *, patient: bool = False) -> int:
-        """First half of a meeting: return the maximum (int64) of this rank's subtree; on rank 0 that of all.
+    def name(self, rank: int) -> str:
+        """Return what messages call a rank."""
+        return f"rank {self._names[rank]}"
 
-        `patient` waits for ever for ranks that live.
+    def reduce_max(self, value: int, *, forever: bool = False) -> int:
+        """Return the maximum (int64) of this rank's subtree; on rank 0 that of all.
+
+        `forever` waits without a deadline for ranks that live.
         """
-        with self.whole():
-            started = math.inf if patient else monotonic()
-            for child in self._children.values():
+        with self.collective():
+            started = math.inf if forever else monotonic()
+            for child in self.children.values():
                 value = max(value, child.receive(Frame.MAXIMUM, started))
-            if self._parent is not None:
-                self._parent.send(Frame.MAXIMUM, value)
+            if self.parent is not None:
+                self.parent.send(Frame.MAXIMUM, value)
         return value
 
-    def fall(self, value: int, *, patient: bool = False) -> int:
-        """Second half of a meeting: return the value that rank 0 gave."""
-        with self.whole():
-            if self._parent is not None:
-                value = self._parent.receive(Frame.MAXIMUM, math.inf if patient else None)
-            for child in self._children.values():
+    def broadcast_number(self, value: int, *, forever: bool = False) -> int:
+        """Return rank 0's value (int64) on every rank."""
+        with self.collective():
+            if self.parent is not None:
+                value = self.parent.receive(Frame.MAXIMUM, math.inf if forever else None)
+            for child in self.children.values():
                 child.send(Frame.MAXIMUM, value)
         return value
 
     def gather(self, payload: bytes) -> list[bytes | bytearray] | None:
         """Return every rank's bytes in rank order on rank 0, None elsewhere; ranks between hold 1 MiB of it."""
-        with self.whole():
-            if self._parent is None:
+        with self.collective():
+            if self.parent is None:
                 return self._collect(payload)
-            self._parent.send(Frame.GATHER, len(payload))
-            self._parent.send_bytes(payload)
-            for rank, child in self._children.items():
+            self.parent.send(Frame.GATHER, len(payload))
+            self.parent.send_bytes(payload)
+            for rank, child in self.children.items():
                 for _ in _preorder(rank, self._size):
                     num_bytes = child.receive(Frame.GATHER)
-                    self._parent.send(Frame.GATHER, num_bytes)
-                    child.relay_bytes(num_bytes, Frame.GATHER, self._parent)
+                    self.parent.send(Frame.GATHER, num_bytes)
+                    child.relay_bytes(num_bytes, Frame.GATHER, self.parent)
         return None
 
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
         """Return rank 0's bytes on every rank; what the others give is ignored."""
-        with self.whole():
-            if self._parent is not None:
-                payload = self._parent.receive_bytes(self._parent.receive(Frame.BROADCAST), Frame.BROADCAST)
-            for child in self._children.values():
+        with self.collective():
+            if self.parent is not None:
+                payload = self.parent.receive_bytes(self.parent.receive(Frame.BROADCAST), Frame.BROADCAST)
+            for child in self.children.values():
                 child.send(Frame.BROADCAST, len(payload))
                 child.send_bytes(payload)
         return payload
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
+    def collective(self) -> Iterator[None]:
         """Guard a part of a collective call: it is done whole, or the tree is broken and the neighbours know why."""
         if self.broken is not None:
             raise PeerLostError(self.broken)
         try:
             yield
         except PeerLostError as error:
-            self.announce(str(error))
+            self.announce_loss(str(error))
             raise
         except BaseException:
-            self.announce(f"{self._name(self._rank)} left a meeting half way")
+            self.announce_loss(f"{self.name(self._rank)} left a collective call half way")
             raise
 
-    def announce(self, message: str) -> None:
+    def announce_loss(self, message: str) -> None:
         """Break the tree: every rank's next (or present) call raises `PeerLostError(message)`."""
         if self.broken is None:
             self.broken = message
-            for connection in self._connections():
-                connection.notify(message)
+            for link in self._links():
+                link.notify(message)
 
     def set_timeout(self, timeout_seconds: float) -> None:
         """Wait so long for the neighbours from here on."""
-        self._timeout_seconds = timeout_seconds
-        for connection in self._connections():
-            connection.set_timeout(timeout_seconds)
+        for link in self._links():
+            link.set_timeout(timeout_seconds)
 
     def close(self) -> None:
-        """Close this rank's sockets; neighbours that still wait for it see its end at once."""
-        for connection in self._connections():
-            connection.close()
-        self._parent = None
-        self._children = {}
-        self.broken = self.broken or "this rank has left the meeting"
+        """Close this rank's links; neighbours that still wait for it see its end at once."""
+        for link in self._links():
+            link.close()
+        self.parent = None
+        self.children = {}
+        self.broken = self.broken or "this rank has closed its communicator"
 
-    def _connect(self, token: str) -> None:
-        rendezvous = Rendezvous(token, self._rank, self._size, self._timeout_seconds, self._name)
-        try:
-            with self.whole():
-                self._find_neighbours(rendezvous)
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            rendezvous.close()
-
-    def _find_neighbours(self, rendezvous: Rendezvous) -> None:
-        levels = _height(0, self._size)
-        if self._rank > 0:
-            above = (self._rank - 1) // 2
-            # An answer from above may have to wait for the whole tree twice, and for other nodes.
-            self._parent = self._connection(rendezvous.call(above), above, 2 * levels + _OTHER_NODES_LEVELS)
-        missing = {child for child in (2 * self._rank + 1, 2 * self._rank + 2) if child < self._size}
-        while missing:
-            rank, stream = rendezvous.accept(missing)
-            missing.remove(rank)
-            self._children[rank] = self._connection(stream, rank, _height(rank, self._size))
-            self._children[rank].send(Frame.HELLO, len(rendezvous.proof))
-            self._children[rank].send_bytes(rendezvous.proof)
-        self._children = dict(sorted(self._children.items()))
-        if self._parent is not None:
-            num_bytes = self._parent.receive(Frame.HELLO)
-            if self._parent.receive_bytes(num_bytes, Frame.HELLO) != rendezvous.proof:
-                raise DlemuError(f"{self._name(0)} answered for another run: start the run again")
-
-    def _connection(self, stream: socket.socket, rank: int, levels: int) -> Connection:
-        return Connection(stream, self._name(rank), self._timeout_seconds, levels * _LEVEL_SECONDS)
-
-    def _name(self, rank: int) -> str:
-        return f"rank {self._names[rank]}"
-
-    def _connections(self) -> list[Connection]:
-        above = [self._parent] if self._parent is not None else []
-        return above + list(self._children.values())
+    def _links(self) -> list[Link]:
+        above = [self.parent] if self.parent is not None else []
+        return above + list(self.children.values())
 
     def _collect(self, own: bytes) -> list[bytes | bytearray]:
         parts: dict[int, bytes | bytearray] = {self._rank: own}
-        for top, child in self._children.items():
+        for top, child in self.children.items():
             for rank in _preorder(top, self._size):
                 parts[rank] = child.receive_bytes(child.receive(Frame.GATHER), Frame.GATHER)
         return [parts[rank] for rank in range(self._size)]
 
 
+def children_of(rank: int, size: int) -> list[int]:
+    """Return the ranks right below `rank`."""
+    return [child for child in (2 * rank + 1, 2 * rank + 2) if child < size]
+
+
+def parent_of(rank: int) -> int:
+    """Return the rank right above `rank`, which is not 0."""
+    return (rank - 1) // 2
+
+
+def height(rank: int, size: int) -> int:
+    """Return how many levels lie below `rank`."""
+    levels = 0
+    while 2 * rank + 1 < size:  # the left-most path is the longest
+        rank, levels = 2 * rank + 1, levels + 1
+    return levels
+
+
 def _preorder(rank: int, size: int) -> Iterator[int]:
     """Yield the ranks of the subtree under `rank` in the order in which a gather delivers them."""
-    if rank < size:
-        yield rank
-        yield from _preorder(2 * rank + 1, size)
-        yield from _preorder(2 * rank + 2, size)
-
-
-def _height(rank: int, size: int) -> int:
-    """Return how many levels lie below `rank`."""
-    height = 0
-    while 2 * rank + 1 < size:  # the left-most path is the longest
-        rank, height = 2 * rank + 1, height + 1
-    return height
+    yield rank
+    for child in children_of(rank, size):
+        yield from _preorder(child, size)

@@ -78,6 +78,14 @@ def describe_folder(folder: str) -> StorageFacts:
     )
 
 
+def existing_folder(folder: str) -> str:
+    """Return the folder, or the nearest one above it that exists."""
+    path = os.path.abspath(folder)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
 def _within(path: str, mount: str) -> bool:
     return path == mount or path.startswith(mount.rstrip("/") + "/")
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from dlemu.comm.process import die_with_parent
+from dlemu.comm import die_with_parent
 
 
 def settle_worker(nice: int, rank_process: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from datagen.errors import DatasetError, UserError
+from datagen.errors import UserError
 from datagen.inspection import Found, inspect
 from datagen.layout import layouts, nominal_sample_bytes
 from datagen.registry import find
@@ -89,18 +89,11 @@ def check_before_making(workload: Workload, ranks: int) -> None:
 
 def prepare(workload: Workload, ranks: int) -> Prepared:
     """Find the dataset, put the job together, make the run's folder; raises UserError."""
+    dataset = inspect(workload.dataset, command_hint=lambda: datagen_command(workload))
     now = datetime.now().astimezone()
     folder = workload.output.folder or new_folder(workload.model.name)
-    job = make_job(workload, ranks, _dataset(workload), folder=folder, started_at=now.isoformat(timespec="seconds"))
+    job = make_job(workload, ranks, dataset, folder=folder, started_at=now.isoformat(timespec="seconds"))
     return Prepared(job, make_folder(folder))
-
-
-def _dataset(workload: Workload) -> Found:
-    try:
-        return inspect(workload.dataset)
-    except DatasetError:
-        # Composing the command for the message takes longer than all other checks: only who reads it pays.
-        return inspect(workload.dataset, command_hint=datagen_command(workload))
 
 
 def loader_class(workload: Workload) -> type[Loader]:

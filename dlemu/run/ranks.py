@@ -15,12 +15,11 @@ from typing import Protocol, TypeVar
 
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.comm import Comm, PeerLostError, detect_launcher, open_comm
+from dlemu.comm import Comm, PeerLostError, detect_launcher, interrupt_once, open_comm
 from dlemu.comm.comm_base import Interrupted
 from dlemu.comm.failure import Failure, first_failure
 from dlemu.comm.guardian import Guardian, watch
 from dlemu.comm.launch import run_ranks
-from dlemu.comm.process import interrupt_once
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.run.events import Frontend, RankFailed

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from datagen.errors import DlemuError, UserError
-from dlemu.comm import Interrupted
-from dlemu.comm.process import die_with_parent
+from dlemu.comm import Interrupted, die_with_parent
 
 LOG = "console.txt"
 LOOK_SECONDS = 1.0

@@ -1,6 +1,6 @@
 """What the host and its devices did, on the clock of the step log: a file here is a probe, read by one recorder a node.
 
-The recorder is a process of its own: the ranks only tell it when an epoch begins or ends, and read its log at the end.
+The recorder is a process of its own: the ranks only say when an epoch begins or ends, and read its log at the end.
 """
 
 from dlemu.telemetry._log import read_logs
@@ -13,8 +13,7 @@ from dlemu.telemetry._readings import (
     to_table,
     trace_to_table,
 )
-from dlemu.telemetry._recorder import Recorder, start_recorder
-from dlemu.telemetry._recording import Task
+from dlemu.telemetry._recorder import Recorder, Task, start_recorder
 from dlemu.telemetry.probe_base import DeviceFacts, Scope
 
 __all__ = [

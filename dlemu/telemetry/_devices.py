@@ -42,8 +42,8 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behind:
-    """What lies behind one folder: devices, or a sentence why there are none."""
+class DeviceStack:
+    """The devices under one folder, or a sentence why there are none."""
 
     mount: Mount | None
     devices: tuple[Device, ...] = ()
@@ -62,23 +62,23 @@ def mount_of(path: str, table: list[Mount]) -> Mount | None:
     return max(reversed(fitting), key=lambda mount: len(mount.point), default=None)
 
 
-def behind(folder: str, table: list[Mount], sys: str = "/sys") -> Behind:
-    """Find what lies behind a folder."""
+def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> DeviceStack:
+    """Find the devices under a folder."""
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
     if mount is None:
-        return Behind(mount=None, notes=(f"no mount is known above {path}",))
+        return DeviceStack(mount=None, notes=(f"no mount is known above {path}",))
     if mount.file_system == "overlay":
-        return _behind_overlay(path, mount, table, sys)
+        return _stack_under_overlay(path, mount, table, sys)
     tops = _tops(mount, sys)
     if not tops:
-        return Behind(mount=mount, notes=(_no_device(path, mount),))
+        return DeviceStack(mount=mount, notes=(_no_device(path, mount),))
     devices: dict[str, Device] = {}
     notes: list[str] = []
     for top in tops:
         for device in _stack(top, table, sys, notes):
             devices.setdefault(device.name, device)
-    return Behind(mount=mount, devices=tuple(_counting(tops, devices, sys)), notes=tuple(notes))
+    return DeviceStack(mount=mount, devices=tuple(_mark_counted(tops, devices, sys)), notes=tuple(notes))
 
 
 def _parse_mount(line: str) -> Mount:
@@ -94,21 +94,21 @@ def _parse_mount(line: str) -> Mount:
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), text)
 
 
 def _within(path: str, point: str) -> bool:
     return path == point or path.startswith(point.rstrip("/") + "/")
 
 
-def _behind_overlay(path: str, mount: Mount, table: list[Mount], sys: str) -> Behind:
+def _stack_under_overlay(path: str, mount: Mount, table: list[Mount], sys: str) -> DeviceStack:
     """Look under an overlay's upper folder (a container's own files), where it can be seen from here."""
     upper = mount.options.get("upperdir", "")
     if not os.path.isdir(upper):
-        return Behind(mount=mount, notes=(_no_device(path, mount),))
-    found = behind(upper, [other for other in table if other.file_system != "overlay"], sys)
-    said = f"{path} lies on an overlay file system; the devices are those of its upper folder {upper}"
-    return replace(found, mount=mount, notes=(said, *found.notes))
+        return DeviceStack(mount=mount, notes=(_no_device(path, mount),))
+    below = device_stack(upper, [other for other in table if other.file_system != "overlay"], sys)
+    note = f"{path} lies on an overlay file system; the devices are those of its upper folder {upper}"
+    return replace(below, mount=mount, notes=(note, *below.notes))
 
 
 def _tops(mount: Mount, sys: str) -> list[str]:
@@ -119,11 +119,11 @@ def _tops(mount: Mount, sys: str) -> list[str]:
     return [os.path.basename(os.path.realpath(link))] if os.path.exists(link) else []
 
 
-def _btrfs_devices(one: str, sys: str) -> list[str]:
-    """Return all devices of the btrfs that `one` belongs to: its device number is none of theirs."""
+def _btrfs_devices(member: str, sys: str) -> list[str]:
+    """Return all devices of the btrfs that `member` belongs to: its device number is none of theirs."""
     for file_system in _entries(f"{sys}/fs/btrfs"):
         members = _entries(f"{sys}/fs/btrfs/{file_system}/devices")
-        if one in members:
+        if member in members:
             return members
     return []
 
@@ -173,17 +173,17 @@ def _below_loop(name: str, table: list[Mount], sys: str, notes: list[str]) -> li
     return [top for top in tops if top != name]
 
 
-def _counting(tops: list[str], devices: dict[str, Device], sys: str) -> Iterator[Device]:
+def _mark_counted(tops: list[str], devices: dict[str, Device], sys: str) -> Iterator[Device]:
     """Mark the devices whose bytes are the dataset's: the tops, or the paths of an NVMe head that counts nothing."""
     counted = set()
     for top in tops:
         paths = [name for name in devices[top].below if devices[name].kind == "nvme path"]
-        counted |= set(paths) if paths and not _counts(top, sys) else {top}
+        counted |= set(paths) if paths and not _has_counted(top, sys) else {top}
     for device in devices.values():
         yield replace(device, counted=device.name in counted)
 
 
-def _counts(name: str, sys: str) -> bool:
+def _has_counted(name: str, sys: str) -> bool:
     """Say whether a device has ever counted a read or a write."""
     return any(int(field) for field in _text(f"{sys}/class/block/{name}/stat").split()[0:5:4])
 

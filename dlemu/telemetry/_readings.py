@@ -44,9 +44,9 @@ class RecorderHead:
     devices: tuple[DeviceFacts, ...]
     notes: tuple[str, ...]
     cpu_seconds: float
-    """What the recorder itself had used at its last word."""
+    """What the recorder itself had used when it wrote last."""
     seconds: float
-    """From its first to its last word."""
+    """From its first to its last line."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from dlemu.telemetry._devices import behind, device_facts, mounts
+from dlemu.telemetry._devices import device_facts, device_stack, mounts
 from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Rates, Reading, Scope
 
 _SECTOR_BYTES = 512
@@ -23,16 +23,16 @@ class Probe(ProbeBase):
     exact = True
 
     def __init__(self, scope: Scope) -> None:
-        table, found = mounts(scope.proc), {}
+        table, devices = mounts(scope.proc), {}
         self._notes: list[str] = []
         for folder in scope.folders:
-            under = behind(folder, table, scope.sys)
+            under = device_stack(folder, table, scope.sys)
             self._notes += [note for note in under.notes if note not in self._notes]
-            found.update({device.name: device for device in under.devices})
-        if not found:
+            devices.update({device.name: device for device in under.devices})
+        if not devices:
             raise AbsentError("; ".join(self._notes))
-        self._facts = tuple(device_facts(device, scope.sys) for device in found.values())
-        self._stats = {name: os.open(f"{scope.sys}/class/block/{name}/stat", os.O_RDONLY) for name in found}
+        self._facts = tuple(device_facts(device, scope.sys) for device in devices.values())
+        self._stats = {name: os.open(f"{scope.sys}/class/block/{name}/stat", os.O_RDONLY) for name in devices}
         self._rates = Rates()
 
     def describe(self) -> Description:

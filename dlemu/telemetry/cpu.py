@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scope
 
 _STATES = {"user": (0, 1), "system": (2, 5, 6), "idle": (3,), "iowait": (4,), "steal": (7,)}
 """Columns of each state: user has nice, system the interrupts. The columns after them (guest) stand in user already."""

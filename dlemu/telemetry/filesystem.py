@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dlemu.telemetry._devices import Mount, mount_of, mounts
-from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import AbsentError, Description, DeviceFacts, ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, Counters, Description, DeviceFacts, ProbeBase, Rates, Reading, Scope
 
 _NFS = ("nfs", "nfs4")
 _READ, _WRITTEN = 4, 5  # columns of NFS's bytes line: what came from and went to the server
@@ -37,12 +36,14 @@ class Probe(ProbeBase):
 
     def __init__(self, scope: Scope) -> None:
         table = mounts(scope.proc)
-        found = {mount.point: mount for folder in scope.folders if (mount := _mount(folder, table)) is not None}
-        self._nfs = {point: mount for point, mount in found.items() if mount.file_system in _NFS}
-        self._lustre = {point: _llite(mount, scope) for point, mount in found.items() if mount.file_system == "lustre"}
+        places = [mount_of(os.path.realpath(folder), table) for folder in scope.folders]
+        self._mounts = {mount.point: mount for mount in places if mount is not None}
+        self._nfs = {point: mount for point, mount in self._mounts.items() if mount.file_system in _NFS}
+        self._lustre = {
+            point: _llite(mount, scope) for point, mount in self._mounts.items() if mount.file_system == "lustre"
+        }
         if not self._nfs and not self._lustre:
             raise AbsentError("")
-        self._mounts = found
         self._stats = Counters(f"{scope.proc}/self/mountstats") if self._nfs else None
         self._rates = Rates()
 
@@ -62,10 +63,10 @@ class Probe(ProbeBase):
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read each mount."""
-        counted = _nfs_counters(self._stats.text()) if self._stats is not None else {}
-        told = {point: counted[point] for point in self._nfs if point in counted}
-        told |= {point: _lustre_counters(counters.text()) for point, counters in self._lustre.items()}
-        for point, counters in told.items():
+        nfs = _nfs_counters(self._stats.text()) if self._stats is not None else {}
+        counted = {point: nfs[point] for point in self._nfs if point in nfs}
+        counted |= {point: _lustre_counters(counters.text()) for point, counters in self._lustre.items()}
+        for point, counters in counted.items():
             known = [counter for counter in counters if counter is not None]
             passed = self._rates.since_last(point, now_ns, known)
             if passed is not None:
@@ -83,13 +84,9 @@ def _rates(point: str, seconds: float, grown: list[float]) -> Iterator[Reading]:
             yield Reading(point, "mean_read_latency_ms", grown[3] / grown[2])
 
 
-def _mount(folder: str, table: list[Mount]) -> Mount | None:
-    return mount_of(os.path.realpath(folder), table)
-
-
 def _nfs_counters(text: str) -> dict[str, Counted]:
     """Return the counters by mount point; of a point mounted twice the last."""
-    found = {}
+    counted = {}
     for part in text.split("\ndevice "):
         lines = part.splitlines()
         words = lines[0].removeprefix("device ").split() if lines else []
@@ -99,13 +96,13 @@ def _nfs_counters(text: str) -> dict[str, Counted]:
         bytes_line, read_line = _columns(lines, "bytes:"), _columns(lines, "READ:")
         if bytes_line:
             reads = (read_line[_REQUESTS], read_line[_WHOLE_MS]) if read_line else (None, None)
-            found[point] = Counted(bytes_line[_READ], bytes_line[_WRITTEN], *reads)
-    return found
+            counted[point] = Counted(bytes_line[_READ], bytes_line[_WRITTEN], *reads)
+    return counted
 
 
 def _columns(lines: list[str], head: str) -> list[int]:
-    found = [words[1:] for words in map(str.split, lines) if words and words[0] == head]
-    return [int(column) for column in found[0]] if found else []
+    columns = [words[1:] for words in map(str.split, lines) if words and words[0] == head]
+    return [int(column) for column in columns[0]] if columns else []
 
 
 def _llite(mount: Mount, scope: Scope) -> Counters:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scope
 
 _LINES = re.compile(r"^(ctxt|procs_running|procs_blocked) (\d+)$", re.MULTILINE)
 
@@ -19,9 +18,9 @@ class Probe(ProbeBase):
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the switches since the last reading, and the tasks now."""
-        found = {name: int(value) for name, value in _LINES.findall(self._stat.text())}
-        passed = self._rates.since_last("", now_ns, [found["ctxt"]])
+        counters = {name: int(value) for name, value in _LINES.findall(self._stat.text())}
+        passed = self._rates.since_last("", now_ns, [counters["ctxt"]])
         if passed is not None:
             yield Reading("", "context_switches_per_second", passed[1][0] / passed[0])
-        yield Reading("", "running_tasks", found["procs_running"])
-        yield Reading("", "blocked_tasks", found["procs_blocked"])
+        yield Reading("", "running_tasks", counters["procs_running"])
+        yield Reading("", "blocked_tasks", counters["procs_blocked"])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import ProbeBase, Reading, Scope
+from dlemu.telemetry.probe_base import Counters, ProbeBase, Reading, Scope
 
 _KIB_PER_MB = 1e6 / 1024
 

@@ -9,8 +9,7 @@ import glob
 import os
 from collections.abc import Iterator
 
-from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Rates, Reading, Scope
 
 _RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
 _PORT_UNIT_BYTES = 4

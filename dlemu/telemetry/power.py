@@ -12,8 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, ProbeBase, Reading, Scope
+from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, Counters, ProbeBase, Reading, Scope
 
 _Meter = Callable[[int], float | None]
 """Takes the time and returns the watts: of the moment, or the mean since the last call; None when it can't say yet."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dlemu.telemetry._files import Counters
-from dlemu.telemetry.probe_base import ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scope
 
 _RESOURCES = ("cpu", "io", "memory")
 _TOTAL = re.compile(r"^(some|full) .*total=(\d+)", re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -9,6 +10,7 @@ from typing import ClassVar, NamedTuple
 from datagen.errors import DlemuError
 
 NS_PER_SECOND = 1_000_000_000
+_READ_BYTES = 1 << 18
 
 
 class AbsentError(DlemuError):
@@ -75,7 +77,7 @@ class Bin(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a probe says once about what it found."""
+    """What a probe reads and what is to be known of it."""
 
     devices: tuple[DeviceFacts, ...] = ()
     """What the dataset lies on."""
@@ -99,11 +101,11 @@ class ProbeBase:
         """Find out what there is to read."""
 
     def describe(self) -> Description:
-        """Say what was found; an exact probe is asked again at the end of each epoch."""
+        """Describe what there is to read; an exact probe is asked again at the end of each epoch."""
         return Description()
 
     def train(self, training: bool, now_ns: int) -> None:
-        """Hear that an epoch's training begins or ended; only exact probes are told."""
+        """Note that an epoch's training begins or ended; called for exact probes alone."""
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read everything now. Rates are those since the last call, so the first call has none."""
@@ -111,6 +113,22 @@ class ProbeBase:
 
     def close(self) -> None:
         """Leave nothing behind in the kernel."""
+
+
+class Counters:
+    """A file of /proc or /sys that stays open and is read again and again: one pread a reading."""
+
+    def __init__(self, path: str) -> None:
+        """Open it; AbsentError when this host or kernel has none, or lets us not read it."""
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            os.pread(self._descriptor, 1, 0)
+        except OSError as error:
+            raise AbsentError(f"telemetry: {path} can't be read: {error.strerror}") from error
+
+    def text(self) -> str:
+        """Return its content now."""
+        return os.pread(self._descriptor, _READ_BYTES, 0).decode(errors="replace")
 
 
 class Rates:

@@ -45,7 +45,7 @@ class Probe(ProbeBase):
                 yield Reading(f"rank {rank}", "cpu_seconds", sum(seconds))
         self._to_weigh = self._to_weigh or list(self._families)
         rank = self._to_weigh.pop(0)
-        weights = [int(found[1]) for process in self._families[rank] if (found := self._weight(process))]
+        weights = [int(weight[1]) for process in self._families[rank] if (weight := self._weight(process))]
         if weights:
             yield Reading(f"rank {rank}", "pss_mb", sum(weights) / _KIB_PER_MB)
 

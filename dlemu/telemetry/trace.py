@@ -1,16 +1,36 @@
 """The block trace: every request of the dataset's devices, on request (`telemetry.block_trace=true`) and as root.
 
-Its histograms are about training: they begin and end with each epoch.
+Its histograms are about training: they begin and end with each epoch. The kernel's trace comes through tracefs, from an
+instance of our own, invisible to others, gone with its maker: https://docs.kernel.org/trace/events.html and ftrace.html
+(instances, trace_clock, trace_pipe). `Requests` is pure: its tests need no kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import ctypes
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
-from dlemu.telemetry._devices import behind, mounts
-from dlemu.telemetry._requests import Requests
-from dlemu.telemetry._tracefs import Trace
-from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Reading, Scope
+from dlemu.telemetry._devices import device_stack, mounts
+from dlemu.telemetry.probe_base import AbsentError, Bin, Description, ProbeBase, Reading, Scope
+
+_OPERATIONS = {b"R": "read", b"W": "write"}
+_BINS_AN_OCTAVE = 8
+_SECTOR_KIB = 0.5
+
+_ISSUE, _COMPLETE, _REQUEUE = b"icr"
+_EVENT = b": block_rq_"
+_KINDS = {b"issue:": _ISSUE, b"complete:": _COMPLETE, b"requeue:": _REQUEUE}
+
+_EVENTS = ("block_rq_issue", "block_rq_complete", "block_rq_requeue")
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
+_PREFIX = "dlemu-"
+_BUFFER_KIB_PER_CPU = 8192
+_CHUNK_BYTES = 1 << 20
 
 
 class Probe(ProbeBase):
@@ -52,10 +72,205 @@ class Probe(ProbeBase):
 def _device_numbers(scope: Scope) -> dict[str, str]:
     """Return the name of each device under the folders by its number; requests are those of whole disks."""
     table = mounts(scope.proc)
-    found = {}
+    names = {}
     for folder in scope.folders:
-        for device in behind(folder, table, scope.sys).devices:
+        for device in device_stack(folder, table, scope.sys).devices:
             if device.kind != "partition":
                 with open(f"{scope.sys}/class/block/{device.name}/dev") as line:
-                    found[line.read().strip()] = device.name
-    return found
+                    names[line.read().strip()] = device.name
+    return names
+
+
+@dataclass
+class _Queue:
+    """One device's requests of one kind."""
+
+    depth: int = 0
+    depth_us: int = 0
+    """Depth x time since the last mean was taken."""
+    at_depth_us: Counter[int] = field(default_factory=Counter)
+    latencies: Counter[int] = field(default_factory=Counter)
+    sectors: Counter[int] = field(default_factory=Counter)
+
+
+class Requests:
+    """Follows the requests of some devices from issue to completion."""
+
+    def __init__(self, devices: dict[bytes, str]) -> None:
+        """`devices`: name by the number that events state, such as b"7,0"."""
+        self._queues = {(number, letter): _Queue() for number in devices for letter in _OPERATIONS}
+        self._names = devices
+        self._issued: dict[tuple[bytes, bytes, bytes], tuple[int, int]] = {}
+        self._now_us = self._mean_from_us = 0
+        self._counting = False
+
+    def count(self, counting: bool, now_us: int) -> None:
+        """Begin or end what the histograms are about."""
+        self._pass(now_us)
+        self._counting = counting
+
+    def add(self, lines: Iterable[bytes]) -> None:
+        """Take events in the order of time."""
+        for line in lines:
+            event = _parse(line)
+            if event is not None:
+                self._event(*event)
+
+    def mean_depths(self, now_us: int) -> Iterator[tuple[str, str, float]]:
+        """Yield each device, operation and mean depth since the last call."""
+        self._pass(now_us)
+        passed_us = now_us - self._mean_from_us
+        for (number, letter), queue in self._queues.items():
+            if self._mean_from_us and passed_us > 0:
+                yield self._names[number], _OPERATIONS[letter], queue.depth_us / passed_us
+            queue.depth_us = 0
+        self._mean_from_us = now_us
+
+    def bins(self) -> Iterator[Bin]:
+        """Yield all histograms of what was counted."""
+        for (number, letter), queue in self._queues.items():
+            head = self._names[number], _OPERATIONS[letter]
+            for depth, us in sorted(queue.at_depth_us.items()):
+                yield Bin(*head, "queue_depth_seconds", depth, depth + 1, us / 1e6)
+            for step, requests in sorted(queue.latencies.items()):
+                yield Bin(*head, "latency_us", _edge(step), _edge(step + 1), requests)
+            for sectors, requests in sorted(queue.sectors.items()):
+                low = sectors * _SECTOR_KIB
+                yield Bin(*head, "request_kib", low, low + _SECTOR_KIB, requests)
+
+    def _event(self, now_us: int, kind: int, number: bytes, letter: bytes, sector: bytes, sectors: int) -> None:
+        queue = self._queues.get((number, letter))
+        if queue is None:
+            return
+        self._pass(now_us)
+        key = number, letter, sector
+        if kind == _ISSUE:
+            queue.depth += key not in self._issued  # a request that is issued again began with the last issue
+            self._issued[key] = now_us, sectors
+            return
+        issued = self._issued.pop(key, None)
+        if issued is None:  # it began before the trace did
+            return
+        queue.depth -= 1
+        if kind == _COMPLETE and self._counting:
+            queue.latencies[_step(now_us - issued[0])] += 1
+            queue.sectors[issued[1]] += 1
+
+    def _pass(self, now_us: int) -> None:
+        """Let time pass; events of different CPUs may come a little out of order."""
+        passed_us = now_us - self._now_us if self._now_us else 0
+        if passed_us > 0:
+            for queue in self._queues.values():
+                queue.depth_us += queue.depth * passed_us
+                if self._counting:
+                    queue.at_depth_us[queue.depth] += passed_us
+        self._now_us = max(self._now_us, now_us)
+
+
+def _parse(line: bytes) -> tuple[int, int, bytes, bytes, bytes, int] | None:
+    """Return time (us), kind, device, R or W, sector and sectors; None for what is neither a read nor a write.
+
+    A line is `COMM-PID [CPU] 12.345678: block_rq_issue: 7,0 RA 4096 () 8 + 8 ...`; only an issue states bytes.
+    """
+    head, event, tail = line.partition(_EVENT)
+    if not event:
+        return None
+    sides = tail.partition(b" + ")
+    fields = sides[0].split()
+    kind, number, flags, sector = _KINDS.get(fields[0], 0), fields[1], fields[2], fields[-1]
+    letter = b"R" if b"R" in flags else b"W" if b"W" in flags else b""
+    if not kind or not letter:
+        return None
+    seconds, _, micros = head.rsplit(None, 1)[-1].partition(b".")
+    return int(seconds) * 1_000_000 + int(micros), kind, number, letter, sector, int(sides[2].split(None, 1)[0])
+
+
+def _step(latency_us: int) -> int:
+    """Return the bin of a latency: eight to an octave, from 1 us."""
+    return int(math.log2(max(1, latency_us)) * _BINS_AN_OCTAVE + 1e-9)
+
+
+def _edge(step: int) -> float:
+    return float(2 ** (step / _BINS_AN_OCTAVE))
+
+
+class Trace:
+    """Events of some devices as text lines, stamped by CLOCK_MONOTONIC."""
+
+    def __init__(self, device_numbers: Iterable[str], sys: str) -> None:
+        """Begin to trace devices (`major:minor`); AbsentError where the kernel or the user's rights don't allow it."""
+        root = _find_tracefs(sys)
+        _remove_leftovers(f"{root}/instances")
+        self._folder = f"{root}/instances/{_PREFIX}{os.getpid()}"
+        try:
+            os.mkdir(self._folder)
+            self._begin(" || ".join(f"dev == {_kernel_number(number)}" for number in device_numbers))
+        except OSError as error:
+            self.close()
+            raise AbsentError(f"telemetry.block_trace: {error.filename}: {error.strerror}") from error
+        self._rest = b""
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield what has come since the last call."""
+        while True:
+            try:
+                chunk = os.read(self._pipe, _CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if not chunk:
+                return
+            *whole, self._rest = (self._rest + chunk).split(b"\n")
+            yield from whole
+
+    def lost_events(self) -> int:
+        """Return how many events the kernel threw away because nobody fetched them in time."""
+        lost = 0
+        for cpu in os.listdir(f"{self._folder}/per_cpu"):
+            with open(f"{self._folder}/per_cpu/{cpu}/stats") as lines:
+                lost += sum(int(line.split()[-1]) for line in lines if line.startswith(("overrun:", "dropped events:")))
+        return lost
+
+    def close(self) -> None:
+        """End the trace and remove the instance."""
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self._pipe)
+        with contextlib.suppress(OSError):
+            self._set("tracing_on", "0")
+            os.rmdir(self._folder)
+
+    def _begin(self, condition: str) -> None:
+        self._set("trace_clock", "mono")
+        self._set("options/irq-info", "0")
+        self._set("buffer_size_kb", str(_BUFFER_KIB_PER_CPU))
+        for event in _EVENTS:
+            self._set(f"events/block/{event}/filter", condition)
+            self._set(f"events/block/{event}/enable", "1")
+        self._pipe = os.open(f"{self._folder}/trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def _set(self, name: str, value: str) -> None:
+        with open(f"{self._folder}/{name}", "w") as out:
+            out.write(value)
+
+
+def _find_tracefs(sys: str) -> str:
+    """Return where tracefs is, mounted for this process alone if it is not there."""
+    root = f"{sys}/kernel/tracing"
+    if not os.path.isdir(f"{root}/instances"):
+        libc = ctypes.CDLL(None, use_errno=True)
+        done = libc.unshare(_CLONE_NEWNS) or libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None)
+        if done or libc.mount(b"tracefs", root.encode(), b"tracefs", 0, None):
+            raise AbsentError(f"telemetry.block_trace: tracefs can't be mounted: {os.strerror(ctypes.get_errno())}")
+    return root
+
+
+def _remove_leftovers(instances: str) -> None:
+    """Remove the instances of recorders that were killed."""
+    for name in os.listdir(instances):
+        if name.startswith(_PREFIX) and not os.path.exists(f"/proc/{name.removeprefix(_PREFIX)}"):
+            with contextlib.suppress(OSError):
+                os.rmdir(f"{instances}/{name}")
+
+
+def _kernel_number(number: str) -> int:
+    major, minor = map(int, number.split(":"))
+    return major << 20 | minor

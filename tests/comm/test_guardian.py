@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import time
@@ -8,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.comm.guardian import watch
-from tests.comm.crew import lives, wait_until
+from dlemu.comm.guardian import remove_shared_memory, watch
+from tests.comm.many_ranks import lives, wait_until
 
 
 def in_a_child(work: Callable[[], None]) -> int:
@@ -81,6 +82,27 @@ def test_a_guardian_outlives_what_ends_its_rank(tmp_path: Path) -> None:
 
     in_a_child(rank)
     assert wait_until(note.exists)
+
+
+def test_the_names_of_mapped_mpi_memory_go_and_nothing_else() -> None:
+    ours, others = f"/dev/shm/mpich_shm_test_{os.getpid()}", f"/dev/shm/stranger_{os.getpid()}"
+    maps = []
+    try:
+        for path in (ours, others):
+            with open(path, "w+b") as file:
+                file.write(bytes(4096))
+                file.flush()
+                maps.append(mmap.mmap(file.fileno(), 4096))
+        remove_shared_memory()
+        assert not os.path.exists(ours)
+        assert os.path.exists(others)
+        maps[0][0] = 1  # the memory itself stays
+    finally:
+        for memory in maps:
+            memory.close()
+        for path in (ours, others):
+            if os.path.exists(path):
+                os.unlink(path)
 
 
 def _keep(guardian: object) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from datagen.errors import DatasetError
 from dlemu.comm import Comm, Failure, Interrupted, PeerLostError, first_failure, run_ranks, supervise
-from tests.comm.crew import PATIENCE_SECONDS, lives
+from tests.comm.many_ranks import PATIENCE_SECONDS, lives
 
 LONG_SECONDS = 600.0
 
@@ -95,7 +95,7 @@ def test_a_killed_rank_is_the_cause() -> None:
     assert cause is not None
     assert (cause.rank, cause.kind, cause.status) == (9, "Signal", 137)
     assert (ends[9].status, ends[9].signal) == (137, signal.SIGKILL)
-    assert {end.failure.message for end in ends if end.rank != 9 and end.failure} == {"rank 9 ended without a word"}
+    assert {end.failure.message for end in ends if end.rank != 9 and end.failure} == {"rank 9 ended without a message"}
 
 
 def test_a_status_is_an_end_too() -> None:
@@ -164,7 +164,7 @@ def test_a_rank_that_stays_away_is_named_and_killed() -> None:
     ends = run_ranks(3, main, timeout_seconds=1.0, grace_seconds=0.3)
     cause = first_failure(ends)
     assert cause is not None
-    assert cause.message == "rank 2 did not arrive at a meeting within 1 s"
+    assert cause.message == "rank 2 did not arrive at the barrier within 1 s"
     assert ends[2].signal == signal.SIGKILL
 
 

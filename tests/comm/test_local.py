@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from datagen.errors import DlemuError
 from dlemu.comm import LocalComm, PeerLostError
-from dlemu.comm.rendezvous import address
-from tests.comm.crew import in_threads, lives, wait_until
+from dlemu.comm.local import address
+from tests.comm.many_ranks import in_threads, lives, wait_until
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 
@@ -76,7 +76,7 @@ def test_every_rank_learns_who_is_gone(gone: int) -> None:
     started_seconds = time.monotonic()
     words = in_threads(18, work, timeout_seconds=600.0)
     assert time.monotonic() - started_seconds < 60, "an end is seen as such, not by the deadline"
-    assert [word for rank, word in enumerate(words) if rank != gone] == [f"rank {gone} ended without a word"] * 17
+    assert [word for rank, word in enumerate(words) if rank != gone] == [f"rank {gone} ended without a message"] * 17
 
 
 def test_a_failed_rank_says_so_to_all() -> None:
@@ -103,7 +103,7 @@ def test_a_deadline_names_the_rank_that_stayed_away() -> None:
             late.set()
 
     words = [str(word) for word in in_threads(8, work, timeout_seconds=1.0)]
-    assert words == ["rank 7 did not arrive at a meeting within 1 s"] * 7 + ["None"]
+    assert words == ["rank 7 did not arrive at the barrier within 1 s"] * 7 + ["None"]
 
 
 def test_a_deadline_can_be_changed() -> None:
@@ -121,7 +121,7 @@ def test_a_deadline_can_be_changed() -> None:
             late.set()
 
     words = [str(word) for word in in_threads(3, work, timeout_seconds=600.0)]
-    assert words == ["rank 2 did not arrive at a meeting within 0.5 s"] * 2 + ["None"]
+    assert words == ["rank 2 did not arrive at the barrier within 0.5 s"] * 2 + ["None"]
 
 
 def test_a_rank_that_never_starts_is_named() -> None:
@@ -157,7 +157,7 @@ def test_a_broken_communicator_stays_broken() -> None:
             words.append(str(caught.value))
         return words
 
-    assert in_threads(2, work)[0] == ["rank 1 ended without a word"] * 2
+    assert in_threads(2, work)[0] == ["rank 1 ended without a message"] * 2
 
 
 def test_ranks_out_of_step_are_told() -> None:
@@ -169,7 +169,7 @@ def test_ranks_out_of_step_are_told() -> None:
 
     first, second = in_threads(2, work)
     assert isinstance(first, DlemuError)
-    assert str(first).startswith("rank 1 is at a gather where this rank is at a meeting")
+    assert str(first).startswith("rank 1 is at the gather where this rank is at the barrier")
     assert second is None or isinstance(second, PeerLostError)
 
 
@@ -217,7 +217,7 @@ def test_a_signal_handler_may_raise_out_of_a_wait() -> None:
         comm.gather(None)  # rank 1 never gathers
     comm.close()
     thread.join()
-    assert words == ["rank 0 left a meeting half way"]
+    assert words == ["rank 0 left a collective call half way"]
 
 
 @contextlib.contextmanager
@@ -236,7 +236,7 @@ def test_a_ranks_end_is_seen_although_its_forked_worker_lives_on() -> None:
         _be_rank_1_with_a_worker(token, writer)
     comm = LocalComm(0, 2, token=token, timeout_seconds=600.0)
     comm.all_reduce_max(0)
-    with pytest.raises(PeerLostError, match="rank 1 ended without a word"):
+    with pytest.raises(PeerLostError, match="rank 1 ended without a message"):
         comm.all_reduce_max(1)
     worker = int(os.read(reader, 100))
     assert lives(worker)

@@ -15,7 +15,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.comm import mpi
 from dlemu.comm.leaders import finished
-from tests.comm.crew import wait_until
+from tests.comm.many_ranks import wait_until
 
 PROGRAM = Path(__file__).with_name("mpi_program.py")
 LAUNCHER = Path(sys.executable).with_name("mpirun")
@@ -98,7 +98,7 @@ def test_waiting_costs_no_core(split: str, most_seconds: float) -> None:
     ("how", "words"),
     [
         # MPICH's launcher may kill all ranks before one of them has spoken; then the word is the launcher's.
-        ("kill", "rank 3 ended without a word|Killed|killed|KILLED|EXIT CODE: 9"),
+        ("kill", "rank 3 ended without a message|Killed|killed|KILLED|EXIT CODE: 9"),
         ("sleep", "within 1 s"),
         ("fail", "the last rank failed"),
     ],

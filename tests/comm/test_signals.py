@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.comm.crew import PATIENCE_SECONDS, lives, wait_until
+from tests.comm.many_ranks import PATIENCE_SECONDS, lives, wait_until
 
 PROGRAM = textwrap.dedent("""
     import json, os, signal, sys, time
     from pathlib import Path
     from dlemu.comm import first_failure, run_ranks
-    from dlemu.comm.process import die_with_parent
+    from dlemu.comm import die_with_parent
 
     folder, stubborn, grace = Path(sys.argv[1]), sys.argv[2] == "stubborn", float(sys.argv[3])
 

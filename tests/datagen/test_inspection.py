@@ -246,3 +246,10 @@ def test_the_set_asked_for_is_taken_whichever_file_is_listed_first(
     monkeypatch.setattr(os, "scandir", in_order)
     found = inspect(spec)
     assert [found.train.path(i) for i in range(12)] == [train.path(i) for i in range(12)]
+
+
+def test_the_command_that_makes_it_is_asked_for_only_where_it_is_shown(small: MakeSpec) -> None:
+    """It costs a composition of the configuration."""
+    inspect(make(small()), lambda: pytest.fail("nothing is wrong"))
+    with pytest.raises(DatasetError, match="Make it with: the very command"):
+        inspect(small(data_folder="/nowhere"), lambda: "the very command")

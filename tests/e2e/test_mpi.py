@@ -141,7 +141,7 @@ def test_the_time_limit_of_a_workload_file_holds_under_mpi(dataset: Path, tmp_pa
     os.kill(ranks[0].pid, signal.SIGSTOP)
     ended = wait(process)
     assert ended.status != 0
-    assert "rank 2 did not arrive at a meeting within 3 s" in ended.err
+    assert "rank 2 did not arrive at the barrier within 3 s" in ended.err
 
 
 def test_tensorflow_trains_on_mpi_ranks(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import DlemuError, UserError
-from dlemu.comm import Interrupted
-from dlemu.comm.process import interrupt_once
+from dlemu.comm import Interrupted, interrupt_once
 from dlemu.sizing.process import LOG, run_train
 
 

@@ -73,7 +73,7 @@ def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -
 def test_a_fork_after_the_end_keeps_its_files(tmp_path: Path) -> None:
     recorder = started(tmp_path)
     recorder.stop()
-    with open(os.devnull) as first, open(os.devnull) as second:  # where the recorder's line and log were
+    with open(os.devnull) as first, open(os.devnull) as second:  # where the recorder's socket and log were
         child = os.fork()
         if child == 0:
             lost = [file for file in (first, second) if not os.path.exists(f"/proc/self/fd/{file.fileno()}")]
@@ -86,7 +86,7 @@ def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path) -> None:
     recorder.mark(training=True)
     (process,) = recorders()
     process.suspend()
-    recorder._line.settimeout(0.3)
+    recorder._control.settimeout(0.3)
     begun = time.monotonic()
     recorder.mark(training=True)
     recorder.mark(training=True)
@@ -144,7 +144,7 @@ def test_a_signal_amid_its_tidying_does_not_cut_it_short(tmp_path: Path, monkeyp
     monkeypatch.setattr(memory.Probe, "close", tidy)
     recorder = started(tmp_path)
     recorder.mark(training=True)
-    recorder._line.close()  # as when the rank is killed
+    recorder._control.close()  # as when the rank is killed
     assert status_of(recorder) == 0
     assert (tmp_path / "tidied").exists()
 
@@ -170,7 +170,7 @@ def test_one_that_was_given_up_still_tidies(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(memory.Probe, "read", hang)
     monkeypatch.setattr(memory.Probe, "close", lambda probe: (tmp_path / "tidied").touch())
     recorder = started(tmp_path)
-    recorder._line.settimeout(0.3)
+    recorder._control.settimeout(0.3)
     recorder.mark(training=True)
     (tmp_path / "go").touch()
     assert recorder.stop() is not None

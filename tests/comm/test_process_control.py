@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dlemu.comm import Interrupted
-from dlemu.comm.process import after_fork_in_child, interrupt_once, let_output_leave
+from dlemu.comm.process_control import after_fork_in_child, flush_output, interrupt_once
 
 
 def test_an_interruption_is_raised_once() -> None:
@@ -61,7 +61,7 @@ def test_output_is_waited_for_until_it_is_read() -> None:
     try:
         os.write(1, b"the cause")
         thread.start()
-        let_output_leave()
+        flush_output()
         left = time.monotonic()
     finally:
         os.dup2(kept, 1)

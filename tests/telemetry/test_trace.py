@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlemu.telemetry._requests import Requests
+from dlemu.telemetry.trace import Requests
 
 SECOND_US = 1_000_000
 

@@ -68,19 +68,19 @@ def after_fork_in_child(forget: Callable[[], None]) -> None:
 
 
 def interrupt_once() -> Handler:
-    """Return a signal handler that raises `Interrupted` the first time, and nothing while that is being heeded."""
-    heeded = False
+    """Return a signal handler that raises `Interrupted` the first time, and does nothing after that."""
+    raised = False
 
     def handle(signal_number: int, frame: FrameType | None) -> None:
-        nonlocal heeded
-        if not heeded:
-            heeded = True
+        nonlocal raised
+        if not raised:
+            raised = True
             raise Interrupted(signal_number)
 
     return handle
 
 
-def let_output_leave() -> None:
+def flush_output() -> None:
     """Wait, for about a second at most, until a launcher has read what this process printed.
 
     An abort overtakes output: mpirun drops what it has not yet passed on when it kills the ranks.

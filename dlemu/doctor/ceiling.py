@@ -1,0 +1,89 @@
+"""The emulator's own ceiling for the workload on this host: its ranks, loader and steps on storage that costs nothing.
+
+Measured for `metric.ceiling_seconds` and at least five steps; no dataset is needed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from dataclasses import replace
+
+from datagen.errors import DlemuError
+from datagen.inspection import Found
+from datagen.layout import layouts, nominal_sample_bytes
+from datagen.registry import find
+from dlemu.comm import Comm, first_failure, run_ranks
+from dlemu.config.schema import Workload
+from dlemu.doctor.check_base import Check, Facts
+from dlemu.emulator.job import Job, make_job
+from dlemu.emulator.preflight import check_host
+from dlemu.emulator.run import measure_ceiling
+from dlemu.loaders.loader_base import Loader
+from dlemu.metrics.demand import Demand
+
+NAME, ORDER = "ceiling", 310
+
+
+def check(facts: Facts) -> Check:
+    workload = facts.workload
+    if workload.metric.ceiling_seconds <= 0 or facts.demand.mb_per_second is None:
+        observed = "not measured: nothing computes, or metric.ceiling_seconds is 0"
+        return Check(name=NAME, level="ok", observed=observed)
+    dataset = facts.usable_dataset or imagined(workload)
+    job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
+    check_host(job, job.ranks)
+    loader = find("dlemu.loaders", workload.reader.data_loader, "Loader")
+    return judge(facts.demand, workload.ranks, ceiling_percent(job, loader))
+
+
+def judge(demand: Demand, ranks: int, percent: float) -> Check:
+    """Compare the ceiling with the threshold."""
+    what = f"{ranks} x {demand.accelerator or 'accelerator'}"
+    mb_per_second = (demand.mb_per_second or 0) * ranks
+    observed = f"{percent:.2f} % AU for {what} on this host without storage"
+    observed += f"; they ask the storage for {mb_per_second:,.1f} MB/s"
+    wanted = f"{demand.au_threshold_percent:g} % or more"
+    if percent < demand.au_threshold_percent:
+        advice = "fewer ranks on this host, or a host with more cores: a run would give no verdict on the storage"
+        return Check(name=NAME, level="fail", observed=observed, wanted=wanted, advice=advice)
+    return Check(name=NAME, level="ok", observed=observed, wanted=wanted)
+
+
+def imagined(workload: Workload) -> Found:
+    """Return a dataset that is not there, large enough for one step of every rank."""
+    spec, reader = workload.dataset, workload.reader
+    files = max(spec.num_files_train, -(-workload.ranks * reader.batch_size // spec.num_samples_per_file))
+    spec = replace(spec, num_files_train=files)
+    train, valid = layouts(spec)
+    size = nominal_sample_bytes(spec)
+    return Found(
+        spec=spec,
+        train=train,
+        valid=valid if valid.num_files else None,
+        manifest=None,
+        max_file_bytes=size,
+        max_sample_bytes=size,
+        total_bytes=files * spec.num_samples_per_file * size,
+    )
+
+
+def ceiling_percent(job: Job, make_loader: type[Loader]) -> float:
+    """Fork the ranks and return their ceiling; DlemuError when they fail."""
+    shared = mmap.mmap(-1, 8)
+    ends = run_ranks(
+        job.ranks, lambda comm: _measure(job, make_loader, comm, shared), timeout_seconds=job.workload.timeout_seconds
+    )
+    failure = first_failure(ends)
+    if failure:
+        raise DlemuError(failure.message)
+    (percent,) = struct.unpack("d", shared)
+    return float(percent)
+
+
+def _measure(job: Job, make_loader: type[Loader], comm: Comm, shared: mmap.mmap) -> int:
+    percent = measure_ceiling(job, comm, make_loader)
+    if percent is not None:
+        struct.pack_into("d", shared, 0, percent)
+    return 0

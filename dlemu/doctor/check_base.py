@@ -1,0 +1,114 @@
+"""What a check of the host is given, and what it returns. A check is data: nothing here prints."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import psutil
+
+from datagen.errors import DlemuError
+from datagen.inspection import Found, inspect
+from dlemu.config import datagen_command
+from dlemu.config.schema import Workload
+from dlemu.doctor._block_device import BlockDevice, block_device
+from dlemu.emulator.cpu_limit import cpu_limit
+from dlemu.emulator.environment import StorageFacts, describe_folder, existing_folder
+from dlemu.metrics.demand import Demand, demand
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What came of one check. `wanted` and `advice` are empty where there is nothing to want or to do."""
+
+    name: str
+    level: Level
+    observed: str
+    wanted: str = ""
+    advice: str = ""
+
+
+def failed(name: str, error: Exception) -> Check:
+    """Return the outcome of a check that raised."""
+    text = str(error) if isinstance(error, DlemuError) else f"{type(error).__name__}: {error}"
+    return Check(name=name, level="fail", observed=text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cores:
+    """The cores of this host and what this process may have of them."""
+
+    count: int
+    usable: int
+    """By affinity."""
+    limit: float | None = None
+    """As many cores' time as the control group allows; None where nothing limits it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory that the ranks of this host can have."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The workload, and what several checks want to know of this host: looked up once, when first asked for."""
+
+    workload: Workload
+
+    @cached_property
+    def cores(self) -> Cores:
+        return Cores(count=os.cpu_count() or 1, usable=len(os.sched_getaffinity(0)), limit=cpu_limit())
+
+    @cached_property
+    def memory(self) -> Memory:
+        memory = psutil.virtual_memory()
+        return Memory(total_bytes=memory.total, available_bytes=memory.available)
+
+    @cached_property
+    def demand(self) -> Demand:
+        """What one accelerator asks of the storage."""
+        return demand(self.workload.model.name, self.workload)
+
+    @cached_property
+    def storage(self) -> StorageFacts:
+        """The file system of the dataset's folder, or of the nearest one above it that exists."""
+        return describe_folder(existing_folder(self.workload.dataset.data_folder))
+
+    @cached_property
+    def device(self) -> BlockDevice | None:
+        """The block device below that file system; None when there is none (memory, a network, an overlay)."""
+        return block_device(self.storage.folder, self.storage.device)
+
+    @cached_property
+    def dataset(self) -> Found | DlemuError | None:
+        """The dataset, what is wrong with it, or None when there is none yet."""
+        if not os.path.isdir(self.workload.dataset.data_folder):
+            return None
+        try:
+            return inspect(self.workload.dataset, command_hint=datagen_command(self.workload))
+        except DlemuError as error:
+            return error
+
+    @property
+    def usable_dataset(self) -> Found | None:
+        """The dataset when a run could read it."""
+        return None if isinstance(self.dataset, DlemuError) else self.dataset
+
+
+class HostCheck(Protocol):
+    """What a module of this folder has."""
+
+    NAME: str
+    ORDER: int
+
+    def check(self, facts: Facts) -> Check | None:
+        """Look; None where there is nothing to look at. May raise."""
+        ...

@@ -1,0 +1,30 @@
+"""There are cores enough for the ranks: by affinity, and by the CPU limit of the control group."""
+
+from __future__ import annotations
+
+import math
+
+from dlemu.config.schema import Workload
+from dlemu.doctor.check_base import Check, Cores, Facts
+
+NAME, ORDER = "cores", 110
+_RANKS_PER_CORE = 12
+"""More ranks than this on a core have not been tried with full-size workloads; the ceiling shows what they cost."""
+
+
+def check(facts: Facts) -> Check:
+    return judge(facts.cores, facts.workload)
+
+
+def judge(cores: Cores, workload: Workload) -> Check:
+    closed = cores.usable < cores.count
+    bound = f" of {cores.count} (the others are closed to this process: affinity)" if closed else ""
+    time = min(float(cores.usable), cores.limit or math.inf)
+    if time < cores.usable:
+        bound += f", but no more than the time of {time:.1f} (the CPU limit of this container or job: cgroup)"
+    observed = f"{cores.usable} usable{bound} for {workload.ranks} ranks x {workload.reader.read_threads} workers"
+    if workload.ranks > time * _RANKS_PER_CORE:
+        advice = "watch the emulator's ceiling in the result, or use fewer ranks on this host"
+        wanted = f"{-(-workload.ranks // _RANKS_PER_CORE)} cores or more"
+        return Check(name=NAME, level="warn", observed=observed, wanted=wanted, advice=advice)
+    return Check(name=NAME, level="ok", observed=observed)

@@ -1,0 +1,54 @@
+"""Reading past the page cache works on the storage: tried on a file of the dataset, or one made for it."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+
+from dlemu.doctor.check_base import Check, Facts
+
+NAME, ORDER = "O_DIRECT", 250
+_BLOCK_BYTES = 4096
+
+
+def check(facts: Facts) -> Check:
+    dataset = facts.usable_dataset
+    file = dataset.train.path(0) if dataset and dataset.train.num_files else None
+    return look(facts.storage.folder, file, facts.workload.reader.odirect)
+
+
+def look(folder: str, file: str | None, odirect: bool) -> Check:
+    problem = _problem_reading(file) if file else _problem_reading_own(folder)
+    if not problem:
+        return Check(name=NAME, level="ok", observed=f"works in {folder}")
+    if odirect:
+        advice = "reader.odirect=false, or a folder on another file system"
+        return Check(name=NAME, level="fail", observed=problem, wanted="reader.odirect=true", advice=advice)
+    advice = "leave reader.odirect at false there"
+    return Check(name=NAME, level="warn", observed=problem, wanted="reads past the page cache", advice=advice)
+
+
+def _problem_reading_own(folder: str) -> str:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dlemu-doctor-") as file:
+            file.write(bytes(_BLOCK_BYTES))
+            file.flush()
+            return _problem_reading(file.name)
+    except OSError as error:
+        return f"not tried: {folder}: {error.strerror}"
+
+
+def _problem_reading(path: str) -> str:
+    """Return why one block can't be read past the cache, nothing when it can."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            os.preadv(fd, [mmap.mmap(-1, _BLOCK_BYTES)], 0)  # a mapping begins on a page, as O_DIRECT wants
+        finally:
+            os.close(fd)
+    except OSError as error:
+        reason = "this file system has no O_DIRECT" if error.errno == errno.EINVAL else error.strerror or str(error)
+        return f"{path}: {reason}"
+    return ""

@@ -1,0 +1,22 @@
+"""The dataset's folder lies on a drive or a server, not in memory."""
+
+from __future__ import annotations
+
+from dlemu.doctor.check_base import Check, Facts
+from dlemu.emulator.environment import StorageFacts
+from dlemu.metrics.cache import IN_MEMORY
+
+NAME, ORDER = "storage", 210
+
+
+def check(facts: Facts) -> Check:
+    return judge(facts.storage)
+
+
+def judge(storage: StorageFacts) -> Check:
+    kind = storage.file_system or "an unknown file system"
+    observed = f"{storage.folder} on {kind} ({storage.device or 'unknown device'})"
+    if kind in IN_MEMORY:
+        advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"
+        return Check(name=NAME, level="warn", observed=observed, wanted="a drive or a server", advice=advice)
+    return Check(name=NAME, level="ok", observed=observed)

@@ -1,0 +1,13 @@
+"""The memory that is free; what a run wants of it stands with its ranks (`ranks fit`)."""
+
+from __future__ import annotations
+
+from dlemu.doctor.check_base import Check, Facts
+
+NAME, ORDER = "memory", 130
+
+
+def check(facts: Facts) -> Check:
+    memory = facts.memory
+    observed = f"{memory.available_bytes / 2**30:.1f} GiB available of {memory.total_bytes / 2**30:.1f} GiB"
+    return Check(name=NAME, level="ok", observed=observed)

@@ -1,0 +1,21 @@
+"""A dataset that is not there yet has room."""
+
+from __future__ import annotations
+
+from dlemu.doctor.check_base import Check, Facts
+
+NAME, ORDER = "free space", 240
+
+
+def check(facts: Facts) -> Check | None:
+    if facts.usable_dataset is not None:
+        return None
+    return judge(facts.storage.free_bytes or 0, facts.demand.dataset_gb)
+
+
+def judge(free_bytes: int, dataset_gb: float) -> Check:
+    observed, wanted = f"{free_bytes / 1e9:,.1f} GB free", f"{dataset_gb:,.1f} GB for the dataset"
+    if free_bytes < dataset_gb * 1e9:
+        advice = "free some, lower dataset.num_files_train, or set dataset.data_folder to another disk"
+        return Check(name=NAME, level="fail", observed=observed, wanted=wanted, advice=advice)
+    return Check(name=NAME, level="ok", observed=observed, wanted=wanted)

@@ -1,0 +1,67 @@
+"""mpirun and the library that mpi4py loads are of one maker, each by what it says of itself.
+
+Neither is needed on one host. Of different makers, each rank would think it is alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+from dlemu.doctor.check_base import Check, Facts
+
+NAME, ORDER = "MPI", 60
+_MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
+"""What mpirun and the library say of themselves -> whose they are."""
+_VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+
+
+def check(facts: Facts) -> Check:
+    return judge(mpirun=_mpirun(), library=_mpi_library())
+
+
+def judge(mpirun: str, library: str) -> Check:
+    """Compare what mpirun and the library say of themselves; empty where there is none."""
+    observed = f"mpirun: {mpirun or 'none'}; library: {library or 'none'}"
+    if not mpirun and not library:
+        return Check(name=NAME, level="ok", observed="none; ranks=N on one host needs none")
+    if not mpirun or not library:
+        advice = "pip install 'dlemu[mpich]', or load your site's MPI module and install mpi4py against it"
+        return Check(name=NAME, level="warn", observed=observed, wanted="both, for runs under mpirun", advice=advice)
+    if _maker(mpirun) != _maker(library):
+        advice = "put the mpirun of that library first on PATH, or install mpi4py against the other library"
+        return Check(name=NAME, level="fail", observed=observed, wanted="both of one maker", advice=advice)
+    if _maker(mpirun) == "Open MPI" and os.geteuid() == 0:
+        advice = "mpirun --allow-run-as-root, and --oversubscribe for more ranks than cores"
+        return Check(name=NAME, level="warn", observed=observed, wanted="another user than root", advice=advice)
+    return Check(name=NAME, level="ok", observed=observed)
+
+
+def _maker(text: str) -> str:
+    """Return whose MPI says this of itself, or the text where that is not known."""
+    return next((maker for mark, maker in _MAKERS.items() if mark in text), text)
+
+
+def _mpirun() -> str:
+    """Return what mpirun says of itself: the one on PATH, or else the one that lies beside this Python."""
+    path = shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
+    if path is None:
+        return ""
+    lines = _output([path, "--version"]).splitlines()
+    version = next((line.split(":", 1)[1].strip() for line in lines if line.strip().startswith("Version:")), "")
+    return f"{lines[0].rstrip(': ')} {version}".strip() + f" ({path})" if lines else f"{path} says nothing"
+
+
+def _mpi_library() -> str:
+    return _output([sys.executable, "-c", _VERSION]).split("\n", 1)[0].replace("\t", " ").strip()
+
+
+def _output(command: list[str]) -> str:
+    """Return what a command prints; nothing when it fails or takes too long."""
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ended.stdout.strip()

@@ -1,0 +1,35 @@
+"""Memory can't serve the dataset in place of the storage."""
+
+from __future__ import annotations
+
+from dlemu.doctor.check_base import Check, Facts
+from dlemu.metrics.cache import WANTED_RATIO
+
+NAME, ORDER = "page cache", 270
+
+
+def check(facts: Facts) -> Check | None:
+    dataset, reader = facts.usable_dataset, facts.workload.reader
+    if dataset is None:
+        return None
+    evicted = reader.evict_page_cache == "epochs"
+    return judge(dataset.total_bytes, facts.memory.total_bytes, odirect=reader.odirect, evicted=evicted)
+
+
+def judge(dataset_bytes: int, memory_bytes: int, odirect: bool = False, evicted: bool = False) -> Check:
+    ratio = dataset_bytes / memory_bytes
+    observed = f"dataset {dataset_bytes / 1e9:,.1f} GB, {ratio:.2g} times the memory of {memory_bytes / 1e9:,.1f} GB"
+    if odirect or evicted:
+        how = "read past the cache" if odirect else "evicted before each epoch"
+        return Check(name=NAME, level="ok", observed=f"{observed}, {how}")
+    if ratio < WANTED_RATIO:
+        served = "all reads" if ratio < 1 else "part of the reads"
+        return Check(
+            name=NAME,
+            level="warn",
+            observed=f"{observed}: after the first epoch the page cache can serve {served}",
+            wanted=f"{WANTED_RATIO:g} times the memory",
+            advice="reader.odirect=true, reader.evict_page_cache=epochs, or a dataset that large "
+            "(MLPerf Storage's rule)",
+        )
+    return Check(name=NAME, level="ok", observed=observed)

@@ -1,0 +1,25 @@
+"""The device reads ahead far enough: what is read through the page cache is cut into pieces of its read-ahead."""
+
+from __future__ import annotations
+
+from dlemu.doctor._block_device import BlockDevice
+from dlemu.doctor.check_base import Check, Facts
+
+NAME, ORDER = "read ahead", 220
+_LITTLE_KIB = 512
+_LARGE_SAMPLE_BYTES = 1 << 20
+
+
+def check(facts: Facts) -> Check | None:
+    if facts.device is None:
+        return None
+    return judge(facts.device, facts.demand.sample_bytes, facts.workload.reader.odirect)
+
+
+def judge(device: BlockDevice, sample_bytes: int, odirect: bool) -> Check:
+    observed = f"{device.name} reads {device.read_ahead_kib:,} KiB ahead"
+    if device.read_ahead_kib < _LITTLE_KIB and sample_bytes >= _LARGE_SAMPLE_BYTES and not odirect:
+        advice = f"reader.odirect=true, or as root: echo 4096 > {device.queue}/read_ahead_kb"
+        wanted = f"{_LITTLE_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
+        return Check(name=NAME, level="warn", observed=observed, wanted=wanted, advice=advice)
+    return Check(name=NAME, level="ok", observed=observed)

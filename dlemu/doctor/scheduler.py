@@ -1,0 +1,28 @@
+"""Nothing holds the device's requests back, and they are counted."""
+
+from __future__ import annotations
+
+from dlemu.doctor._block_device import BlockDevice
+from dlemu.doctor.check_base import Check, Facts
+
+NAME, ORDER = "scheduler", 230
+_CHEAP = ("none", "mq-deadline", "")
+"""Those that hold no request back; the empty name is that of devices that only pass requests on."""
+
+
+def check(facts: Facts) -> Check:
+    if facts.device is None:
+        kind = facts.storage.file_system or "an unknown file system"
+        return Check(name=NAME, level="ok", observed=f"no block device of this host lies behind {kind}")
+    return judge(facts.device)
+
+
+def judge(device: BlockDevice) -> Check:
+    observed = f"{device.name}: {device.scheduler or 'no scheduler'}" + ("" if device.counts else ", iostats off")
+    if not device.counts:
+        advice = f"as root: echo 1 > {device.queue}/iostats; without it nothing can be said of the device"
+        return Check(name=NAME, level="warn", observed=observed, wanted="requests counted", advice=advice)
+    if device.scheduler not in _CHEAP:
+        advice = f"as root: echo none > {device.queue}/scheduler, or mq-deadline for a disk that turns"
+        return Check(name=NAME, level="warn", observed=observed, wanted="none or mq-deadline", advice=advice)
+    return Check(name=NAME, level="ok", observed=observed)

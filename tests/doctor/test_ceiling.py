@@ -1,0 +1,46 @@
+"""The ceiling of a workload on this host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.config import load
+from dlemu.doctor import ceiling
+from dlemu.doctor.check_base import Facts
+from tests.doctor.workloads import small
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", ["threads", "null"])
+def test_the_ceiling_is_measured_without_a_dataset(loader: str, tmp_path: Path) -> None:
+    words = ("ranks=2", "train.computation_time=0.01", f"reader.data_loader={loader}", "metric.ceiling_seconds=0.1")
+    check = ceiling.check(Facts(small(tmp_path / "none", *words)))
+    assert check.level in ("ok", "fail"), "a busy machine may be below the threshold"
+    assert "% AU for 2 x accelerator" in check.observed
+    assert "MB/s" in check.observed
+
+
+def test_a_ceiling_below_the_threshold_fails() -> None:
+    facts = Facts(load(["workload=unet3d", "accelerator=h100", "ranks=18"]))
+    check = ceiling.judge(facts.demand, 18, 75.0)
+    assert (check.level, check.wanted) == ("fail", "90 % or more")
+    assert "18 x h100" in check.observed
+    assert ceiling.judge(facts.demand, 18, 99.0).level == "ok"
+
+
+def test_ranks_that_can_not_run_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise UserError("rank 3 of 4 could not be started")
+
+    monkeypatch.setattr(ceiling, "run_ranks", refuse)
+    words = ("train.computation_time=0.01", "reader.data_loader=null")
+    with pytest.raises(UserError, match="rank 3 of 4 could not be started"):
+        ceiling.check(Facts(small(tmp_path / "none", *words)))
+
+
+def test_what_computes_nothing_has_no_ceiling(tmp_path: Path) -> None:
+    check = ceiling.check(Facts(small(tmp_path, "train.computation_time=0")))
+    assert check.observed.startswith("not measured")

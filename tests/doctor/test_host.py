@@ -1,0 +1,78 @@
+"""Checks of cores, memory, limits, GPUs, sleeps and the all-reduce tell good from bad."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.config.schema import Workload
+from dlemu.doctor import all_reduce, cores, free_cores, gpus, open_files, shared_memory, sleep_lateness
+from dlemu.doctor.check_base import Cores, Facts
+
+
+def test_many_ranks_on_few_cores_are_warned_of() -> None:
+    two = Cores(count=2, usable=2)
+    assert cores.judge(two, Workload(ranks=18)).level == "ok"
+    assert cores.judge(two, Workload(ranks=64)).level == "warn"
+    assert "2 usable of 64" in cores.judge(Cores(count=64, usable=2), Workload()).observed
+    limited = cores.judge(Cores(count=64, usable=64, limit=2.5), Workload(ranks=64))
+    assert limited.level == "warn"
+    assert "the time of 2.5" in limited.observed
+    assert cores.judge(Cores(count=2, usable=2, limit=4.0), Workload()) == cores.judge(two, Workload())
+
+
+def test_busy_cores_are_warned_of() -> None:
+    check = free_cores.judge(60.0, 8)
+    assert (check.level, check.observed[:8]) == ("warn", "4.8 of 8")
+    assert free_cores.judge(5.0, 8).level == "ok"
+
+
+def test_few_open_files_are_warned_of_where_the_limit_is_hard() -> None:
+    assert open_files.judge(256, 4096).level == "ok"
+    assert open_files.judge(256, 512).level == "warn"
+    assert open_files.judge(1024, resource.RLIM_INFINITY).level == "ok"
+
+
+def test_more_workers_than_files_may_be_open_fail() -> None:
+    assert open_files.judge(256, 2048, wanted=4000).level == "fail"
+    assert open_files.judge(256, 2048, wanted=1500).level == "ok"
+
+
+def test_no_shared_memory_fails(tmp_path: Path) -> None:
+    assert shared_memory.look(str(tmp_path / "none")).level == "fail"
+    assert shared_memory.look("/dev/shm").level in ("ok", "warn")
+
+
+def test_late_sleeps_are_given_in_microseconds() -> None:
+    check = sleep_lateness.judge([50.0] * 98 + [400.0] * 2)
+    assert (check.level, check.observed) == ("ok", "1 ms sleeps end 50 us late (p99 400 us)")
+    assert sleep_lateness.judge([9000.0]).level == "warn"
+    assert sleep_lateness.oversleeps_us()[0] >= 0
+
+
+@pytest.mark.slow
+def test_ranks_are_really_forked_and_reduce() -> None:
+    check = all_reduce.check(Facts(Workload()))
+    assert check.level in ("ok", "warn")
+    assert check.observed.startswith("takes 4 ranks ")
+
+
+def test_ranks_that_can_not_be_forked_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise UserError("rank 3 of 4 could not be started")
+
+    monkeypatch.setattr(all_reduce, "run_ranks", refuse)
+    with pytest.raises(UserError, match="rank 3 of 4"):
+        all_reduce.check(Facts(Workload()))
+
+
+def test_a_gpu_is_needed_for_pinned_memory_alone(tmp_path: Path) -> None:
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ: 12\n")
+    assert gpus.judge(gpus.models(str(tmp_path)), pin_memory=True).observed == "1 x NVIDIA H100"
+    assert gpus.models(str(tmp_path / "none")) == []
+    assert gpus.judge([], pin_memory=True).level == "fail"
+    assert gpus.judge([], pin_memory=False).level == "ok"
