@@ -31,7 +31,7 @@ def write_file(folder: str, name: str, write: Callable[[str], None], *, advice: 
     path = os.path.join(folder, name)
     part = path + ".part"
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         write(part)
         os.replace(part, path)
     except OSError as error:

@@ -28,20 +28,30 @@ def find(package: str, name: str, attribute: str) -> Any:
     Raises:
         UserError: nothing has that name, it lacks `attribute`, or a library that it imports is not installed.
     """
-    if "." in name:
-        return _find_own(package, name, attribute)
-    known = names(package)
-    if name not in known:
-        raise UserError(_unknown(package, name, known))
-    return _attribute(_import(f"{package}.{name}"), attribute)
+    module, own = _located(package, name)
+    return _attribute(module, own or attribute)
 
 
-def _find_own(package: str, name: str, attribute: str) -> Any:
+def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:
+    """Return what else the module that `name` means has under the name `attribute`, or `default`; errors as of `find`.
+
+    A plug-in says so what is to be known of it before its class, and a library behind that, is imported.
+    """
+    return getattr(_located(package, name)[0], attribute, default)
+
+
+def _located(package: str, name: str) -> tuple[ModuleType, str]:
+    """Return the module that a name means, and the class in it that the name itself ends with, or nothing."""
+    if "." not in name:
+        known = names(package)
+        if name not in known:
+            raise UserError(_unknown(package, name, known))
+        return _import(f"{package}.{name}"), ""
     parent, _, last = name.rpartition(".")
     if _exists(name):
-        return _attribute(_import(name), attribute)
+        return _import(name), ""
     if parent and _exists(parent):
-        return _attribute(_import(parent), last)
+        return _import(parent), last
     raise UserError(
         f"{name!r} is no module that Python can import, nor a class in one: put its folder on PYTHONPATH, "
         f"or name one of {package}: {', '.join(names(package))}"

@@ -29,7 +29,7 @@ def pytest_configure() -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not _runs_tensorflow(pyfuncitem):
         return None
-    importlib.import_module("dlemu.loaders.tensorflow")  # once for all: importing TensorFlow starts none of its threads
+    _ = importlib.import_module("dlemu.loaders.tensorflow").Loader  # TensorFlow, once for all: it starts no thread yet
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     read_end, write_end = os.pipe()
     child = os.fork()

@@ -17,9 +17,9 @@ from dlemu.emulator.checkpoint import SavedCheckpoint
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
-from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
-from dlemu.mlperf.dlio_files import DlioPlace
+from dlemu.emulator.trainer import RunLog
+from dlemu.mlperf.dlio_files import DlioFolders
 from dlemu.plan.samples import hash_samples
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 
@@ -69,9 +69,9 @@ def make_job(*, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = 
     )
 
 
-def dlio_place(folder: Path) -> DlioPlace:
+def dlio_place(folder: Path) -> DlioFolders:
     """Where `dlemu train` puts DLIO's files."""
-    return DlioPlace(folder=str(folder), config_folder=str(folder / "dlio_config"))
+    return DlioFolders(folder=str(folder), config_folder=str(folder / "dlio_config"))
 
 
 def with_blocks(every: int) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
             devices=(device,),
             notes=("a note",),
             cpu_seconds=0.01,
-            seconds=(ends[1] - ends[0]) / 1e9,
+            seconds=float(ends[1] - ends[0]) / 1e9,
             series=(Series("block", "nvme0n1", "read_mb_per_second"), Series("power", "package-0", "watts")),
             which=np.tile(np.array([0, 1], np.int32), len(times)),
             time_ns=np.repeat(times, 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -41,10 +42,10 @@ def command(
     Exit status: 0 no run has an error, 1 some run has, 2 a usage error.
     """
     from datagen.errors import UserError
-    from dlemu.mlperf.audit.by_rules import Rulebook
-    from dlemu.mlperf.audit.run import row
-    from dlemu.mlperf.audit.tables import plain, write_csv, write_parquet
-    from dlemu.mlperf.audit.trees import audit_trees
+    from dlemu.cli.audit_lines import audit_lines
+    from dlemu.mlperf.audit.audited_run import audit_trees
+    from dlemu.mlperf.audit.contradictions import Rulebook
+    from dlemu.mlperf.audit.saved_audit import run_report, save_audit, write_csv, write_parquet
 
     if as_json and report_folder:
         raise UserError("--json prints what --report saves as audit.json: give one of the two")
@@ -55,16 +56,13 @@ def command(
     if parquet_file:
         write_parquet(parquet_file, runs)
     if as_json:
-        click.echo(json.dumps([plain(run) for run in runs], indent=2, allow_nan=False))
+        click.echo(json.dumps([asdict(run_report(run)) for run in runs], indent=2, allow_nan=False))
     else:
-        from dlemu.cli.audit_table import lines
-
-        for line, style in lines([(row(run), run.findings) for run in runs]):
+        for line, style in audit_lines(runs):
             click.secho(line, **style)
     if report_folder:
         from dlemu.cli.options import report_result
-        from dlemu.mlperf.audit.saved import save_audit
 
         save_audit(report_folder, runs, folders, book)
         report_result(True, report_folder)
-    raise SystemExit(1 if any(row(run)["errors"] for run in runs) else 0)
+    raise SystemExit(1 if any(run.errors for run in runs) else 0)

@@ -8,24 +8,25 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from datagen.atomic import write_text
 from dlemu.cli import complain
 from dlemu.cli.options import report_result
-from dlemu.config import load, to_yaml
+from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.dlio_command import load_command, read_command
-from dlemu.mlperf.dlio_files import LOG, DlioPlace, begin_dlio_files, log_generation, write_dlio_files
-from dlemu.report.folder import write_block_trace, write_steps, write_summary, write_telemetry
+from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation, write_dlio_files
 from dlemu.report.progress import DatagenProgress, TrainingProgress
-from dlemu.report.summary import build_summary
+from dlemu.report.summary import plain
 from dlemu.report.terminal import print_result
-from dlemu.results.folder import ADVICE
+from dlemu.results.folder import ADVICE, read_summary
+from dlemu.results.run import Run
+from dlemu.results.summary import Summary
 from dlemu.run.datasets import check_bytes, make
 from dlemu.run.events import (
     DatasetMade,
@@ -38,7 +39,6 @@ from dlemu.run.events import (
     TrainingStep,
 )
 from dlemu.run.ranks import RunFailedError
-from dlemu.run.save import read_summary
 from dlemu.run.training import train
 
 
@@ -116,31 +116,23 @@ class TerminalFrontend:
             case RankFailed():
                 complain(event.message)
 
-    def write(self, job: Job, log: RunLog, failure: str | None) -> None:
-        summary, folder = build_summary(job, log, failure), job.folder
-        write_text(folder, "config.yaml", to_yaml(job.workload), advice=ADVICE)
-        if len(log.rows):
-            write_steps(folder, log.rows)
-            if failure is None:
-                write_dlio_files(self.dlio_place(job), job=job, log=log)
-        if log.telemetry:
-            write_telemetry(folder, log.telemetry)
-            write_block_trace(folder, log.telemetry)
-        write_text(folder, "log.txt", _as_text(summary, folder), advice=ADVICE)
-        write_summary(folder, summary)
+    def write(self, job: Job, log: RunLog, run: Run) -> None:
+        if run.facts.failure is None:
+            write_dlio_files(self.dlio_folders(job), job=job, log=log)
+        write_text(job.folder, "log.txt", _as_text(run.summary, job.folder), advice=ADVICE)
 
-    def dlio_place(self, job: Job) -> DlioPlace:
+    def dlio_folders(self, job: Job) -> DlioFolders:
         """Return where DLIO's files of the run go."""
         folder = os.path.join(job.folder, "dlio")
-        return DlioPlace(folder=folder, config_folder=os.path.join(folder, "dlio_config"))
+        return DlioFolders(folder=folder, config_folder=os.path.join(folder, "dlio_config"))
 
-    def show(self, summary: dict[str, Any], folder: str) -> None:
+    def show(self, summary: Summary, folder: str) -> None:
         """Print the result."""
-        print_result(summary, folder, Console())
+        print_result(plain(msgspec.json.encode(summary)), folder, Console())
 
-    def exit_status(self, summary: dict[str, Any]) -> int:
+    def exit_status(self, summary: Summary) -> int:
         """Return 0 for a run that passed, 1 for one that completed without passing."""
-        return 0 if summary["passed"] else 1
+        return 0 if summary.passed else 1
 
 
 class DlioFrontend(TerminalFrontend):
@@ -148,36 +140,36 @@ class DlioFrontend(TerminalFrontend):
 
     def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
         super().__init__(overrides, config_dir)
-        self._place: DlioPlace | None = None
+        self._folders: DlioFolders | None = None
 
     def load(self) -> Workload:
-        workload, self._place = load_command(read_command(self.overrides), self._config_dir)
+        workload, self._folders = load_command(read_command(self.overrides), self._config_dir)
         self.makes_page = workload.output.report
         return workload
 
     def begin(self, workload: Workload, ranks: int) -> None:
-        print(begin_dlio_files(self._dlio_place(), workload, ranks), end="", flush=True)
+        print(begin_dlio_files(self._written(), workload, ranks), end="", flush=True)
 
     def tell(self, event: Event) -> None:
         super().tell(event)
         if isinstance(event, OnlyDataMade):
-            print(log_generation(self._dlio_place()), end="", flush=True)
+            print(log_generation(self._written()), end="", flush=True)
 
-    def dlio_place(self, job: Job) -> DlioPlace:
-        return self._dlio_place()
+    def dlio_folders(self, job: Job) -> DlioFolders:
+        return self._written()
 
-    def show(self, summary: dict[str, Any], folder: str) -> None:
-        with open(os.path.join(self._dlio_place().folder, LOG)) as lines:
+    def show(self, summary: Summary, folder: str) -> None:
+        with open(os.path.join(self._written().folder, LOG)) as lines:
             print(lines.read(), end="", flush=True)
         super().show(summary, folder)
 
-    def exit_status(self, summary: dict[str, Any]) -> int:
+    def exit_status(self, summary: Summary) -> int:
         """Return 0: DLIO's status says that a run completed; its [METRIC] lines say whether it passed."""
         return 0
 
-    def _dlio_place(self) -> DlioPlace:
-        assert self._place is not None  # `load` was called
-        return self._place
+    def _written(self) -> DlioFolders:
+        assert self._folders is not None  # `load` was called
+        return self._folders
 
 
 def _made_line(made: DatasetMade) -> str:
@@ -186,7 +178,7 @@ def _made_line(made: DatasetMade) -> str:
     return f"made {made.files} files, {made.bytes / 1e9:.2f} GB, in {made.folder}{rate}{there}"
 
 
-def _as_text(summary: dict[str, Any], folder: str) -> str:
+def _as_text(summary: Summary, folder: str) -> str:
     text = io.StringIO()
-    print_result(summary, folder, Console(width=100, file=text))
+    print_result(plain(msgspec.json.encode(summary)), folder, Console(width=100, file=text))
     return f"$ {shlex.join(sys.argv)}\n\n{text.getvalue()}"

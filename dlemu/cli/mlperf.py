@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import signal
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 import click
 
-from dlemu.cli.mlperf_check import check_command
-from dlemu.cli.mlperf_datasize import datasize_command
-from dlemu.cli.mlperf_run import run_command
+from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.cli.options import configured
+
+if TYPE_CHECKING:
+    from dlemu.mlperf.rules import Division
 
 
 @click.group(name="mlperf", short_help="Rehearse an MLPerf Storage submission, and check one.")
@@ -17,6 +24,179 @@ def command() -> None:
     """
 
 
-command.add_command(datasize_command)
-command.add_command(run_command)
-command.add_command(check_command)
+@command.command(name="datasize", short_help="The least dataset that the rules allow, and how to make it.")
+@configured
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
+@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Of each host, in GiB; default: this host's.")
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: the newest that has the pair.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
+def datasize_command(
+    overrides: tuple[str, ...],
+    config_dir: str | None,
+    cfg: bool,
+    hosts: int,
+    memory_gib: float | None,
+    edition: str | None,
+    as_json: bool,
+) -> None:
+    """Say how large the dataset must be for `ranks` accelerators, and print the commands that make and read it.
+
+    \b
+    dlemu mlperf datasize workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d
+    dlemu mlperf datasize workload=unet3d accelerator=b200 ranks=16 --hosts 2 --memory-gib 512
+
+    `ranks` are the accelerators of all hosts together. The rules want the larger of 5 times all hosts' memory and 500
+    steps of each accelerator in an epoch; where memory decides, 1 % is added.
+
+    Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
+    """
+    from dlemu.cli.mlperf_lines import datasize_lines
+    from dlemu.config import datagen_command, load, to_yaml
+    from dlemu.mlperf.datasize import datasize, host_memory_gib
+
+    workload = load(overrides, config_dir=config_dir)
+    if cfg:
+        click.echo(to_yaml(workload), nl=False)
+        return
+    memory = host_memory_gib() if memory_gib is None else memory_gib
+    size = datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory)
+    datagen = datagen_command([*overrides, *size.overrides])
+    if as_json:
+        bound = {**asdict(size.bound), "files": size.bound.files}
+        click.echo(json.dumps({**asdict(size), "bound": bound, "datagen": datagen}, indent=2))
+    else:
+        for line in datasize_lines(workload, datagen, size, "measured here" if memory_gib is None else "as given"):
+            click.echo(line)
+    raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
+
+
+@command.command(name="run", short_help="Rehearse a submission: all its runs, laid out as its tree.")
+@configured
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: the newest that has the pair.")
+@click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
+@click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
+@click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
+@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Of each host, in GiB; default: this host's.")
+@click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
+def run_command(
+    overrides: tuple[str, ...],
+    config_dir: str | None,
+    cfg: bool,
+    edition: str | None,
+    division: Division,
+    organisation: str,
+    system: str,
+    hosts: int,
+    memory_gib: float | None,
+    make: bool,
+) -> None:
+    """Rehearse a submission: the edition's runs one after another on one dataset, laid out as its tree, and checked.
+
+    \b
+    dlemu mlperf run workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d \\
+        dataset.num_files_train=28000 --org mylab --system nvme-box
+    dlemu mlperf run workload=unet3d accelerator=b200 ranks=16 --hosts 2 launcher="mpirun -np {ranks} -f hosts" ...
+
+    A warm-up run and 5 measured runs (v1.0: 5), each with another shuffle. Every run is a `dlemu train`, kept in runs/;
+    tree/ is what the edition's tool would leave. When interrupted, or when a run failed, the same command with
+    output.folder=FOLDER goes on. This is no submission: CLOSED results need mlpstorage and DLIO, unchanged.
+
+    Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 128 + signal.
+    """
+    from dlemu.cli import complain
+    from dlemu.cli.mlperf_lines import rehearsal_lines
+    from dlemu.cli.options import again, check_launcher, take_word
+    from dlemu.comm.comm_base import Interrupted
+    from dlemu.config import check_runnable, load, to_yaml
+    from dlemu.mlperf.datasize import datasize, host_memory_gib
+    from dlemu.mlperf.editions import EDITIONS
+    from dlemu.mlperf.rehearsal import NOTE
+    from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
+    from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan
+    from dlemu.run.run_folder import new_folder
+
+    if cfg:
+        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
+        return
+    launcher, words = take_word(overrides, "launcher")
+    check_launcher("mlperf run", launcher)
+    folder, words = take_word(words, "output.folder")
+    workload = load(words, config_dir=config_dir)
+    check_runnable(workload)
+    memory = host_memory_gib() if memory_gib is None else memory_gib
+    size = datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory)
+    plan = RehearsalPlan(
+        edition=EDITIONS[size.edition],
+        division=division,
+        organisation=organisation,
+        system=system,
+        workload=workload,
+        words=tuple(words),
+        folder=folder or new_folder(workload.model.name, "mlperf-"),
+    )
+    rehearsal = Rehearsal(
+        plan=plan,
+        size=size,
+        launcher=launcher,
+        config_dir=config_dir,
+        make=make,
+        tell=lambda line: click.echo(line, err=True),
+    )
+    try:
+        rehearsed = rehearsal.run()
+    except Interrupted as stop:
+        name = signal.Signals(stop.signal_number).name
+        complain(f"interrupted by {name}; finished runs are kept: {again(plan.folder)}")
+        raise SystemExit(stop.exit_status) from None
+    except (UserError, DatagenFailed):
+        raise
+    except DlemuError as error:
+        complain(f"{error}\nfinished runs are kept: {again(plan.folder)}")
+        raise SystemExit(error.exit_status) from None
+    for line, style in rehearsal_lines(rehearsed, plan.folder, plan.tree, NOTE):
+        click.secho(line, **style)
+    raise SystemExit(0 if rehearsed.passed else 1)
+
+
+@command.command(name="check", short_help="Hold finished runs or a submission tree against the rules.")
+@click.argument("folder", metavar="DIR")
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: what the tree looks like.")
+@click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write a line a finding as CSV.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
+def check_command(
+    folder: str, edition: str | None, division: Division | None, csv_file: str | None, as_json: bool
+) -> None:
+    """Hold a submission tree, a results folder of mlpstorage, or a single run against MLPerf Storage's rules.
+
+    \b
+    dlemu mlperf check results/unet3d/mlperf-20251121-134501
+    dlemu mlperf check submission/ --edition 3.0 --csv findings.csv
+    dlemu mlperf check results/training/unet3d/run/20251121_134501
+
+    AU and samples/s are recomputed from the ranks' own files; the word "success" counts for nothing. In brackets stands
+    what the edition's own checker calls the rule.
+
+    Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
+    """
+    from dlemu.cli.mlperf_lines import check_lines
+    from dlemu.mlperf.check.judge import as_csv, check_folder, plain
+
+    checked = check_folder(folder, edition, division)
+    if csv_file:
+        _write(csv_file, as_csv(checked))
+    if as_json:
+        click.echo(json.dumps(plain(checked), indent=2))
+    else:
+        for line, style in check_lines(checked):
+            click.secho(line, **style)
+    raise SystemExit(0 if checked.valid else 1)
+
+
+def _write(path: str, content: str) -> None:
+    try:
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            file.write(content)
+    except OSError as error:
+        raise SpaceError(f"{path} could not be written: {error.strerror}; give a file that you may write") from error

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 
 from datagen.errors import UserError
-from datagen.registry import names
+from datagen.registry import companion, names
 from datagen.spec import together
+from dlemu.config.loader_settings import LOADERS, loader_problems
 from dlemu.config.names import nearest
 from dlemu.config.schema import Workload
-from dlemu.config.streams import DALI_FORMATS, DALI_ODIRECT, reads_itself
 
 SMALLEST = sys.float_info.min
 Limit = tuple[float, float, str]
@@ -71,13 +71,13 @@ def check_runnable(workload: Workload) -> None:
     problems = [
         *_scope_problems(workload),
         *_storage_problems(workload),
-        *_framework_problems(workload),
+        *_loader_problems(workload),
         *_evict_problems(workload),
         *_verify_problems(workload),
     ]
     problems += workload.unsupported
     problems += _name_problems("dataset.format", workload.dataset.format, "datagen.formats")
-    problems += _name_problems("reader.data_loader", workload.reader.data_loader, "dlemu.loaders")
+    problems += _name_problems("train.compute", workload.train.compute, "dlemu.accelerators")
     if problems:
         raise UserError(together(problems))
 
@@ -144,23 +144,10 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
             yield f"{key} is {folder!r}: object storage is not possible yet; wanted a folder of a mounted file system"
 
 
-def _framework_problems(workload: Workload) -> Iterator[str]:
-    """Say what is not possible where a framework reads the files itself."""
-    reader, format_name = workload.reader, workload.dataset.format
-    loader = reader.data_loader
-    if loader == "dali" and format_name not in DALI_FORMATS:
-        yield (
-            f"dataset.format is {format_name!r}, which DALI has no reader for; wanted one of {', '.join(DALI_FORMATS)},"
-            " or reader.data_loader=pytorch"
-        )
-    elif reads_itself(loader, format_name):
-        name, past_the_cache = ("DALI", format_name in DALI_ODIRECT) if loader == "dali" else ("TensorFlow", False)
-        for key in ("odirect", "verify"):
-            if getattr(reader, key) and not (key == "odirect" and past_the_cache):
-                yield (
-                    f"reader.{key} is true: {name} itself reads {format_name} files, through the page cache and without"
-                    f" knowing their content; wanted reader.{key}=false, or reader.data_loader=pytorch"
-                )
+def _loader_problems(workload: Workload) -> list[str]:
+    name = workload.reader.data_loader
+    problems = list(_name_problems("reader.data_loader", name, LOADERS))
+    return problems or loader_problems(workload.reader, workload.dataset)
 
 
 def _verify_problems(workload: Workload) -> Iterator[str]:
@@ -180,8 +167,12 @@ def _evict_problems(workload: Workload) -> Iterator[str]:
 
 
 def _name_problems(key: str, name: str, package: str) -> Iterator[str]:
-    # A dotted name is the user's own module: the registry finds it, or says why not, where it is opened.
     known = names(package)
-    if "." not in name and name not in known:
+    if "." in name:
+        try:
+            companion(package, name, "")
+        except UserError as error:
+            yield f"{key}: {error}"
+    elif name not in known:
         listed = ", ".join(known)
         yield f"{key} is {name!r}: {nearest(name, known)}wanted one of {listed}, or the dotted name of your own module"

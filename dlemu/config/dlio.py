@@ -90,18 +90,12 @@ RENAMED_VALUES = {
 }
 """Section and key -> what DLIO calls a value -> what it is called here."""
 
-TENSORFLOW_ALONE = {
+OF_SOME_LOADERS = {
     "reader.computation_threads": Reason("the workers that read a sample also process it", (None, 1)),
     "reader.transfer_size": Reason("only TensorFlow reads tfrecord in transfers", (None, 0)),
-}
-"""Key -> why it changes nothing where TensorFlow does not read."""
-
-NO_EFFECT_BUT_ON_STREAMS = {
-    "reader.computation_threads": TENSORFLOW_ALONE["reader.computation_threads"],
-    "reader.transfer_size": TENSORFLOW_ALONE["reader.transfer_size"],
     "reader.shuffle_size": Reason("shuffles are over the whole dataset, not a window", (None, 1024)),
 }
-"""Key -> why it changes nothing for a loader that picks its samples; harmless are the schema's defaults."""
+"""Key -> why it changes nothing with a loader that does not say that it uses it; harmless are the schema's defaults."""
 
 _BYTES = Reason("samples are shipped as bytes", (None, "uint8"))
 

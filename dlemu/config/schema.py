@@ -99,6 +99,8 @@ class Train:
     epochs: int = 1
     computation_time: Duration = NO_TIME
     """Seconds an accelerator computes on one batch."""
+    compute: str = "sleep"
+    """What computes: a module in `dlemu.accelerators` (`sleep` emulates), or the dotted name of your own."""
     total_training_steps: int = -1
     """End after this many steps over all epochs; -1 takes every step of every epoch."""
     seed: int = 123

@@ -8,8 +8,8 @@ from typing import Any
 
 from dlemu.config import dlio
 from dlemu.config.dlio import KeyPath
+from dlemu.config.loader_settings import settings_used
 from dlemu.config.schema import Workload
-from dlemu.config.streams import reads_streams
 
 
 def settled(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,12 +44,8 @@ class _Findings:
         self._keys_by_reason: dict[str, list[str]] = {}
         workflow = tree.get("workflow")
         self._checkpoints = isinstance(workflow, Mapping) and bool(workflow.get("checkpoint"))
-        loader = _said(tree, "reader", "data_loader")
-        self._unused = {}
-        if not reads_streams(loader, _said(tree, "dataset", "format")):
-            self._unused = dlio.NO_EFFECT_BUT_ON_STREAMS
-        elif loader != "tensorflow":
-            self._unused = dlio.TENSORFLOW_ALONE
+        used = settings_used(_said(tree, "reader", "data_loader"), _said(tree, "dataset", "format"))
+        self._unused = {key: reason for key, reason in dlio.OF_SOME_LOADERS.items() if key not in used}
 
     def takes(self, key: str, value: Any) -> bool:
         """Say whether DLIO's key is none of ours; if it asked for something, remember that."""

@@ -11,8 +11,8 @@ import numpy as np
 from datagen.content import Content
 from datagen.errors import SpaceError, UserError
 from dlemu.comm import Comm
+from dlemu.comm.clock import Clock
 from dlemu.config.schema import Checkpoint
-from dlemu.emulator.clock import Clock
 
 _CHUNK_BYTES = 8 << 20
 

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from datagen import registry
 from datagen.errors import UserError
 from datagen.fetch_spec import FetchSpec
 from datagen.inspection import Found
 from datagen.layout import Layout
+from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
 from dlemu.config.duration import mean_seconds
-from dlemu.config.interleave import interleaved, samples_read_ahead
 from dlemu.config.schema import Workload
-from dlemu.config.streams import dali_depths, reads_itself, reads_streams
 from dlemu.emulator.schedule import Epoch, make_schedule
 from dlemu.loaders.loader_base import LoaderSpec, Phase
+from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 
@@ -78,28 +79,24 @@ class Job:
         return min(max(ceil(seconds / step), fewest), most)
 
     @property
-    def streams(self) -> bool:
-        """Files are read as streams."""
-        return reads_streams(self.workload.reader.data_loader, self.workload.dataset.format)
+    def traits(self) -> LoaderTraits:
+        """What the loader does."""
+        return traits_of(self.workload.reader.data_loader)
 
     @property
-    def read_by_framework(self) -> bool:
-        """Files are read by the loader's framework, not by dlemu."""
-        return reads_itself(self.workload.reader.data_loader, self.workload.dataset.format)
+    def read_by_loader(self) -> bool:
+        """Files are opened and read by the loader itself, not by dlemu for it."""
+        return self.traits.reads_files(self.workload.dataset.format)
 
     @property
     def batches_ahead(self) -> int:
         """Most batches that a rank's loader has ready or under way."""
-        reader, spec = self.workload.reader, self.loader_spec(0)
-        if reader.data_loader == "dali":
-            window = spec.shuffle_window if self.streams else 0
-            return sum(dali_depths(spec.prefetch_size)) + ceil(window / reader.batch_size)
-        if self.streams:
-            waiting = spec.shuffle_window + samples_read_ahead(reader, self.workload.dataset)
-            return spec.prefetch_size + spec.computation_calls + 1 + ceil(waiting / reader.batch_size)
-        if reader.data_loader == "tensorflow":
-            return spec.prefetch_size + max(1, spec.read_threads)
-        return spec.read_threads * spec.prefetch_per_worker
+        return self.traits.batches_ahead(self.loader_spec(0))
+
+    @property
+    def loader_notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know of the loader, as sentences."""
+        return self.traits.notes(self.workload.dataset.format)
 
     def cut_to(self, steps: int) -> Job:
         """Return the job of a run that took only so many training steps."""
@@ -118,15 +115,23 @@ class Job:
             "seed": self.seed,
             "seed_change_epoch": train.seed_change_epoch,
         }
-        if not self.streams:
+        turns = self.traits.interleave(reader, self.workload.dataset)
+        if turns is None:
             return Plan(**settings)
-        if reader.data_loader == "dali":
-            return StreamPlan(**settings, cycle=1)
-        turns = interleaved(reader, self.workload.dataset)
         return StreamPlan(**settings, cycle=turns.files, block_length=turns.block_length)
 
     def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:
         return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
+
+    def accelerator_spec(self, rank: int) -> AcceleratorSpec:
+        """Return what the rank's accelerator is given."""
+        workload = self.workload
+        return AcceleratorSpec(
+            rank=rank,
+            seed=self.seed,
+            computation_time=workload.train.computation_time,
+            eval_time=workload.evaluation.eval_time,
+        )
 
     def loader_spec(self, rank: int) -> LoaderSpec:
         """Return what the rank's loader is given."""
@@ -139,7 +144,7 @@ class Job:
             prefetch_size=reader.prefetch_size,
             computation_threads=min(reader.computation_threads, len(os.sched_getaffinity(0))),
             transfer_bytes=reader.transfer_size,
-            interleave=interleaved(reader, self.workload.dataset),
+            interleave=self.traits.interleave(reader, self.workload.dataset),
             shuffle_window=reader.shuffle_size if reader.sample_shuffle != "off" else 0,
             preprocess_time=reader.preprocess_time,
             seed=self.seed,
@@ -179,6 +184,12 @@ def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
     if prefetch_size <= 0:
         return 2
     return max(1, ceil(prefetch_size / max(1, read_threads)))
+
+
+def accelerator_class(workload: Workload) -> type[Accelerator]:
+    """Return what computes; UserError when there is nothing of that name."""
+    accelerator: type[Accelerator] = registry.find("dlemu.accelerators", workload.train.compute, "Accelerator")
+    return accelerator
 
 
 def make_job(workload: Workload, ranks: int, found: Found, *, folder: str, started_at: str) -> Job:

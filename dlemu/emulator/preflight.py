@@ -8,20 +8,9 @@ import resource
 import psutil
 
 from datagen.errors import SpaceError, UserError
-from dlemu.config.interleave import samples_read_ahead
-from dlemu.config.streams import dali_depths
 from dlemu.emulator.evict import check_evictable
-from dlemu.emulator.job import Job
-from dlemu.loaders.loader_base import LoaderSpec
+from dlemu.emulator.job import Job, accelerator_class
 
-_PROCESS_BYTES = 24 << 20
-"""Private memory of one idle rank or worker, measured on CPython 3.11 with PyTorch 2.13 forked after import."""
-_TENSORFLOW_BYTES = 64 << 20
-"""Private memory of a rank beside its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
-_DALI_BYTES = 32 << 20
-"""The same of DALI 2.4."""
-_DALI_HELD = 6
-"""Batches for which it has memory beside those ready or under way, measured with npy; the trainer's two are in it."""
 _FILES_PER_WORKER = 6
 """Descriptors a rank holds for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
 _FILES_PER_RANK = 64
@@ -32,6 +21,7 @@ def check_host(job: Job, local_ranks: int) -> None:
     check_evictable(job)
     if job.workload.telemetry.enabled and job.workload.telemetry.block_trace and os.geteuid() != 0:
         raise UserError("telemetry.block_trace=true needs root on each host: run as root, or leave it out")
+    accelerator_class(job.workload).check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)
 
@@ -55,34 +45,7 @@ def _check_files(job: Job) -> None:
 
 def memory_wanted(job: Job, local_ranks: int) -> int:
     """Return the bytes that the ranks of a host will touch: batch buffers, read buffers, processes."""
-    spec = job.loader_spec(0)
-    if job.workload.reader.data_loader == "dali":
-        return local_ranks * (_dali_bytes(job, spec) + _DALI_BYTES)
-    if job.streams:
-        return local_ranks * (_stream_bytes(job, spec) + _TENSORFLOW_BYTES)
-    workers = max(1, spec.read_threads)
-    reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if phase.fetch.storage != "null")
-    buffers = workers * (spec.slots_per_worker * spec.slot_bytes + reading)
-    return local_ranks * (buffers + (workers + 1) * _PROCESS_BYTES)
-
-
-def _stream_bytes(job: Job, spec: LoaderSpec) -> int:
-    """Return what a rank's stream holds: records read ahead, batches of them, batches ready or with the trainer."""
-    fetch, batch = spec.phases["train"].fetch, spec.phases["train"].batch_size
-    record = fetch.nominal_sample_bytes
-    shipped = fetch.resize_bytes or record
-    waiting = spec.shuffle_window + samples_read_ahead(job.workload.reader, job.workload.dataset)
-    making, ready = spec.computation_calls + 1, spec.prefetch_size + 2
-    return waiting * record + batch * (making * (record + shipped) + ready * shipped)
-
-
-def _dali_bytes(job: Job, spec: LoaderSpec) -> int:
-    """Return what a rank's pipeline holds: its window, batches as they are read and as they are shipped."""
-    phase = spec.phases["train"]
-    sample = phase.fetch.nominal_sample_bytes if job.streams else phase.fetch.place_bytes
-    shipped = phase.fetch.resize_bytes or (sample if phase.fetch.decode == "full" else 0)  # else what was read itself
-    window = spec.shuffle_window * sample if job.streams else 0
-    return window + (sum(dali_depths(spec.prefetch_size)) + _DALI_HELD) * phase.batch_size * (sample + shipped)
+    return local_ranks * job.traits.rank_bytes(job.loader_spec(0))
 
 
 def _check_memory(job: Job, local_ranks: int) -> None:

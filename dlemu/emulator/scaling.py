@@ -57,7 +57,7 @@ def worth_trying(job: Job, rows: StepRows) -> bool:
     """Say whether a rank's own steps were lost to a few reads at a time."""
     workload = job.workload
     rows = rows[rows["phase"] == TRAINING]
-    if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_framework:
+    if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader:
         return False
     if au_percent(rows) >= 100 * workload.metric.au:
         return False

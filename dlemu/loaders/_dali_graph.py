@@ -11,7 +11,7 @@ import numpy as np
 
 from datagen.crops import PLACE_BYTES, crop_word
 from datagen.extras import library
-from dlemu.config.streams import dali_depths
+from dlemu.loaders.dali import depths
 from dlemu.loaders.loader_base import LoaderSpec, Phase
 
 
@@ -61,7 +61,7 @@ def num_threads(spec: LoaderSpec) -> int:
 
 def reading_ahead(spec: LoaderSpec) -> int:
     """Return the most batches that DALI asks for beyond the one delivered."""
-    return sum(dali_depths(spec.prefetch_size)) + 2
+    return sum(depths(spec.prefetch_size)) + 2
 
 
 def build(spec: LoaderSpec, phase: Phase, feed: Feed) -> Any:
@@ -70,7 +70,7 @@ def build(spec: LoaderSpec, phase: Phase, feed: Feed) -> Any:
         batch_size=phase.batch_size,
         num_threads=num_threads(spec),
         device_id=None,
-        prefetch_queue_depth=dali_depths(spec.prefetch_size)[1],
+        prefetch_queue_depth=depths(spec.prefetch_size)[1],
     )
     with pipeline:
         read = feed.node()
@@ -152,7 +152,7 @@ def memory_reader(sample_bytes: int, batch_size: int) -> Any:
 
 def _settings(spec: LoaderSpec) -> dict[str, Any]:
     # Of a file that is mapped, only the pages that something touches would be read: a crop's, not the sample's.
-    return {"prefetch_queue_depth": dali_depths(spec.prefetch_size)[0], "dont_use_mmap": True}
+    return {"prefetch_queue_depth": depths(spec.prefetch_size)[0], "dont_use_mmap": True}
 
 
 def _odirect(spec: LoaderSpec) -> bool:

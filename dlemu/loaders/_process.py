@@ -13,7 +13,7 @@ from typing import TypeVar
 from dlemu.comm import die_with_parent
 
 
-def settle_worker(nice: int, rank_process: int) -> None:
+def init_worker(nice: int, rank_process: int) -> None:
     """Lower this worker's priority, leave Ctrl-C to the rank, and die with the rank whatever ends it.
 
     A worker that a fork server made dies with the server, which ends with the rank.

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from datagen.errors import DlemuError
-from dlemu.loaders._ring import SharedRing
+from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Phase
 
 _plain = tf.autograph.experimental.do_not_convert
@@ -32,7 +32,7 @@ class Fetched:
         own = replace(spec, phases=phases)
         self._threads, self._prefetch = max(1, spec.read_threads), spec.prefetch_size
         self._slots = self._threads + self._prefetch + _HELD
-        self._ring = SharedRing(self._slots, own.slot_bytes)
+        self._memory = SharedSlots(self._slots, own.slot_bytes)
         self._resize = {name: phase.fetch.resize_bytes for name, phase in phases.items()}
         self._rank = spec.rank
         self._idle: queue.SimpleQueue[BatchMaker] = queue.SimpleQueue()
@@ -59,7 +59,7 @@ class Fetched:
         slot = step % self._slots
         maker = self._idle.get()
         try:
-            return maker.make(phase, epoch, step, slot, self._ring.slot(slot))
+            return maker.make(phase, epoch, step, slot, self._memory.slot(slot))
         except DlemuError as error:
             return error
         except Exception:
@@ -79,11 +79,11 @@ class Fetched:
 
     def _samples(self, phase: str, trace: BatchTrace) -> Any:
         """Return the samples as arrays over the slot: no copy."""
-        slot = np.frombuffer(self._ring.slot(trace.slot), np.uint8)
+        slot = np.frombuffer(self._memory.slot(trace.slot), np.uint8)
         if self._resize[phase]:
             return slot[: trace.samples * self._resize[phase]].reshape(trace.samples, -1)
         return [slot[start : start + length] for start, length in trace.places]
 
     def close(self) -> None:
-        """Free the ring."""
-        self._ring.close()
+        """Free the slots."""
+        self._memory.close()

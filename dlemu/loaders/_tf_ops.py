@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dlemu.config.interleave import Interleave
+from dlemu.loaders.traits_base import Interleave
 
 _NUMBER = tf.TensorSpec([], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))

@@ -16,6 +16,7 @@ from dlemu.config.duration import is_zero
 from dlemu.loaders._tf_ops import clock, interleave
 from dlemu.loaders._thread_accounting import process_storage_bytes
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, preprocess
+from dlemu.loaders.traits_base import Interleave
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
 
@@ -39,8 +40,8 @@ class Records:
     framing; `read_calls`, 0. `sample_hash` is of the places in their files from which the records came.
     """
 
-    def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
-        self._spec, self._phase = spec, phase
+    def __init__(self, spec: LoaderSpec, phase: Phase, turns: Interleave) -> None:
+        self._spec, self._phase, self._turns = spec, phase, turns
         self._plan = cast(StreamBatchPlan, phase.plan)
         self._in_memory = phase.fetch.storage == "null"
         self._traced: Any = None
@@ -95,7 +96,7 @@ class Records:
         One at a time needs no thread of its own beside the one that puts batches together, and no handing over between
         the two, which would cost as much as reading a record of a few kB.
         """
-        turns = self._spec.interleave
+        turns = self._turns
         return sources.flat_map(_plain(records)) if turns.files == 1 else interleave(sources, records, turns)
 
     def _made_up(self, steps: int) -> Any:
@@ -107,7 +108,7 @@ class Records:
             "size": tf.train.Feature(int64_list=tf.train.Int64List(value=[0])),
         }
         example = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-        files, total = self._spec.interleave.files, steps * self._phase.batch_size
+        files, total = self._turns.files, steps * self._phase.batch_size
         records = self._together(
             tf.data.Dataset.range(files),
             lambda source: tf.data.Dataset.zip(
@@ -186,7 +187,7 @@ class Records:
         """Find the file: TensorFlow names none, but none of those whose records are all delivered is at fault."""
         layout, streams = self._phase.fetch.layout, self._plan.streams(epoch, steps)
         behind = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
-        for file in streams.files[max(0, int(behind) - self._spec.interleave.files) :].tolist():
+        for file in streams.files[max(0, int(behind) - self._turns.files) :].tolist():
             fault = _fault(layout.path(file), layout.num_samples_per_file)
             if fault:
                 return DatasetError(

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from datagen.errors import DlemuError, UserError
+from datagen.errors import DlemuError
 from datagen.fetch import Fetcher
 from datagen.fetch_spec import FetchSpec
 from dlemu.config.duration import draw_seconds, is_zero
-from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
 from dlemu.loaders._thread_accounting import ThreadAccounting
+from dlemu.loaders.traits_base import Interleave
 from dlemu.plan.samples import BatchPlan, PlanAhead, hash_samples
 
 
@@ -43,8 +43,8 @@ class LoaderSpec:
     """Threads that take batches apart, where that is not the readers' work; no more than cores."""
     transfer_bytes: int
     """Bytes to ask for at a time where files are read as streams; 0 leaves it to the framework."""
-    interleave: Interleave
-    """How several streams take turns."""
+    interleave: Interleave | None
+    """How files take turns that are read as streams; None where samples are picked."""
     shuffle_window: int
     """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
     preprocess_time: Duration
@@ -118,14 +118,6 @@ class Loader(Protocol):
     def close(self) -> None:
         """End the workers and wait for them."""
         ...
-
-
-def refuse_pinning(spec: LoaderSpec, loader: str) -> None:
-    """Raise UserError when pinned batches are asked of a loader that has none."""
-    if spec.pin_memory:
-        raise UserError(
-            f"reader.pin_memory=true with reader.data_loader={loader}: only the pytorch loader pins batches"
-        )
 
 
 class BatchMaker:

@@ -1,194 +1,32 @@
-"""PyTorch's own DataLoader: worker processes, prefetch, persistent workers.
+"""PyTorch's own DataLoader: worker processes, prefetch, persistent workers, reading by dlemu's `BatchMaker`.
 
-What crosses the DataLoader's queue is the number of a slot; the samples lie in a ring of buffers shared with the
-workers, so a batch costs no allocation, no file descriptor and no copy on its way to the trainer.
+Here is what it does; PyTorch is imported with the `Loader`, which is `_torch_loader`'s.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from datagen.extras import library
+from dlemu.loaders.traits_base import LoaderTraits
 
-from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.loaders._direct_queue import direct_context
-from dlemu.loaders._process import settle_worker
-from dlemu.loaders._ring import SharedRing
-from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec
-
-Token = tuple[str, int, int]
-"""Phase, epoch, step: all a worker needs to know which samples to fetch."""
+if TYPE_CHECKING:
+    from dlemu.loaders._torch_loader import Loader as Loader
 
 
-_READY = ""
-"""The phase of a token that asks for no batch, only whether the worker is ready."""
+class Traits(LoaderTraits):
+    """The traits that all loaders have whose workers read by `BatchMaker`."""
+
+    framework = "PyTorch"
+    packages = ("torch",)
+    extra = "torch"
 
 
-class _Tokens(Sampler[Token]):
-    """Hands the DataLoader the steps of the epoch it is about to run."""
+def __getattr__(name: str) -> Any:
+    """Import the `Loader`, and PyTorch with it, once it is asked for."""
+    if name != "Loader":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    library("torch", Traits.extra, "reader.data_loader=pytorch")
+    from dlemu.loaders._torch_loader import Loader
 
-    def __init__(self, workers: int) -> None:
-        self.phase, self.epoch, self.steps = _READY, 0, workers
-
-    def __iter__(self) -> Iterator[Token]:
-        return ((self.phase, self.epoch, step) for step in range(1, self.steps + 1))
-
-    def __len__(self) -> int:
-        return self.steps
-
-
-class _Batches(Dataset[BatchTrace | DlemuError | None]):
-    """One item is one batch, made in the worker that is asked for it; or None, when it is only to be ready."""
-
-    def __init__(self, spec: LoaderSpec, ring: SharedRing) -> None:
-        self._spec, self._ring = spec, ring
-        self._maker: BatchMaker | None = None
-        self._worker, self._turn = 0, 0
-
-    def __getitem__(self, token: Token) -> BatchTrace | DlemuError | None:
-        """Return the batch's trace, or as a value what went wrong: PyTorch would wrap it in a traceback."""
-        try:
-            maker = self._maker or self._open()
-            if token[0] == _READY:
-                return None
-            slot = self._first_slot() + self._turn % self._spec.slots_per_worker
-            self._turn += 1
-            return maker.make(*token, slot, self._ring.slot(slot))
-        except DlemuError as error:
-            return error
-        except MemoryError:
-            return SpaceError(
-                f"worker {self._worker} of rank {self._spec.rank} found no memory for a sample; lower "
-                "reader.read_threads or the number of ranks"
-            )
-        except Exception:
-            return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
-
-    def _open(self) -> BatchMaker:
-        """Make ready for the first batch, in the process that makes it: files found, memory taken."""
-        info = get_worker_info()
-        self._worker = 0 if info is None else info.id
-        self._ring.take_pages(self._first_slot(), self._spec.slots_per_worker)
-        self._maker = BatchMaker(self._spec, self._worker)
-        return self._maker
-
-    def _first_slot(self) -> int:
-        return self._worker * self._spec.slots_per_worker
-
-
-def _as_it_is(item: Any) -> Any:
-    return item
-
-
-def _settle(nice: int, rank_process: int, _worker: int) -> None:
-    settle_worker(nice, rank_process)
-
-
-@contextlib.contextmanager
-def _more_workers_than_cores() -> Iterator[None]:
-    """Keep PyTorch from warning about it: workers wait for storage, and their number is the workload's."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        yield
-
-
-class Loader:
-    """The `pytorch` loader. Batches are uint8 tensors over the shared slots: one a sample, or one (B, resize)."""
-
-    def __init__(self, spec: LoaderSpec) -> None:
-        self._spec = spec
-        self._ring = SharedRing(max(1, spec.read_threads) * spec.slots_per_worker, spec.slot_bytes)
-        self._tokens = _Tokens(max(1, spec.read_threads))
-        self._pin = self._pinning()
-        workers: dict[str, Any] = {}
-        if spec.read_threads > 0:
-            workers = {
-                "prefetch_factor": spec.prefetch_per_worker,
-                "persistent_workers": True,
-                "multiprocessing_context": direct_context(spec.multiprocessing_context),
-                "worker_init_fn": partial(_settle, spec.nice, os.getpid()),
-            }
-        with _more_workers_than_cores():
-            self._loader: DataLoader[BatchTrace | DlemuError | None] = DataLoader(
-                _Batches(spec, self._ring),
-                batch_size=None,
-                sampler=self._tokens,
-                num_workers=spec.read_threads,
-                collate_fn=_as_it_is,
-                **workers,
-            )
-
-    def _pinning(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        if not self._spec.pin_memory:
-            return _as_it_is
-        if not torch.cuda.is_available():
-            raise UserError("reader.pin_memory=true wants a CUDA device and PyTorch sees none; leave it out")
-        return torch.Tensor.pin_memory
-
-    def start(self) -> None:
-        """Start the worker processes and ask each once whether it is ready."""
-        torch.set_num_threads(1)  # the trainer only sleeps; idle OpenMP threads would still be made for each rank
-        try:
-            with _more_workers_than_cores():
-                for answer in self._loader:
-                    if isinstance(answer, DlemuError):
-                        raise answer
-        except OSError as error:
-            raise SpaceError(
-                f"rank {self._spec.rank} could not start {self._spec.read_threads} workers: {error.strerror}; lower "
-                "reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
-            ) from error
-
-    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the planned batches in order."""
-        self._tokens.phase, self._tokens.epoch, self._tokens.steps = phase, epoch, steps
-        for made in self._loader:
-            if isinstance(made, DlemuError):
-                raise made
-            assert made is not None  # `start` asked for the only items that are no batch
-            yield Batch(self._tensors(phase, made), made)
-
-    def _tensors(self, phase: str, trace: BatchTrace) -> Any:
-        """Return the samples as tensors over the slot: no copy, unless pinning was asked for."""
-        view, resize = self._ring.slot(trace.slot), self._spec.phases[phase].fetch.resize_bytes
-        if resize:
-            whole = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
-            return self._pin(whole.view(trace.samples, resize))
-        return [
-            self._pin(torch.frombuffer(view, dtype=torch.uint8, count=length, offset=offset))
-            for offset, length in trace.places
-        ]
-
-    def explain(self, error: Exception) -> DlemuError | None:
-        """PyTorch reports a dead worker as a RuntimeError whose text begins with `DataLoader worker`."""
-        if not (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
-            return None
-        return DlemuError(
-            f"a worker of rank {self._spec.rank} died: {self._deaths() or str(error).rstrip('. ')}; if the machine ran "
-            "out of memory, `dmesg` names the process: lower reader.read_threads, reader.prefetch_size or ranks"
-        )
-
-    def _deaths(self) -> str:
-        """Name the workers that signals killed."""
-        workers = getattr(self._loader._iterator, "_workers", [])
-        return ", ".join(
-            f"process {worker.pid} was killed by {signal.Signals(-worker.exitcode).name}"
-            for worker in workers
-            if (worker.exitcode or 0) < 0
-        )
-
-    def close(self) -> None:
-        """Stop the workers and free the ring."""
-        iterator = self._loader._iterator
-        if iterator is not None and self._spec.read_threads > 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # from here on workers are expected to end
-            iterator._shutdown_workers()  # type: ignore[attr-defined]  # PyTorch has no public way to end them
-        self._ring.close()
+    return Loader

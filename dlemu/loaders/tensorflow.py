@@ -1,111 +1,113 @@
-"""TensorFlow's own `tf.data`: its record reader for tfrecord, a parallel map over our readers for everything else."""
+"""TensorFlow's own `tf.data`: its record reader for tfrecord, a parallel map over dlemu's `BatchMaker` for the rest.
+
+Here is what it does, and how far it reads ahead; TensorFlow is imported with the `Loader`, which is `_tf_loader`'s.
+"""
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Collection
+from math import ceil
+from typing import TYPE_CHECKING, Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads both as it is imported,
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # and would greet the user about the second from each rank
+from datagen.extras import library
+from datagen.layout import nominal_sample_bytes
+from datagen.spec import DatasetSpec
+from dlemu.config.schema import Reader
+from dlemu.loaders.traits_base import Interleave, LoaderTraits
 
-import tensorflow as tf
+if TYPE_CHECKING:
+    from dlemu.loaders._tf_loader import Loader as Loader
+    from dlemu.loaders.loader_base import LoaderSpec
 
-from datagen.errors import DlemuError
-from dlemu.config.streams import reads_streams
-from dlemu.loaders._heap import keep_freed_memory
-from dlemu.loaders._process import lowered
-from dlemu.loaders._tf_fetched import Fetched
-from dlemu.loaders._tf_records import Records
-from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, refuse_pinning
+STREAMED = "tfrecord"
+"""The format whose files `tf.data` reads itself, from their beginning."""
+_BUFFER_BYTES = 256 << 10
+"""What tf.data.TFRecordDataset reads at a time where `reader.transfer_size` does not say."""
+_TURN_BYTES = 2 << 20
+"""Of records in a turn. Each turn wakes another thread of tf.data's: at records of 100 kB turns of one transfer have a
+fifth less speed than those of 1 MiB, and those a tenth less than these; 4 MiB gain nothing, and of each file two turns
+lie in memory."""
+_RANK_BYTES = 64 << 20
+"""Private memory of a rank beside its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
 
 
-class Loader:
-    """The `tensorflow` loader.
+class Traits(LoaderTraits):
+    """Of tfrecord TensorFlow does everything; of other formats it hands on what is read for it."""
 
-    Of tfrecord files a batch is a tensor of strings, one a sample. Their order is TensorFlow's, and each epoch holds
-    exactly the planned samples. Of all others it is uint8 arrays over a shared slot, in planned order.
-    """
+    framework = "TensorFlow"
+    packages = ("tensorflow-cpu", "tensorflow")
+    extra = "tensorflow"
+    pins = False
 
-    def __init__(self, spec: LoaderSpec) -> None:
-        refuse_pinning(spec, "tensorflow")
-        self._spec = spec
-        phases = spec.phases.items()
-        streamed = {name for name, phase in phases if reads_streams("tensorflow", phase.fetch.format)}
-        self._records = {name: Records(spec, phase) for name, phase in phases if name in streamed}
-        self._fetched = Fetched(spec, {name: phase for name, phase in phases if name not in streamed})
+    def reads_files(self, dataset_format: str) -> bool:
+        return dataset_format == STREAMED
 
-    def start(self) -> None:
-        """Keep TensorFlow's own threads few: a rank has its share of the cores, and no accelerator.
+    def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
+        """Return the turns of `read_threads` files.
 
-        Its graph optimizer is off: it would go over each function of the pipeline at the start of each epoch, for
-        tens of ms in which nothing is read, and finds nothing to mend in them.
+        tf.data would always begin twice as many files as are read at a time. Here only files that are over in one turn
+        have others begun ahead, so that no thread is idle at each file's end. Of longer files less is then read before
+        a run's counted steps begin: what is read there makes a short epoch look faster than its storage.
         """
-        keep_freed_memory()  # before its threads begin
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.set_visible_devices([], "GPU")
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        for records in self._records.values():
-            records.trace()
+        if dataset.format != STREAMED:
+            return None
+        files = max(1, reader.read_threads)
+        block_length = max(1, _TURN_BYTES // max(1, nominal_sample_bytes(dataset)))
+        in_one_turn = dataset.num_samples_per_file <= block_length
+        return Interleave(files=files, block_length=block_length, files_ahead=2 * files if in_one_turn else 0)
 
-    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the batches of one epoch."""
-        if not steps:
-            return iter(())
-        records = self._records.get(phase)
-        if records is not None:
-            running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.nice)
-            return records.batches(epoch, running, steps)
-        made: dict[int, BatchTrace | DlemuError] = {}
-        dataset = self._fetched.dataset(phase, epoch, steps, made)
-        running = _run(dataset, max(1, self._spec.read_threads), self._spec.nice)
-        return self._fetched.batches(phase, running, made)
+    def settings_used(self, dataset_format: str) -> Collection[str]:
+        streams = ("reader.computation_threads", "reader.transfer_size", "reader.shuffle_size")
+        return streams if dataset_format == STREAMED else ()
 
-    def explain(self, error: Exception) -> DlemuError | None:
-        """Threads do not die by themselves."""
-        return None
+    def batches_ahead(self, spec: LoaderSpec) -> int:
+        if spec.interleave is None:
+            return spec.prefetch_size + max(1, spec.read_threads)
+        waiting = spec.shuffle_window + samples_read_ahead(spec, spec.interleave)
+        return spec.prefetch_size + spec.computation_calls + 1 + ceil(waiting / spec.phases["train"].batch_size)
 
-    def close(self) -> None:
-        """Free the ring; threads end with the pipelines that own them."""
-        self._fetched.close()
+    def rank_bytes(self, spec: LoaderSpec) -> int:
+        """Return what a rank's stream holds: records read ahead, batches of them, those ready or with the trainer."""
+        if spec.interleave is None:
+            return super().rank_bytes(spec)
+        fetch, batch = spec.phases["train"].fetch, spec.phases["train"].batch_size
+        record = fetch.nominal_sample_bytes
+        shipped = fetch.resize_bytes or record
+        waiting = spec.shuffle_window + samples_read_ahead(spec, spec.interleave)
+        making, ready = spec.computation_calls + 1, spec.prefetch_size + 2
+        return waiting * record + batch * (making * (record + shipped) + ready * shipped) + _RANK_BYTES
+
+    def notes(self, dataset_format: str) -> tuple[str, ...]:
+        if dataset_format != STREAMED:
+            return ()
+        return (
+            "the ceiling leaves out TensorFlow's record reader (docs/loaders.md): with a low AU see whether the cores "
+            "were busy before blaming the storage",
+        )
 
 
-def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
-    """Start a pipeline on threads of its own and deliver its elements, each a list of tensors.
+def samples_read_ahead(spec: LoaderSpec, turns: Interleave) -> int:
+    """Return the samples that the interleave and its files' readers have read before anybody asks for them.
 
-    Autotuning is off: its thread can hold up the end of a pipeline for seconds, and threads and buffers are the
-    workload's to choose. So is rewriting the graph, which finds nothing to mend here and takes tens of ms an epoch.
+    Of each file begun: the records that wait, one under way, and those of the reader's buffer.
     """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.experimental_optimization.apply_default_optimizations = False
-    options.threading.private_threadpool_size = threads
-    options.threading.max_intra_op_parallelism = 1
-    yield from lowered(partial(_begun, dataset.with_options(options)), nice)
+    fetch = spec.phases["train"].fetch
+    samples_per_file = fetch.layout.num_samples_per_file
+    buffered = ceil((spec.transfer_bytes or _BUFFER_BYTES) / max(1, fetch.nominal_sample_bytes))
+    if turns.files == 1:  # flat_map, not interleave
+        return min(samples_per_file, buffered)
+    begun = turns.files + turns.files_ahead
+    return begun * min(samples_per_file, turns.ready_per_file + 1 + buffered)
 
 
-def _begun(dataset: Any) -> Iterator[list[Any]]:
-    """Start the pipeline by taking its first element, and return all its elements."""
-    elements = _elements(dataset)
-    return itertools.chain(list(itertools.islice(elements, 1)), elements)
+def __getattr__(name: str) -> Any:
+    """Import the `Loader`, and TensorFlow with it, once it is asked for."""
+    if name != "Loader":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads both as it is imported,
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # and would greet the user about the second from each rank
+    library("tensorflow", Traits.extra, "reader.data_loader=tensorflow")
+    from dlemu.loaders._tf_loader import Loader
 
-
-def _elements(dataset: Any) -> Iterator[list[Any]]:
-    """Iterate a dataset by the operations that its own iterator is made of.
-
-    That one looks at the structure of each element again: 0.2 to 0.4 ms of Python, while batches of small records are
-    ready in less than one.
-    """
-    specs = tf.nest.flatten(dataset.element_spec)
-    kinds = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
-    iterator = tf.raw_ops.AnonymousIteratorV3(**kinds)
-    tf.raw_ops.MakeIterator(dataset=tf.data.experimental.to_variant(dataset), iterator=iterator)
-    while True:
-        try:
-            element = tf.raw_ops.IteratorGetNext(iterator=iterator, **kinds)
-        except tf.errors.OutOfRangeError:
-            return
-        yield element
+    return Loader

@@ -10,19 +10,25 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from datagen.errors import DlemuError
-from dlemu.loaders._ring import SharedRing
-from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, refuse_pinning
+from dlemu.loaders._slots import SharedSlots
+from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec
+from dlemu.loaders.traits_base import LoaderTraits
+
+
+class Traits(LoaderTraits):
+    """Threads read by `BatchMaker`, as many batches ahead as worker processes would."""
+
+    pins = False
 
 
 class Loader:
     """The `threads` loader. A batch is the list of its samples' bytes, as views of a slot."""
 
     def __init__(self, spec: LoaderSpec) -> None:
-        refuse_pinning(spec, "threads")
         self._spec = spec
         self._threads = max(1, spec.read_threads)
         self._window = self._threads * spec.prefetch_per_worker
-        self._ring = SharedRing(self._window + 2, spec.slot_bytes)
+        self._slots = SharedSlots(self._window + 2, spec.slot_bytes)
         self._local = threading.local()
         self._numbers = iter(range(self._threads))
         self._numbering = threading.Lock()
@@ -36,7 +42,7 @@ class Loader:
 
     def start(self) -> None:
         """Start every thread (none is idle until all have met) and take the batches' memory."""
-        self._ring.take_pages(0, self._window + 2)
+        self._slots.take_pages(0, self._window + 2)
         meeting = threading.Barrier(self._threads)
         for future in [self._pool.submit(meeting.wait) for _ in range(self._threads)]:
             future.result()
@@ -51,7 +57,7 @@ class Loader:
                     asked += 1
                     under_way.append(self._pool.submit(self._make, phase, epoch, asked))
                 trace = under_way.popleft().result()
-                slot = self._ring.slot(trace.slot)
+                slot = self._slots.slot(trace.slot)
                 yield Batch([slot[start : start + length] for start, length in trace.places], trace)
         finally:
             for future in under_way:
@@ -61,7 +67,7 @@ class Loader:
         maker: BatchMaker = self._local.maker
         slot = step % (self._window + 2)
         try:
-            return maker.make(phase, epoch, step, slot, self._ring.slot(slot))
+            return maker.make(phase, epoch, step, slot, self._slots.slot(slot))
         except DlemuError:
             raise
         except Exception as error:
@@ -72,6 +78,6 @@ class Loader:
         return None
 
     def close(self) -> None:
-        """End the threads and free the ring."""
+        """End the threads and free the slots."""
         self._pool.shutdown(cancel_futures=True)
-        self._ring.close()
+        self._slots.close()

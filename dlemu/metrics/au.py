@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from dlemu.metrics.dlio import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
+
 Rows = NDArray[np.void]
 
 
@@ -55,43 +57,33 @@ def au_percent(rows: Rows) -> float:
 def au_dlio_percent(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> float:
     """Return DLIO 2.x's AU of one epoch: measured sleep over block time, on the host's own stamps.
 
-    For each block: sum(compute[s:e]) / (block time - sum(proc[:s]) - sum(proc[e:])), where compute runs from the batch
-    in hand to waking up, proc from asking for the batch to waking up, and block time from the block's start to the last
-    meeting. Blocks weigh by their steps, ranks alike. Source: `compute_metrics_train` and `end_train` of
-    dlio_benchmark's statscounter (2026-06).
+    Compute runs from the batch in hand to waking up, proc from asking for the batch to waking up, and block time from
+    the block's start to the last meeting. Formulas: `dlemu.metrics.dlio`.
     """
-    return _over_ranks(rows, lambda block: _dlio_block(block, exclude_start, exclude_end))
+    return _epoch_percent(rows, lambda block: rate_v2(block, exclude_start, exclude_end))
 
 
 def au_dlio_v1_percent(rows: Rows) -> float:
     """Return the AU of DLIO as used in MLPerf Storage v1.0: configured compute of all steps but the first over block
     time without the first step; blocks weigh by their steps, ranks alike."""
-    return _over_ranks(rows, _dlio_v1_block)
+    return _epoch_percent(rows, rate_v1)
 
 
-def _dlio_block(block: Rows, exclude_start: int, exclude_end: int) -> float:
-    end = len(block) - exclude_end
-    compute = (block["slept_ns"] - block["got_ns"])[exclude_start:end].sum()
-    process = block["slept_ns"] - block["asked_ns"]
-    total = _block_ns(block) - process[:exclude_start].sum() - process[end:].sum()
-    return float(compute / total) if total > 0 else math.nan
+def block_times(block: Rows) -> BlockTimes:
+    """Return one block's times in nanoseconds, by the host's own stamps."""
+    return BlockTimes(
+        load=block["got_ns"] - block["asked_ns"],
+        proc=block["slept_ns"] - block["asked_ns"],
+        configured=block["compute_ns"],
+        measured=block["slept_ns"] - block["got_ns"],
+        total=int(block["met_ns"][-1] - block["asked_ns"][0]),
+    )
 
 
-def _dlio_v1_block(block: Rows) -> float:
-    total = _block_ns(block) - (block["slept_ns"][0] - block["asked_ns"][0])
-    return float(block["compute_ns"][1:].sum() / total) if total > 0 else math.nan
-
-
-def _block_ns(block: Rows) -> int:
-    return int(block["met_ns"][-1] - block["asked_ns"][0])
-
-
-def _over_ranks(rows: Rows, share: Callable[[Rows], float]) -> float:
-    """Return the mean over ranks of the step-weighted mean over blocks, in percent."""
-    weighted: dict[int, list[tuple[float, int]]] = {}
+def _epoch_percent(rows: Rows, rate: Callable[[BlockTimes], Rated]) -> float:
+    ranks: dict[int, list[tuple[Rated, int]]] = {}
     for block in blocks(rows):
-        weighted.setdefault(int(block["rank"][0]), []).append((share(block), len(block)))
-    if not weighted:
+        ranks.setdefault(int(block["rank"][0]), []).append((rate(block_times(block)), len(block)))
+    if not ranks:
         return math.nan
-    per_rank = [np.average([au for au, _ in parts], weights=[n for _, n in parts]) for parts in weighted.values()]
-    return 100.0 * float(np.mean(per_rank))
+    return over_ranks([over_blocks(*zip(*parts, strict=True)) for parts in ranks.values()]).au_percent

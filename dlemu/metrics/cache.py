@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.au import Rows
+from dlemu.metrics.spread import Mean
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 """File systems that are memory: there is no storage to read."""
@@ -21,11 +22,10 @@ WANTED_RATIO = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class CacheProof:
-    """`percent` is None where the kernel's books do not tell (FUSE, some network file systems)."""
+    """`from_storage_percent` is None where the kernel's books do not tell (FUSE, some network file systems)."""
 
-    percent: float | None
+    from_storage_percent: Mean
     """Bytes that the storage served in percent of those that the application read. Above 100: it read ahead."""
-    per_epoch: tuple[float | None, ...]
     dataset_to_memory: float | None
     """Bytes of the dataset / memory of all hosts."""
     warning: str | None
@@ -41,8 +41,7 @@ def prove(
     percent = _percent(rows) if known else None
     ratio = dataset_bytes / memory_bytes if memory_bytes else None
     return CacheProof(
-        percent=percent,
-        per_epoch=per_epoch,
+        from_storage_percent=Mean(mean=percent, per_epoch=per_epoch),
         dataset_to_memory=ratio,
         warning=_warning(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.au import Rows
 from dlemu.metrics.rates import training_ns
+from dlemu.metrics.spread import Mean, all_known, by_epoch, known
 
 
 class Delivered(NamedTuple):
@@ -21,22 +22,18 @@ class Delivered(NamedTuple):
     """The mean from the time before to this one."""
 
 
-def device_metrics(rows: Rows, devices: list[Delivered]) -> dict[str, Any]:
-    """Return MB/s of all devices together, and their bytes in percent of the application's; null without devices."""
-    epochs = [rows[rows["epoch"] == epoch] for epoch in np.unique(rows["epoch"])]
+def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
+    """Return MB/s of all devices together, and their bytes in percent of the application's; None without devices."""
+    epochs = by_epoch(rows)
     megabytes = [sum(map(_delivered_mb, [part] * len(devices), devices)) if devices else np.nan for part in epochs]
     seconds = [training_ns(part) / 1e9 for part in epochs]
     app_megabytes = [float(part["app_bytes"].sum()) / 1e6 for part in epochs]
-    return {
-        "device_mb_per_second": {
-            "mean": _ratio(sum(megabytes), sum(seconds)),
-            "per_epoch": list(map(_ratio, megabytes, seconds)),
-        },
-        "device_bytes_percent_of_app": {
-            "mean": 100 * _ratio(sum(megabytes), sum(app_megabytes)),
-            "per_epoch": [100 * _ratio(mb, app_mb) for mb, app_mb in zip(megabytes, app_megabytes, strict=True)],
-        },
-    }
+    rate = Mean(mean=known(_ratio(sum(megabytes), sum(seconds))), per_epoch=all_known(map(_ratio, megabytes, seconds)))
+    share = Mean(
+        mean=known(100 * _ratio(sum(megabytes), sum(app_megabytes))),
+        per_epoch=all_known(100 * _ratio(mb, app_mb) for mb, app_mb in zip(megabytes, app_megabytes, strict=True)),
+    )
+    return rate, share
 
 
 def _ratio(part: float, whole: float) -> float:

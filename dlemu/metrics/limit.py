@@ -52,7 +52,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Circumstances:
+class Context:
     """What else is known of a run. None where it is not."""
 
     ceiling_au: float | None = None
@@ -82,7 +82,7 @@ class Limit:
     advice: tuple[str, ...] = ()
 
 
-def judge_limit(au: float, causes: Causes, work: Work, around: Circumstances) -> Limit:
+def judge_limit(au: float, causes: Causes, work: Work, around: Context) -> Limit:
     """Say what limited the steps that the causes were found in; `au` is theirs, in percent."""
     waited = f"the accelerators waited for data {causes.total:.1f} % of the time"
     if causes.total < NOTHING_PERCENT:
@@ -120,7 +120,7 @@ def reads_may_be_too_few(causes: Causes, work: Work, ranks: int) -> bool:
     return most and requests < 2 * FEW_REQUESTS
 
 
-def _reads(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
+def _reads(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Context) -> Limit:
     """Blocked in reads: the storage is slow, or too few reads are under way at a time."""
     if not work.cpu_known and _no_core_free(work, around) and not _is_saturated(around.device):
         return _host_cpu("low", (waited, *_cores(work, around)), around)
@@ -148,7 +148,7 @@ def _reads(sure: Confidence, share: float, waited: str, causes: Causes, work: Wo
     return Limit(what="storage", confidence=_least(sure, certain), evidence=evidence, advice=tuple(advice))
 
 
-def _too_few_readers(work: Work, around: Circumstances) -> tuple[bool, Confidence, str]:
+def _too_few_readers(work: Work, around: Context) -> tuple[bool, Confidence, str]:
     """Say whether the number of readers was the limit, how sure that is, and what tells."""
     scaling, device = around.scaling, around.device
     if scaling is not None and scaling.mb_per_second > 0:
@@ -176,7 +176,7 @@ def _too_few_readers(work: Work, around: Circumstances) -> tuple[bool, Confidenc
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium", ""
 
 
-def _cpu(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
+def _cpu(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Context) -> Limit:
     """Workers that compute or want to: no core is free, or there are too few workers for those that are."""
     seen = (
         f"{waited}; in {100 * share:.0f} % of that a worker was computing (decoding, copying) or wanted a core",
@@ -187,7 +187,7 @@ def _cpu(sure: Confidence, share: float, waited: str, causes: Causes, work: Work
     return _few_workers(sure, (*seen, "cores were free"), around)
 
 
-def _loader(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
+def _loader(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Context) -> Limit:
     """Batches that were not begun in time, or the sleep of an emulated preprocessing."""
     if causes.pause > causes.queueing:
         seen = f"{waited}; in {100 * share:.0f} % of that a worker was in reader.preprocess_time"
@@ -197,7 +197,7 @@ def _loader(sure: Confidence, share: float, waited: str, causes: Causes, work: W
     return Limit(what="loader", confidence=sure, evidence=(seen,), advice=(advice,))
 
 
-def _hand_over(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Circumstances) -> Limit:
+def _hand_over(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Context) -> Limit:
     """Batches that were ready before the trainer had them: the host is late, of its own or for want of a core."""
     seen = (f"{waited}; in {100 * share:.0f} % of that the batch lay ready in its worker", *_cores(work, around))
     if _no_core_free(work, around):
@@ -205,7 +205,7 @@ def _hand_over(sure: Confidence, share: float, waited: str, causes: Causes, work
     return _emulator(sure, seen)
 
 
-def _host_cpu(sure: Confidence, seen: tuple[str, ...], around: Circumstances) -> Limit:
+def _host_cpu(sure: Confidence, seen: tuple[str, ...], around: Context) -> Limit:
     busy, own = around.host_busy_percent or 0, around.own_busy_percent
     advice = "more cores or fewer ranks on this host; look at reader.decode and verify"
     if (around.cpu_limit_used_percent or 0) >= BUSY_PERCENT:
@@ -217,7 +217,7 @@ def _host_cpu(sure: Confidence, seen: tuple[str, ...], around: Circumstances) ->
     return Limit(what="host CPU", confidence=sure, evidence=seen, advice=(advice,))
 
 
-def _few_workers(sure: Confidence, seen: tuple[str, ...], around: Circumstances) -> Limit:
+def _few_workers(sure: Confidence, seen: tuple[str, ...], around: Context) -> Limit:
     advice = f"more reader.read_threads (now {around.read_threads}) would help: the work of one batch is one worker's"
     return Limit(what="loader", confidence=sure, evidence=seen, advice=(advice,))
 
@@ -227,20 +227,20 @@ def _emulator(sure: Confidence, seen: tuple[str, ...]) -> Limit:
     return Limit(what="emulator", confidence=sure, evidence=seen, advice=(advice,))
 
 
-def _memory(sure: Confidence, waited: str, around: Circumstances) -> Limit:
+def _memory(sure: Confidence, waited: str, around: Context) -> Limit:
     advice = "lower reader.read_threads, reader.prefetch_size or ranks, or stop what else fills the memory"
     return Limit(what="memory", confidence=sure, evidence=(waited, _memory_pressure(around)), advice=(advice,))
 
 
-def _is_short_of_memory(around: Circumstances) -> bool:
+def _is_short_of_memory(around: Context) -> bool:
     return (around.memory_some_percent or 0) >= MEMORY_PRESSURE_PERCENT
 
 
-def _memory_pressure(around: Circumstances) -> str:
+def _memory_pressure(around: Context) -> str:
     return f"some task of the host waited for memory {around.memory_some_percent:.0f} % of the time (pressure)"
 
 
-def _no_core_free(work: Work, around: Circumstances) -> bool:
+def _no_core_free(work: Work, around: Context) -> bool:
     busiest = max(around.host_busy_percent or 0, around.cpu_limit_used_percent or 0)
     return work.starved_share >= STARVED_SHARE or busiest >= BUSY_PERCENT
 
@@ -250,7 +250,7 @@ def _is_saturated(device: Device | None) -> bool:
     return device is not None and device.busy_percent >= BUSY_PERCENT and device.mean_depth >= FEW_REQUESTS
 
 
-def _cores(work: Work, around: Circumstances) -> tuple[str, ...]:
+def _cores(work: Work, around: Context) -> tuple[str, ...]:
     told = []
     if work.cpu_known:
         told.append(f"workers wanted a core and had none in {100 * work.starved_share:.0f} % of their work")

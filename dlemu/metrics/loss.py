@@ -16,7 +16,30 @@ from dlemu.metrics.au import Rows
 Whole = NDArray[np.int64]
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What a batch that is late was kept by, in the order in which the columns of `Steps.parts_ns` stand."""
-FIRST, UNEVEN = "first_step", "uneven_computation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Where time of the accelerators was lost, in % of all their time."""
+
+    first_step: float = 0.0
+    """Steps that the headline leaves out, whatever they were lost to; 0 in `kept_loss_percent`."""
+    reading: float = 0.0
+    """A worker was opening and reading files."""
+    decoding: float = 0.0
+    """A worker was decoding, copying, preprocessing."""
+    queueing: float = 0.0
+    """No worker had begun the batch."""
+    hand_over: float = 0.0
+    """The batch was ready in its worker and not in the trainer's hands."""
+    uneven_computation: float = 0.0
+    """Draws of the computation time differ between accelerators."""
+
+    @property
+    def total(self) -> float:
+        """The sum of all parts."""
+        parts = (self.first_step, self.reading, self.decoding, self.queueing, self.hand_over, self.uneven_computation)
+        return sum(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,28 +97,33 @@ def wait_parts(rows: Rows) -> Whole:
     return parts
 
 
-def loss_percent(rows: Rows, kept: Rows) -> dict[str, float]:
+def loss_percent(rows: Rows, kept: Rows) -> Loss:
     """Return the shares of all accelerators' time that were lost, in percent; they add up to 100 - `au_rules`.
 
     `kept` are the rows that the headline counts. What the others lost is `first_step`, whatever it was lost to.
     """
     steps = by_step(kept)
     total_ns, lost_ns = _total_ns(rows), int((rows["wait_ns"] + rows["sync_ns"]).sum())
-    return _percent({FIRST: lost_ns - int(steps.lost_ns.sum())} | _lost_ns(steps), total_ns)
+    return _percent(steps, total_ns, first_step_ns=lost_ns - int(steps.lost_ns.sum()))
 
 
-def kept_loss_percent(kept: Rows) -> dict[str, float]:
+def kept_loss_percent(kept: Rows) -> Loss:
     """Return the same of the rows that the headline counts: the shares add up to 100 - `au`."""
-    return _percent(_lost_ns(by_step(kept)), _total_ns(kept))
+    return _percent(by_step(kept), _total_ns(kept), first_step_ns=0)
 
 
-def _lost_ns(steps: Steps) -> dict[str, float]:
-    parts = dict(zip(PARTS, steps.parts_ns.sum(axis=0).tolist(), strict=True))
-    return parts | {UNEVEN: float(steps.uneven_ns.sum())}
-
-
-def _percent(lost_ns: dict[str, float], total_ns: int) -> dict[str, float]:
-    return {name: 100.0 * lost / total_ns for name, lost in lost_ns.items()} if total_ns else {}
+def _percent(steps: Steps, total_ns: int, *, first_step_ns: int) -> Loss:
+    if not total_ns:
+        return Loss()
+    reading, decoding, queueing, hand_over = (100.0 * steps.parts_ns.sum(axis=0) / total_ns).tolist()
+    return Loss(
+        first_step=100.0 * first_step_ns / total_ns,
+        reading=reading,
+        decoding=decoding,
+        queueing=queueing,
+        hand_over=hand_over,
+        uneven_computation=100.0 * float(steps.uneven_ns.sum()) / total_ns,
+    )
 
 
 def _total_ns(rows: Rows) -> int:

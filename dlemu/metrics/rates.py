@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from dlemu.metrics.au import Rows, blocks
-
-PERCENTILES = (50, 90, 99, 100)
 
 
 def training_ns(rows: Rows) -> int:
@@ -38,12 +37,22 @@ def first_batch_seconds(rows: Rows) -> float:
     return float(first["wait_ns"].max() / 1e9)
 
 
-def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, float]:
-    """Return p50, p90, p99 and max in milliseconds."""
+@dataclass(frozen=True, kw_only=True)
+class Percentiles:
+    """Of a distribution, in milliseconds."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Percentiles | None:
+    """Return the percentiles of some durations; None without any."""
     if not len(values_ns):
-        return {}
-    points = np.percentile(values_ns, PERCENTILES) / 1e6
-    return dict(zip(("p50", "p90", "p99", "max"), points.tolist(), strict=True))
+        return None
+    p50, p90, p99, greatest = (np.percentile(values_ns, (50, 90, 99, 100)) / 1e6).tolist()
+    return Percentiles(p50=p50, p90=p90, p99=p99, max=greatest)
 
 
 def late_handover_share(rows: Rows) -> float:

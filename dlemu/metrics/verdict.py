@@ -58,7 +58,7 @@ def judge(seen: Evidence) -> Verdict:
     return Verdict(False, f"FAIL: AU {seen.au:.2f} % is below {wanted:g} %")
 
 
-def flattery(seen: Evidence) -> float | None:
+def warm_up_bias(seen: Evidence) -> float | None:
     """Return the factor by which the AU may be too high because of batches read during the uncounted first step.
 
     Were the storage the limit, the counted steps would need as many batches less as were read ahead before them. None

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import psutil
+
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
+from dlemu.emulator.environment import existing_folder
 from dlemu.mlperf.editions import EDITIONS, Edition, newest_edition
 from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.rules import GIB, DatasetBound, RunFacts, check_run, smallest_dataset
@@ -52,7 +55,7 @@ def datasize(workload: Workload, *, edition: str | None, hosts: int, memory_gib_
     """
     rules = _edition(workload, edition)
     official = rules.official(workload.model.name, workload.accelerator)
-    assert official is not None  # _edition has seen it
+    assert official is not None  # _edition made sure
     memory_bytes = hosts * memory_gib_per_host * GIB
     bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
     files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
@@ -75,10 +78,12 @@ def datasize(workload: Workload, *, edition: str | None, hosts: int, memory_gib_
 
 def _edition(workload: Workload, name: str | None) -> Edition:
     pair = (workload.model.name, workload.accelerator)
-    found = newest_edition(*pair) if name is None else EDITIONS[name]
-    if found is not None and found.official(*pair):
-        return found
-    known = "; ".join(f"v{one.name}: {', '.join(f'{w} on {a}' for w, a in one.officials)}" for one in EDITIONS.values())
+    edition = newest_edition(*pair) if name is None else EDITIONS[name]
+    if edition is not None and edition.official(*pair):
+        return edition
+    known = "; ".join(
+        f"v{each.name}: {', '.join(f'{w} on {a}' for w, a in each.officials)}" for each in EDITIONS.values()
+    )
     seen = f"workload={pair[0]} accelerator={pair[1] or '(none)'}"
     raise UserError(f"{seen} is in no rules of {f'v{name}' if name else 'MLPerf Storage'}: wanted a pair of {known}")
 
@@ -97,3 +102,15 @@ def _facts(workload: Workload, hosts: int) -> RunFacts:
         au_threshold_percent=100 * workload.metric.au,
         odirect=workload.reader.odirect,
     )
+
+
+def host_memory_gib() -> float:
+    """Return this host's memory in GiB."""
+    total_bytes: int = psutil.virtual_memory().total
+    return total_bytes / GIB
+
+
+def free_bytes(folder: str) -> tuple[int, str]:
+    """Return the room that a folder has, or the nearest one above it that exists, and which one that is."""
+    there = existing_folder(folder)
+    return psutil.disk_usage(there).free, there

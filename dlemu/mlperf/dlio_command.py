@@ -13,7 +13,7 @@ from dlemu.config import load, workload_names
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Workload
 from dlemu.mlperf.dlio_config import OWN_FOLDER
-from dlemu.mlperf.dlio_files import DlioPlace
+from dlemu.mlperf.dlio_files import DlioFolders
 
 DEFAULT_SUBFOLDER = ".hydra"
 """Where hydra keeps a run's configuration unless `hydra.output_subdir` says otherwise."""
@@ -51,7 +51,7 @@ def read_command(overrides: Sequence[str]) -> DlioCommand:
     )
 
 
-def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload, DlioPlace]:
+def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload, DlioFolders]:
     """Return the workload, its `output.folder` set, and the place of DLIO's files.
 
     They go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, which by default is
@@ -61,7 +61,7 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     folder = workload.output.folder or command.run_folder or _dated(f"hydra_log/{workload.model.name}/{_TIME}")
     config_root = command.run_folder or folder
     subfolder = command.config_subfolder
-    place = DlioPlace(
+    place = DlioFolders(
         folder=folder,
         config_folder=None if subfolder is None else os.path.join(config_root, subfolder),
         overrides=command.task,

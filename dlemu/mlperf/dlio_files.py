@@ -17,10 +17,16 @@ from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
-from dlemu.mlperf.dlio_blocks import Batches, blocks_by_rank
+from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.dlio_config import dlio_hydra, dlio_overrides, dlio_workload
-from dlemu.mlperf.dlio_stats import DlioRun, dlio_output, dlio_per_epoch_stats, dlio_summary
+from dlemu.mlperf.dlio_results import (
+    BatchSizes,
+    DlioRun,
+    blocks_by_rank,
+    dlio_output,
+    dlio_per_epoch_stats,
+    dlio_summary,
+)
 
 LOG = "dlio.log"
 _RULE = "=" * 58
@@ -28,7 +34,7 @@ _RESULT = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats\.jso
 
 
 @dataclass(frozen=True, kw_only=True)
-class DlioPlace:
+class DlioFolders:
     """Where DLIO's files of a run go."""
 
     folder: str
@@ -38,57 +44,57 @@ class DlioPlace:
     """What overrides.yaml says; None: the settings in which the run differs from the shipped workload."""
 
 
-def begin_dlio_files(place: DlioPlace, workload: Workload, ranks: int) -> str:
+def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> str:
     """Write what hydra and DLIO write first, remove an earlier run's results, and return the log's first lines.
 
     So a run that fails leaves a log and its configuration, and no results that are not its own. Raises SpaceError.
     """
-    _write_config(place, workload)
-    for name in os.listdir(place.folder) if os.path.isdir(place.folder) else []:
+    _write_config(folders, workload)
+    for name in os.listdir(folders.folder) if os.path.isdir(folders.folder) else []:
         if _RESULT.match(name):
-            os.unlink(os.path.join(place.folder, name))
+            os.unlink(os.path.join(folders.folder, name))
     flow = workload.workflow
     asked = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
     what, on = " and ".join(asked) or "nothing", "1 rank" if ranks == 1 else f"{ranks} ranks"
-    text = f"[OUTPUT] {_now()} dlemu {__version__} in DLIO's place: {what} on {on}\n"
+    text = f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {what} on {on}\n"
     text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
-    write_text(place.folder, LOG, text)
+    write_text(folders.folder, LOG, text)
     return text
 
 
-def log_generation(place: DlioPlace) -> str:
+def log_generation(folders: DlioFolders) -> str:
     """Add to the log that the data is made, and return the line: DLIO writes no results of that."""
     line = f"[OUTPUT] {_now()} Generation done\n"
-    with open(os.path.join(place.folder, LOG), "a") as log:
+    with open(os.path.join(folders.folder, LOG), "a") as log:
         log.write(line)
     return line
 
 
-def write_dlio_files(place: DlioPlace, *, job: Job, log: RunLog) -> None:
+def write_dlio_files(folders: DlioFolders, *, job: Job, log: RunLog) -> None:
     """Write summary.json, R_output.json and R_per_epoch_stats.json of each rank, dlio.log, and the configuration.
 
     `log` is that of a complete run. Raises SpaceError when a file can't be written.
     """
-    run, folder = _dlio_run(job, log), place.folder
+    run, folder = _dlio_run(job, log), folders.folder
     for rank in run.blocks:
         write_text(folder, f"{rank}_output.json", json.dumps(dlio_output(run, rank)))
         write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(dlio_per_epoch_stats(run, rank), indent=4))
-    _write_config(place, job.workload)
+    _write_config(folders, job.workload)
     summary = dlio_summary(run)
     write_text(folder, LOG, "".join(f"{line}\n" for line in _log_lines(run, summary)))
     write_text(folder, "summary.json", json.dumps(summary, indent=4))
 
 
-def _write_config(place: DlioPlace, workload: Workload) -> None:
-    folder = place.config_folder
+def _write_config(folders: DlioFolders, workload: Workload) -> None:
+    folder = folders.config_folder
     if folder is None:
         return
     overrides = (
-        list(place.overrides or ()) if place.overrides is not None else dlio_overrides(workload, _base(workload))
+        list(folders.overrides or ()) if folders.overrides is not None else dlio_overrides(workload, _base(workload))
     )
     write_text(folder, "config.yaml", _yaml({"workload": dlio_workload(workload)}))
     write_text(folder, "overrides.yaml", _yaml(overrides))
-    write_text(folder, "hydra.yaml", _yaml(dlio_hydra(place.folder, os.path.basename(folder), overrides)))
+    write_text(folder, "hydra.yaml", _yaml(dlio_hydra(folders.folder, os.path.basename(folder), overrides)))
 
 
 def _now() -> str:
@@ -97,7 +103,7 @@ def _now() -> str:
 
 def _dlio_run(job: Job, log: RunLog) -> DlioRun:
     reader = job.workload.reader
-    batches = Batches(train=reader.batch_size, evaluation=reader.batch_size_eval)
+    batches = BatchSizes(train=reader.batch_size, evaluation=reader.batch_size_eval)
     valid = job.found.valid
     return DlioRun(
         workload=job.workload,
@@ -137,7 +143,7 @@ def _yaml(value: Any) -> str:
 
 def _log_lines(run: DlioRun, summary: dict[str, Any]) -> Iterator[str]:
     hosts = summary["num_hosts"]
-    yield f"[OUTPUT] {summary['start']} a run of dlemu, told in DLIO's files, ranks: {run.ranks}, hosts: {hosts}"
+    yield f"[OUTPUT] {summary['start']} a run of dlemu in DLIO's files, ranks: {run.ranks}, hosts: {hosts}"
     for epoch, stats in dlio_per_epoch_stats(run, 0).items():
         yield f"[OUTPUT] {stats['start']} epoch {epoch} begins"
         for name, span in stats.items():

@@ -7,6 +7,8 @@ from typing import Literal
 
 Severity = Literal["error", "warning", "info"]
 """`error`: it breaks a rule or contradicts the files; `warning`: it may; `info`: what the reader must know."""
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+"""Gravest first."""
 
 
 @dataclass(frozen=True)
@@ -19,3 +21,13 @@ class Finding:
     seen: str
     wanted: str
     fix: str
+
+
+@dataclass(frozen=True)
+class Located:
+    """A finding and the file or folder that it is of."""
+
+    path: str
+    finding: Finding
+    official: str | None = None
+    """What the edition's own checker calls the rule; None where it has none."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.emulator.steplog import TRAINING, StepRows
-from dlemu.report.summary import SCHEMA_VERSION
+from dlemu.results.summary import SCHEMA_VERSION
 
 Floats = NDArray[np.float64]
 

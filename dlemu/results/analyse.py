@@ -2,14 +2,317 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from dlemu.results.summary import Summary
+from dlemu.config.duration import is_zero
+from dlemu.emulator.steplog import EVALUATION, StepRows
+from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
+from dlemu.metrics.cache import CacheProof, prove
+from dlemu.metrics.causes import find_causes, work_of
+from dlemu.metrics.delivery import audit_epoch
+from dlemu.metrics.device import device_metrics
+from dlemu.metrics.limit import Context, Limit, judge_limit
+from dlemu.metrics.loss import kept_loss_percent, loss_percent
+from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
+from dlemu.metrics.spread import RankSpread, averaged, by_epoch, known, pooled
+from dlemu.metrics.stragglers import find_stragglers
+from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
+from dlemu.results.activity import activity_during, delivered_by_devices, summarise_telemetry
+from dlemu.results.summary import (
+    CheckpointTiming,
+    DatasetFacts,
+    Environment,
+    EpochAudit,
+    Evaluation,
+    Metrics,
+    PageCache,
+    ReadSettings,
+    Summary,
+    Waits,
+)
 
 if TYPE_CHECKING:
-    from dlemu.results.run import Run
+    from dlemu.results.run import Facts, Run
+
+MB, MIB = 1e6, 2**20
+_TOO_MUCH_BIAS = 1.05
+"""From this factor on a reader must know that AU may be too high."""
 
 
 def analyse(run: Run) -> Summary:
     """Return the summary of a run; of one that failed, of what was measured up to then, marked incomplete."""
-    raise RuntimeError("under construction")
+    facts, journal = run.facts, run.facts.journal
+    workload = facts.workload
+    settings = workload.metric
+    kept = kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
+    metrics = _metrics(run, kept)
+    evidence = _evidence(facts, metrics)
+    verdict = judge(evidence)
+    summary = Summary(
+        complete=facts.failure is None,
+        failure=facts.failure,
+        stopped_early=journal.stopped_early,
+        passed=verdict.passed,
+        verdict=verdict.text,
+        workload=workload.model.name,
+        accelerator=workload.accelerator or None,
+        scale=workload.scale or None,
+        ranks=facts.ranks,
+        hosts=tuple(host.host for host in journal.hosts),
+        ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
+        started_at=facts.started_at,
+        ended_at=_ended_at(facts),
+        seed=facts.seed,
+        metrics=metrics,
+        evaluation=_evaluation(run.rows[run.rows["phase"] == EVALUATION]),
+        checkpoints=tuple(_checkpoints(facts)),
+        audit=tuple(_audit(run)),
+        dataset=DatasetFacts(
+            data_folder=workload.dataset.data_folder,
+            format=workload.dataset.format,
+            num_files_train=facts.num_files_train,
+            num_samples_per_file=facts.num_samples_per_file,
+            total_bytes=facts.total_bytes,
+        ),
+        how=_read_settings(facts),
+        environment=Environment(hosts=journal.hosts, storage=journal.storage),
+        telemetry=summarise_telemetry(run),
+        issues=tuple(_issues(facts, metrics, evidence)),
+    )
+    if not len(run.training):
+        return summary
+    proof = _proof(run)
+    return replace(
+        summary,
+        loss_percent=loss_percent(run.training, kept),
+        kept_loss_percent=kept_loss_percent(kept),
+        loss_percent_per_epoch=tuple(
+            loss_percent(part, kept[kept["epoch"] == part["epoch"][0]]) for part in by_epoch(run.training)
+        ),
+        limited_by=_limit(run, kept, proof, biased=_is_biased(evidence)),
+        stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
+        page_cache=PageCache(
+            from_storage_percent=proof.from_storage_percent,
+            dataset_to_memory_ratio=proof.dataset_to_memory,
+            eviction_seconds=journal.eviction_seconds,
+            warning=proof.warning,
+        ),
+    )
+
+
+def _metrics(run: Run, kept: StepRows) -> Metrics:
+    facts, journal, rows = run.facts, run.facts.journal, run.training
+    settings = facts.workload.metric
+    total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
+    cpu_seconds = sum(journal.cpu_seconds) if journal.cpu_seconds else None
+    app_bytes = int(rows["app_bytes"].sum())
+    metrics = Metrics(
+        ceiling_au_percent=journal.ceiling_au_percent,
+        au_threshold_percent=100 * settings.au,
+        total_seconds=total_seconds,
+        cpu_seconds=cpu_seconds,
+        cpu_seconds_per_gb=cpu_seconds / (app_bytes / 1e9) if cpu_seconds and app_bytes else None,
+        dropped_samples=facts.train_plan.dropped_samples,
+        epochs=len(facts.schedule),
+        steps_per_epoch=tuple(epoch.steps for epoch in facts.schedule),
+    )
+    if not len(rows):
+        return metrics
+    device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
+    woke_late_ns = rows["slept_ns"] - (rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"])
+    by_rank = [rows[rows["rank"] == rank] for rank in sorted(set(rows["rank"].tolist()))]
+    rank_waits = [percentiles_ms(part["wait_ns"]) for part in by_rank]
+    return replace(
+        metrics,
+        au_percent=pooled(kept, au_percent),
+        au_rules_percent=pooled(rows, au_percent),
+        au_dlio_percent=averaged(
+            rows, lambda part: au_dlio_percent(part, settings.exclude_start_steps, settings.exclude_end_steps)
+        ),
+        au_dlio_v1_percent=averaged(rows, au_dlio_v1_percent),
+        samples_per_second=_rate(rows, "samples", 1),
+        app_mb_per_second=_rate(rows, "app_bytes", MB),
+        app_mib_per_second=_rate(rows, "app_bytes", MIB),
+        app_bytes=app_bytes,
+        read_calls=int(rows["read_calls"].sum()),
+        samples=int(rows["samples"].sum()),
+        training_seconds=training_ns(rows) / 1e9,
+        time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
+        wait_ms=Waits(
+            kept_steps=percentiles_ms(kept["wait_ns"]),
+            all_steps=percentiles_ms(rows["wait_ns"]),
+            per_rank_p99=tuple(waits.p99 if waits else None for waits in rank_waits),
+            per_epoch=tuple(percentiles_ms(part["wait_ns"]) for part in by_epoch(rows)),
+        ),
+        read_ms=percentiles_ms(rows["read_ns"]),
+        handover_share_of_wait=late_handover_share(kept),
+        host_oversleep_ms=percentiles_ms(woke_late_ns),
+        device_mb_per_second=device_rate,
+        device_bytes_percent_of_app=device_share,
+    )
+
+
+def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
+    """Return units per second of training: over the whole run (`mean`: total over total), per epoch and rank."""
+    return pooled(rows, lambda part: per_second(float(part[column].sum()) / unit, part))
+
+
+def _ended_at(facts: Facts) -> str | None:
+    journal = facts.journal
+    if journal.ended_ns is None:
+        return None
+    seconds = (journal.ended_ns + journal.wall_clock_offset_ns) / 1e9
+    return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
+
+
+def _evaluation(rows: StepRows) -> Evaluation | None:
+    if not len(rows):
+        return None
+    return Evaluation(
+        seconds=training_ns(rows) / 1e9,
+        samples=int(rows["samples"].sum()),
+        samples_per_second=known(per_second(float(rows["samples"].sum()), rows)),
+        app_mb_per_second=known(per_second(float(rows["app_bytes"].sum()) / MB, rows)),
+    )
+
+
+def _checkpoints(facts: Facts) -> Iterator[CheckpointTiming]:
+    for saved in facts.journal.checkpoints:
+        yield CheckpointTiming(
+            epoch=saved.epoch,
+            block=saved.block,
+            bytes=saved.bytes,
+            started_ns=saved.started_ns,
+            ended_ns=saved.ended_ns,
+            seconds=saved.seconds,
+            mb_per_second=saved.bytes / MB / saved.seconds if saved.seconds else None,
+        )
+
+
+def _audit(run: Run) -> Iterator[EpochAudit]:
+    """Yield whether each sample was read once, of each planned epoch."""
+    if not len(run.training):
+        return
+    for epoch in run.facts.schedule:
+        rows = run.training[run.training["epoch"] == epoch.number]
+        yield audit_epoch(run.facts.train_plan, epoch.number, epoch.steps, rows)
+
+
+def _read_settings(facts: Facts) -> ReadSettings:
+    reader = facts.workload.reader
+    return ReadSettings(
+        data_loader=reader.data_loader,
+        engine=reader.engine,
+        decode=reader.decode,
+        odirect=reader.odirect,
+        evict_page_cache=reader.evict_page_cache,
+        synchronous=facts.workload.train.synchronous or reader.read_threads == 0,
+        batch_size=reader.batch_size,
+        read_threads=reader.read_threads,
+        file_shuffle=reader.file_shuffle,
+        sample_shuffle=reader.sample_shuffle,
+        verified=reader.verify,
+    )
+
+
+def _evidence(facts: Facts, metrics: Metrics) -> Evidence:
+    settings, ahead = facts.workload.metric, facts.batches_ahead
+    shortest = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
+    return Evidence(
+        complete=facts.failure is None,
+        threshold_percent=100 * settings.au,
+        au=metrics.au_percent.mean if metrics.au_percent else None,
+        au_rules=metrics.au_rules_percent.mean if metrics.au_rules_percent else None,
+        ceiling_au=metrics.ceiling_au_percent,
+        kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
+        prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
+    )
+
+
+def _is_biased(evidence: Evidence) -> bool:
+    """Say whether the counted steps may show too little of what the storage did."""
+    if evidence.au_rules is None or evidence.au_rules >= evidence.threshold_percent:
+        return False
+    factor = warm_up_bias(evidence)
+    return factor is None or factor > _TOO_MUCH_BIAS
+
+
+def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[str]:
+    """Yield what a reader of the numbers must know."""
+    yield from facts.workload.notes
+    yield from facts.dataset_notes
+    plan, batch_size = facts.train_plan, facts.workload.reader.batch_size
+    if plan.dropped_samples:
+        yield (
+            f"{plan.dropped_samples} of {plan.num_samples} samples are dropped each epoch: they do not fill a batch of "
+            f"{batch_size} on each of {facts.ranks} ranks"
+        )
+    factor = warm_up_bias(evidence)
+    if metrics.au_percent is not None and factor is not None and factor > _TOO_MUCH_BIAS:
+        yield (
+            f"up to {evidence.prefetched_steps} of an epoch's batches are read while its first step waits, which AU "
+            f"leaves out: were the storage too slow, AU could be {factor:.2f} times too high; use more files or "
+            "fewer ranks"
+        )
+    yield from facts.loader_notes
+    share = metrics.handover_share_of_wait or 0.0
+    if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:
+        yield (
+            f"{100 * share:.0f} % of the waiting passed after the batch was ready in its worker: the host, not the "
+            "storage, was late; use fewer ranks or more cores"
+        )
+
+
+def _proof(run: Run) -> CacheProof:
+    facts, journal = run.facts, run.facts.journal
+    reader = facts.workload.reader
+    return prove(
+        run.training,
+        file_system=journal.storage.file_system if journal.storage else "",
+        odirect=reader.odirect,
+        evicted=reader.evict_page_cache == "epochs",
+        dataset_bytes=facts.total_bytes,
+        memory_bytes=sum(host.memory_bytes for host in journal.hosts),
+    )
+
+
+def _limit(run: Run, kept: StepRows, proof: CacheProof, *, biased: bool) -> Limit | None:
+    """Say what limited the kept steps; all steps where batches of these may have been read during first ones."""
+    judged = run.training if biased else kept
+    if not len(judged) or not judged["compute_ns"].any():
+        return None
+    facts, activity = run.facts, activity_during(run, judged)
+    reader = facts.workload.reader
+    preprocesses, workers = not is_zero(reader.preprocess_time), facts.ranks * max(1, reader.read_threads)
+    context = Context(
+        ceiling_au=facts.journal.ceiling_au_percent,
+        host_busy_percent=_own_cpu_percent(facts) if activity.busy_percent is None else activity.busy_percent,
+        own_busy_percent=activity.own_percent if activity.busy_percent is not None else None,
+        cpu_limit_cores=activity.cpu_limit_cores,
+        cpu_limit_used_percent=activity.cpu_limit_used_percent,
+        memory_some_percent=activity.memory_some_percent,
+        device=activity.device,
+        scaling=facts.journal.scaling,
+        read_threads=reader.read_threads,
+        from_storage_percent=proof.from_storage_percent.mean,
+    )
+    causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
+    work = work_of(judged, preprocesses=preprocesses, workers=workers)
+    limit = judge_limit(au_percent(judged), causes, work, context)
+    if not biased:
+        return limit
+    remark = "judged with the first steps, during which batches of later ones were read ahead"
+    return replace(limit, evidence=(*limit.evidence, remark))
+
+
+def _own_cpu_percent(facts: Facts) -> float | None:
+    """Return how much of the hosts' cores the run itself used."""
+    journal = facts.journal
+    if not journal.cpu_seconds or not journal.ended_ns:
+        return None
+    cores = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
+    return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))

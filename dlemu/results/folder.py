@@ -1,37 +1,186 @@
-"""A run's folder: one writer, one reader."""
+"""A run's folder: one writer, one reader. What has its name is complete: files are written under temporary ones."""
 
 from __future__ import annotations
 
-from dlemu.results.run import Run
-from dlemu.results.summary import Summary
+import os
+import stat
+from typing import TypeVar
 
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datagen.atomic import write_file, write_text
+from datagen.errors import UserError
+from dlemu.config import to_yaml
+from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE, StepRows
+from dlemu.results.older import facts_of_older
+from dlemu.results.run import FACTS_VERSION, Facts, Run
+from dlemu.results.summary import SCHEMA_VERSION, Summary
+from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
+
+SUMMARY, FACTS, CONFIG, STEPS = "summary.json", "facts.json", "config.yaml", "steps.parquet"
 ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
 """What to do when a file of a run can't be written."""
+TELEMETRY, BLOCK_TRACE = "telemetry.parquet", "block_trace.parquet"
+_MOST_JSON_BYTES = 256 << 20
+"""No run leaves as much: a summary has a few numbers for each rank and epoch."""
+
+T = TypeVar("T")
 
 
 def write_run(run: Run) -> None:
-    """Write config.yaml, facts.json, steps.parquet, telemetry.parquet, block_trace.parquet and summary.json.
-
-    Each through a temporary name; summary.json last. Raises SpaceError.
-    """
-    raise RuntimeError("under construction")
+    """Write all files of a run into its folder, summary.json last. Raises SpaceError."""
+    folder = run.folder
+    write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
+    write_text(folder, FACTS, _json(run.facts), advice=ADVICE)
+    if len(run.rows):
+        fields = [
+            pa.field(name, pa.int64(), nullable=False, metadata={"meaning": text})
+            for name, text in STEP_COLUMNS.items()
+        ]
+        _write_table(folder, STEPS, run.steps.cast(pa.schema(fields)))
+    if run.telemetry:
+        _write_table(folder, TELEMETRY, to_table(run.telemetry))
+    if run.block_trace is not None:
+        _write_table(folder, BLOCK_TRACE, run.block_trace)
+    write_text(folder, SUMMARY, _json(run.summary), advice=ADVICE)
 
 
 def read_run(folder: str) -> Run:
-    """Read a run's folder, also of older versions; raises UserError for one that holds no result or a damaged one."""
-    raise RuntimeError("under construction")
+    """Read a run's folder, also one of an older version; raises UserError for one without a result or a damaged one.
+
+    Nothing is believed that can be computed: `summary` is made anew from the steps, whatever summary.json says.
+    """
+    saved = read_summary(folder)
+    path = os.path.join(folder, FACTS)
+    rows = _read_rows(folder)
+    if os.path.exists(path):
+        facts = _decode(path, Facts)
+        if facts.facts_version > FACTS_VERSION:
+            raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
+    else:
+        facts = facts_of_older(folder, saved, rows)
+    if facts.failure is None and not len(rows):
+        raise UserError(
+            f"{folder} holds a complete run without {STEPS}: its numbers can't be recomputed; copy it again"
+        )
+    _check_rows(os.path.join(folder, STEPS), rows, facts)
+    try:
+        telemetry = _read_telemetry(folder, facts.recorders)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
+    return Run(folder, facts, rows, telemetry)
 
 
 def read_summary(folder: str) -> Summary:
     """Read summary.json as it stands, for what is to be compared with `read_run(folder).summary`; raises UserError."""
-    raise RuntimeError("under construction")
+    path = os.path.join(folder, SUMMARY)
+    version = _decode(path, _Version).schema_version
+    if version != SCHEMA_VERSION:
+        raise UserError(
+            f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is no result of this version of "
+            "dlemu's train (DLIO's own summary.json is another thing)"
+        )
+    return _decode(path, Summary)
 
 
 def holds_run(folder: str) -> bool:
-    """Say whether the folder has a summary.json of ours."""
-    raise RuntimeError("under construction")
+    """Say whether the folder has a summary.json of ours, damaged or not."""
+    try:
+        return _decode(os.path.join(folder, SUMMARY), _Version).schema_version is not None
+    except UserError:
+        return False
 
 
 def read_config(folder: str) -> str:
     """Return the composed configuration as YAML; empty when the folder has none."""
-    raise RuntimeError("under construction")
+    path = os.path.join(folder, CONFIG)
+    return _read_bytes(path).decode(errors="replace") if os.path.exists(path) else ""
+
+
+class _Version(msgspec.Struct):
+    schema_version: int | None = None
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def _decode(path: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(_read_bytes(path), type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote") from error
+
+
+def _read_bytes(path: str) -> bytes:
+    """Return a file's bytes; folders of results are sent around, so a pipe or an endless file is refused."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}; name the folder of a result") from error
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_JSON_BYTES:
+            raise UserError(f"{path} is no file that dlemu wrote: it is no regular file, or far too large")
+        return file.read()
+
+
+def _write_table(folder: str, name: str, table: pa.Table) -> None:
+    write_file(folder, name, lambda path: pq.write_table(table, path, compression="zstd"), advice=ADVICE)
+
+
+def _read_table(folder: str, name: str) -> pa.Table | None:
+    path = os.path.join(folder, name)
+    if not os.path.exists(path):
+        return None
+    if not os.path.isfile(path):
+        raise UserError(f"{path} is no regular file")
+    try:
+        return pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
+
+
+def _read_rows(folder: str) -> StepRows:
+    table = _read_table(folder, STEPS)
+    if table is None:
+        return np.empty(0, STEP_DTYPE)
+    path = os.path.join(folder, STEPS)
+    missing = [name for name in STEP_COLUMNS if name not in table.column_names]
+    if missing:
+        raise UserError(f"{path} is damaged: it lacks the columns {', '.join(missing)}")
+    rows = np.zeros(table.num_rows, STEP_DTYPE)
+    for name in STEP_COLUMNS:
+        column = table[name]
+        if not pa.types.is_integer(column.type) or column.null_count:
+            raise UserError(f"{path} is damaged: its column {name} holds {column.type}, wanted whole numbers")
+        rows[name] = column.to_numpy()
+    return rows
+
+
+def _check_rows(path: str, rows: StepRows, facts: Facts) -> None:
+    """Raise UserError for rows that can't be of this run; what is computed from them could take any memory and time."""
+    if not len(rows):
+        return
+    for name, least, most in (
+        ("rank", 0, facts.ranks - 1),
+        ("phase", 0, 1),
+        ("epoch", 1, facts.workload.train.epochs),
+        ("block", 1, None),
+        ("step", 1, None),
+        ("compute_ns", 0, None),
+    ):
+        lowest, highest = int(rows[name].min()), int(rows[name].max())
+        if lowest < least or (most is not None and highest > most):
+            wanted = f"{least} or more" if most is None else f"{least} to {most}"
+            raise UserError(f"{path} is damaged: its column {name} goes from {lowest} to {highest}, wanted {wanted}")
+
+
+def _read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
+    readings = _read_table(folder, TELEMETRY)
+    if readings is None or not heads:
+        return ()
+    return from_tables(heads, readings, _read_table(folder, BLOCK_TRACE))

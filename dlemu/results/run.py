@@ -10,14 +10,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlemu.config.schema import Workload
+from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.schedule import Epoch, make_schedule
 from dlemu.emulator.steplog import STEP_COLUMNS, TRAINING, StepRows
+from dlemu.emulator.trainer import RunLog
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.analyse import analyse
 from dlemu.results.summary import Summary
-from dlemu.telemetry import Telemetry
+from dlemu.telemetry import RecorderHead, Telemetry, trace_to_table
 
 FACTS_VERSION = 1
 Floats = NDArray[np.float64]
@@ -35,10 +37,12 @@ class Facts:
     started_at: str
     """ISO 8601 with zone."""
     plan: Plan | None
-    """Who reads which samples in training; None where files are read as streams, and for results of older versions."""
+    """Who reads which samples in training; None where files are read as streams."""
     stream_plan: StreamPlan | None
     num_files_train: int
+    """Files in use; so `num_files_eval`."""
     num_files_eval: int
+    num_samples_per_file: int
     total_bytes: int
     """Of the dataset's files in use."""
     dataset_notes: tuple[str, ...] = ()
@@ -47,8 +51,10 @@ class Facts:
     """Most batches that a rank's loader has ready or under way."""
     loader_notes: tuple[str, ...] = ()
     """What the loader says of its own measurement, as sentences."""
-    journal: Journal | None
-    """What rank 0 noted while the run went on; None for a run that ended before."""
+    journal: Journal
+    """What rank 0 noted while the run went on."""
+    recorders: tuple[RecorderHead, ...] = ()
+    """Of each host that was watched, in node order."""
     failure: str | None = None
     """Why the run is incomplete."""
 
@@ -120,8 +126,6 @@ class Run:
         """When training began, by each host's clock."""
         starts: dict[str, int] = {}
         journal = self.facts.journal
-        if journal is None:
-            return starts
         for rank, start_ns in self._rank_start_ns.items():
             host = journal.hosts[journal.rank_nodes[rank]].host
             starts[host] = min(starts.get(host, start_ns), start_ns)
@@ -163,9 +167,47 @@ class Run:
     @cached_property
     def block_trace(self) -> pa.Table | None:
         """Histograms of the devices' requests, a row a bin with its host; None when no host traced."""
-        rows = [{"host": host.host} | bin._asdict() for host in self.telemetry for bin in host.trace]
-        if not rows:
-            return None
-        words, numbers = ("host", "device", "operation", "kind"), ("low", "high", "weight")
-        fields = [(name, pa.string()) for name in words] + [(name, pa.float64()) for name in numbers]
-        return pa.Table.from_pylist(rows, schema=pa.schema(fields))
+        return trace_to_table(self.telemetry)
+
+
+def make_run(job: Job, log: RunLog, failure: str | None = None) -> Run:
+    """Return the run that a job became; `failure` says why it is incomplete."""
+    facts = make_facts(job, log, failure, recorders=tuple(host.head for host in log.telemetry))
+    return Run(job.folder, facts, log.rows, log.telemetry)
+
+
+def make_facts(
+    job: Job,
+    log: RunLog,
+    failure: str | None,
+    *,
+    facts_version: int = FACTS_VERSION,
+    recorders: tuple[RecorderHead, ...],
+) -> Facts:
+    """Return the facts of a job's run.
+
+    One that was asked to end early is the run it became: `train.total_training_steps` as many as it took.
+    """
+    early = log.journal.stopped_early
+    if early is not None:
+        job = job.cut_to(early.steps)
+    plan = job.train_plan
+    return Facts(
+        facts_version=facts_version,
+        workload=job.workload,
+        ranks=job.ranks,
+        seed=job.seed,
+        started_at=job.started_at,
+        plan=None if isinstance(plan, StreamPlan) else plan,
+        stream_plan=plan if isinstance(plan, StreamPlan) else None,
+        num_files_train=job.found.train.num_files,
+        num_files_eval=job.found.valid.num_files if job.found.valid else 0,
+        num_samples_per_file=job.found.train.num_samples_per_file,
+        total_bytes=job.found.total_bytes,
+        dataset_notes=tuple(job.found.notes),
+        batches_ahead=job.batches_ahead,
+        loader_notes=job.loader_notes,
+        journal=log.journal,
+        recorders=recorders,
+        failure=failure,
+    )

@@ -11,43 +11,17 @@ from dataclasses import dataclass, field
 
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.journal import StoppedEarly
-from dlemu.metrics.limit import Limit
-from dlemu.metrics.stragglers import Straggler
+from dlemu.metrics.delivery import EpochAudit as EpochAudit
+from dlemu.metrics.limit import Limit as Limit
+from dlemu.metrics.loss import Loss as Loss
+from dlemu.metrics.rates import Percentiles as Percentiles
+from dlemu.metrics.spread import Mean as Mean
+from dlemu.metrics.spread import RankSpread as RankSpread
+from dlemu.metrics.spread import Spread as Spread
+from dlemu.metrics.stragglers import Straggler as Straggler
 from dlemu.telemetry.probe_base import DeviceFacts
 
 SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mean:
-    """A figure of the whole run and of each epoch."""
-
-    mean: float | None
-    per_epoch: tuple[float | None, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spread(Mean):
-    """The same with the population's standard deviation over epochs."""
-
-    std: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankSpread(Spread):
-    """The same with a figure of each rank."""
-
-    per_rank: tuple[float | None, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Percentiles:
-    """Of a distribution, in milliseconds."""
-
-    p50: float
-    p90: float
-    p99: float
-    max: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,30 +94,6 @@ class Metrics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Where time of the accelerators was lost, in % of all their time."""
-
-    first_step: float = 0.0
-    """Steps that the headline leaves out, whatever they were lost to; 0 in `kept_loss_percent`."""
-    reading: float = 0.0
-    """A worker was opening and reading files."""
-    decoding: float = 0.0
-    """A worker was decoding, copying, preprocessing."""
-    queueing: float = 0.0
-    """No worker had begun the batch."""
-    hand_over: float = 0.0
-    """The batch was ready in its worker and not in the trainer's hands."""
-    uneven_computation: float = 0.0
-    """Draws of the computation time differ between accelerators."""
-
-    @property
-    def total(self) -> float:
-        """The sum of all parts."""
-        parts = (self.first_step, self.reading, self.decoding, self.queueing, self.hand_over, self.uneven_computation)
-        return sum(parts)
-
-
-@dataclass(frozen=True, kw_only=True)
 class PageCache:
     """Whether the storage was read, or memory."""
 
@@ -183,17 +133,6 @@ class CheckpointTiming:
     seconds: float
     mb_per_second: float | None
     """1e6 bytes/s."""
-
-
-@dataclass(frozen=True)
-class EpochAudit:
-    """Whether the workers delivered the planned samples."""
-
-    epoch: int
-    samples_read: int
-    samples_planned: int
-    each_sample_once: bool | None
-    """None for an epoch that was cut short."""
 
 
 @dataclass(frozen=True, kw_only=True)

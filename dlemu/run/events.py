@@ -10,7 +10,8 @@ from datagen.crew import Progress
 from datagen.verify import Finding
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
+from dlemu.results.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +110,6 @@ class TrainFrontend(Frontend, Protocol):
         """Do what must be done once everything is checked, before data is made and steps are measured."""
         ...
 
-    def write(self, job: Job, log: RunLog, failure: str | None) -> None:
-        """Write the files of the run, summary.json last; `failure` says why it is incomplete. Raises SpaceError."""
+    def write(self, job: Job, log: RunLog, run: Run) -> None:
+        """Write the frontend's own files of the run; those of every run follow. Raises SpaceError."""
         ...

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import dataclass
-from typing import Any
 
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog, salvage
+from dlemu.emulator.trainer import RunLog, salvage
+from dlemu.results.folder import write_run
+from dlemu.results.run import make_run
 from dlemu.run.events import TrainFrontend
 from dlemu.run.run_folder import RunFolder, drop_live
 
@@ -33,7 +32,9 @@ def save(job: Job, log: RunLog, frontend: TrainFrontend, failure: str | None = N
     """
     if log.journal.stopped_early:
         job = job.cut_to(log.journal.stopped_early.steps)
-    frontend.write(job, log, failure)
+    run = make_run(job, log, failure)
+    frontend.write(job, log, run)
+    write_run(run)
     drop_live(job.folder)
 
 
@@ -45,10 +46,3 @@ def save_failed(job: Job, folder: RunFolder, frontend: TrainFrontend, failure: s
         return None
     save(job, log, frontend, failure)
     return Kept(job.folder, len(log.rows))
-
-
-def read_summary(folder: str) -> dict[str, Any]:
-    """Return the summary of a run that was saved."""
-    with open(os.path.join(folder, "summary.json"), encoding="utf-8") as lines:
-        summary: dict[str, Any] = json.load(lines)
-    return summary

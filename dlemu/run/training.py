@@ -12,8 +12,8 @@ from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.emulator.loop import StepRange, Watcher
 from dlemu.emulator.preflight import check_host
-from dlemu.emulator.run import run_rank
 from dlemu.emulator.steplog import TRAINING, StepLog
+from dlemu.emulator.trainer import run_rank
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.run.datasets import make_dataset

@@ -37,7 +37,7 @@ class Trained:
     cpu_seconds: float
     """Of all its processes, from start to end."""
     pss_bytes: int
-    """The most memory that they were seen to hold together; 0 when the run ended before a look."""
+    """The most memory that they held together at any look; 0 when the run ended before."""
 
 
 class Bench:

@@ -38,7 +38,7 @@ class Took(NamedTuple):
     mb_per_second: float
     cpu_seconds_per_gb: float
     pss_mb: float
-    """The most memory that all processes together were seen to hold; NaN where nobody looked."""
+    """The most memory that all processes together held at any look; NaN without a look."""
 
 
 def measure(case: Case, bench: Bench) -> Iterator[Figure | Unmeasured]:
@@ -157,10 +157,10 @@ class _Reading:
         commands = [
             self._bench.module("plain_read", *settings, *self._paths[first::readers]) for first in range(readers)
         ]
-        told = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
-        read_bytes = sum(one["bytes"] for one in told)
-        mb_per_second = sum(one["bytes"] / one["wall_seconds"] for one in told) / MB
-        cpu_seconds = sum(one["cpu_seconds"] for one in told)
+        readers_took = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
+        read_bytes = sum(took["bytes"] for took in readers_took)
+        mb_per_second = sum(took["bytes"] / took["wall_seconds"] for took in readers_took) / MB
+        cpu_seconds = sum(took["cpu_seconds"] for took in readers_took)
         return Took(mb_per_second / self._sample_mb, mb_per_second, cpu_seconds / (read_bytes / 1e9), math.nan)
 
     def by_peer(self, peer: Peer) -> Took:
@@ -197,8 +197,8 @@ class _Reading:
         os.mkdir(made)
         try:
             words = [f"{name}={value}" for name, value in self._made.items()]
-            told = json.loads(run(self._bench.module("make_files", made, "1", "0", self._case.workload, *words)).output)
-            return float(told["bytes"] / told["wall_seconds"] / MB)
+            took = json.loads(run(self._bench.module("make_files", made, "1", "0", self._case.workload, *words)).output)
+            return float(took["bytes"] / took["wall_seconds"] / MB)
         finally:
             shutil.rmtree(made)
 

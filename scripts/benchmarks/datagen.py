@@ -59,7 +59,7 @@ class _Making:
     def _timed(self, module: str, *words: int | str) -> float:
         os.mkdir(self._folder)
         try:
-            told = json.loads(run(self._bench.module(module, self._folder, *map(str, words))).output)
+            took = json.loads(run(self._bench.module(module, self._folder, *map(str, words))).output)
         finally:
             shutil.rmtree(self._folder)
-        return float(told["bytes"] / told["wall_seconds"] / MB)
+        return float(took["bytes"] / took["wall_seconds"] / MB)

@@ -17,9 +17,9 @@ class Wanted:
     bound: Literal["at least", "at most"]
     limit: float
 
-    def met_by(self, seen: float) -> bool:
+    def met_by(self, measured: float) -> bool:
         """Say whether the bound holds; what could not be measured (NaN) never meets it."""
-        return seen >= self.limit if self.bound == "at least" else seen <= self.limit
+        return measured >= self.limit if self.bound == "at least" else measured <= self.limit
 
     def __str__(self) -> str:
         return f"{self.of} {'>=' if self.bound == 'at least' else '<='} {self.limit:g}"

@@ -10,14 +10,14 @@ from dlemu.emulator.steplog import StepRows, read_log
 
 def wait_for_steps(child: Child, folder: str, ranks: int, steps: int) -> list[StepRows]:
     """Wait until every rank has done `steps` steps and return the rows of each; DlemuError when the run ends before."""
-    found: list[StepRows] = []
+    rows: list[StepRows] = []
 
     def reached() -> bool:
-        found[:] = [_rows(folder, rank) for rank in range(ranks)]
-        return min(map(len, found)) >= steps
+        rows[:] = [_rows(folder, rank) for rank in range(ranks)]
+        return min(map(len, rows)) >= steps
 
     child.wait_until(reached)
-    return found
+    return rows
 
 
 def _rows(folder: str, rank: int) -> StepRows:

@@ -56,7 +56,7 @@ class Peer:
             re.search(_STAMP + words, ended.output) for words in ("Starting data generation", "Generation done")
         )
         if not begun or not done:
-            raise PeerFailed(f"it told no begin and end of making data: {_last_words(ended.output)}")
+            raise PeerFailed(f"it reported no begin and end of making data: {_last_words(ended.output)}")
         return (datetime.fromisoformat(done[1]) - datetime.fromisoformat(begun[1])).total_seconds()
 
     def train(self, folder: str, dataset: Mapping[str, int | str], ranks: int, **settings: int | str) -> PeerTrained:
@@ -114,14 +114,14 @@ def _epochs(output: str) -> list[dict[str, Any]]:
 
 
 def _steps(output: str) -> list[int]:
-    """Read how many steps were really trained in each epoch: some releases lose some of them, and say nothing.
+    """Read how many steps were really trained in each epoch: some releases silently lose some of them.
 
     Raises ValueError when an epoch trained none: a time for them would be nobody's.
     """
     with open(os.path.join(output, "0_output.json")) as lines:
-        told = json.load(lines)
-    epochs = sorted((key for key in told if key.isdecimal()), key=int)
-    steps = [len(told[epoch]["load"]["block1"]) for epoch in epochs]
+        epochs_by_key = json.load(lines)
+    epochs = sorted((key for key in epochs_by_key if key.isdecimal()), key=int)
+    steps = [len(epochs_by_key[epoch]["load"]["block1"]) for epoch in epochs]
     if not steps or not all(steps):
         raise ValueError("an epoch without a step")
     return steps
@@ -131,7 +131,7 @@ def _last_words(output: str) -> str:
     """Return the last line that names an error, else the last one: launchers and hydra add lines of their own."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(_ERROR, line)]
-    return (errors or lines or ["it said nothing"])[-1][:_MOST_LETTERS]
+    return (errors or lines or ["it printed nothing"])[-1][:_MOST_LETTERS]
 
 
 def _block_seconds(epoch: Mapping[str, Any]) -> float:

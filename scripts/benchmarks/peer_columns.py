@@ -1,4 +1,4 @@
-"""Columns of Parquet files as MLCommons' copy of DLIO (3.0) wants them told; no other release reads Parquet."""
+"""Columns of Parquet files as MLCommons' copy of DLIO (3.0) wants them described; no other release reads Parquet."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def peer_columns(spec: DatasetSpec) -> dict[str, int | str]:
     table = spec.parquet
     if not table.columns:
         return {}
-    told = (f"{{name: {one.name}, dtype: {one.dtype}, size: {one.size}}}" for one in table.columns)
+    columns = (f"{{name: {one.name}, dtype: {one.dtype}, size: {one.size}}}" for one in table.columns)
     return {
-        "parquet.columns": f"[{', '.join(told)}]",
+        "parquet.columns": f"[{', '.join(columns)}]",
         "parquet.row_group_size": table.row_group_size,
         "record_length_bytes": spec.record_length_bytes,
     }

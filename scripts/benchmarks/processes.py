@@ -19,7 +19,7 @@ import psutil
 from datagen.errors import DlemuError
 
 END_SECONDS = 15.0
-"""How long a child that is told to stop may take: dlemu itself gives its ranks 5 s."""
+"""How long a child that gets SIGTERM may take: dlemu itself gives its ranks 5 s."""
 
 _LOOK_SECONDS = 0.05
 _MEMORY_LOOK_SECONDS = 1.0
@@ -36,7 +36,7 @@ class Ended:
     output: str
     """Its stdout and stderr."""
     pss_bytes: int
-    """The most memory that all its processes together were seen to hold; 0 when it ended before a look."""
+    """The most memory that all its processes together held at any look; 0 when it ended before."""
     read_bytes: int
     """What its read calls gave, out of memory too; maps of files are not in it."""
 
@@ -67,7 +67,7 @@ class Child:
 
     @property
     def output(self) -> str:
-        """What it has said so far."""
+        """What it has printed so far."""
         with open(self._output, errors="replace") as lines:
             return lines.read()
 
@@ -77,7 +77,7 @@ class Child:
         if status not in accepted:
             raise DlemuError(
                 f"`{' '.join(self._argv)}` ended with status {status}, wanted {' or '.join(map(str, accepted))}; "
-                f"it said:\n{self.output.rstrip()}"
+                f"it printed:\n{self.output.rstrip()}"
             )
         return status
 
@@ -91,7 +91,7 @@ class Child:
     def _too_early(self) -> DlemuError:
         return DlemuError(
             f"`{' '.join(self._argv)}` ended before it came to what was to be measured; run it by itself to see why. "
-            f"It said:\n{self.output.rstrip()}"
+            f"It printed:\n{self.output.rstrip()}"
         )
 
     def tree(self) -> list[psutil.Process]:
@@ -103,7 +103,7 @@ class Child:
             raise self._too_early() from None
 
     def stop(self) -> None:
-        """End it if it still lives: it is told to, then it and its group are killed."""
+        """End it if it still lives: SIGTERM first, then it and its group are killed."""
         if self.ended:
             return
         self._process.terminate()

@@ -88,8 +88,8 @@ class _Reading:
             self._bench.module("plain_read", str(MANY_EPOCHS), "1", *self._paths[first::READERS])
             for first in range(READERS)
         ]
-        told = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
+        readers_took = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
         return Took(
-            sum(one["bytes"] / one["wall_seconds"] for one in told) / MB,
-            sum(one["cpu_seconds"] for one in told) / (sum(one["bytes"] for one in told) / 1e9),
+            sum(took["bytes"] / took["wall_seconds"] for took in readers_took) / MB,
+            sum(took["cpu_seconds"] for took in readers_took) / (sum(took["bytes"] for took in readers_took) / 1e9),
         )

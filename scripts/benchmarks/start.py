@@ -29,7 +29,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _start(bench: Bench) -> tuple[float, float]:
-    """Return seconds from the command to the last rank's first step, and the most MB of a rank seen after that."""
+    """Return seconds from the command to the last rank's first step, and the most MB that a rank held after that."""
     with bench.training(*bench.laptop, f"ranks={RANKS}") as (child, folder):
         firsts = [rows[0] for rows in wait_for_steps(child, folder, RANKS, 1)]
         began_ns = max(int(first["free_ns"] + first["wait_ns"]) for first in firsts)

@@ -70,10 +70,10 @@ def _measure(groups: list[str], page: str | None) -> int:
     return worst or (1 if missed else 0)
 
 
-def _checked(found: Iterator[Check]) -> list[Check]:
+def _checked(measured: Iterator[Check]) -> list[Check]:
     """Print each check, and how long all of them took."""
     checks, began = [], time.monotonic()
-    for check in found:
+    for check in measured:
         checks.append(check)
         print("  " + table.line(check), flush=True)
     print(f"  {(time.monotonic() - began) / 60:.1f} minutes", flush=True)

@@ -165,8 +165,11 @@ def check(case: Case, ran: Ran) -> Iterator[Check]:
         yield _throughput(case, ran)
     if case.odirect:
         counted = 100 * ran.watch.bytes / float(ran.metrics["app_bytes"])
-        told = ran.metrics["device_bytes_percent_of_app"]["mean"]
-        for what, percent in (("drive's own count / bytes read", counted), ("device bytes / bytes read", told)):
+        device_percent = ran.metrics["device_bytes_percent_of_app"]["mean"]
+        for what, percent in (
+            ("drive's own count / bytes read", counted),
+            ("device bytes / bytes read", device_percent),
+        ):
             yield Check(case=case.name, what=what, theory=100.0, measured=percent, unit="%", within=2)
     if case.reads_per_second:
         requests = 100 * ran.watch.reads / float(ran.metrics["samples"])

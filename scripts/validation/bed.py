@@ -56,7 +56,7 @@ class Ran:
 
     summary: Mapping[str, Any]
     watch: Watch
-    """What was seen of the drive from outside."""
+    """Measured on the drive from outside."""
     folder: str
     cpu_wait_percent: float | None
     """Share of the time in which some task of the host wanted a core and had none; None where the kernel can't tell."""
@@ -91,7 +91,7 @@ class Ran:
 
     @property
     def read_share(self) -> float:
-        """Share of training's time in which the drive had anything to do, seen from outside."""
+        """Share of training's time in which the drive had anything to do, measured from outside."""
         began, ended = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())
         return self.watch.reading_seconds(began, ended) * 1e9 / (ended - began)
 

@@ -64,8 +64,8 @@ class Check:
 
 def advice(case: str, wanted: str, given: Sequence[str]) -> Check:
     """Hold that the advice given has the words wanted; shows all of it where it has not."""
-    told = "; ".join(given)
-    return Check(case=case, what="advice", theory=wanted, measured=wanted if wanted in told else told)
+    text = "; ".join(given)
+    return Check(case=case, what="advice", theory=wanted, measured=wanted if wanted in text else text)
 
 
 HEADER = ["case", "what", "theory", "measured", "off by", "CPU wait", ""]

@@ -38,22 +38,22 @@ def measure(bed: Bed) -> Iterator[Check]:
     bed.drive.set_speed(SPEED)
     bed.drive.forget_cache()
     for depth, kib in JOBS:
-        told, seen = _watched(bed, path, depth, kib)
+        job, device = _watched(bed, path, depth, kib)
         case = f"{depth} requests of {kib} KiB in flight"
-        latency_ms = told["lat_ns"]["mean"] / 1e6
+        latency_ms = job["lat_ns"]["mean"] / 1e6
         for what, theory, metric, unit in (
             ("mean queue depth / fio's", float(depth), "mean_queue_depth", ""),
             ("mean read latency / fio's", latency_ms, "mean_read_latency_ms", "ms"),
-            ("MB/s / fio's", told["bw_bytes"] / 1e6, "read_mb_per_second", "MB/s"),
+            ("MB/s / fio's", job["bw_bytes"] / 1e6, "read_mb_per_second", "MB/s"),
         ):
             yield Check(
-                case=case, what=what, theory=theory, measured=seen.get(metric), unit=unit, within=10, percent=True
+                case=case, what=what, theory=theory, measured=device.get(metric), unit=unit, within=10, percent=True
             )
     os.unlink(path)
 
 
 def _watched(bed: Bed, path: str, depth: int, kib: int) -> tuple[dict[str, Any], dict[str, float]]:
-    """Run fio, and look at the device in the middle of it; return what both say."""
+    """Run fio, and look at the device in the middle of it; return what both measured."""
     seconds = SETTLE_SECONDS + WATCH_SECONDS + MARGIN_SECONDS
     words = {
         "name": "read",
@@ -74,5 +74,5 @@ def _watched(bed: Bed, path: str, depth: int, kib: int) -> tuple[dict[str, Any],
         time.sleep(WATCH_SECONDS)
         readings = list(probe.read(time.monotonic_ns()))
         fio.end()
-        told = json.loads(fio.output)["jobs"][0]["read"]
-    return told, {reading.metric: reading.value for reading in readings if reading.source == bed.drive.device}
+        job = json.loads(fio.output)["jobs"][0]["read"]
+    return job, {reading.metric: reading.value for reading in readings if reading.source == bed.drive.device}

@@ -40,7 +40,7 @@ class Traces:
             try:
                 step()
             except (OSError, subprocess.CalledProcessError) as error:
-                troubles.append(f"{error}{_said(error)}")
+                troubles.append(f"{error}{_stderr(error)}")
         return troubles
 
     def _end_group(self) -> None:
@@ -93,8 +93,8 @@ class Janitor:
     def clean(self) -> list[str]:
         """Let it clean, and wait; return what could not be removed."""
         os.close(self._pipe)
-        _, said = self._process.communicate()
-        return [f"the drive was not removed whole: {said.strip()}"] if self._process.returncode else []
+        _, errors = self._process.communicate()
+        return [f"the drive was not removed whole: {errors.strip()}"] if self._process.returncode else []
 
 
 def _ended(cgroup: str) -> bool:
@@ -135,9 +135,9 @@ def _output(*argv: str, pass_fds: tuple[int, ...] = ()) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True, pass_fds=pass_fds).stdout
 
 
-def _said(error: Exception) -> str:
-    said = getattr(error, "stderr", None)
-    return f" {said.strip()}" if said else ""
+def _stderr(error: Exception) -> str:
+    text = getattr(error, "stderr", None)
+    return f" {text.strip()}" if text else ""
 
 
 def main() -> int:

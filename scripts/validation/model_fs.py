@@ -28,8 +28,8 @@ class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
         self._channels = threading.BoundedSemaphore(channels)
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
-        found = os.lstat(self._real(path))
-        return {field: getattr(found, field) for field in _STAT_FIELDS}
+        status = os.lstat(self._real(path))
+        return {field: getattr(status, field) for field in _STAT_FIELDS}
 
     def readdir(self, path: str, fh: int) -> Iterable[str]:
         return [".", "..", *os.listdir(self._real(path))]

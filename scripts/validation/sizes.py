@@ -57,7 +57,7 @@ class Case:
         ]
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """What it reads and how, for the table."""
         how = "O_DIRECT" if self.odirect else "page cache evicted"
         return f"{self.batch_size} x {self.record_bytes / 1e6:g} MB, {self.read_threads} threads, {how}"
@@ -136,13 +136,13 @@ HEAD = (
 def row(case: Case, answer: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of a line of the table."""
     edge = [answer["edge"][side] for side in ("pass", "fail")]
-    told = [f"{one['au_percent']:.1f} +- {one['half_width_percent']:.1f}" if one else "-" for one in edge]
+    edge_au = [f"{side['au_percent']:.1f} +- {side['half_width_percent']:.1f}" if side else "-" for side in edge]
     return (
         str(case.mb_per_second),
-        case.told,
+        case.text,
         f"{wanted(case, answer):.2f}",
         str(answer["max_accelerators"]),
-        *told,
+        *edge_au,
         answer["limited_by"]["what"],
         str(len(answer["trials"])),
         f"{answer['seconds']:.0f} s",
@@ -152,7 +152,7 @@ def row(case: Case, answer: dict[str, Any]) -> tuple[str, ...]:
 
 @dataclass
 class Tally:
-    """What was found so far."""
+    """Results so far."""
 
     rows: list[tuple[str, ...]] = field(default_factory=list)
     offs: list[int] = field(default_factory=list)
@@ -166,7 +166,7 @@ class Tally:
             answer = ask(case, drive)
         except (DlemuError, subprocess.SubprocessError) as error:
             self.failed += 1
-            self.rows.append((str(case.mb_per_second), case.told, *["-"] * (len(HEAD) - 2)))
+            self.rows.append((str(case.mb_per_second), case.text, *["-"] * (len(HEAD) - 2)))
             print(f"{case}: {error}", file=sys.stderr, flush=True)
         else:
             self.rows.append(row(case, answer))
@@ -184,14 +184,14 @@ class Tally:
     def summary(self) -> str:
         """The same in words."""
         exact = sum(off == 0 for off in self.offs)
-        told = f"{exact} of {len(self.rows)} are exact, the others off by {max(self.offs, default=0)} at most."
-        told = told if exact < len(self.offs) else f"{exact} of {len(self.rows)} are exact."
+        text = f"{exact} of {len(self.rows)} are exact, the others off by {max(self.offs, default=0)} at most."
+        text = text if exact < len(self.offs) else f"{exact} of {len(self.rows)} are exact."
         if self.failed:
-            told += f" {self.failed} could not be measured."
+            text += f" {self.failed} could not be measured."
         if self.speedups:
             least, most = min(self.speedups), max(self.speedups)
-            told += f" Every count up to the edge at full length takes {least:.0f} to {most:.0f} times as long."
-        return f"{told} {date.today()}, {table.machine()}."
+            text += f" Every count up to the edge at full length takes {least:.0f} to {most:.0f} times as long."
+        return f"{text} {date.today()}, {table.machine()}."
 
 
 def main() -> int:

@@ -24,8 +24,8 @@ def markdown(checks: Sequence[Check]) -> str:
     """Return the checks as a table, with when and where it was measured."""
     rows = [HEADER, ["---"] * len(HEADER), *(check.cells for check in checks)]
     missed = sum(not check.holds for check in checks)
-    told = f"{len(checks) - missed} of {len(checks)} hold. {date.today()}, {machine()}."
-    return "\n".join([told, "", *(f"| {' | '.join(row)} |" for row in rows)])
+    summary = f"{len(checks) - missed} of {len(checks)} hold. {date.today()}, {machine()}."
+    return "\n".join([summary, "", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def check_argument(parser: argparse.ArgumentParser, page: str | None, groups: Sequence[str]) -> None:
@@ -55,9 +55,9 @@ def _split(path: str, group: str) -> tuple[str, str]:
             page = lines.read()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}: wanted a page such as docs/validation.md") from None
-    before, found, rest = page.partition(begin)
+    before, begun, rest = page.partition(begin)
     _, ended, after = rest.partition(end)
-    if not found or not ended:
+    if not begun or not ended:
         raise UserError(f"{path} has no place for {group}: wanted the lines {begin} and {end}")
     return before + begin, end + after
 

@@ -40,8 +40,10 @@ def measure(bed: Bed) -> Iterator[Check]:
 def _check(name: str, right: str, ran: Ran) -> Iterator[Check]:
     yield Check(case=name, what="limited by", theory=right, measured=ran.limited_by)
     if name == "page cache":
-        told = float(ran.metrics["device_bytes_percent_of_app"]["mean"])
-        yield Check(case=name, what="device bytes / bytes read", theory=0.0, measured=told, unit="%", within=2)
+        device_percent = float(ran.metrics["device_bytes_percent_of_app"]["mean"])
+        yield Check(
+            case=name, what="device bytes / bytes read", theory=0.0, measured=device_percent, unit="%", within=2
+        )
     if name == "one slow rank":
         ranks = ", ".join(str(one["rank"]) for one in ran.summary["stragglers"])
         yield Check(case=name, what="stragglers", theory="1", measured=ranks)

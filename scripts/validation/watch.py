@@ -26,7 +26,7 @@ class Look:
 
 @dataclass
 class Watch:
-    """All that was seen of a drive, in order."""
+    """All samples of a drive, in order."""
 
     device: str
     looks: list[Look] = field(default_factory=list)

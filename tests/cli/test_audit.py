@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from datagen.errors import UserError
 from dlemu.cli.audit import command
-from dlemu.mlperf.audit.run import row
-from dlemu.mlperf.audit.trees import audit_trees
+from dlemu.mlperf.audit.audited_run import audit_trees
+from dlemu.mlperf.audit.saved_audit import audit_row
 from tests.mlperf.foreign_runs import write_run
 
 DOCS = Path(__file__).parents[2] / "docs" / "audit.md"
@@ -71,16 +72,16 @@ def test_files_and_json_have_a_row_a_run_and_the_documented_columns(tree: Path) 
     with open(tree / "out" / "a.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     table = pq.read_table(tree / "a.parquet")
-    rows = [row(run) for run in audit_trees([str(tree)])]
-    assert [line["path"] for line in lines] == [one["path"] for one in rows]
-    assert table.to_pylist() == rows
+    rows = [audit_row(run) for run in audit_trees([str(tree)])]
+    assert [line["path"] for line in lines] == [row.path for row in rows]
+    assert table.to_pylist() == [asdict(row) for row in rows]
     assert list(lines[0]) == table.column_names
     assert not any(pa.types.is_null(field.type) for field in table.schema)
     told = json.loads(result.output)
-    assert [one["path"] for one in told] == [one["path"] for one in rows]
+    assert [one["path"] for one in told] == [row.path for row in rows]
     assert {"severity", "rule", "seen", "wanted", "fix"} == set(told[2]["findings"][0])
     documented = DOCS.read_text()
-    assert [name for name in (*rows[0], *told[0]) if f"`{name}`" not in documented] == []
+    assert [name for name in (*asdict(rows[0]), *told[0]) if f"`{name}`" not in documented] == []
 
 
 def test_a_file_that_cannot_be_written_is_said(tree: Path) -> None:
@@ -94,7 +95,7 @@ def test_a_file_that_cannot_be_written_is_said(tree: Path) -> None:
 
 def test_auditing_loads_no_framework(tree: Path) -> None:
     program = (
-        "import sys; from dlemu.mlperf.audit.trees import audit_trees; audit_trees(sys.argv[1:]);"
+        "import sys; from dlemu.mlperf.audit.audited_run import audit_trees; audit_trees(sys.argv[1:]);"
         "print(sorted({'torch', 'tensorflow', 'hydra', 'mpi4py', 'pyarrow'} & set(sys.modules)))"
     )
     told = subprocess.run([sys.executable, "-c", program, str(tree)], capture_output=True, text=True, check=True)

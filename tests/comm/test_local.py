@@ -74,9 +74,11 @@ def test_every_rank_learns_who_is_gone(gone: int) -> None:
         return str(caught.value)
 
     started_seconds = time.monotonic()
-    words = in_threads(18, work, timeout_seconds=600.0)
+    messages = in_threads(18, work, timeout_seconds=600.0)
     assert time.monotonic() - started_seconds < 60, "an end is seen as such, not by the deadline"
-    assert [word for rank, word in enumerate(words) if rank != gone] == [f"rank {gone} ended without a message"] * 17
+    assert [message for rank, message in enumerate(messages) if rank != gone] == [
+        f"rank {gone} ended without a message"
+    ] * 17
 
 
 def test_a_failed_rank_says_so_to_all() -> None:
@@ -86,8 +88,8 @@ def test_a_failed_rank_says_so_to_all() -> None:
         else:
             comm.all_reduce_max(0)
 
-    words = [str(word) for word in in_threads(6, work)]
-    assert words == ["rank 4 failed with exit status 2"] * 4 + ["None"] + ["rank 4 failed with exit status 2"]
+    messages = [str(message) for message in in_threads(6, work)]
+    assert messages == ["rank 4 failed with exit status 2"] * 4 + ["None"] + ["rank 4 failed with exit status 2"]
 
 
 def test_a_deadline_names_the_rank_that_stayed_away() -> None:
@@ -102,8 +104,8 @@ def test_a_deadline_names_the_rank_that_stayed_away() -> None:
         finally:
             late.set()
 
-    words = [str(word) for word in in_threads(8, work, timeout_seconds=1.0)]
-    assert words == ["rank 7 did not arrive at the barrier within 1 s"] * 7 + ["None"]
+    messages = [str(message) for message in in_threads(8, work, timeout_seconds=1.0)]
+    assert messages == ["rank 7 did not arrive at the barrier within 1 s"] * 7 + ["None"]
 
 
 def test_a_deadline_can_be_changed() -> None:
@@ -120,8 +122,8 @@ def test_a_deadline_can_be_changed() -> None:
         finally:
             late.set()
 
-    words = [str(word) for word in in_threads(3, work, timeout_seconds=600.0)]
-    assert words == ["rank 2 did not arrive at the barrier within 0.5 s"] * 2 + ["None"]
+    messages = [str(message) for message in in_threads(3, work, timeout_seconds=600.0)]
+    assert messages == ["rank 2 did not arrive at the barrier within 0.5 s"] * 2 + ["None"]
 
 
 def test_a_rank_that_never_starts_is_named() -> None:
@@ -150,12 +152,12 @@ def test_a_broken_communicator_stays_broken() -> None:
     def work(comm: LocalComm) -> list[str]:
         if comm.rank == 1:
             return []
-        words = []
+        messages = []
         for _ in range(2):
             with pytest.raises(PeerLostError) as caught:
                 comm.gather(None)
-            words.append(str(caught.value))
-        return words
+            messages.append(str(caught.value))
+        return messages
 
     assert in_threads(2, work)[0] == ["rank 1 ended without a message"] * 2
 
@@ -175,11 +177,11 @@ def test_ranks_out_of_step_are_told() -> None:
 
 def test_strangers_are_turned_away() -> None:
     token = secrets.token_hex(8)
-    met: list[int] = []
+    results: list[int] = []
 
     def rank_0() -> None:
         comm = LocalComm(0, 2, token=token, timeout_seconds=20.0)
-        met.append(comm.all_reduce_max(1))
+        results.append(comm.all_reduce_max(1))
         comm.close()
 
     thread = threading.Thread(target=rank_0)
@@ -193,18 +195,18 @@ def test_strangers_are_turned_away() -> None:
         assert comm.all_reduce_max(2) == 2
         comm.close()
         thread.join()
-    assert met == [2]
+    assert results == [2]
 
 
 def test_a_signal_handler_may_raise_out_of_a_wait() -> None:
     token = secrets.token_hex(8)
-    words: list[str] = []
+    messages: list[str] = []
 
     def rank_1() -> None:
         comm = LocalComm(1, 2, token=token)
         with pytest.raises(PeerLostError) as caught:
             comm.broadcast(None)
-        words.append(str(caught.value))
+        messages.append(str(caught.value))
         comm.close()
 
     def give_up(signal_number: int, frame: FrameType | None) -> None:
@@ -217,7 +219,7 @@ def test_a_signal_handler_may_raise_out_of_a_wait() -> None:
         comm.gather(None)  # rank 1 never gathers
     comm.close()
     thread.join()
-    assert words == ["rank 0 left a collective call half way"]
+    assert messages == ["rank 0 left a collective call half way"]
 
 
 @contextlib.contextmanager

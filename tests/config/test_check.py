@@ -86,8 +86,12 @@ def test_what_cannot_be_trained_is_said(override: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_a_module_of_ones_own_is_let_through() -> None:
-    check_runnable(load(["dataset.format=my.formats.raw", "reader.data_loader=my.loader"]))
+def test_a_module_of_ones_own_is_let_through_when_it_is_there() -> None:
+    check_runnable(load(["dataset.format=datagen.formats.npz", "reader.data_loader=dlemu.loaders.threads.Loader"]))
+    with pytest.raises(UserError) as caught:
+        check_runnable(load(["dataset.format=my.formats.raw", "reader.data_loader=my.loader"]))
+    for key, name in (("dataset.format", "my.formats.raw"), ("reader.data_loader", "my.loader")):
+        assert f"{key}: {name!r} is no module that Python can import" in str(caught.value)
 
 
 def test_checkpoints_are_checked_only_if_there_are_any() -> None:

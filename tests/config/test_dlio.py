@@ -91,7 +91,7 @@ def test_what_shapes_streams_has_no_effect_on_loaders_that_pick_samples() -> Non
     noted = {note.split(" ", 1)[0] for note in picking.notes}
     assert {"reader.computation_threads", "reader.transfer_size"} <= noted
     assert picking.reader.computation_threads == 1
-    for key, reason in dlio.NO_EFFECT_BUT_ON_STREAMS.items():
+    for key, reason in dlio.OF_SOME_LOADERS.items():
         assert reason.is_harmless(getattr(Workload().reader, key.removeprefix("reader."))), "a saved default is silent"
 
 

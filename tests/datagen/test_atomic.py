@@ -18,6 +18,12 @@ def test_a_file_appears_whole_with_the_folders_it_needs(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "run/dlio") == ["summary.json"]
 
 
+def test_a_file_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_text("", "page.html", "<p>")
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
 def test_a_full_disk_leaves_the_old_file_and_no_half_of_the_new(tmp_path: Path) -> None:
     write_text(str(tmp_path), "summary.json", "old")
 

@@ -14,7 +14,7 @@ from tests.doctor.workloads import small
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loader", ["threads", "null"])
+@pytest.mark.parametrize("loader", ["threads", "none"])
 def test_the_ceiling_is_measured_without_a_dataset(loader: str, tmp_path: Path) -> None:
     words = ("ranks=2", "train.computation_time=0.01", f"reader.data_loader={loader}", "metric.ceiling_seconds=0.1")
     check = ceiling.check(Facts(small(tmp_path / "none", *words)))
@@ -36,7 +36,7 @@ def test_ranks_that_can_not_run_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         raise UserError("rank 3 of 4 could not be started")
 
     monkeypatch.setattr(ceiling, "run_ranks", refuse)
-    words = ("train.computation_time=0.01", "reader.data_loader=null")
+    words = ("train.computation_time=0.01", "reader.data_loader=none")
     with pytest.raises(UserError, match="rank 3 of 4 could not be started"):
         ceiling.check(Facts(small(tmp_path / "none", *words)))
 

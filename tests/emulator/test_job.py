@@ -11,10 +11,10 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config import check_runnable
-from dlemu.config.interleave import samples_read_ahead
 from dlemu.config.schema import Reader, Workflow
 from dlemu.emulator.job import Job
 from dlemu.emulator.preflight import memory_wanted
+from dlemu.loaders.tensorflow import samples_read_ahead
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 from tests.runs import make_job
 
@@ -28,6 +28,12 @@ def streaming(**reader: Any) -> Job:
     } | reader
     dataset = replace(make_job().workload.dataset, format="tfrecord")
     return make_job(dataset=dataset, reader=Reader(**settings))
+
+
+def read_ahead(job: Job) -> int:
+    spec = job.loader_spec(0)
+    assert spec.interleave is not None
+    return samples_read_ahead(spec, spec.interleave)
 
 
 def test_tfrecord_through_tensorflow_is_a_stream_of_files() -> None:
@@ -57,8 +63,8 @@ def test_a_shuffle_window_holds_batches_back_and_takes_memory() -> None:
 def test_what_tensorflow_reads_ahead_in_files_counts(read_threads: int) -> None:
     job = streaming(read_threads=read_threads, batch_size=1, sample_shuffle="off")
     dataset = replace(job.workload.dataset, num_samples_per_file=50, num_files_train=100)
-    many = replace(job, workload=replace(job.workload, dataset=dataset))
-    assert many.batches_ahead == 2 + 2 + 1 + samples_read_ahead(many.workload.reader, dataset)
+    many = make_job(dataset=dataset, reader=job.workload.reader)
+    assert many.batches_ahead == 2 + 2 + 1 + read_ahead(many)
 
 
 def test_threads_above_the_cores_hold_no_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +77,7 @@ def test_threads_above_the_cores_hold_no_batches(monkeypatch: pytest.MonkeyPatch
 
 def test_files_begun_take_memory() -> None:
     few, many = (streaming(read_threads=threads, sample_shuffle="off") for threads in (1, 8))
-    records = samples_read_ahead(many.workload.reader, many.workload.dataset) - samples_read_ahead(
-        few.workload.reader, few.workload.dataset
-    )
+    records = read_ahead(many) - read_ahead(few)
     sample_bytes = few.loader_spec(0).phases["train"].fetch.nominal_sample_bytes
     assert memory_wanted(many, 2) - memory_wanted(few, 2) == 2 * records * sample_bytes > 0
 
@@ -81,6 +85,7 @@ def test_files_begun_take_memory() -> None:
 def test_plan_and_loader_take_the_same_turns() -> None:
     job = streaming()
     turns = job.loader_spec(0).interleave
+    assert turns is not None
     assert isinstance(job.train_plan, StreamPlan)
     assert (job.train_plan.cycle, job.train_plan.block_length) == (turns.files, turns.block_length)
 

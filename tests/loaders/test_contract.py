@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,15 @@ from datagen.inspection import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec, ParquetSpec
 from dlemu.config.schema import Reader, Train, Workload
-from dlemu.config.streams import DALI_FORMATS
-from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.job import Job, make_job
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.loaders.loader_base import Batch, BatchTrace, Loader
+from dlemu.loaders.traits_base import traits_of
+from dlemu.metrics.delivery import audit_epoch
 from tests.datasets import make_dataset
+from tests.loaders import skip_without_framework
 
 BATCH, RANKS = 4, 2
-FRAMEWORKS = {"pytorch": "torch", "tensorflow": "tensorflow", "dali": "nvidia.dali"}
 SAMPLES_PER_FILE = (1, 3)
 DATASETS = [
     DatasetSpec(
@@ -42,12 +41,7 @@ DATASETS = [
 ]
 """Each format with one sample a file and with several."""
 POSSIBLE = [spec for spec in DATASETS if not spec.check()]
-LOADERS = [name for name in names("dlemu.loaders") if name != "null"]
-
-
-def installed(module: str) -> bool:
-    parent = module.rpartition(".")[0]
-    return (not parent or installed(parent)) and find_spec(module) is not None
+LOADERS = [name for name in names("dlemu.loaders") if name != "none"]
 
 
 def label(spec: DatasetSpec) -> str:
@@ -103,10 +97,9 @@ def logged(traces: list[BatchTrace]) -> StepRows:
 def test_each_rank_gets_exactly_its_planned_samples(
     name: str, threads: int, dataset: DatasetSpec, tmp_path: Path
 ) -> None:
-    if name == "dali" and dataset.format not in DALI_FORMATS:
-        pytest.skip(f"DALI has no reader for {dataset.format}")
-    if name in FRAMEWORKS and not installed(FRAMEWORKS[name]):
-        pytest.skip(f"{FRAMEWORKS[name]} is not installed")
+    skip_without_framework(name)
+    if problems := traits_of(name).problems(Reader(), dataset):
+        pytest.skip(problems[0])
     job = run_of(dataset, name, threads, tmp_path)
     traces = []
     for rank in range(RANKS):

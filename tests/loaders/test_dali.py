@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -181,17 +179,6 @@ def test_reads_past_the_page_cache_when_asked_to(tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path, format="npy", num_files_train=8)
     spec, usual = (job_of(dataset, ranks=1, odirect=odirect).loader_spec(0) for odirect in (True, False))
     assert [batch.data for batch in run(spec, 2)] == [planned(usual, step) for step in (1, 2)]
-
-
-def test_without_dali_it_is_said_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['nvidia.dali'] = None\n"
-        "from datagen.errors import UserError\nfrom datagen.registry import find\n"
-        "try:\n    find('dlemu.loaders', 'dali', 'Loader')\nexcept UserError as error:\n    print(error)\n"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert "pip install 'dlemu[dali]'" in told.stdout
-    assert not told.stderr
 
 
 @needs_dali

@@ -7,7 +7,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,17 @@ import psutil
 import pytest
 
 from datagen.content import Content
-from datagen.errors import DatasetError, DlemuError, UserError
+from datagen.errors import DatasetError, DlemuError
 from datagen.fetch_spec import FetchSpec
 from datagen.inspection import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec
-from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
 from dlemu.loaders.loader_base import Batch, Loader, LoaderSpec, Phase
+from dlemu.loaders.traits_base import traits_of
 from dlemu.plan.samples import EndlessPlan, Plan, RankPlan, hash_samples
 from tests.datasets import make_dataset
+from tests.loaders import skip_without_framework
 
 BATCH = 4
 
@@ -68,7 +68,7 @@ def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **
         "prefetch_size": 4,
         "computation_threads": 1,
         "transfer_bytes": 0,
-        "interleave": Interleave(files=2, block_length=1, files_ahead=0),
+        "interleave": None,
         "shuffle_window": 0,
         "preprocess_time": Duration(),
         "seed": 7,
@@ -95,27 +95,15 @@ def delivered(batch: Batch) -> list[bytes]:
     return [as_bytes(sample) for sample in batch.data]
 
 
-def with_their_libraries(loaders: list[str]) -> list[Any]:
-    """The loaders as parameters, those marked to be skipped whose framework is not installed."""
-    wanted = {"pytorch": "torch", "tensorflow": "tensorflow"}
-    return [
-        pytest.param(
-            name,
-            marks=pytest.mark.skipif(
-                name in wanted and find_spec(wanted[name]) is None, reason=f"{name} needs its framework"
-            ),
-        )
-        for name in loaders
-    ]
+ALL = [name for name in names("dlemu.loaders") if "npz" in (traits_of(name).formats or ["npz"])]
+READING = [name for name in ALL if name != "none"]
 
 
-OF_NPZ = [name for name in names("dlemu.loaders") if name != "dali"]  # it has no reader for npz: test_dali.py
-ALL = with_their_libraries(OF_NPZ)
-READING = with_their_libraries([name for name in OF_NPZ if name != "null"])
-
-
-def test_the_folder_is_the_registry() -> None:
-    assert {"dali", "null", "pytorch", "tensorflow", "threads"} <= set(names("dlemu.loaders"))
+@pytest.fixture(autouse=True)
+def framework(request: pytest.FixtureRequest) -> None:
+    """Skip what needs a framework that is not installed."""
+    if "name" in request.fixturenames:
+        skip_without_framework(request.getfixturevalue("name"))
 
 
 @pytest.mark.parametrize("name", READING)
@@ -228,9 +216,3 @@ def test_preprocessing_takes_its_time_and_is_told(dataset: DatasetSpec) -> None:
     for loader in started("threads", spec):
         traces = [batch.trace for batch in loader.batches("ceiling", 0, 3)]
     assert all(trace.decode_ns >= BATCH * 4_000_000 for trace in traces)
-
-
-def test_pinning_is_refused_where_it_can_not_be(dataset: DatasetSpec) -> None:
-    for name in ("threads", "null"):
-        with pytest.raises(UserError, match="pin_memory"):
-            find("dlemu.loaders", name, "Loader")(make_spec(dataset, pin_memory=True))

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.errors import DatasetError, UserError
+from datagen.errors import DatasetError
 from datagen.fetch_spec import FetchSpec
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
-from dlemu.config.interleave import Interleave
 from dlemu.config.schema import Duration
-from dlemu.emulator.audit import audit_epoch
 from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, LoaderSpec, Phase
+from dlemu.loaders.traits_base import Interleave
+from dlemu.metrics.delivery import audit_epoch
 from dlemu.plan.samples import EndlessPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 
@@ -289,11 +289,6 @@ def test_a_damaged_file_is_named(harm: Any, dataset: DatasetSpec) -> None:
     harm(victim)
     with pytest.raises(DatasetError, match=f"{os.path.basename(victim)}: .*{FAULTS[harm]}"):
         list(batches(make_spec(dataset, make_plan()), 15))
-
-
-def test_pinning_is_refused(dataset: DatasetSpec) -> None:
-    with pytest.raises(UserError, match="pin_memory"):
-        next(batches(make_spec(dataset, make_plan(), pin_memory=True), 1))
 
 
 def test_threads_of_the_pipeline_run_at_the_workers_priority(dataset: DatasetSpec) -> None:

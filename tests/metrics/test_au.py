@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, training_ns
-from dlemu.metrics.verdict import Evidence, flattery, judge
+from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
 
 
 def make_rows(waits: list[int], *, rank: int = 0, epoch: int = 1, block: int = 1, compute: int = 100) -> StepRows:
@@ -107,8 +107,8 @@ def test_an_epoch_out_of_the_prefetch_queue_gives_no_verdict() -> None:
     assert judge(evidence(au=100.0, au_rules=23.0, kept_steps=1)).passed is None
     assert judge(evidence(au=100.0, au_rules=23.0, kept_steps=6)).passed is True
     assert judge(evidence(au=100.0, au_rules=97.0, kept_steps=1)).passed is True
-    assert flattery(evidence(au=100.0, au_rules=23.0, kept_steps=20)) == pytest.approx(20 / 15)
-    assert flattery(evidence(au=100.0, au_rules=97.0, kept_steps=20)) is None
+    assert warm_up_bias(evidence(au=100.0, au_rules=23.0, kept_steps=20)) == pytest.approx(20 / 15)
+    assert warm_up_bias(evidence(au=100.0, au_rules=97.0, kept_steps=20)) is None
 
 
 def test_hosts_whose_clocks_differ_have_one_training_time() -> None:

@@ -22,8 +22,8 @@ def proof(shares: list[float], **changes: Any) -> CacheProof:
 
 def test_a_second_epoch_out_of_memory_is_said_loudly() -> None:
     told = proof([1.0, 0.01])
-    assert told.per_epoch == (100.0, 1.0)
-    assert told.percent == pytest.approx(50.5)
+    assert told.from_storage_percent.per_epoch == (100.0, 1.0)
+    assert told.from_storage_percent.mean == pytest.approx(50.5)
     assert told.dataset_to_memory == 0.25
     assert str(told.warning).startswith("STORAGE WAS NOT READ")
     assert "100, 1 %" in str(told.warning)
@@ -41,15 +41,17 @@ def test_a_part_out_of_memory_is_said_without_shouting() -> None:
 
 def test_memory_as_a_file_system_is_no_storage() -> None:
     told = proof([0.0], file_system="tmpfs")
-    assert told.percent == 0
+    assert told.from_storage_percent.mean == 0
     assert "tmpfs" in str(told.warning)
 
 
 def test_a_file_system_without_books_is_not_known() -> None:
     told = proof([0.0, 0.0], file_system="fuse.thing")
-    assert told.percent is None
-    assert told.per_epoch == (None, None)
+    assert told.from_storage_percent.mean is None
+    assert told.from_storage_percent.per_epoch == (None, None)
     assert "not known" in str(told.warning)
     assert proof([0.0], file_system="fuse.thing", odirect=True).warning is None
     assert proof([0.0], file_system="fuse.thing", dataset_bytes=1000).warning is None
-    assert proof([0.9, 0.9], file_system="nfs4").percent == pytest.approx(90), "books that tell something are believed"
+    assert proof([0.9, 0.9], file_system="nfs4").from_storage_percent.mean == pytest.approx(90), (
+        "books that tell something are believed"
+    )

@@ -31,34 +31,32 @@ def test_bytes_before_between_and_after_epochs_are_left_out() -> None:
     app_mb = [rows[rows["epoch"] == epoch]["app_bytes"].sum() / MB for epoch in (1, 2)]
     (begin, end), (begin_2, end_2) = ends
     first = device([(begin - 500, 0), (begin - 2, 70), (end + 1, 70 + app_mb[0]), (begin_2, 900 + app_mb[0])])
-    told = device_metrics(rows, [first])["device_bytes_percent_of_app"]["per_epoch"]
-    assert told[0] == pytest.approx(100)
-    assert np.isnan(told[1]), "a recorder that was lost knows nothing of what came after"
+    _, share = device_metrics(rows, [first])
+    assert share.per_epoch[0] == pytest.approx(100)
+    assert share.per_epoch[1] is None, "a recorder that was lost knows nothing of what came after"
     first = device([(begin - 2, 0), (end + 1, app_mb[0]), (begin_2, 900 + app_mb[0]), (end_2 + 1, 900 + app_mb[0])])
-    told = device_metrics(rows, [first])["device_bytes_percent_of_app"]["per_epoch"]
-    assert told == [pytest.approx(100), pytest.approx(0, abs=1e-6)]
+    _, share = device_metrics(rows, [first])
+    assert share.per_epoch == pytest.approx((100, 0), abs=1e-6)
     both = device([(begin - 500, 0), (begin, 70), (end + 5, 70), (begin_2, 70), (end_2, 70 + app_mb[1] / 2)])
-    told = device_metrics(rows, [first, both])["device_bytes_percent_of_app"]
-    assert told["per_epoch"] == [pytest.approx(100), pytest.approx(50)]
-    assert told["mean"] == pytest.approx(75)
+    _, share = device_metrics(rows, [first, both])
+    assert share.per_epoch == pytest.approx((100, 50))
+    assert share.mean == pytest.approx(75)
 
 
 def test_the_rate_is_bytes_by_time_of_training() -> None:
     rows, ends = rows_and_ends()
     readings = [(ends[0][0], 0.0), (ends[0][1], 40.0), (ends[1][1], 40.0)]
-    told = device_metrics(rows, [device(readings)])["device_mb_per_second"]
+    rate, _ = device_metrics(rows, [device(readings)])
     first = rows[rows["epoch"] == 1]
     last = first[first["rank"] == 0][-1]
     seconds = (sum(last[name] for name in ("free_ns", "wait_ns", "compute_ns", "sync_ns")) - ends[0][0]) / 1e9
-    assert told["per_epoch"][0] == pytest.approx(40 / seconds)
-    assert told["per_epoch"][1] == pytest.approx(0, abs=1e-9)
-    assert told["mean"] == pytest.approx(told["per_epoch"][0] / 2, rel=0.2)
+    assert rate.per_epoch[0] == pytest.approx(40 / seconds)
+    assert rate.per_epoch[1] == pytest.approx(0, abs=1e-9)
+    assert rate.mean == pytest.approx(40 / seconds / 2, rel=0.2)
 
 
 def test_no_device_is_no_number() -> None:
     rows, _ = rows_and_ends()
-    told = device_metrics(rows, [])
-    assert np.isnan([told[name]["mean"] for name in told]).all()
-    assert np.isnan(
-        device_metrics(rows, [Delivered((0, 1), np.array([1]), np.array([1.0]))])["device_mb_per_second"]["mean"]
-    )
+    unread = Delivered((0, 1), np.array([1]), np.array([1.0]))
+    for devices in ([], [unread]):
+        assert [figure.mean for figure in device_metrics(rows, devices)] == [None, None]

@@ -11,7 +11,7 @@ from hypothesis import given
 from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
-from dlemu.metrics.limit import Circumstances, Device, Limit, Scaling, judge_limit
+from dlemu.metrics.limit import Context, Device, Limit, Scaling, judge_limit
 from dlemu.metrics.loss import kept_loss_percent
 from tests.metrics.test_loss import MS, any_rows, make_steps
 
@@ -27,7 +27,7 @@ def late_steps(*, cpu_ms: float = 1, cpu_wait_ms: float = 0, **stamps: Any) -> S
 def limit_of(rows: StepRows, *, preprocesses: bool = False, workers: int = 8, **around: Any) -> Limit:
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
     work = work_of(rows, preprocesses=preprocesses, workers=workers)
-    return judge_limit(au_percent(rows), causes, work, Circumstances(**around))
+    return judge_limit(au_percent(rows), causes, work, Context(**around))
 
 
 @given(rows=any_rows())
@@ -37,7 +37,7 @@ def test_the_causes_add_up_to_the_loss(rows: StepRows) -> None:
     lost = kept_loss_percent(rows)
     for preprocesses in (False, True):
         causes = find_causes(rows, preprocesses=preprocesses, workers=3)
-        assert causes.total == pytest.approx(sum(lost.values()) - lost["uneven_computation"], abs=1e-6)
+        assert causes.total == pytest.approx(lost.total - lost.uneven_computation, abs=1e-6)
 
 
 def test_blocked_in_reads_is_the_storage() -> None:
@@ -134,7 +134,7 @@ def reading(*, readers: float, call_bytes: float) -> Work:
 def test_too_few_readers_are_told_from_slow_storage(
     work: Work, around: dict[str, Any], what: str, confidence: str
 ) -> None:
-    limit = judge_limit(25.0, WAITING, work, Circumstances(read_threads=1, **around))
+    limit = judge_limit(25.0, WAITING, work, Context(read_threads=1, **around))
     assert (limit.what, limit.confidence) == (what, confidence)
     assert ("more reader.read_threads" in limit.advice[0]) == (what == "loader")
 

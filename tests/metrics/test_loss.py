@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.metrics.loss import PARTS, kept_loss_percent, loss_percent, wait_parts
+from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, wait_parts
 from tests.runs import make_job, make_log, with_blocks
 
 MS = 1_000_000
@@ -60,12 +61,12 @@ def any_rows(draw: st.DrawFn) -> StepRows:
 def test_the_shares_add_up_to_what_utilisation_lacks(rows: StepRows, start: int, end: int) -> None:
     kept = kept_rows(rows, start, end)
     shares = loss_percent(rows, kept)
-    assert sum(shares.values()) == pytest.approx(100 - au_percent(rows), abs=1e-9)
-    assert min(shares.values()) >= -1e-9
+    assert shares.total == pytest.approx(100 - au_percent(rows), abs=1e-9)
+    assert min(astuple(shares)) >= -1e-9
     if len(kept):
         counted = kept_loss_percent(kept)
-        assert sum(counted.values()) == pytest.approx(100 - au_percent(kept), abs=1e-9)
-        assert min(counted.values()) >= -1e-9
+        assert counted.total == pytest.approx(100 - au_percent(kept), abs=1e-9)
+        assert min(astuple(counted)) >= -1e-9
 
 
 @given(rows=any_rows())
@@ -78,7 +79,7 @@ def test_the_parts_of_a_wait_are_the_wait(rows: StepRows) -> None:
 @given(rows=any_rows(), cut=st.integers(1, 10))
 def test_they_add_up_in_a_run_that_was_cut_short(rows: StepRows, cut: int) -> None:
     rows = rows[:-cut] if len(rows) > cut else rows
-    assert sum(loss_percent(rows, kept_rows(rows, 1, 0)).values()) == pytest.approx(100 - au_percent(rows), abs=1e-9)
+    assert loss_percent(rows, kept_rows(rows, 1, 0)).total == pytest.approx(100 - au_percent(rows), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -94,28 +95,28 @@ def test_they_add_up_in_a_run_that_was_cut_short(rows: StepRows, cut: int) -> No
 def test_a_wait_goes_to_what_kept_the_batch(stamps: dict[str, Any], part: str) -> None:
     rows = make_steps([[40.0], [40.0]], **stamps)
     shares = kept_loss_percent(rows)
-    assert shares == pytest.approx({name: 80.0 if name == part else 0.0 for name in (*PARTS, "uneven_computation")})
+    assert asdict(shares) == pytest.approx(asdict(Loss()) | {part: 80.0})
 
 
 def test_a_worker_s_time_is_split_as_it_spent_it() -> None:
     shares = kept_loss_percent(make_steps([[40.0]], read_ns=25))
-    assert shares["reading"] == pytest.approx(20)
-    assert shares["decoding"] == pytest.approx(60)
+    assert shares.reading == pytest.approx(20)
+    assert shares.decoding == pytest.approx(60)
 
 
 def test_the_slowest_accelerator_says_what_all_waited_for() -> None:
     rows = make_steps([[5.0, 40.0, 0.0]])
     rows["read_ns"] = [100 * MS, 0, 100 * MS]
-    assert kept_loss_percent(rows)["decoding"] == pytest.approx(80)
-    assert kept_loss_percent(rows)["reading"] == 0
+    assert kept_loss_percent(rows).decoding == pytest.approx(80)
+    assert kept_loss_percent(rows).reading == 0
 
 
 def test_what_longer_computations_cost_is_nobody_s_reading() -> None:
     rows = make_steps([[0.0, 0.0], [0.0, 2.0]], [[10, 30], [10, 30]])
     shares = kept_loss_percent(rows)
     total = 2 * (30 + 32)
-    assert shares["uneven_computation"] == pytest.approx(100 * 40 / total)
-    assert shares["reading"] == pytest.approx(100 * 4 / total)
+    assert shares.uneven_computation == pytest.approx(100 * 40 / total)
+    assert shares.reading == pytest.approx(100 * 4 / total)
 
 
 def test_dropped_steps_have_a_share_of_their_own() -> None:
@@ -125,10 +126,10 @@ def test_dropped_steps_have_a_share_of_their_own() -> None:
     first = np.isin(rows["step"], [1, 6, 11])
     lost = (rows["wait_ns"] + rows["sync_ns"])[first].sum()
     total = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum()
-    assert loss_percent(rows, kept)["first_step"] == pytest.approx(100 * lost / total)
+    assert loss_percent(rows, kept).first_step == pytest.approx(100 * lost / total)
 
 
 def test_nothing_measured_has_no_shares() -> None:
     nothing = np.zeros(0, STEP_DTYPE)
-    assert loss_percent(nothing, nothing) == {}
-    assert kept_loss_percent(nothing) == {}
+    assert loss_percent(nothing, nothing) == Loss()
+    assert kept_loss_percent(nothing) == Loss()

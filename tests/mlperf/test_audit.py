@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dlemu.mlperf.audit.by_rules import Rulebook
-from dlemu.mlperf.audit.run import AuditedRun, audit_run, row
-from dlemu.mlperf.audit.trees import audit_trees, shipped_pairs
+from dlemu.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
+from dlemu.mlperf.audit.contradictions import Rulebook
+from dlemu.mlperf.audit.saved_audit import audit_row
 from dlemu.mlperf.dlio_files import write_dlio_files
 from tests.mlperf.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
 from tests.runs import dlio_place, make_job, make_log, with_blocks, with_evaluation
@@ -37,13 +37,12 @@ def rules(run: AuditedRun, *severities: str) -> list[str]:
 def test_steps_of_all_ranks_give_the_printed_numbers(edition: str, tmp_path: Path) -> None:
     write_run(tmp_path, edition)
     run = audited(tmp_path)
-    told = row(run)
+    told = audit_row(run)
     assert (run.recomputed.basis, run.printed_by) == ("steps", FORMULAS[edition])
-    name = FORMULAS[edition]
-    assert told[f"au_{name}_percent"] == pytest.approx(told["au_printed_percent"], abs=1e-4)
-    assert told[f"samples_per_second_{name}"] == pytest.approx(told["samples_per_second_printed"], rel=1e-6)
+    assert told.au_recomputed_percent == pytest.approx(told.au_printed_percent, abs=1e-4)
+    assert told.samples_per_second_recomputed == pytest.approx(told.samples_per_second_printed, rel=1e-6)
     assert rules(run, "error") == []
-    assert (told["workload"], told["accelerator"], told["accelerators"]) == ("unet3d", "h100", 3)
+    assert (told.workload, told.accelerator, told.accelerators) == ("unet3d", "h100", 3)
 
 
 @pytest.mark.parametrize("edition", FORMULAS)
@@ -68,14 +67,14 @@ def test_the_parts_of_the_loss_are_those_of_the_run_and_add_up(edition: str, tmp
 def test_block_times_alone_give_the_rate_and_bounds(tmp_path: Path) -> None:
     write_run(tmp_path / "whole", ranks=4)
     write_run(tmp_path / "bare", ranks=4, kept=0)
-    whole, bare = row(audited(tmp_path / "whole")), row(audited(tmp_path / "bare"))
+    whole, bare = audit_row(audited(tmp_path / "whole")), audit_row(audited(tmp_path / "bare"))
     run = audited(tmp_path / "bare")
     assert (run.recomputed.basis, run.printed_by) == ("blocks", "dlio_v1")
-    assert bare["samples_per_second_dlio_v1"] == pytest.approx(bare["samples_per_second_printed"], rel=0.01)
-    assert bare["au_rules_percent"] == pytest.approx(whole["au_rules_percent"], abs=0.5)
-    assert float(bare["au_least_percent"] or 0) <= float(bare["au_printed_percent"] or 0) <= 100
-    assert bare["au_dlio_v1_percent"] is None, "nothing kept tells it"
-    assert bare["loss_first_step_percent"] == pytest.approx(whole["loss_first_step_percent"], abs=1.0)
+    assert bare.samples_per_second_dlio_v1 == pytest.approx(bare.samples_per_second_printed, rel=0.01)
+    assert bare.au_rules_percent == pytest.approx(whole.au_rules_percent, abs=0.5)
+    assert float(bare.au_least_percent or 0) <= float(bare.au_printed_percent or 0) <= 100
+    assert bare.au_dlio_v1_percent is None, "nothing kept tells it"
+    assert bare.loss_first_step_percent == pytest.approx(whole.loss_first_step_percent, abs=1.0)
     assert "unknown.steps" in rules(run, "info")
     assert rules(run, "error") == []
 
@@ -84,10 +83,10 @@ def test_block_times_alone_give_the_rate_and_bounds(tmp_path: Path) -> None:
 def test_the_first_step_of_a_later_run_follows_from_its_printed_rate(edition: str, tmp_path: Path) -> None:
     write_run(tmp_path / "whole", edition, ranks=1, steps=100)
     write_run(tmp_path / "bare", edition, ranks=1, steps=100, kept=0)
-    whole, bare = row(audited(tmp_path / "whole")), row(audited(tmp_path / "bare"))
-    assert bare["samples_per_second_dlio"] is None, "the dropped step's time is not known"
-    assert bare["loss_first_step_percent"] == pytest.approx(whole["loss_first_step_percent"], abs=0.1)
-    assert bare["au_rules_percent"] == pytest.approx(whole["au_rules_percent"], abs=1e-3)
+    whole, bare = audit_row(audited(tmp_path / "whole")), audit_row(audited(tmp_path / "bare"))
+    assert bare.samples_per_second_dlio is None, "the dropped step's time is not known"
+    assert bare.loss_first_step_percent == pytest.approx(whole.loss_first_step_percent, abs=0.1)
+    assert bare.au_rules_percent == pytest.approx(whole.au_rules_percent, abs=1e-3)
     assert rules(audited(tmp_path / "bare"), "error") == []
 
 
@@ -98,9 +97,9 @@ def test_files_of_some_ranks_are_scaled_and_said_to_be_some(tmp_path: Path) -> N
     assert rules(run, "error") == []
     assert "unknown.ranks" in rules(run)
     one = [au_and_rate(parts[0], "v2") for parts in play(4, 2, 20, 0)]
-    told = row(run)
-    assert told["au_dlio_percent"] == pytest.approx(sum(au for au, _ in one) / 2, abs=1e-3)
-    assert told["samples_per_second_dlio"] == pytest.approx(4 * sum(rate for _, rate in one) / 2, rel=1e-5)
+    told = audit_row(run)
+    assert told.au_dlio_percent == pytest.approx(sum(au for au, _ in one) / 2, abs=1e-3)
+    assert told.samples_per_second_dlio == pytest.approx(4 * sum(rate for _, rate in one) / 2, rel=1e-5)
 
 
 @pytest.mark.parametrize("sections", [{}, with_blocks(5), with_evaluation(40, make_job().workload.dataset)])
@@ -109,10 +108,10 @@ def test_our_own_files_are_found_again_exactly(sections: dict[str, Any], tmp_pat
     log = make_log(job)
     write_dlio_files(dlio_place(tmp_path), job=job, log=log)
     run = audited(tmp_path)
-    told = row(run)
+    told = audit_row(run)
     assert (run.recomputed.basis, run.printed_by) == ("steps", "dlio")
-    assert told["au_dlio_percent"] == pytest.approx(told["au_printed_percent"], rel=1e-9)
-    assert told["samples_per_second_dlio"] == pytest.approx(told["samples_per_second_printed"], rel=1e-9)
+    assert told.au_dlio_percent == pytest.approx(told.au_printed_percent, rel=1e-9)
+    assert told.samples_per_second_dlio == pytest.approx(told.samples_per_second_printed, rel=1e-9)
     assert rules(run, "error") == []
 
 
@@ -125,7 +124,7 @@ def test_a_v05_run_needs_no_config(tmp_path: Path) -> None:
     assert (run.setup.accelerator, run.setup.batch_size) == ("h100", BATCH)
     assert "config.assumed" in rules(run, "info")
     assert rules(run, "error") == []
-    assert row(run)["au_dlio_v1_percent"] == pytest.approx(summary["metric"]["train_au_mean_percentage"], abs=1e-3)
+    assert audit_row(run).au_dlio_v1_percent == pytest.approx(summary["metric"]["train_au_mean_percentage"], abs=1e-3)
 
 
 def test_a_v05_run_without_steps_ran_on_the_one_accelerator_of_v05(tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_a_v05_run_without_steps_ran_on_the_one_accelerator_of_v05(tmp_path: Pat
     write(tmp_path / "per_epoch_stats.json", {"1": epoch})
     run = audited(tmp_path)
     assert (run.setup.accelerator, run.recomputed.steps_per_epoch) == ("v100", 292)
-    assert row(run)["samples_per_second_dlio_v1"] == pytest.approx(2.9182, rel=2e-4)
+    assert audit_row(run).samples_per_second_dlio_v1 == pytest.approx(2.9182, rel=2e-4)
     assert rules(run, "error", "warning") == []
     assert "config.assumed" in rules(run)
 
@@ -207,7 +206,9 @@ def test_a_changed_number_is_found(name: str, tmp_path: Path) -> None:
 def test_steps_that_dlemus_host_began_late_are_no_contradiction(tmp_path: Path) -> None:
     write_run(tmp_path)
     longer_steps(tmp_path)
-    (tmp_path / "dlio.log").write_text("[OUTPUT] 2026-11-21T14:56:14 dlemu 1 in DLIO's place: train on 1 rank\n")
+    (tmp_path / "dlio.log").write_text(
+        "[OUTPUT] 2026-11-21T14:56:14 dlemu 1 as a drop-in replacement for DLIO: train on 1 rank\n"
+    )
     assert rules(audited(tmp_path), "error") == []
     assert "compute.time" in rules(audited(tmp_path), "info")
     (tmp_path / "dlio.log").write_text("[OUTPUT] Running DLIO\n[OUTPUT] data in /data/dlemu\n")
@@ -225,7 +226,7 @@ def test_a_pass_that_hangs_on_the_dropped_first_steps_is_said(tmp_path: Path) ->
     write_run(tmp_path, steps=40)
     run = audited(tmp_path)
     assert run.printed.verdict == "success"
-    assert float(row(run)["au_rules_percent"] or 100) < 90
+    assert float(audit_row(run).au_rules_percent or 100) < 90
     assert "au.rules" in rules(run, "warning")
 
 
@@ -308,24 +309,24 @@ def test_many_processes_say_what_one_says(tmp_path: Path) -> None:
         write_run(tmp_path / f"run{number:02}", "v2", ranks=1, epochs=1, steps=5, seed=number)
     (tmp_path / "run03" / "summary.json").write_text("{broken")
     alone, together = audit_trees([str(tmp_path)], processes=1), audit_trees([str(tmp_path)], processes=2)
-    assert [row(run) for run in alone] == [row(run) for run in together]
+    assert [audit_row(run) for run in alone] == [audit_row(run) for run in together]
     assert len(together) == 24
-    assert [row(run)["path"] for run in together if row(run)["errors"]] == [str(tmp_path / "run03")]
+    assert [run.path for run in together if run.errors] == [str(tmp_path / "run03")]
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published runs are not at {PUBLISHED}")
 @pytest.mark.parametrize("name", sorted(path.name for path in PUBLISHED.glob("*")))
 def test_published_runs_are_found_again(name: str) -> None:
     run = audited(PUBLISHED / name)
-    told = row(run)
+    told = audit_row(run)
     assert rules(run, "error") == []
     assert run.printed_by == "dlio_v1"
     steps = run.recomputed.basis == "steps"
     assert steps == (PUBLISHED / name / "0_output.json").exists()
-    rate, near = told["samples_per_second_printed"], 0.02 if steps else 0.05
-    assert told["samples_per_second_dlio_v1"] == pytest.approx(rate, rel=near / 100)
+    rate, near = told.samples_per_second_printed, 0.02 if steps else 0.05
+    assert told.samples_per_second_dlio_v1 == pytest.approx(rate, rel=near / 100)
     if steps:
-        assert told["au_dlio_v1_percent"] == pytest.approx(told["au_printed_percent"], abs=0.01)
+        assert told.au_dlio_v1_percent == pytest.approx(told.au_printed_percent, abs=0.01)
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published runs are not at {PUBLISHED}")
@@ -343,8 +344,8 @@ def test_drawn_step_times_give_no_v1_number(tmp_path: Path) -> None:
     config.write_text(drawn)
     run = audited(tmp_path)
     assert run.setup == replace(run.setup, drawn=True, computation_seconds=C)
-    assert row(run)["au_dlio_v1_percent"] is None
-    assert row(run)["au_dlio_percent"] == pytest.approx(row(run)["au_printed_percent"], abs=1e-4)
+    assert audit_row(run).au_dlio_v1_percent is None
+    assert audit_row(run).au_dlio_percent == pytest.approx(audit_row(run).au_printed_percent, abs=1e-4)
 
 
 def test_hundreds_of_copies_of_a_run_are_as_many_rows_whatever_is_wrong_with_some(tmp_path: Path) -> None:
@@ -357,7 +358,7 @@ def test_hundreds_of_copies_of_a_run_are_as_many_rows_whatever_is_wrong_with_som
         path.write_text("{")
     runs = audit_trees([str(tmp_path / "copies")], processes=2)
     assert len({run.path for run in runs}) == len(runs) == 500
-    sound = [row(run) | {"path": ""} for run in runs if not row(run)["errors"]]
+    sound = [replace(audit_row(run), path="") for run in runs if not run.errors]
     assert len(sound) == 497
     assert all(told == sound[0] for told in sound)
 

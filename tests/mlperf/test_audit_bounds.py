@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.mlperf.audit.run import AuditedRun, audit_run, row
-from dlemu.mlperf.audit.trees import shipped_pairs
+from dlemu.mlperf.audit.audited_run import AuditedRun, audit_run, shipped_pairs
+from dlemu.mlperf.audit.saved_audit import audit_row
 from tests.mlperf.foreign_runs import C, write_run
 
 SHIPPED = shipped_pairs()
@@ -29,11 +29,11 @@ def test_bounds_from_time_stamps_hold_whatever_the_ranks_did(
         folder = tmp_path / str(seed)
         write_run(folder, edition, ranks=ranks, epochs=2, steps=12, seed=seed, kept=0, apart=apart, closing=closing)
         run = audited(folder)
-        told = row(run)
+        told = audit_row(run)
         assert run.recomputed.basis == "blocks"
         for what in ("au", "samples_per_second"):
             unit = "_percent" if what == "au" else ""
-            least, printed, most = (told[f"{what}_{name}{unit}"] for name in ("least", "printed", "most"))
+            least, printed, most = (getattr(told, f"{what}_{name}{unit}") for name in ("least", "printed", "most"))
             assert isinstance(least, float)
             assert isinstance(printed, float)
             assert isinstance(most, float)
@@ -47,12 +47,12 @@ def test_a_block_that_a_checkpoint_ended_again_is_as_long_as_dlio_took_it(
     edition: str, kept: int, tmp_path: Path
 ) -> None:
     write_run(tmp_path, edition, ranks=1, kept=kept, closing=3.0)
-    told = row(audited(tmp_path))
+    told = audit_row(audited(tmp_path))
     if kept or edition == "v1":
-        again, printed = told[f"samples_per_second_{FORMULAS[edition]}"], told["samples_per_second_printed"]
+        again, printed = getattr(told, f"samples_per_second_{FORMULAS[edition]}"), told.samples_per_second_printed
         assert again == pytest.approx(printed, rel=1e-6)
     if kept:
-        assert told[f"au_{FORMULAS[edition]}_percent"] == pytest.approx(told["au_printed_percent"], abs=1e-4)
+        assert getattr(told, f"au_{FORMULAS[edition]}_percent") == pytest.approx(told.au_printed_percent, abs=1e-4)
 
 
 def test_a_block_that_ended_once_stays_so_with_a_checkpoint_behind_it(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_a_block_that_ended_once_stays_so_with_a_checkpoint_behind_it(tmp_path: 
     assert late > end
     stats["2"]["save_ckpt1"] = {"start": late, "end": late}
     path.write_text(json.dumps(stats))
-    told = row(audited(tmp_path))
-    assert told["au_dlio_v3_percent"] == pytest.approx(told["au_printed_percent"], abs=1e-4)
+    told = audit_row(audited(tmp_path))
+    assert told.au_dlio_v3_percent == pytest.approx(told.au_printed_percent, abs=1e-4)
 
 
 def test_drawn_step_times_have_no_bounds(tmp_path: Path) -> None:
@@ -75,7 +75,5 @@ def test_drawn_step_times_have_no_bounds(tmp_path: Path) -> None:
     config = tmp_path / "dlio_config" / "config.yaml"
     drawn = f"computation_time: {{mean: {C}, stdev: 0.01}}"
     config.write_text(config.read_text().replace(f"computation_time: {C}", drawn))
-    told = row(audited(tmp_path))
-    assert [told[name] for name in ("au_least_percent", "samples_per_second_least", "samples_per_second_most")] == [
-        None
-    ] * 3
+    told = audit_row(audited(tmp_path))
+    assert told.au_least_percent is told.samples_per_second_least is told.samples_per_second_most is None

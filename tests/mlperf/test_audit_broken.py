@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlemu.mlperf.audit.run import audit_run, row
-from dlemu.mlperf.audit.tables import plain
-from dlemu.mlperf.audit.trees import audit_trees, shipped_pairs
+from dlemu.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
+from dlemu.mlperf.audit.saved_audit import AuditRow, audit_row, run_report
 from tests.mlperf.foreign_runs import write_run
 
 SHIPPED = shipped_pairs()
-COLUMNS = row(audit_run("there is no such folder", SHIPPED))
+COLUMNS = [column.name for column in fields(AuditRow)]
 
 
 def edit_json(name: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
@@ -79,7 +79,7 @@ def test_what_is_broken_is_told_with_its_run_and_the_others_go_on(name: str, tmp
     write_run(tmp_path / "harmed")
     harm(tmp_path / "harmed")
     good, harmed = audit_trees([str(tmp_path)])
-    assert row(good)["errors"] == 0
+    assert audit_row(good).errors == 0
     assert rule in {finding.rule for finding in harmed.findings}
     assert all(finding.rule != "audit.failed" for finding in harmed.findings)
 
@@ -135,9 +135,9 @@ def test_no_content_of_any_file_ends_the_audit(data: st.DataObject) -> None:
         for _ in range(data.draw(st.integers(1, 3))):
             harm(data, data.draw(st.sampled_from(files)))
         run = audit_run(str(folder), SHIPPED)
-    told = plain(run)
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert set(told) >= set(row(run)) == set(COLUMNS)
+    told = json.loads(json.dumps(asdict(run_report(run)), allow_nan=False))
+    assert set(told) >= set(COLUMNS)
+    assert set(asdict(audit_row(run))) == set(COLUMNS)
 
 
 def harm(data: st.DataObject, path: Path) -> None:

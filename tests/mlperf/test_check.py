@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.mlperf.audit import trees
-from dlemu.mlperf.check.judge import check_folder
-from dlemu.mlperf.check.model import Checked
-from dlemu.mlperf.check.tables import as_csv, plain
+from dlemu.mlperf.audit import audited_run
+from dlemu.mlperf.check.judge import Checked, as_csv, check_folder, plain
 from tests.mlperf.golden import STAMP, config_folder, edit, make_tree, runs
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
@@ -38,8 +36,8 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shipped_once() -> Any:
     """Reads the shipped workloads once: they are the same in all these checks."""
     with pytest.MonkeyPatch.context() as patched:
-        pairs = trees.shipped_pairs()
-        patched.setattr(trees, "shipped_pairs", lambda: pairs)
+        pairs = audited_run.shipped_pairs()
+        patched.setattr(audited_run, "shipped_pairs", lambda: pairs)
         yield
 
 
@@ -132,7 +130,9 @@ def two_calls(root: Path) -> None:
 
 
 def _logged_by_dlemu(root: Path) -> None:
-    (first(root) / "dlio.log").write_text("[OUTPUT] 2026-11-21T14:56:14 dlemu 1 in DLIO's place: train on 1 rank\n")
+    (first(root) / "dlio.log").write_text(
+        "[OUTPUT] 2026-11-21T14:56:14 dlemu 1 as a drop-in replacement for DLIO: train on 1 rank\n"
+    )
 
 
 ORG = "[Cc]losed/acme"

@@ -11,7 +11,7 @@ import yaml
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.mlperf.dlio_command import load_command, read_command
-from dlemu.mlperf.dlio_files import DlioPlace, begin_dlio_files
+from dlemu.mlperf.dlio_files import DlioFolders, begin_dlio_files
 
 WORKLOAD = {
     "model": {"name": "unet3d", "type": "cnn", "model_size": 499153191},
@@ -31,7 +31,7 @@ def config_dir(folder: Path) -> str:
     return str(folder)
 
 
-def asked(*overrides: str, folder: str | None = None) -> tuple[Workload, DlioPlace]:
+def asked(*overrides: str, folder: str | None = None) -> tuple[Workload, DlioFolders]:
     return load_command(read_command(overrides), folder)
 
 

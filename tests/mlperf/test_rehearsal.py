@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,28 +21,32 @@ from dlemu.emulator.job import Job
 from dlemu.mlperf.check.judge import check_folder
 from dlemu.mlperf.datasize import datasize
 from dlemu.mlperf.editions import EDITIONS
-from dlemu.mlperf.rehearsal.layout import lay_out
-from dlemu.mlperf.rehearsal.outcome import read_figures, sum_up
-from dlemu.mlperf.rehearsal.papers import write_datagen, write_datasize, write_readme, write_sums
-from dlemu.mlperf.rehearsal.plan import Plan
-from dlemu.mlperf.rehearsal.record import done_before, save
-from dlemu.mlperf.rehearsal.sequence import Attempt, late_by, rehearse
-from dlemu.mlperf.rehearsal.system import write_system
+from dlemu.mlperf.rehearsal.attempts import Attempt, Question, done_before, late_by, run_sequence, save
+from dlemu.mlperf.rehearsal.edition_tree import (
+    lay_out,
+    write_datagen,
+    write_datasize,
+    write_readme,
+    write_sums,
+    write_system,
+)
+from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan, read_figures, sum_up
+from dlemu.run.save import save as save_run
 from tests.runs import make_log
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
 LAPTOP |= {"dataset.filesystem", "au.low", "au.rules", "workflow.checkpoint"}
 """What is true of a small dataset in the one temporary folder."""
 PAIRS = {"1.0": "a100", "2.0": "h100", "3.0": "b200"}
-QUESTION = {"what": "a test"}
+QUESTION = Question(overrides=(), launcher="", edition="2.0", division="closed", organisation="acme", system="box")
 
 
-def make_plan(folder: Path, edition: str) -> Plan:
+def make_plan(folder: Path, edition: str) -> RehearsalPlan:
     words = ["workload=unet3d", f"accelerator={PAIRS[edition]}", "ranks=2", f"dataset.data_folder={folder / 'data'}"]
     words += ["dataset.num_files_train=96", "reader.batch_size=4", "train.epochs=2", "train.computation_time=0.05"]
     words += ["dataset.record_length_bytes_stdev=0", "workflow.checkpoint=false", "reader.read_threads=2"]
     (folder / "data").mkdir(exist_ok=True)
-    return Plan(
+    return RehearsalPlan(
         edition=EDITIONS[edition],
         division="closed",
         organisation="acme",
@@ -76,7 +80,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
         started_at="2026-01-02T03:04:05+00:00",
     )
     (Path(folder) / "console.txt").write_text("a run\n")
-    TerminalFrontend([], None).write(job, make_log(job, seed=workload.train.seed), None)
+    save_run(job, make_log(job, seed=workload.train.seed), TerminalFrontend([], None))
 
 
 def minutes() -> Callable[[], datetime]:
@@ -85,13 +89,13 @@ def minutes() -> Callable[[], datetime]:
     return lambda: next(moments)
 
 
-def rehearsal(plan: Plan, run: Callable[[list[str], str], None] = run_by_hand) -> list[Attempt]:
+def rehearsal(plan: RehearsalPlan, run: Callable[[list[str], str], None] = run_by_hand) -> list[Attempt]:
     """What the command does, apart from what it prints."""
     attempts = done_before(plan.folder, QUESTION)
 
-    def after(attempt: Attempt) -> None:
-        attempts.append(attempt)
+    def after(attempts: Sequence[Attempt]) -> None:
         save(plan, QUESTION, attempts, complete=False)
+        attempt = attempts[-1]
         if attempt.figures is not None:
             lay_out(plan, attempt)
             write_system(plan, attempt.figures)
@@ -100,7 +104,7 @@ def rehearsal(plan: Plan, run: Callable[[list[str], str], None] = run_by_hand) -
     write_readme(plan)
     write_datasize(plan, datasize(plan.workload, edition=plan.edition.name, hosts=1, memory_gib_per_host=64))
     write_datagen(plan, Manifest(spec=plan.workload.dataset, complete=True, made_at="2026-01-01T00:00:00+00:00"), None)
-    done = rehearse(plan, list(attempts), run, lambda attempt: None, after, minutes())
+    done = run_sequence(plan, attempts, run, lambda attempt: None, after, minutes())
     save(plan, QUESTION, done, complete=True)
     return done
 
@@ -217,8 +221,8 @@ def test_a_mistake_is_no_failed_run(tmp_path: Path) -> None:
 def test_another_question_does_not_go_on(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, "2.0")
     save(plan, QUESTION, [], complete=False)
-    with pytest.raises(UserError, match="for something else"):
-        done_before(plan.folder, {"what": "another"})
+    with pytest.raises(UserError, match=r"of something else .*system was 'box', is 'another'"):
+        done_before(plan.folder, replace(QUESTION, system="another"))
 
 
 def test_what_the_submitter_filled_in_stays(tmp_path: Path) -> None:

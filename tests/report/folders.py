@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from dlemu.report.folder import write_steps, write_summary
 
 from datagen.atomic import write_text
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
-from dlemu.report.folder import write_steps, write_summary
+from dlemu.emulator.trainer import RunLog
 from dlemu.report.summary import build_summary
 from tests.runs import make_job, make_log
 

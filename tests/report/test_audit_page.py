@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from datagen.errors import UserError
 from dlemu.cli.audit import command
-from dlemu.mlperf.audit.run import AuditedRun
-from dlemu.mlperf.audit.saved import save_audit
-from dlemu.mlperf.audit.trees import audit_trees
+from dlemu.mlperf.audit.audited_run import AuditedRun, audit_trees
+from dlemu.mlperf.audit.saved_audit import save_audit
 from dlemu.report.audit import open_audit
 from dlemu.report.pages import write_page, write_pictures
 from tests.mlperf.foreign_runs import write_run

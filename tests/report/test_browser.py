@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dlemu.mlperf.audit.saved import save_audit
-from dlemu.mlperf.audit.trees import audit_trees
+from dlemu.mlperf.audit.audited_run import audit_trees
+from dlemu.mlperf.audit.saved_audit import save_audit
 from dlemu.report.pages import write_page
 from dlemu.report.units import at
 from tests.mlperf.foreign_runs import write_run as write_foreign_run

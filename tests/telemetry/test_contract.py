@@ -65,10 +65,10 @@ def test_the_states_of_the_cpu_add_up(tmp_path: Path) -> None:
     deadline = time.process_time() + 0.1
     while time.process_time() < deadline:
         sum(range(1000))
-    told = {reading.metric: reading.value for reading in probe.read(time.monotonic_ns())}
-    assert set(told) == {f"{state}_percent" for state in ("user", "system", "idle", "iowait", "steal")}
-    assert sum(told.values()) == pytest.approx(100)
-    assert told["user_percent"] + told["system_percent"] > 0
+    values = {reading.metric: reading.value for reading in probe.read(time.monotonic_ns())}
+    assert set(values) == {f"{state}_percent" for state in ("user", "system", "idle", "iowait", "steal")}
+    assert sum(values.values()) == pytest.approx(100)
+    assert values["user_percent"] + values["system_percent"] > 0
 
 
 def test_a_rank_counts_its_own_cpu_time_and_memory(tmp_path: Path) -> None:
@@ -79,14 +79,14 @@ def test_a_rank_counts_its_own_cpu_time_and_memory(tmp_path: Path) -> None:
             sum(range(10_000))
     try:
         probe = find("dlemu.telemetry", "process", "Probe")(Scope(ranks={7: child}))
-        told: dict[str, float] = {}
+        values: dict[str, float] = {}
         deadline = time.monotonic() + 60
-        while told.get("cpu_seconds", 0.0) < 0.1 and time.monotonic() < deadline:
-            told |= {reading.metric: reading.value for reading in probe.read(time.monotonic_ns())}
+        while values.get("cpu_seconds", 0.0) < 0.1 and time.monotonic() < deadline:
+            values |= {reading.metric: reading.value for reading in probe.read(time.monotonic_ns())}
             time.sleep(0.02)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
-    assert told["cpu_seconds"] >= 0.1
-    assert told["pss_mb"] > 1
+    assert values["cpu_seconds"] >= 0.1
+    assert values["pss_mb"] > 1
     assert list(probe.read(time.monotonic_ns())) == [], "a rank that ended is left out"

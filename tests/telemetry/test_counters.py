@@ -38,7 +38,7 @@ def probe_of(name: str, machine: Machine, *folders: Path) -> ProbeBase:
     return probe
 
 
-def told(probe: ProbeBase, now_ns: int) -> dict[tuple[str, str], float]:
+def read(probe: ProbeBase, now_ns: int) -> dict[tuple[str, str], float]:
     return {(reading.source, reading.metric): reading.value for reading in probe.read(now_ns)}
 
 
@@ -47,9 +47,9 @@ def test_what_came_from_an_nfs_server_counts(machine: Machine, tmp_path: Path) -
     machine.put("proc/self/mountstats", MOUNTSTATS.format(point=data, read=0, written=0, reads=0, ms=0))
     probe = probe_of("filesystem", machine, data)
     assert [device.counted for device in probe.describe().devices] == [True]
-    told(probe, SECOND_NS)
+    read(probe, SECOND_NS)
     machine.put("proc/self/mountstats", MOUNTSTATS.format(point=data, read=4_000_000, written=0, reads=8, ms=1000))
-    assert told(probe, 3 * SECOND_NS) == {
+    assert read(probe, 3 * SECOND_NS) == {
         (str(data), "read_mb_per_second"): pytest.approx(2),
         (str(data), "write_mb_per_second"): 0,
         (str(data), "reads_per_second"): pytest.approx(4),
@@ -64,11 +64,11 @@ def test_what_lustre_was_asked_for_is_shown_and_not_counted(machine: Machine, tm
     machine.put(stats, LLITE.format(reads=1, read=1000))
     probe = probe_of("filesystem", machine, data)
     assert [device.counted for device in probe.describe().devices] == [False]
-    told(probe, SECOND_NS)
+    read(probe, SECOND_NS)
     machine.put(stats, LLITE.format(reads=11, read=5_001_000))
-    found = told(probe, 2 * SECOND_NS)
-    assert found[str(data), "read_mb_per_second"] == pytest.approx(5)
-    assert found[str(data), "reads_per_second"] == pytest.approx(10)
+    values = read(probe, 2 * SECOND_NS)
+    assert values[str(data), "read_mb_per_second"] == pytest.approx(5)
+    assert values[str(data), "reads_per_second"] == pytest.approx(10)
 
 
 def test_local_file_systems_have_no_client(machine: Machine, tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_energy_that_wraps_is_still_power(machine: Machine) -> None:
         machine.put(f"sys/class/powercap/{folder}/max_energy_range_uj", "1000000000\n")
         machine.put(f"sys/class/powercap/{folder}/energy_uj", "900000000\n")
     probe = probe_of("power", machine)
-    assert told(probe, SECOND_NS) == {}
+    assert read(probe, SECOND_NS) == {}
     machine.put("sys/class/powercap/intel-rapl:0/energy_uj", "20000000\n")
     machine.put("sys/class/powercap/intel-rapl:0:1/energy_uj", "910000000\n")
-    assert told(probe, 3 * SECOND_NS) == {
+    assert read(probe, 3 * SECOND_NS) == {
         ("package-0", "watts"): pytest.approx(60),
         ("package-0/dram", "watts"): pytest.approx(5),
     }
@@ -100,8 +100,8 @@ def test_sensors_say_watts_once(machine: Machine) -> None:
     machine.put("sys/class/hwmon/hwmon3/power1_input", "1500000\n")
     machine.put("sys/class/hwmon/hwmon3/power1_average", "1400000\n")
     machine.put("sys/class/hwmon/hwmon3/power1_label", "12V\n")
-    found = {key: watts for key, watts in told(probe_of("power", machine), SECOND_NS).items() if "gpu" not in key[0]}
-    assert found == {("hwmon2 power_meter power1", "watts"): 250, ("hwmon3 ina 12V", "watts"): 1.5}
+    values = {key: watts for key, watts in read(probe_of("power", machine), SECOND_NS).items() if "gpu" not in key[0]}
+    assert values == {("hwmon2 power_meter power1", "watts"): 250, ("hwmon3 ina 12V", "watts"): 1.5}
 
 
 def test_infiniband_ports_count_in_units_of_four_bytes(machine: Machine) -> None:
@@ -110,13 +110,13 @@ def test_infiniband_ports_count_in_units_of_four_bytes(machine: Machine) -> None
     machine.put(f"{port}/port_rcv_data", "1\n")
     machine.put(f"{port}/port_xmit_data", "1\n")
     probe = probe_of("network", machine)
-    told(probe, SECOND_NS)
+    read(probe, SECOND_NS)
     machine.put(f"{port}/port_rcv_data", "1000001\n")
     machine.put("proc/self/net/dev", "head\nhead\n  eth0: 2001000 0 0 0 0 0 0 0 500 0 0 0 0 0 0 0\n")
-    found = told(probe, 2 * SECOND_NS)
-    assert found["mlx5_0/1", "received_mb_per_second"] == pytest.approx(4)
-    assert found["eth0", "received_mb_per_second"] == pytest.approx(2)
-    assert found["eth0", "sent_mb_per_second"] == 0
+    values = read(probe, 2 * SECOND_NS)
+    assert values["mlx5_0/1", "received_mb_per_second"] == pytest.approx(4)
+    assert values["eth0", "received_mb_per_second"] == pytest.approx(2)
+    assert values["eth0", "sent_mb_per_second"] == 0
 
 
 def test_pressure_is_the_share_of_time(machine: Machine) -> None:
@@ -125,10 +125,10 @@ def test_pressure_is_the_share_of_time(machine: Machine) -> None:
             f"proc/pressure/{name}", "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 total=0\n"
         )
     probe = probe_of("pressure", machine)
-    told(probe, SECOND_NS)
+    read(probe, SECOND_NS)
     machine.put(
         "proc/pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=500100\nfull avg10=0.00 total=250000\n"
     )
-    assert told(probe, 3 * SECOND_NS)["", "io_some_percent"] == pytest.approx(25)
+    assert read(probe, 3 * SECOND_NS)["", "io_some_percent"] == pytest.approx(25)
     machine.put("proc/pressure/io", "some total=1000100\nfull total=500000\n")
-    assert told(probe, 4 * SECOND_NS)["", "io_full_percent"] == pytest.approx(25)
+    assert read(probe, 4 * SECOND_NS)["", "io_full_percent"] == pytest.approx(25)

@@ -18,13 +18,13 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "machine")
 
 
-def found(machine: Machine, *folders: Path) -> tuple[dict[str, DeviceFacts], tuple[str, ...]]:
-    said = Probe(machine.scope(*folders)).describe()
-    return {device.name: device for device in said.devices}, said.notes
+def described(machine: Machine, *folders: Path) -> tuple[dict[str, DeviceFacts], tuple[str, ...]]:
+    description = Probe(machine.scope(*folders)).describe()
+    return {device.name: device for device in description.devices}, description.notes
 
 
 def counted(machine: Machine, *folders: Path) -> set[str]:
-    devices, _ = found(machine, *folders)
+    devices, _ = described(machine, *folders)
     return {name for name, device in devices.items() if device.counted}
 
 
@@ -32,7 +32,7 @@ def test_a_partition_counts_and_its_disk_is_watched(machine: Machine, tmp_path: 
     disk = machine.disk("nvme0n1", "259:0")
     machine.disk("nvme0n1p2", "259:2", on=disk)
     data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme0n1p2", "259:2")
-    devices, notes = found(machine, data / "unet3d")
+    devices, notes = described(machine, data / "unet3d")
     assert devices["nvme0n1p2"].below == ("nvme0n1",)
     assert devices["nvme0n1p2"].scheduler == "none"
     assert counted(machine, data) == {"nvme0n1p2"}
@@ -48,7 +48,7 @@ def test_a_stack_is_followed_to_the_bottom_and_counted_at_the_top(machine: Machi
     over(machine, "dm-1", "md0")
     over(machine, "md0", "sda", "sdb")
     data = machine.mount(tmp_path / "data", "xfs", "/dev/mapper/vg-data", "253:1")
-    devices, _ = found(machine, data)
+    devices, _ = described(machine, data)
     assert {name: device.kind for name, device in devices.items()} == {
         "dm-1": "dm",
         "md0": "md",
@@ -94,7 +94,7 @@ def test_an_nvme_head_that_counts_nothing_is_stood_in_for_by_its_paths(
     for path in ("nvme1c0n1", "nvme1c1n1", "nvme2c0n1"):
         machine.disk(path, reads=5)
     data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme1n1", "259:1")
-    devices, _ = found(machine, data)
+    devices, _ = described(machine, data)
     assert set(devices) == {"nvme1n1", "nvme1c0n1", "nvme1c1n1"}
     assert counted(machine, data) == wanted
 
@@ -105,7 +105,7 @@ def test_a_loop_device_shows_what_its_image_lies_on(machine: Machine, tmp_path: 
     images = machine.mount(tmp_path / "images", "ext4", "/dev/sda", "8:0")
     machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
     data = machine.mount(tmp_path / "data", "ext4", "/dev/loop3", "7:3")
-    devices, notes = found(machine, data)
+    devices, notes = described(machine, data)
     assert devices["loop3"].below == ("sda",)
     assert counted(machine, data) == {"loop3"}
     assert notes == ()
@@ -116,7 +116,7 @@ def test_a_loop_device_over_memory_says_so(machine: Machine, tmp_path: Path) -> 
     images = machine.mount(tmp_path / "shm", "tmpfs", "tmpfs")
     machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
     data = machine.mount(tmp_path / "data", "ext4", "/dev/loop3", "7:3")
-    _, notes = found(machine, data)
+    _, notes = described(machine, data)
     assert notes == (f"loop3 is a loop device over {images}/drive.img, which lies on tmpfs",)
 
 
@@ -132,17 +132,17 @@ def test_a_folder_without_a_device_says_so(
     file_system: str, source: str, word: str, machine: Machine, tmp_path: Path
 ) -> None:
     data = machine.mount(tmp_path / "data", file_system, source)
-    with pytest.raises(AbsentError) as told:
+    with pytest.raises(AbsentError) as caught:
         Probe(machine.scope(data))
-    assert word in str(told.value)
-    assert str(data) in str(told.value)
+    assert word in str(caught.value)
+    assert str(data) in str(caught.value)
 
 
 def test_an_overlay_is_looked_under_where_its_upper_folder_is_seen(machine: Machine, tmp_path: Path) -> None:
     machine.disk("sda", "8:0")
     upper = machine.mount(tmp_path / "docker", "ext4", "/dev/sda", "8:0")
     data = machine.mount(tmp_path / "data", "overlay", "overlay", options=f"rw,lowerdir=/x,upperdir={upper}")
-    devices, notes = found(machine, data)
+    devices, notes = described(machine, data)
     assert set(devices) == {"sda"}
     assert str(upper) in notes[0]
 
@@ -153,8 +153,8 @@ def test_rates_are_those_of_the_counters(machine: Machine, tmp_path: Path) -> No
     probe = Probe(machine.scope(data))
     assert list(probe.read(SECOND_NS)) == [Reading("sda", "in_flight", 3)]
     machine.counts("sda", reads=300, sectors=1000 + 200 * 512, ms=50 + 800, busy=10 + 1000, weighted=70 + 800)
-    told = {reading.metric: reading.value for reading in probe.read(3 * SECOND_NS)}
-    assert told == {
+    values = {reading.metric: reading.value for reading in probe.read(3 * SECOND_NS)}
+    assert values == {
         "in_flight": 3,
         "reads_per_second": 100,
         "read_mb_per_second": pytest.approx(200 * 512 * 512 / 2e6),
@@ -182,5 +182,5 @@ def test_a_device_that_counts_no_requests_is_named(machine: Machine, tmp_path: P
     machine.disk("sda", "8:0")
     machine.put("sys/devices/sda/queue/iostats", "0\n")
     data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
-    _, notes = found(machine, data)
+    _, notes = described(machine, data)
     assert "/sys/block/sda/queue/iostats" in notes[0]

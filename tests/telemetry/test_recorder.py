@@ -36,26 +36,26 @@ def test_it_reads_at_its_interval_and_tells_all_at_the_end(tmp_path: Path) -> No
     deadline = time.monotonic() + 60
     while times_read(tmp_path) < 4 and time.monotonic() < deadline:
         time.sleep(0.05)
-    told = recorder.stop()
-    assert told is not None
-    assert told.node == 3
-    assert told.boot_id
-    assert {"cpu", "memory"} <= set(told.probes)
-    times, values = told.readings("memory", "", "used_mb")
+    telemetry = recorder.stop()
+    assert telemetry is not None
+    assert telemetry.node == 3
+    assert telemetry.boot_id
+    assert {"cpu", "memory"} <= set(telemetry.probes)
+    times, values = telemetry.readings("memory", "", "used_mb")
     assert len(times) >= 4
     assert (np.diff(times) >= 0.02e9).all(), "a busy host has it read less often, never more"
     assert (values > 0).all()
     assert abs(times[-1] - time.monotonic_ns()) < 60e9
-    assert 0 < told.cpu_seconds < 5
-    assert told.readings("memory", "", "no_such_metric")[0].size == 0
+    assert 0 < telemetry.cpu_seconds < 5
+    assert telemetry.readings("memory", "", "no_such_metric")[0].size == 0
     assert recorders() == []
 
 
 def test_where_the_runs_folder_is_not_seen_its_log_lies_in_memory(tmp_path: Path) -> None:
     recorder = started(tmp_path / "not" / "here")
-    told = recorder.stop()
-    assert told is not None
-    assert "cpu" in told.probes
+    telemetry = recorder.stop()
+    assert telemetry is not None
+    assert "cpu" in telemetry.probes
 
 
 def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -
     process.kill()
     process.wait()
     recorder.mark(training=True)
-    told = recorder.stop()
-    assert told is not None, "what was read before is kept"
-    assert told.readings("memory", "", "used_mb")[0].size == 1
+    telemetry = recorder.stop()
+    assert telemetry is not None, "what was read before is kept"
+    assert telemetry.readings("memory", "", "used_mb")[0].size == 1
 
 
 def test_a_fork_after_the_end_keeps_its_files(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_it_dies_with_the_rank_and_what_it_read_stays(tmp_path: Path) -> None:
         os.waitpid(rank, 0)
     psutil.wait_procs([process], timeout=30)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    (told,) = read_logs(str(tmp_path))
-    assert told.readings("memory", "", "used_mb")[0].size >= 1
+    (telemetry,) = read_logs(str(tmp_path))
+    assert telemetry.readings("memory", "", "used_mb")[0].size >= 1
 
 
 def test_ctrl_c_is_for_the_ranks(tmp_path: Path) -> None:
@@ -215,24 +215,24 @@ def written(path: Path) -> bytes:
 
 
 def test_the_log_says_what_was_written(tmp_path: Path) -> None:
-    told = parse_log(written(tmp_path / "log"))
-    assert told is not None
-    assert told.notes == ("first", "second", "lost")
-    assert told.trace == (Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0),)
-    assert told.devices == (DISK,)
-    assert told.sources("x") == ["sda", "sdb", "sdc"]
-    times, values = told.readings("x", "sdb", "depth")
+    telemetry = parse_log(written(tmp_path / "log"))
+    assert telemetry is not None
+    assert telemetry.notes == ("first", "second", "lost")
+    assert telemetry.trace == (Bin("sda", "read", "latency_us", 1.0, 2.5, 7.0),)
+    assert telemetry.devices == (DISK,)
+    assert telemetry.sources("x") == ["sda", "sdb", "sdc"]
+    times, values = telemetry.readings("x", "sdb", "depth")
     assert times.tolist() == [2_000_000_000, 3_000_000_000]
     assert values.tolist() == [2, 3]
-    assert (told.seconds, told.cpu_seconds) == (3.0, 0.25)
+    assert (telemetry.seconds, telemetry.cpu_seconds) == (3.0, 0.25)
 
 
 def test_a_log_may_end_anywhere(tmp_path: Path) -> None:
     whole = written(tmp_path / "log")
     counts = []
     for end in range(len(whole) + 1):
-        told: HostTelemetry | None = parse_log(whole[:end])
-        counts.append(-1 if told is None else len(told.value))
+        telemetry: HostTelemetry | None = parse_log(whole[:end])
+        counts.append(-1 if telemetry is None else len(telemetry.value))
     assert counts == sorted(counts), "more of the log never says less"
     assert (counts[0], counts[-1]) == (-1, 4)
 

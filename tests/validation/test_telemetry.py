@@ -46,30 +46,30 @@ def recorded(drive: Any, logs: Path, *, block_trace: bool) -> HostTelemetry:
     read_directly(path)
     recorder.mark(training=False)
     read_directly(path)  # no training: not in the histograms
-    told = recorder.stop()
-    assert told is not None
-    return told
+    telemetry = recorder.stop()
+    assert telemetry is not None
+    return telemetry
 
 
 def test_the_device_is_found_and_its_bytes_are_exact(drive: Any, tmp_path: Path) -> None:
-    told = recorded(drive, tmp_path, block_trace=False)
-    assert [device.name for device in told.devices if device.counted] == [drive.device]
-    times, rates = told.readings("block", drive.device, "read_mb_per_second")
+    telemetry = recorded(drive, tmp_path, block_trace=False)
+    assert [device.name for device in telemetry.devices if device.counted] == [drive.device]
+    times, rates = telemetry.readings("block", drive.device, "read_mb_per_second")
     megabytes = (rates[1:] * (times[1:] - times[:-1]) / 1e9).sum()
     assert rates.size >= 3
     assert megabytes == pytest.approx(2 * CHUNKS * CHUNK_BYTES / 1e6, rel=0.01)
 
 
 def test_the_block_trace_has_each_request_of_training_once(drive: Any, tmp_path: Path) -> None:
-    told = recorded(drive, tmp_path, block_trace=True)
-    if "trace" not in told.probes:
-        pytest.skip(" ".join(told.notes))
-    bins = [bin for bin in told.trace if bin.device == drive.device and bin.operation == "read"]
+    telemetry = recorded(drive, tmp_path, block_trace=True)
+    if "trace" not in telemetry.probes:
+        pytest.skip(" ".join(telemetry.notes))
+    bins = [bin for bin in telemetry.trace if bin.device == drive.device and bin.operation == "read"]
     assert {bin.low: bin.weight for bin in bins if bin.kind == "request_kib"} == {CHUNK_BYTES / 1024: CHUNKS}
     assert sum(bin.weight for bin in bins if bin.kind == "latency_us") == CHUNKS
     depths = {bin.low for bin in bins if bin.kind == "queue_depth_seconds"}
     assert depths == {0, 1}, "one reader, one request at a time"
-    assert told.readings("trace", drive.device, "queue_depth_read")[0].size >= 1
+    assert telemetry.readings("trace", drive.device, "queue_depth_read")[0].size >= 1
 
 
 def test_a_killed_run_leaves_no_trace_in_the_kernel(drive: Any, tmp_path: Path) -> None:

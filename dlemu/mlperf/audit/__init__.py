@@ -1,4 +1,5 @@
-"""Audit of result folders that DLIO or MLPerf Storage left: their numbers recomputed from what they kept.
+"""Audit of result folders that DLIO, MLPerf Storage or dlemu left: their numbers recomputed from what they kept.
 
-`find_runs` lists the folders, `audit_run` reads and judges one, `audit_trees` does both in parallel.
+`audit_trees` finds the runs of trees and audits them in parallel, `audit_run` one of them; `saved_audit` makes
+rows of them.
 """

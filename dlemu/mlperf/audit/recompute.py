@@ -1,27 +1,24 @@
-"""A run's numbers recomputed from the steps of its ranks, where they were kept, or from block times, with bounds."""
+"""A run's numbers recomputed from the steps of its ranks, where they were kept, or from block times, with bounds.
+
+DLIO's formulas are those of `dlemu.metrics.dlio`. AU `rules` is the text of the rules, v2.0 section 4: compute /
+running time, no step dropped (https://github.com/mlcommons/storage).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property
 
 import numpy as np
 
-from dlemu.mlperf.audit.formulas import (
-    DLIO_FORMULAS,
-    NO_LOSS,
-    BlockTimes,
-    Loss,
-    Rated,
-    loss,
-    rated,
-    waits_for_slower_seconds,
-)
-from dlemu.mlperf.audit.logs import BlockArrays, Logs, Seconds
-from dlemu.mlperf.audit.setup import Setup
-from dlemu.mlperf.audit.spans import BlockKey
+from dlemu.metrics.dlio import BlockTimes, Rated, Times, over_blocks, over_ranks, rate_v1, rate_v2, rate_v3
+from dlemu.mlperf.audit.run_settings import Printed, Setup
+from dlemu.mlperf.audit.step_files import STAMP_SECONDS, BlockArrays, BlockKey, Logs, Seconds, Span
+
+DLIO_FORMULAS = ("dlio_v1", "dlio", "dlio_v3")
+"""The formulas that a version of DLIO printed by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +70,9 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
     if not blocks:
         return NOTHING
     ranks = accelerators or kept
-    times = {block: [block_times(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
-    lost = reduce(Loss.__add__, (loss(one) for parts in times.values() for one in parts), NO_LOSS)
-    slower = sum(waits_for_slower_seconds([one.proc for one in parts]) for parts in times.values())
+    times = {block: [_kept_block(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
+    lost = _lost([own.seconds for parts in times.values() for own in parts])
+    slower = sum(_waits_for_slower_seconds([own.seconds.proc for own in parts]) for parts in times.values())
     epochs = sorted({epoch for epoch, _ in blocks})
     per_epoch = {epoch: [parts for block, parts in times.items() if block[0] == epoch] for epoch in epochs}
     rules = 100 * lost.compute / lost.total
@@ -83,7 +80,7 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
         basis="steps" if kept >= ranks else "some ranks",
         ranks_kept=kept,
         epochs=len(epochs),
-        steps_per_epoch=sum(parts[0].steps for parts in per_epoch[epochs[0]]),
+        steps_per_epoch=sum(parts[0].seconds.steps for parts in per_epoch[epochs[0]]),
         formulas={name: _formula(name, per_epoch, ranks / kept, setup.drawn) for name in DLIO_FORMULAS},
         au_rules_percent=rules if math.isfinite(rules) else None,
         loss_percent=_shares(lost, slower if kept >= ranks else None),
@@ -99,39 +96,62 @@ def _has(logs: Logs, rank: int, block: BlockKey) -> bool:
     return block in logs.arrays[rank] and logs.span(rank, block) is not None
 
 
-def block_times(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> BlockTimes:
-    """Return the times of a block that the rank kept and whose time stamps are known."""
+@dataclass(frozen=True, kw_only=True)
+class KeptBlock:
+    """One block of one rank, and what its samples/s need."""
+
+    seconds: BlockTimes
+    """Its `total` by the rank's own stamps, or by its own printed samples/s when only rank 0 kept stamps."""
+    batch_size: float
+    """NaN when it is not known."""
+    exclude_start_steps: int
+    exclude_end_steps: int
+
+    @cached_property
+    def rated(self) -> dict[str, Rated]:
+        """AU and samples/s of the block by each of DLIO's formulas."""
+        excluded = self.exclude_start_steps, self.exclude_end_steps
+        return {
+            "dlio_v1": rate_v1(self.seconds, self.batch_size),
+            "dlio": rate_v2(self.seconds, *excluded, self.batch_size),
+            "dlio_v3": rate_v3(self.seconds, *excluded, self.batch_size),
+        }
+
+
+def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlock:
+    """Return a block that the rank kept and whose time stamps are known."""
     arrays = logs.arrays[rank][block]
     span = logs.span(rank, block)
     assert span is not None
     own = block in logs.spans.get(rank, {})
-    seconds = None if own else implied_seconds(arrays, setup.batch_size, span.longest_seconds)
+    seconds = None if own else _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
     times = BlockTimes(
         load=arrays.load,
         proc=arrays.proc,
         configured=_configured(setup, logs, arrays),
         measured=arrays.compute if logs.measured_compute else arrays.proc - arrays.load,
-        total_seconds=span.seconds if seconds is None else seconds,
+        total=span.seconds if seconds is None else seconds,
+    )
+    kept = KeptBlock(
+        seconds=times,
         batch_size=math.nan if setup.batch_size is None else setup.batch_size,
         exclude_start_steps=setup.exclude_start_steps,
         exclude_end_steps=setup.exclude_end_steps,
     )
     later = span.seconds_to_checkpoint
-    return times if later is None or seconds is not None else _nearer(times, later, arrays)
+    return kept if later is None or seconds is not None else _nearer(kept, later, arrays)
 
 
-def _nearer(times: BlockTimes, later_seconds: float, arrays: BlockArrays) -> BlockTimes:
+def _nearer(block: KeptBlock, later_seconds: float, arrays: BlockArrays) -> KeptBlock:
     """Return the block up to its first end or up to its checkpoint, whichever gives the rank's own samples/s."""
-    ends = (times, replace(times, total_seconds=later_seconds))
     printed = arrays.printed_samples_per_second
-    return times if printed is None else min(ends, key=lambda one: _apart(one, printed))
+    if printed is None:
+        return block
+    ends = (block, replace(block, seconds=replace(block.seconds, total=later_seconds)))
+    return min(ends, key=lambda end: min(abs(each.samples_per_second - printed) for each in end.rated.values()))
 
 
-def _apart(times: BlockTimes, printed: float) -> float:
-    return min(abs(one.samples_per_second - printed) for one in rated(times).values())
-
-
-def implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_seconds: float) -> float | None:
+def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_seconds: float) -> float | None:
     """Return the block's time that v1.0's samples/s of the rank implies; None unless it lies where it can.
 
     Only rank 0 kept stamps in v0.5 and v1.0, and the ranks do not begin a block at the same moment.
@@ -151,30 +171,22 @@ def _configured(setup: Setup, logs: Logs, arrays: BlockArrays) -> Seconds:
     return np.full(arrays.steps, math.nan if setup.computation_seconds is None else setup.computation_seconds)
 
 
-def _formula(name: str, per_epoch: Mapping[int, list[list[BlockTimes]]], scale: float, drawn: bool) -> Formula:
-    """Combine as DLIO does: blocks by their steps, AU's mean over ranks, the sum of the ranks' samples/s."""
-    found = [_epoch(name, blocks) for blocks in per_epoch.values()]
+def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: float, drawn: bool) -> Formula:
+    epochs = [_epoch(name, blocks) for blocks in per_epoch.values()]
     credited = not (name == "dlio_v1" and drawn)  # the mean of drawn times is not what DLIO credits
     return Formula(
-        au_by_epoch=tuple(one.au_percent for one in found) if credited else (),
-        samples_per_second_by_epoch=tuple(one.samples_per_second * scale for one in found),
+        au_by_epoch=tuple(epoch.au_percent for epoch in epochs) if credited else (),
+        samples_per_second_by_epoch=tuple(epoch.samples_per_second * scale for epoch in epochs),
     )
 
 
-def _epoch(name: str, blocks: list[list[BlockTimes]]) -> Rated:
-    """Return AU (mean over ranks) and samples/s (their sum) of one epoch's blocks, each a list over ranks."""
-    weights = [float(parts[0].steps) for parts in blocks]
-    ranks = [[rated(parts[index])[name] for parts in blocks] for index in range(len(blocks[0]))]
-    au = [_average([one.au_percent for one in rank], weights) for rank in ranks]
-    rate = [_average([one.samples_per_second for one in rank], weights) for rank in ranks]
-    return Rated(math.fsum(au) / len(au), math.fsum(rate))
+def _epoch(name: str, blocks: list[list[KeptBlock]]) -> Rated:
+    """Return AU and samples/s of one epoch's blocks, each a list over ranks."""
+    steps = [parts[0].seconds.steps for parts in blocks]
+    return over_ranks([over_blocks([block.rated[name] for block in own], steps) for own in zip(*blocks, strict=True)])
 
 
-def _average(values: list[float], weights: list[float]) -> float:
-    return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / math.fsum(weights)
-
-
-def _shares(lost: Loss, slower_seconds: float | None) -> dict[str, float]:
+def _shares(lost: LostSeconds, slower_seconds: float | None) -> dict[str, float]:
     parts = {name: getattr(lost, name) for name in ("first_step", "load", "oversleep", "barrier")}
     if slower_seconds is not None:
         parts["slower_rank"] = slower_seconds
@@ -193,4 +205,169 @@ def per_rank_blocks(setup: Setup, logs: Logs) -> Iterator[tuple[int, BlockKey, B
     for rank, blocks in logs.arrays.items():
         for block, arrays in blocks.items():
             if logs.span(rank, block) is not None:
-                yield rank, block, arrays, rated(block_times(setup, logs, rank, block))
+                yield rank, block, arrays, _kept_block(setup, logs, rank, block).rated
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostSeconds:
+    """Seconds in which the accelerators did not compute. With `compute` they add up to `total`, exactly."""
+
+    total: float
+    compute: float
+    """Configured seconds of all steps: what the rules credit."""
+    first_step: float
+    """The first step of each block beyond its computation: start of the loader and the first batch."""
+    load: float
+    """Waits for batches, from the second step on."""
+    oversleep: float
+    """Steps longer than configured, from the second on: the host woke late."""
+    barrier: float
+    """The block's time outside of all steps: waits for slower ranks, and the loop's own."""
+
+
+def _lost(blocks: Sequence[BlockTimes]) -> LostSeconds:
+    """Return where the time of the blocks went."""
+    return LostSeconds(
+        total=sum(block.total for block in blocks),
+        compute=sum(float(block.configured.sum()) for block in blocks),
+        first_step=sum(float(block.proc[0] - block.configured[0]) for block in blocks),
+        load=sum(float(block.load[1:].sum()) for block in blocks),
+        oversleep=sum(float((block.proc - block.load - block.configured)[1:].sum()) for block in blocks),
+        barrier=sum(block.total - float(block.proc.sum()) for block in blocks),
+    )
+
+
+def _waits_for_slower_seconds(procs: Sequence[Times]) -> float:
+    """Return what all ranks of one block together waited for the slowest rank of each step, from the second on."""
+    steps = min(len(proc) for proc in procs)
+    table = np.stack([proc[1:steps] for proc in procs])
+    return float((table.max(axis=0) - table).sum()) if table.size else 0.0
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """One epoch's blocks together, in seconds."""
+
+    seconds: float
+    longest_seconds: float
+
+
+def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
+    """Return what the time stamps give. Steps are those that the settings plan: stamps do not tell how many ran."""
+    spans = logs.spans.get(min(logs.spans, default=0), {})
+    epochs = _by_epoch(spans)
+    ranks, steps = printed.accelerators, _planned_steps(setup, printed)
+    if not epochs:
+        return NOTHING
+    if ranks is None or steps is None or setup.batch_size is None:
+        return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
+    samples, c = steps * setup.batch_size * ranks, setup.computation_seconds
+    rates = tuple(samples / epoch.seconds for epoch in epochs)
+    whole = c is not None and len(spans) == len(epochs)  # DLIO drops the first step of each block
+    bounded = whole and not setup.drawn  # a drawn step may take less than the mean
+    excluded = setup.exclude_start_steps + max(1, setup.exclude_end_steps)
+    return Recomputed(
+        basis="blocks",
+        epochs=len(epochs),
+        steps_per_epoch=steps,
+        formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
+        au_rules_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
+        au_bounds_percent=_au_bounds(epochs, steps, c, 2 if logs.measured_compute else 1) if bounded and c else None,
+        rate_bounds=_rate_bounds(epochs, _Plan(steps, c, setup.batch_size, ranks, excluded), printed, logs)
+        if bounded and c
+        else None,
+        loss_percent=_implied(epochs, steps, c, setup.batch_size * ranks, printed, logs) if whole and c else {},
+    )
+
+
+def _by_epoch(spans: Mapping[BlockKey, Span]) -> list[_Epoch]:
+    found = []
+    for number in sorted({epoch for epoch, _ in spans}):
+        parts = [span for (epoch, _), span in spans.items() if epoch == number]
+        found.append(_Epoch(sum(one.seconds for one in parts), sum(one.longest_seconds for one in parts)))
+    return found
+
+
+def _planned_steps(setup: Setup, printed: Printed) -> int | None:
+    """Return the steps of an epoch: floor(samples / (batch x ranks)), as far as total_training_steps allows."""
+    files, samples = printed.num_files or setup.num_files, printed.samples_per_file or setup.samples_per_file
+    if files is None or samples is None or setup.batch_size is None or printed.accelerators is None:
+        return None
+    steps = files * samples // (setup.batch_size * printed.accelerators)
+    return min(steps, setup.total_training_steps or steps) or None
+
+
+def _au_bounds(epochs: list[_Epoch], steps: int, c: float, dropped: int) -> tuple[float, float]:
+    """Return the least and the most that AU can be: the dropped steps took from c each to all that the rest leaves.
+
+    `dropped` is the most that a formula in question drops: the first step, since 2.x perhaps the last one too.
+    """
+    least = [100 * max(0, steps - dropped) * c / max(epoch.longest_seconds - dropped * c, c) for epoch in epochs]
+    return math.fsum(least) / len(least), 100.0
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What each epoch is made of."""
+
+    steps: int
+    seconds: float
+    """Configured computation of a step."""
+    batch_size: int
+    ranks: int
+    excluded_steps: int
+    """The most that a formula since 2.x leaves out."""
+
+    @property
+    def kept_steps(self) -> int:
+        """The fewest steps that count since 2.x."""
+        return max(1, self.steps - self.excluded_steps)
+
+
+def _rate_bounds(epochs: list[_Epoch], plan: _Plan, printed: Printed, logs: Logs) -> tuple[float, float]:
+    """Return the least and the most samples/s that the files allow.
+
+    The least: the blocks of all ranks whose stamps are not known took as long as they can have. The most: no rank
+    waited in any step, nor more than the printed AU leaves (samples/s are a concave function of a rank's AU, so the
+    mean AU gives the most).
+    """
+    aus = printed.au_by_epoch if len(printed.au_by_epoch) == len(epochs) else [100.0] * len(epochs)
+    bounds = _bounds_since_v2 if logs.measured_compute else _bounds_v1
+    found = [bounds(epoch, plan, min(max(au, 0.0), 100.0) / 100) for epoch, au in zip(epochs, aus, strict=True)]
+    least, most = (math.fsum(side) / len(found) for side in zip(*found, strict=True))
+    return least, most
+
+
+def _bounds_v1(epoch: _Epoch, plan: _Plan, au: float) -> tuple[float, float]:
+    """N x batch / T of each rank: T is known of rank 0, of the others it is at least that of all their steps."""
+    samples, others, c = plan.steps * plan.batch_size, plan.ranks - 1, plan.seconds
+    least = 1 / (epoch.seconds + STAMP_SECONDS) + others / max(epoch.longest_seconds, epoch.seconds)
+    busy = plan.steps * c
+    most = 1 / max(epoch.seconds - STAMP_SECONDS, busy) + others / busy
+    by_au = plan.ranks * au / ((plan.steps - 1) * c + c * au)
+    return samples * least, samples * (min(most, by_au) if au and plan.steps > 1 else most)
+
+
+def _bounds_since_v2(epoch: _Epoch, plan: _Plan, au: float) -> tuple[float, float]:
+    """(N - 2) x batch / (T - dropped steps) of each rank; a step takes c at least."""
+    samples, counted = max(0, plan.steps - 2) * plan.batch_size * plan.ranks, plan.kept_steps * plan.seconds
+    return samples / max(epoch.longest_seconds, counted), samples / counted * (au or 1.0)
+
+
+def _implied(
+    epochs: list[_Epoch], steps: int, c: float, samples: int, printed: Printed, logs: Logs
+) -> dict[str, float]:
+    """Return the shares that follow if what was printed is right: the first step's, and all others' together."""
+    au, rates = printed.au_by_epoch, printed.samples_per_second_by_epoch
+    if not len(au) == len(rates) == len(epochs) or min(*au, *rates) <= 0:
+        return {}
+    if logs.measured_compute:
+        counted = [max(0, steps - 2) * samples / rate for rate in rates]
+    else:
+        counted = [100 * (steps - 1) * c / one for one in au]
+    total, kept = sum(epoch.seconds for epoch in epochs), math.fsum(counted)
+    credited = math.fsum(one * seconds / 100 for one, seconds in zip(au, counted, strict=True))
+    last_dropped = credited < (steps - 1) * c * len(epochs) * (1 - 1e-6)  # no step computes for less than c
+    first = total - kept - c * len(epochs) * (2 if last_dropped else 1)
+    computed = c * steps * len(epochs)
+    return {"first_step": 100 * first / total, "all_other": 100 * (total - computed - first) / total}

@@ -1,29 +1,102 @@
-"""From a folder to all findings."""
+"""From a folder to all findings, named as the edition's own checker names them; as plain data and as CSV.
+
+Sources of the names: rule numbers and names of the submission checker of v3.0, check functions of `mlpstorage/rules.py`
+of v2.0 (https://github.com/mlcommons/storage). v1.0's report.py has no names.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from datagen.errors import UserError
-from dlemu.mlperf.audit.folders import find_runs
+from dlemu.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
-from dlemu.mlperf.audit.trees import audit_trees
-from dlemu.mlperf.check import dataset, files, runs, single_run, submission
-from dlemu.mlperf.check.find import Finder
-from dlemu.mlperf.check.ids import official_id
-from dlemu.mlperf.check.model import Checked, Located, Result, Submission
-from dlemu.mlperf.check.systems import check_systems
-from dlemu.mlperf.finding import Finding
+from dlemu.mlperf.check.result_rules import RESULT_RULES
+from dlemu.mlperf.check.submission_tree import Finder, Result, Submission
+from dlemu.mlperf.check.system_description import check_systems
+from dlemu.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, top_folders
+from dlemu.mlperf.finding import SEVERITIES, Finding, Located
 from dlemu.mlperf.rules import Division
 
 REHEARSAL, TREE = "rehearsal.json", "tree"
 """What `dlemu mlperf run` leaves in its folder: its record, and the edition's tree."""
-RULES = (*single_run.RULES, *dataset.RULES, *runs.RULES, *files.RULES)
 _LEFT_TO_DO = ("submission.code", "systems.pdf", "systems.unfilled", "tool.other")
 """What a submitter adds by hand, or mlpstorage: in a rehearsal it is not missing yet."""
+COLUMNS = ("severity", "rule", "official", "path", "seen", "wanted", "fix")
+_V2 = {
+    "dataset.size": "check_num_files_train",
+    "dataset.steps": "check_num_files_train",
+    "overrides.open": "check_allowed_params",
+    "overrides.unknown": "check_allowed_params",
+    "overrides.odirect": "check_odirect_supported_model",
+    "workflow.checkpoint": "check_workflow_parameters",
+}
+_V3 = {
+    "submission.name": "2.1.1 submitterRootDirectory",
+    "submission.top": "2.1.2 topLevelSubdirectories",
+    "submission.folders": "2.1.5 requiredSubdirectories",
+    "submission.code": "2.1.6 codeDirectoryContents",
+    "systems.files": "2.1.7 systemsDirectoryFiles",
+    "systems.missing": "2.1.8 resultsDirectorySystems",
+    "systems.name": "2.1.8 resultsDirectorySystems",
+    "systems.pdf": "2.1.8 resultsDirectorySystems",
+    "systems.hosts": "2.1.9 identicalSystemConfig",
+    "submission.category": "2.1.10 workloadCategories",
+    "submission.workload": "2.1.11 trainingWorkloads",
+    "files.phases": "2.1.12 trainingPhases",
+    "files.datagen_count": "2.1.13 datagenTimestamp",
+    "files.datagen_stamp": "2.1.13 datagenTimestamp",
+    "files.datagen": "2.1.14 datagenFiles",
+    "files.datagen_config": "2.1.15 datagenDlioConfig",
+    "files.results": "2.1.16 runResultsJson",
+    "runs.count": "2.1.17 runTimestamps",
+    "runs.stamp": "2.1.17 runTimestamps",
+    "runs.gap": "2.1.18 runTimestampGap",
+    "runs.ended": "2.1.19 runFiles",
+    "files.run": "2.1.19 runFiles",
+    "files.run_config": "2.1.20 runDlioConfig",
+    "dataset.told": "3.1.1 trainingVerifyDatasizeUsage",
+    "dataset.size": "3.1.2 trainingRecalculateDatasetSize",
+    "dataset.steps": "3.1.2 trainingRecalculateDatasetSize",
+    "dataset.made": "3.2.1 trainingDatagenMinimumSize",
+    "dataset.phases": "3.3.1 trainingRunDataMatchesDatasize",
+    "au.low": "3.3.2 trainingAcceleratorUtilizationCheck",
+    "hosts.few": "3.3.3 trainingSingleHostSimulatedAccelerators",
+    "hosts.named": "3.3.4 trainingSingleHostClientLimit",
+    "hosts.uneven": "3.3.6 trainingIdenticalAcceleratorsPerNode",
+    "dataset.folder": "3.4.1 trainingMlpstoragePathArgs",
+    "dataset.filesystem": "3.4.2 trainingMlpstorageFilesystemCheck",
+}
+_V3_OVERRIDES = {
+    "closed": "3.6.2 trainingClosedSubmissionParameters",
+    "open": "3.6.3 trainingOpenSubmissionParameters",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A folder and all that was found."""
+
+    root: str
+    results: tuple[Result, ...]
+    submissions: tuple[Submission, ...]
+    rehearsal: Mapping[str, Any] | None
+    """`rehearsal.json` of `dlemu mlperf run`, when the folder is of one."""
+    findings: tuple[Located, ...] = field(default=())
+
+    def count(self, severity: str) -> int:
+        """Return how many findings there are of a severity."""
+        return sum(one.finding.severity == severity for one in self.findings)
+
+    @property
+    def valid(self) -> bool:
+        """Whether no rule is broken."""
+        return not self.count("error")
 
 
 def check_folder(folder: str, edition: str | None = None, division: Division | None = None) -> Checked:
@@ -82,14 +155,14 @@ def _of_rehearsal(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Lo
 
 def _applied(root: str, results: list[Result], submissions: list[Submission]) -> Iterator[Located]:
     for result in results:
-        for rule in RULES:
+        for rule in (*RESULT_RULES, *FILE_RULES):
             yield from _named(rule(result), result)
     for one in submissions:
-        for upper_rule in submission.RULES:
+        for upper_rule in SUBMISSION_RULES:
             yield from _named(upper_rule(one), one)
         yield from _named(check_systems(one, results), one)
     if submissions:
-        yield from _named(submission.top(root, submissions), submissions[0])
+        yield from _named(top_folders(root, submissions), submissions[0])
 
 
 def _named(found: Iterable[Located], of: Result | Submission) -> Iterator[Located]:
@@ -105,4 +178,54 @@ def _postponed(one: Located) -> Located:
 
 
 def _place(one: Located) -> tuple[int, str, str]:
-    return ("error", "warning", "info").index(one.finding.severity), one.finding.rule, one.path
+    return SEVERITIES.index(one.finding.severity), one.finding.rule, one.path
+
+
+def official_id(rule: str, edition: str, division: Division) -> str | None:
+    """Return what the edition's checker calls a rule of ours; None where it has none."""
+    if edition == "3.0" and rule in ("overrides.open", "overrides.unknown"):
+        return _V3_OVERRIDES[division]
+    return {"2.0": _V2, "3.0": _V3}.get(edition, {}).get(rule)
+
+
+def row(one: Located, root: str) -> dict[str, str]:
+    """Return a finding's columns; its path begins at the root."""
+    found = one.finding
+    path = os.path.relpath(one.path, root)
+    texts = (found.severity, found.rule, one.official or "", path, found.seen, found.wanted, found.fix)
+    return dict(zip(COLUMNS, texts, strict=True))
+
+
+def as_csv(checked: Checked) -> str:
+    """Return all findings, a line each, below one of names."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    writer.writerows(row(one, checked.root) for one in checked.findings)
+    return text.getvalue()
+
+
+def plain(checked: Checked) -> dict[str, Any]:
+    """Return the check as plain data, for programs."""
+    return {
+        "root": checked.root,
+        "valid": checked.valid,
+        "rehearsal": checked.rehearsal is not None,
+        "errors": checked.count("error"),
+        "warnings": checked.count("warning"),
+        "results": [_result(one, checked.root) for one in checked.results],
+        "findings": [row(one, checked.root) for one in checked.findings],
+    }
+
+
+def _result(result: Result, root: str) -> dict[str, Any]:
+    first = next((leaf for leaf in result.runs if leaf.run), None)
+    return {
+        "path": os.path.relpath(result.path, root),
+        "edition": result.edition.name,
+        "division": result.division,
+        "workload": first.setup.workload if first else None,
+        "accelerator": first.setup.accelerator if first else None,
+        "accelerators": first.printed.accelerators if first else None,
+        "runs": [leaf.name for leaf in result.runs],
+    }

@@ -1,7 +1,7 @@
 """A rehearsal of an MLPerf Storage submission: the edition's sequence of runs, laid out as its tree.
 
-`sequence` runs what is missing, `layout` puts a finished run into the tree, `papers` writes what lies beside the runs,
-`outcome` sums them up. Nothing of it is a submission: CLOSED results come from mlpstorage and DLIO, unchanged.
+`rehearse` leads through it, `attempts` runs what is missing, `edition_tree` lays out what is finished, `run_figures`
+sums it up. Nothing of it is a submission: CLOSED results come from mlpstorage and DLIO, unchanged.
 """
 
 NOTE = (

@@ -1,0 +1,139 @@
+"""What `dlemu audit` prints: a line a run under its folder, the findings by rule, and one line of sum."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from dlemu.mlperf.audit.audited_run import AuditedRun
+from dlemu.mlperf.audit.saved_audit import AuditRow, Place, audit_row, common_folder, places
+from dlemu.mlperf.finding import SEVERITIES, Finding
+
+Line = tuple[str, dict[str, Any]]
+"""A line and its style."""
+
+_WIDEST = 26
+_SHOWN = 3
+_STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "warning": {"fg": "yellow"}, "info": {}}
+
+
+def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Line]:
+    """Yield what is printed of the runs, in the order of their paths."""
+    top = common_folder([run.path for run in runs])
+    rows = [audit_row(run) for run in runs]
+    placed = sorted(zip(places([row.path for row in rows]), rows, strict=True), key=_order)
+    width = min(_WIDEST, max(len(place.run) for place, _ in placed))
+    yield from _head(width)
+    for system, group in groupby(placed, key=lambda listed: listed[0].system):
+        members = list(group)
+        yield f"{system}: {_what([row for _, row in members])}", {"bold": True}
+        yield from (_line(place.run, width, row) for place, row in members)
+    yield "", {}
+    yield from _legend()
+    yield from _findings(runs, top)
+    yield from _sum(rows)
+
+
+def _order(listed: tuple[Place, AuditRow]) -> tuple[str, str]:
+    return listed[0].parent, listed[0].run
+
+
+def _head(width: int) -> Iterator[Line]:
+    for text in (
+        f"  {'':{width}} |{'AU in percent':^27}|{'loss in percent of the time':^35}|{'samples/s':^20}|",
+        f"  {'run':{width}} |{'printed':>8}{'again':>9}{'rules':>8}  |"
+        f"{'first':>7}{'load':>7}{'late':>6}{'slower':>7}{'barrier':>8}|{'printed':>11}{'again':>9}| found",
+    ):
+        yield text, {"dim": True}
+
+
+def _what(rows: Sequence[AuditRow]) -> str:
+    kinds = {(row.workload, row.accelerator, row.accelerators, row.hosts) for row in rows}
+    if len(kinds) > 1:
+        return f"{len(rows)} runs of {len(kinds)} kinds"
+    workload, accelerator, count, hosts = kinds.pop()
+    on = f" on {hosts} host{'s' if hosts != 1 else ''}" if hosts else ""
+    return f"{workload or 'workload unknown'}, {count or '?'} x {accelerator or 'accelerator'}{on}"
+
+
+def _line(label: str, width: int, row: AuditRow) -> Line:
+    again = _number(row.au_recomputed_percent)
+    if again == "-" and row.au_least_percent is not None:
+        again = f">={_number(row.au_least_percent)}"
+    if row.loss_all_other_percent is not None:
+        shares = f"{_number(row.loss_first_step_percent):>7}{'all other ' + _number(row.loss_all_other_percent):>28}"
+    else:
+        shares = (
+            f"{_number(row.loss_first_step_percent):>7}{_number(row.loss_load_percent):>7}"
+            f"{_number(row.loss_oversleep_percent):>6}{_number(row.loss_slower_rank_percent):>7}"
+            f"{_number(row.loss_barrier_percent):>8}"
+        )
+    text = (
+        f"  {_short(label, width):{width}} |{_number(row.au_printed_percent):>8}{again:>9}"
+        f"{_number(row.au_rules_percent):>8}  |{shares}|{_number(row.samples_per_second_printed):>11}"
+        f"{_apart(row):>9}| {_counts(row)}"
+    )
+    return text, _STYLES["error" if row.errors else "info"]
+
+
+def _short(label: str, width: int) -> str:
+    return label if len(label) <= width else f"...{label[3 - width :]}"
+
+
+def _apart(row: AuditRow) -> str:
+    printed = row.samples_per_second_printed
+    again = row.samples_per_second_recomputed if row.printed_by else row.samples_per_second_dlio
+    if again is None or not printed:
+        return "-"
+    return f"{100 * (again / printed - 1):+.2f} %"
+
+
+def _counts(row: AuditRow) -> str:
+    counts = ((row.errors, "error"), (row.warnings, "warning"))
+    return ", ".join(f"{count} {kind}{'s' if count != 1 else ''}" for count, kind in counts if count)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _legend() -> Iterator[Line]:
+    for text in (
+        "again: recomputed from the steps that the ranks kept; >= from block times alone, which give only a bound",
+        "rules: compute / running time as the text of the rules says, no step dropped",
+        "first: first step of each epoch; load: waits for batches; late: the host woke late;",
+        "slower: waits for the slowest rank; barrier: the rest of the blocks' time, outside of all steps",
+    ):
+        yield text, {"dim": True}
+    yield "", {}
+
+
+def _findings(runs: Sequence[AuditedRun], top: str) -> Iterator[Line]:
+    by_rule: dict[tuple[int, str], list[tuple[str, Finding]]] = {}
+    for run in runs:
+        for finding in run.findings:
+            where = os.path.relpath(run.path, top)
+            by_rule.setdefault((SEVERITIES.index(finding.severity), finding.rule), []).append((where, finding))
+    for (_, rule), entries in sorted(by_rule.items(), key=lambda entry: entry[0]):
+        severity, first = entries[0][1].severity, entries[0][1]
+        count = len({where for where, _ in entries})
+        yield f"{severity} {rule}: {count} run{'s' if count != 1 else ''}", _STYLES[severity]
+        for where, finding in entries[: 1 if severity == "info" else _SHOWN]:
+            yield f"  {where}: {finding.seen}", {}
+        if len(entries) > _SHOWN and severity != "info":
+            yield f"  and {len(entries) - _SHOWN} more", {}
+        yield f"  wanted: {first.wanted}; to do: {first.fix}", {"dim": True}
+
+
+def _sum(rows: Sequence[AuditRow]) -> Iterator[Line]:
+    wrong = sum(bool(row.errors) for row in rows)
+    kept = sum(row.basis == "steps" for row in rows)
+    blocks = sum(row.basis == "blocks" for row in rows)
+    style = _STYLES["error"] if wrong else {"fg": "green", "bold": True}
+    yield (
+        f"{len(rows)} run{'s' if len(rows) != 1 else ''}: {kept} recomputed from all steps, {blocks} from block times,"
+        f" {len(rows) - kept - blocks} from less; {wrong} with errors",
+        style,
+    )

@@ -1,0 +1,161 @@
+"""What `dlemu mlperf` prints: the size of a dataset, the end of a rehearsal, the findings of a check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from dlemu.mlperf.finding import SEVERITIES
+
+if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
+    from dlemu.mlperf.check.judge import Checked
+    from dlemu.mlperf.check.submission_tree import Result
+    from dlemu.mlperf.datasize import Datasize
+    from dlemu.mlperf.finding import Located
+    from dlemu.mlperf.rehearsal.rehearse import Rehearsed
+    from dlemu.mlperf.rehearsal.run_figures import Outcome
+
+Line = tuple[str, dict[str, Any]]
+"""A line and its style."""
+STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "warning": {"fg": "yellow"}, "info": {}}
+_SHOWN = 3
+
+
+def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
+    """Yield what is printed of a dataset's size; `measured` says where the hosts' memory is known from."""
+    bound, hosts = size.bound, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
+    kind = f"{size.accelerators} x {size.accelerator}"
+    yield f"{size.workload}, {kind} on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
+    yield f"rules: MLPerf Storage v{size.edition}"
+    yield ""
+    yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
+    yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
+    yield f"  least           {bound.files:>12,} files   {bound.because}"
+    extra = "   1 % more, for memory that is measured a little larger" if size.files > bound.files else ""
+    yield f"  advised         {size.files:>12,} files{extra}"
+    if size.subfolders:
+        yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each"
+    yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
+    yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB      {size.nominal_bytes / 2**40:,.2f} TiB"
+    yield from _free_space(workload, size)
+    yield from _broken_rules(size)
+    yield ""
+    yield "make it:"
+    yield f"  {datagen}"
+    yield "or, with MLCommons' tool:"
+    yield f"  mlpstorage training datagen --model {size.workload} ... --params {' '.join(size.overrides)}"
+
+
+def _free_space(workload: Workload, size: Datasize) -> Iterator[str]:
+    from dlemu.mlperf.datasize import free_bytes
+
+    free, folder = free_bytes(workload.dataset.data_folder)
+    if free < size.nominal_bytes:
+        yield f"  room            {free / 1e9:>12,.1f} GB      free in {folder}: NOT ENOUGH"
+
+
+def _broken_rules(size: Datasize) -> Iterator[str]:
+    for finding in size.findings:
+        yield f"{finding.severity} {finding.rule}: {finding.seen}; wanted {finding.wanted}; {finding.fix}"
+
+
+def rehearsal_lines(rehearsed: Rehearsed, folder: str, tree: str, note: str) -> Iterator[Line]:
+    """Yield what is printed at the end of a rehearsal: its figures, what breaks rules, where everything lies."""
+    outcome, checked = rehearsed.outcome, rehearsed.checked
+    yield _outcome_line(outcome), {"fg": "green" if outcome.passed == outcome.runs else "red", "bold": True}
+    yield _own_line(outcome, rehearsed.limits), {}
+    yield from finding_lines(checked)
+    yield f"by the rules: {_counts(checked)}", {}
+    yield note, {}
+    yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
+    yield f"pages of the runs: dlemu report {os.path.join(folder, 'runs')}/*", {}
+
+
+def _outcome_line(outcome: Outcome) -> str:
+    return (
+        f"{outcome.passed} of {outcome.runs} runs pass: AU {outcome.au_dlio_mean_percent:.1f} %"
+        f" +- {outcome.au_dlio_std_percent:.1f}, {outcome.samples_per_second_mean:,.0f} samples/s"
+        f" (mean of {outcome.runs}, CoV {outcome.cov_percent:.1f} %), by DLIO's formulas"
+    )
+
+
+def _own_line(outcome: Outcome, limits: Sequence[str]) -> str:
+    limited = f"limited by: {', '.join(limits) or 'not known'}"
+    if outcome.au_mean_percent is None:
+        return limited
+    return f"dlemu's own AU: {outcome.au_mean_percent:.1f} % +- {outcome.au_std_percent:.1f}; {limited}"
+
+
+def check_lines(checked: Checked) -> Iterator[Line]:
+    """Yield what is printed of a check: its results, its findings, its verdict."""
+    for result in checked.results:
+        yield _result_line(result, checked.root), {"bold": True}
+    yield "", {}
+    yield from finding_lines(checked)
+    yield _verdict(checked)
+
+
+def finding_lines(checked: Checked) -> Iterator[Line]:
+    """Yield the findings; those that say the same of several places stand once."""
+    for _, same in groupby(sorted(checked.findings, key=_sameness), key=_sameness):
+        yield from _finding(list(same), checked.root)
+
+
+def _sameness(located: Located) -> tuple[int, str, str, str, str]:
+    finding = located.finding
+    return SEVERITIES.index(finding.severity), finding.rule, located.official or "", finding.wanted, finding.fix
+
+
+def _finding(same: list[Located], root: str) -> Iterator[Line]:
+    first, official = same[0].finding, same[0].official
+    yield f"{first.severity} {first.rule}{f' [{official}]' if official else ''}", STYLES[first.severity]
+    yield f"  in      {_places(sorted({os.path.relpath(located.path, root) for located in same}))}", {}
+    yield f"  seen    {_few(list(dict.fromkeys(located.finding.seen for located in same)), '; ')}", {}
+    yield f"  wanted  {first.wanted}", {"dim": True}
+    yield f"  fix     {first.fix}", {"dim": True}
+
+
+def _places(paths: list[str]) -> str:
+    """Return the paths, with what all of them have in common once."""
+    if len(paths) == 1:
+        return paths[0]
+    above = os.path.commonpath(paths)
+    below = _few([os.path.relpath(path, above or ".") for path in paths], ", ")
+    return f"{above}: {below}" if above else below
+
+
+def _few(texts: list[str], between: str) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return between.join(texts[:_SHOWN]) + more
+
+
+def _result_line(result: Result, root: str) -> str:
+    first = next((leaf for leaf in result.runs if leaf.run), None)
+    count = f"{len(result.runs)} run{'s' if len(result.runs) != 1 else ''}"
+    what = "no run"
+    if first is not None:
+        accelerators = first.printed.accelerators or "?"
+        what = f"{first.setup.workload or 'unknown workload'}, {accelerators} x {first.setup.accelerator or '?'}"
+    path = os.path.relpath(result.path, root)
+    return f"{path}: {what}, {count}; v{result.edition.name} {result.division.upper()}"
+
+
+def _counts(checked: Checked) -> str:
+    """Return how many errors and warnings there are, and of how many rules."""
+    return f"{_number(checked, 'error')}, {_number(checked, 'warning')}"
+
+
+def _number(checked: Checked, severity: str) -> str:
+    count = checked.count(severity)
+    rules = len({located.finding.rule for located in checked.findings if located.finding.severity == severity})
+    text = f"{count} {severity}{'s' if count != 1 else ''}"
+    return f"{text} of {rules} rule{'s' if rules != 1 else ''}" if count > 1 else text
+
+
+def _verdict(checked: Checked) -> Line:
+    if checked.valid:
+        return f"VALID by the rules that can be checked: {_counts(checked)}", {"fg": "green", "bold": True}
+    return f"INVALID: {_counts(checked)}", STYLES["error"]

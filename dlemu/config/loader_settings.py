@@ -1,0 +1,41 @@
+"""What the configuration asks of a loader: which settings change something with it, and what it can't do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from datagen.errors import UserError
+from datagen.registry import companion
+from datagen.spec import DatasetSpec
+from dlemu.config.schema import Reader
+
+LOADERS = "dlemu.loaders"
+
+
+class SettingTraits(Protocol):
+    """The part of a loader's traits that is about settings; the folder of loaders is above this room."""
+
+    def settings_used(self, dataset_format: str) -> Collection[str]:
+        """Return those settings that matter to few loaders which change something with this one."""
+
+    def problems(self, reader: Reader, dataset: DatasetSpec) -> list[str]:
+        """Say what is asked of the loader that it can't do."""
+
+
+def settings_used(data_loader: str, dataset_format: str) -> Collection[str]:
+    """Return those settings that matter to few loaders which change something with this one.
+
+    A loader that can't be found is named as a problem, not here.
+    """
+    try:
+        traits: type[SettingTraits] | None = companion(LOADERS, data_loader, "Traits")
+    except UserError:
+        return ()
+    return () if traits is None else traits().settings_used(dataset_format)
+
+
+def loader_problems(reader: Reader, dataset: DatasetSpec) -> list[str]:
+    """Say what is asked of the loader that it can't do; raises UserError where there is no such loader."""
+    traits: type[SettingTraits] | None = companion(LOADERS, reader.data_loader, "Traits")
+    return [] if traits is None else traits().problems(reader, dataset)

@@ -1,0 +1,147 @@
+"""The `dali` loader. A pipeline is made for each epoch: the order of its files is given to a reader once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from datagen.buffers import AlignedBuffer
+from datagen.errors import DatasetError, DlemuError
+from datagen.fetch import Fetcher
+from dlemu.config.duration import draw_seconds, is_zero
+from dlemu.loaders import _dali_graph as graph
+from dlemu.loaders._dali_files import Files, Unread
+from dlemu.loaders._dali_records import Records
+from dlemu.loaders._process import lowered
+from dlemu.loaders._thread_accounting import process_storage_bytes, thread_cpu_ns
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase
+
+_POOL = "[DALI][TP"
+"""The names of the threads that decode begin with this and end with `Exec`."""
+
+
+class Loader:
+    """The `dali` loader. A batch is a uint8 array for each sample, or one (B, resize), over DALI's memory.
+
+    DALI does not tell how long its reads take, nor how many it makes. So a batch's trace holds: `started_ns`, when it
+    was asked for, or the epoch began; `finished_ns`, when DALI had it and it was preprocessed; `decode_ns`, how long
+    DALI's threads computed meanwhile, where they unpack pictures; `read_ns`, the rest; `read_calls`, 0.
+    """
+
+    def __init__(self, spec: LoaderSpec) -> None:
+        self._spec = spec
+        self._pipeline: Any = None
+        self._feed: graph.Feed | None = None
+        self._random = np.random.default_rng([spec.seed, spec.rank])
+
+    def start(self) -> None:
+        """Have DALI load what it loads at the first use, outside of every epoch."""
+        for phase in self._spec.phases.values():
+            if phase.fetch.storage == "null":
+                graph.build(self._spec, phase, Unread(phase)).run()
+
+    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
+        """Deliver the batches of one epoch."""
+        if not steps:
+            return
+        which = self._spec.phases[phase]
+        begun_ns = time.monotonic_ns()
+        self.close()
+        feed = self._feed = _feed(self._spec, which, epoch, steps)
+        self._pipeline = self._guarded(which, feed, 1, lambda: graph.build(self._spec, which, feed))
+        for step in range(1, steps + 1):
+            yield self._batch(which, feed, step, begun_ns if step == 1 else time.monotonic_ns())
+
+    def _batch(self, phase: Phase, feed: graph.Feed, step: int, started_ns: int) -> Batch:
+        before, computed_ns = process_storage_bytes(), self._computed_ns(phase)
+        shipped, read = self._guarded(phase, feed, step, self._pipeline.run)
+        took_ns = time.monotonic_ns() - started_ns
+        sample_hash, app_bytes = feed.account(step, read)
+        decode_ns = min(took_ns, self._computed_ns(phase) - computed_ns)
+        trace = BatchTrace(
+            slot=0,
+            places=[],
+            started_ns=started_ns,
+            read_ns=took_ns - decode_ns,
+            decode_ns=decode_ns + self._preprocess(phase.batch_size),
+            finished_ns=time.monotonic_ns(),
+            worker=0,
+            samples=phase.batch_size,
+            app_bytes=app_bytes,
+            read_calls=0,
+            sample_hash=sample_hash,
+            storage_bytes=process_storage_bytes() - before,
+        )
+        if phase.fetch.resize_bytes:
+            return Batch(np.asarray(shipped.as_tensor()), trace)
+        return Batch([np.asarray(sample) for sample in shipped], trace)
+
+    def _computed_ns(self, phase: Phase) -> int:
+        """Return how long DALI's threads have computed, each of them on average, where that is decoding; else 0."""
+        if phase.fetch.decode == "none":
+            return 0
+        return thread_cpu_ns(_is_decoder) // graph.num_threads(self._spec)
+
+    def _preprocess(self, samples: int) -> int:
+        """Sleep as long as the pipeline's threads would take for so many samples; return the nanoseconds spent."""
+        if is_zero(self._spec.preprocess_time):
+            return 0
+        begun_ns = time.monotonic_ns()
+        seconds = float(draw_seconds(self._spec.preprocess_time, self._random, samples).sum())
+        time.sleep(seconds / min(samples, graph.num_threads(self._spec)))
+        return time.monotonic_ns() - begun_ns
+
+    def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
+        """Make a call of DALI's; raises DatasetError with the file's name where DALI says that it can't read."""
+        try:
+            return lowered(call, self._spec.nice) if step == 1 else call()
+        except RuntimeError as error:
+            raise self._fault(phase, feed.suspects(step), str(error)) from None
+
+    def _fault(self, phase: Phase, suspects: list[int], text: str) -> DlemuError:
+        """Find the file: DALI names it in a text that is not for users."""
+        layout, reason = phase.fetch.layout, _reason(text)
+        paths = {sample: layout.path(layout.locate(sample)[0]) for sample in suspects}
+        named = [sample for sample, path in paths.items() if path in text]
+        fetcher, room = Fetcher(phase.fetch), AlignedBuffer().view(phase.fetch.slot_bytes(1))
+        for sample in named or suspects:
+            try:
+                fetcher.fetch([sample], room)
+            except DatasetError as found:
+                return found
+        if named:
+            return DatasetError(
+                f"{paths[named[0]]}: DALI can't read it ({reason}). Run `dlemu datagen verify` to find every damaged "
+                "file; delete those and run `dlemu datagen` with the same settings to make them again"
+            )
+        return DlemuError(f"DALI could not make a batch of files in {layout.folder}: {reason}")
+
+    def explain(self, error: Exception) -> DlemuError | None:
+        """Threads do not die by themselves."""
+        return None
+
+    def close(self) -> None:
+        """End the pipeline and its threads."""
+        self._pipeline = None  # before what it may still be reading
+        self._feed = None
+
+
+def _feed(spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> graph.Feed:
+    if phase.fetch.storage == "null":
+        return Unread(phase)
+    kind = Files if spec.interleave is None else Records
+    return kind(spec, phase, epoch, steps)
+
+
+def _is_decoder(name: str) -> bool:
+    return name.startswith(_POOL) and name.endswith("Exec")
+
+
+def _reason(text: str) -> str:
+    """Return the line of DALI's message that says what was wrong."""
+    lines = text.partition("encountered:")[2].split("\n") or [text]
+    line = next((line for line in lines if line.strip()), text.strip())
+    return line.rpartition(" failed: ")[2].strip()

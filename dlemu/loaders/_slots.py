@@ -1,0 +1,63 @@
+"""Batch buffers shared between a rank and its workers: made once, filled again and again, never copied across."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+from datagen.buffers import take_pages
+from datagen.errors import SpaceError
+
+
+class SharedSlots:
+    """`slots` buffers of `slot_bytes` each in one anonymous file that lives in memory (memfd).
+
+    Nothing appears in /dev/shm and its size limit does not apply; memory is taken where a slot is written, or by
+    `take_pages`. They cross to a worker by fork, or, when spawned, as a duplicated file descriptor.
+    """
+
+    def __init__(self, slots: int, slot_bytes: int) -> None:
+        page = mmap.PAGESIZE
+        self._slot_bytes = -(-slot_bytes // page) * page
+        self._slots = slots
+        try:
+            self._fd = os.memfd_create("dlemu-batches")
+            os.ftruncate(self._fd, max(page, slots * self._slot_bytes))
+            self._map()
+        except OSError as error:
+            raise SpaceError(
+                f"no room for {slots} batch buffers of {self._slot_bytes} bytes: {error.strerror}; "
+                "wanted memory and a file descriptor for them; lower reader.read_threads, reader.prefetch_size or "
+                "reader.batch_size, or raise `ulimit -n`"
+            ) from error
+
+    def _map(self) -> None:
+        self._memory = mmap.mmap(self._fd, 0)
+        self._view = memoryview(self._memory)
+
+    def slot(self, index: int) -> memoryview:
+        """Return the writable bytes of one slot; its address is page-aligned."""
+        return self._view[index * self._slot_bytes : (index + 1) * self._slot_bytes]
+
+    def take_pages(self, first: int, slots: int) -> None:
+        """Take the memory of some slots now, and map it into this process; raises SpaceError."""
+        if slots and self._slot_bytes:
+            take_pages(self._memory, first * self._slot_bytes, slots * self._slot_bytes)
+
+    def close(self) -> None:
+        """Give the memory back. Views still held by a trainer keep the mapping, not the file, alive."""
+        os.close(self._fd)
+        self._view.release()
+        with contextlib.suppress(BufferError):  # a tensor over a slot is still held; the mapping goes when it does
+            self._memory.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"fd": DupFd(self._fd), "slot_bytes": self._slot_bytes, "slots": self._slots}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._fd = state["fd"].detach()
+        self._slot_bytes, self._slots = state["slot_bytes"], state["slots"]
+        self._map()

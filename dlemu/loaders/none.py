@@ -1,0 +1,41 @@
+"""No storage and no workers: every planned batch is there at once. What is lost with it is the loop's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from datagen.errors import DlemuError
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec
+from dlemu.loaders.traits_base import LoaderTraits
+from dlemu.plan.samples import PlanAhead, hash_samples
+
+
+class Traits(LoaderTraits):
+    """What is promised of other loaders holds for nothing at all."""
+
+    pins = False
+
+
+class Loader:
+    """The `none` loader. Batches carry no data and 0 bytes."""
+
+    def __init__(self, spec: LoaderSpec) -> None:
+        self._spec = spec
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
+        """Deliver the planned batches in order."""
+        plan = PlanAhead(self._spec.phases[phase].plan, self._spec.phases[phase].batch_size)
+        for step in range(1, steps + 1):
+            ids, now_ns = plan.sample_ids(epoch, step), time.monotonic_ns()
+            yield Batch(None, BatchTrace(0, [], now_ns, now_ns, 0, 0, 0, len(ids), 0, 0, hash_samples(ids)))
+
+    def explain(self, error: Exception) -> DlemuError | None:
+        """There is nobody to die."""
+        return None
+
+    def close(self) -> None:
+        """There is nothing to end."""

@@ -1,0 +1,113 @@
+"""What a loader says of itself, to be known before a run and without its framework."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from datagen.registry import companion
+from datagen.spec import DatasetSpec
+from dlemu.config.schema import Reader
+
+if TYPE_CHECKING:
+    from dlemu.loaders.loader_base import LoaderSpec
+
+PROCESS_BYTES = 24 << 20
+"""Private memory of one idle rank or worker, measured on CPython 3.11 with PyTorch 2.13 forked after import."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleave:
+    """How the files that a rank reads as streams take turns."""
+
+    files: int
+    """Read at a time."""
+    block_length: int = 1
+    """Records to take of a file before the next one's turn."""
+    files_ahead: int = 0
+    """Begun before it is their turn, beside those read at a time."""
+
+    @property
+    def ready_per_file(self) -> int:
+        """Most records of a file that wait for their turn: two blocks, as tf.data has it by default."""
+        return 2 * self.block_length
+
+
+class LoaderTraits:
+    """What a loader does; as it stands, one whose workers read by dlemu's own `BatchMaker`.
+
+    A loader's module says what differs in a subclass called `Traits`; a module without one is taken to be as here.
+    Whoever wants to know something of a loader asks its traits, never its name.
+    """
+
+    framework: str = ""
+    """What the framework that it is made of calls itself; empty without one."""
+    packages: tuple[str, ...] = ()
+    """Python packages of the framework, as they are installed."""
+    extra: str = ""
+    """The extra of dlemu's that brings them."""
+    formats: tuple[str, ...] = ()
+    """Formats that it reads; empty for all."""
+    pins: bool = True
+    """Batches are pinned where `reader.pin_memory` asks for it."""
+
+    def reads_files(self, dataset_format: str) -> bool:
+        """Say whether the loader itself opens and reads files of a format, not dlemu's `Fetcher` for it."""
+        return False
+
+    def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
+        """Return how files take turns that are read as streams, from their beginning; None where samples are picked.
+
+        Of streams the plan is a `StreamPlan`: each rank has files of its own, whatever the order of the samples.
+        """
+        return None
+
+    def settings_used(self, dataset_format: str) -> Collection[str]:
+        """Return those of `reader.computation_threads`, `transfer_size` and `shuffle_size` that change something."""
+        return ()
+
+    def impossible(self, dataset_format: str) -> Mapping[str, str]:
+        """Return the settings of `reader` that are true or false and can't be true with a format, each with why."""
+        reasons = {} if self.pins else {"pin_memory": "its batches are not pinned"}
+        if self.reads_files(dataset_format):
+            why = (
+                f"{self.framework or 'the loader'} itself reads {dataset_format} files, through the page cache and "
+                "without knowing their content"
+            )
+            reasons |= {"odirect": why, "verify": why}
+        return reasons
+
+    def batches_ahead(self, spec: LoaderSpec) -> int:
+        """Return the most batches that a rank's loader has ready or under way, the trainer's own not among them."""
+        return spec.read_threads * spec.prefetch_per_worker
+
+    def rank_bytes(self, spec: LoaderSpec) -> int:
+        """Return the memory that a rank and its workers will touch: processes, batch buffers, read buffers."""
+        workers = max(1, spec.read_threads)
+        reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if phase.fetch.storage != "null")
+        return workers * (spec.slots_per_worker * spec.slot_bytes + reading) + (workers + 1) * PROCESS_BYTES
+
+    def notes(self, dataset_format: str) -> tuple[str, ...]:
+        """Return what a reader of the result must know of how the loader was measured, as sentences."""
+        return ()
+
+    def problems(self, reader: Reader, dataset: DatasetSpec) -> list[str]:
+        """Say what is asked of the loader that it can't do."""
+        name, instead = dataset.format, "reader.data_loader=pytorch"
+        if self.formats and name not in self.formats:
+            return [
+                f"dataset.format is {name!r}, which {self.framework or 'the loader'} has no reader for; wanted one of "
+                f"{', '.join(self.formats)}, or {instead}"
+            ]
+        return [
+            f"reader.{key} is true: {why}; wanted reader.{key}=false, or {instead}"
+            for key, why in self.impossible(name).items()
+            if getattr(reader, key)
+        ]
+
+
+def traits_of(data_loader: str) -> LoaderTraits:
+    """Return the traits of the loader that `reader.data_loader` names; raises UserError where there is none."""
+    traits: type[LoaderTraits] = companion("dlemu.loaders", data_loader, "Traits", LoaderTraits)
+    return traits()

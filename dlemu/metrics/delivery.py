@@ -1,0 +1,48 @@
+"""Proof that each sample was read exactly once an epoch: what the workers delivered against what was planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlemu.metrics.au import Rows
+from dlemu.plan.samples import Plan, hash_samples
+
+_CHUNK = 1 << 20
+_SIGN = 1 << 64
+
+
+@dataclass(frozen=True)
+class EpochAudit:
+    """`each_sample_once` is None for an epoch that was cut short."""
+
+    epoch: int
+    samples_read: int
+    samples_planned: int
+    each_sample_once: bool | None
+
+
+def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Rows) -> EpochAudit:
+    """Compare the hashes that the workers sent with every batch with those of the planned samples.
+
+    The plan's order is a bijection, so no sample is planned twice; equal sums of 64-bit hashes say that the delivered
+    samples are the planned ones, in whatever order they came.
+    """
+    planned = steps * plan.batch_size * plan.ranks
+    read = int(rows["samples"].sum())
+    if len(rows) < steps * plan.ranks:
+        return EpochAudit(epoch, read, planned, None)
+    delivered = sum(rows["sample_hash"].tolist()) % _SIGN
+    once = read == planned and delivered == _planned_hash(plan, epoch, steps) % _SIGN
+    return EpochAudit(epoch, read, planned, once)
+
+
+def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
+    per_rank, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
+    total = 0
+    for rank in range(plan.ranks):
+        for start in range(0, used, _CHUNK):
+            positions = np.arange(start, min(start + _CHUNK, used), dtype=np.int64) + rank * per_rank
+            total += hash_samples(plan.samples_at(epoch, positions))
+    return total

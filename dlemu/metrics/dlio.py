@@ -1,0 +1,104 @@
+"""DLIO's formulas: AU and samples/s of one rank's block of steps, and how ranks and blocks make an epoch.
+
+N steps; T the block's time by the host's stamps; c the configured time of a step; m the measured one.
+
+| name | AU | samples/s |
+|---|---|---|
+| `dlio_v1` | sum c[1:] / (T - proc[0]) | N / T x batch |
+| `dlio` | sum m[s:e] / (T - sum proc[:s] - sum proc[e:]) | (N - 2) / the same time x batch |
+| `dlio_v3` | the same with the last step dropped too | the same with the last step dropped too |
+
+Sources: statscounter of dlio_benchmark as in MLPerf Storage v1.0 and of 2026-06 (`compute_metrics_train`, `end_train`:
+https://github.com/argonne-lcf/dlio_benchmark). Published runs of v3.0 fit only with the last step dropped
+(https://github.com/mlcommons/storage_results_v3.0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.float64] | NDArray[np.int64]
+"""Shape (steps,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTimes:
+    """One block of one rank. All times are in one unit: seconds, unless AU alone is asked for."""
+
+    load: Times
+    """From asking for each batch to having it."""
+    proc: Times
+    """From asking for each batch to the end of its computation."""
+    configured: Times
+    """What each step was asked to compute for."""
+    measured: Times
+    """What each step computed for, by the host's stamps."""
+    total: float
+    """From asking for the first batch to the last meeting of all ranks."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the block."""
+        return len(self.proc)
+
+
+@dataclass(frozen=True)
+class Rated:
+    """AU and rate by one formula; NaN where there is no time left to divide by."""
+
+    au: float
+    """Share of the time, 0 to 1."""
+    samples_per_second: float
+
+    @property
+    def au_percent(self) -> float:
+        """AU in percent."""
+        return 100 * self.au
+
+
+def rate_v1(block: BlockTimes, batch_size: float = math.nan) -> Rated:
+    """Rate a block by DLIO as in MLPerf Storage v0.5 and v1.0: its first step is left out of AU."""
+    counted = block.total - block.proc[0]
+    au = float(block.configured[1:].sum() / counted) if counted > 0 else math.nan
+    return Rated(au, block.steps / block.total * batch_size if block.total > 0 else math.nan)
+
+
+def rate_v2(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
+    """Rate a block by DLIO 2.x; samples/s leave out DLIO's fixed 2 steps.
+
+    Steps are excluded from the ends of each block, which is DLIO's rule as long as `exclude_end` is 0, its default.
+    """
+    end = max(exclude_start, block.steps - exclude_end)
+    counted = block.total - block.proc[:exclude_start].sum() - block.proc[end:].sum()
+    if counted <= 0:
+        return Rated(math.nan, math.nan)
+    rate = max(0, block.steps - 2) / float(counted) * batch_size
+    return Rated(float(block.measured[exclude_start:end].sum() / counted), rate)
+
+
+def rate_v3(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
+    """Rate a block by DLIO as in MLPerf Storage v3.0: 2.x with at least the last step left out."""
+    return rate_v2(block, exclude_start, max(1, exclude_end), batch_size)
+
+
+def evaluated_per_second(block: BlockTimes, batch_size: int) -> float:
+    """Return samples/s of an evaluation, which excludes nothing (`compute_metrics_eval`); 0 for no time."""
+    return block.steps / block.total * batch_size if block.total > 0 else 0.0
+
+
+def over_blocks(blocks: Sequence[Rated], steps: Sequence[int]) -> Rated:
+    """Combine one rank's blocks of an epoch: they weigh by their steps."""
+    au = np.average([block.au for block in blocks], weights=steps)
+    rate = np.average([block.samples_per_second for block in blocks], weights=steps)
+    return Rated(float(au), float(rate))
+
+
+def over_ranks(ranks: Sequence[Rated]) -> Rated:
+    """Combine the ranks of an epoch: the mean of their AU, the sum of their samples/s."""
+    au, rate = np.mean([rank.au for rank in ranks]), np.sum([rank.samples_per_second for rank in ranks])
+    return Rated(float(au), float(rate))

@@ -1,0 +1,184 @@
+"""From trees to audited runs: find the folders of runs, read, recompute and compare each, in parallel processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import yaml
+
+from datagen.errors import DlemuError, UserError
+from dlemu.config.names import SUFFIX, workload_names
+from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
+from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, from_blocks, from_steps
+from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
+from dlemu.mlperf.audit.step_files import Logs, read_logs
+from dlemu.mlperf.dlio_config import OWN_FOLDER
+from dlemu.mlperf.finding import Finding
+
+_RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
+_SKIPPED = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
+"""Folders that hold no runs: hidden ones, and the copies of DLIO's source that submissions carry."""
+_ALONE = 16
+"""Runs that one process audits sooner than others are started."""
+_CHUNK = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedRun:
+    """What is known of one run folder."""
+
+    path: str
+    setup: Setup
+    printed: Printed
+    recomputed: Recomputed
+    printed_by: str | None
+    """The formula that gives the printed numbers, or comes closest."""
+    findings: tuple[Finding, ...]
+    by_dlemu: bool = False
+    """Whether dlemu ran as a drop-in replacement for DLIO, as the run's log says."""
+
+    @property
+    def errors(self) -> int:
+        """How many findings are errors."""
+        return sum(finding.severity == "error" for finding in self.findings)
+
+
+def find_runs(trees: Iterable[str]) -> list[str]:
+    """Return the run folders in the trees, sorted, each once. Links to folders are not followed below a tree."""
+    found: set[str] = set()
+    for tree in trees:
+        for folder, below, names in os.walk(tree):
+            below[:] = [name for name in below if not _SKIPPED.match(name)]
+            if any(_RUN_FILE.match(name) for name in names):
+                found.add(os.path.normpath(folder))
+    return sorted(folder for folder in found if not _told_in_dlios_files(folder))
+
+
+def _told_in_dlios_files(folder: str) -> bool:
+    """Whether a folder is a run of dlemu that is told in DLIO's files: in its dlio/, or right above it (drop-in)."""
+    if not os.path.isfile(os.path.join(folder, "steps.parquet")):
+        return False
+    places = [os.path.join(folder, "dlio")]
+    if os.path.basename(folder).split("-")[0] == OWN_FOLDER:
+        places.append(os.path.dirname(folder))
+    return any(os.path.isfile(os.path.join(place, "summary.json")) for place in places)
+
+
+def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebook | None = None) -> list[AuditedRun]:
+    """Return every run in the trees, audited, in the order of their paths; with a rulebook also by its rules.
+
+    Raises UserError for a tree that is no folder, or when none of them holds a run.
+    """
+    trees = list(trees)
+    for tree in trees:
+        if not os.path.isdir(tree):
+            raise UserError(f"{tree} is no folder that can be read: wanted a folder with results below it")
+    runs = find_runs(trees)
+    if not runs:
+        raise UserError(
+            f"no run in {', '.join(trees)}: wanted a folder below that holds summary.json, per_epoch_stats.json or"
+            " R_output.json, as DLIO writes them"
+        )
+    audit = partial(_guarded, shipped=shipped_pairs(), book=book)
+    workers = min(processes or len(os.sched_getaffinity(0)), -(-len(runs) // _CHUNK))
+    if workers == 1 or len(runs) <= _ALONE:
+        return [audit(run) for run in runs]
+    try:
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("forkserver")) as pool:
+            return list(pool.map(audit, runs, chunksize=_CHUNK))
+    except BrokenProcessPool as error:
+        raise DlemuError("a process of the audit was killed (out of memory?); give fewer runs at a time") from error
+
+
+def _guarded(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun:
+    try:
+        return audit_run(folder, shipped, book)
+    except Exception as error:  # one folder must not end the audit of hundreds
+        return failed_run(folder, error)
+
+
+def shipped_pairs() -> dict[str, dict[str, Any]]:
+    """Return workload -> accelerator -> {batch_size, computation_time} of the workloads that come with dlemu."""
+    folder = resources.files("dlemu.configs") / "workload"
+    loaded = {name: yaml.safe_load((folder / f"{name}{SUFFIX}").read_text()) for name in workload_names()}
+    return {name: content["accelerators"] for name, content in loaded.items() if content.get("accelerators")}
+
+
+def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> AuditedRun:
+    """Return what one run folder holds, recomputed and compared. Whatever is wrong with its files is a finding.
+
+    With a rulebook the run is also held against that edition's rules.
+    """
+    findings: list[Finding] = []
+    setup = read_setup(folder, shipped, findings)
+    printed = read_printed(folder, findings)
+    logs = read_logs(folder, _names(folder, findings), printed.start, findings)
+    setup = completed(setup, shipped, workload=printed.model, step_seconds=_configured_seconds(logs), findings=findings)
+    found = NOTHING
+    if _trained(printed, logs):
+        found = from_steps(setup, printed.accelerators, logs)
+        found = from_blocks(setup, printed, logs) if found is NOTHING else found
+        findings += contradictions(setup, printed, logs, found)
+        findings += rule_findings(setup, printed, book) if book else []
+    else:
+        findings = [one for one in findings if not one.rule.startswith("config.")]  # they matter to training alone
+        findings.append(_no_training(printed))
+    return AuditedRun(
+        path=folder,
+        setup=setup,
+        printed=printed,
+        recomputed=found,
+        printed_by=closest_formula(printed, found),
+        findings=tuple(findings),
+        by_dlemu=logs.by_dlemu,
+    )
+
+
+def _names(folder: str, findings: list[Finding]) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        seen = f"the folder can't be listed: {error.strerror}"
+        findings.append(Finding("error", "file.broken", seen, "a folder that may be read", "give the right to read it"))
+        return []
+
+
+def _trained(printed: Printed, logs: Logs) -> bool:
+    return printed.au_percent is not None or printed.samples_per_second is not None or bool(logs.blocks())
+
+
+def _no_training(printed: Printed) -> Finding:
+    if printed.checkpoints or printed.foreign:
+        fix = "nothing: the audit is of training"
+        seen = "a run of checkpoints alone" if printed.checkpoints else "the summary of another kind of benchmark"
+        return Finding("info", "no.training", seen, "a training run", fix)
+    seen = "a run of dlemu that did not complete" if printed.ours else "no training in its files"
+    return Finding("error", "no.training", seen, "a training run that ended", "see the run's log for why it ended")
+
+
+def _configured_seconds(logs: Logs) -> float | None:
+    """Return the configured time of a step when the arrays hold it and it is the same in all of them."""
+    if logs.measured_compute:
+        return None
+    kept = [np.unique(one.compute) for blocks in logs.arrays.values() for one in blocks.values()]
+    values = np.unique(np.concatenate(kept)) if kept else np.empty(0)
+    return float(values[0]) if len(values) == 1 else None
+
+
+def failed_run(folder: str, error: Exception) -> AuditedRun:
+    """Return a run whose audit itself failed: a fault of dlemu's, told with the run."""
+    seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    finding = Finding("error", "audit.failed", seen, "an audit of any folder", "report it with the folder's files")
+    return AuditedRun(
+        path=folder, setup=Setup(), printed=Printed(), recomputed=NOTHING, printed_by=None, findings=(finding,)
+    )

@@ -1,0 +1,225 @@
+"""Contradictions as findings: between what was printed and what the kept files give, and with an edition's rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlemu.mlperf.audit.recompute import DLIO_FORMULAS, Formula, Recomputed, per_rank_blocks
+from dlemu.mlperf.audit.run_settings import Printed, Setup
+from dlemu.mlperf.audit.step_files import Logs
+from dlemu.mlperf.audit.tolerant import mapping
+from dlemu.mlperf.editions import EDITIONS
+from dlemu.mlperf.finding import Finding
+from dlemu.mlperf.rules import Division, RunFacts, check_run, override_keys
+
+AU_TOLERANCE_POINTS = 0.02
+"""Time stamps have microseconds; early DLIO took a rank's block time some milliseconds apart from its stamps."""
+RATE_TOLERANCE_PERCENT = 0.05
+"""The same, of samples/s."""
+_SAME = 1e-4
+"""Relative: numbers that must be equal but for rounding."""
+_ASK = "ask for the files of the run as DLIO wrote them"
+
+
+def closest_formula(printed: Printed, found: Recomputed) -> str | None:
+    """Return the formula whose AU, or else samples/s, lie closest to what was printed."""
+    names = [name for name in DLIO_FORMULAS if name in found.formulas]
+    gaps = {name: _gap(printed, found.formulas[name]) for name in names}
+    best = min(gaps, key=lambda name: gaps[name], default=None)
+    return best if best is not None and math.isfinite(gaps[best]) else None
+
+
+def _gap(printed: Printed, formula: Formula) -> float:
+    """Return the larger of both distances in tolerances; infinite when nothing can be compared."""
+    gaps = []
+    if printed.au_percent is not None and formula.au_percent is not None:
+        gaps.append(abs(formula.au_percent - printed.au_percent) / AU_TOLERANCE_POINTS)
+    if printed.samples_per_second and formula.samples_per_second is not None:
+        gaps.append(abs(100 * (formula.samples_per_second / printed.samples_per_second - 1)) / RATE_TOLERANCE_PERCENT)
+    return max(gaps, default=math.inf)
+
+
+def contradictions(setup: Setup, printed: Printed, logs: Logs, found: Recomputed) -> list[Finding]:
+    """Return every contradiction between what was printed and what was kept, and what can't be known."""
+    formula = closest_formula(printed, found)
+    return [
+        *_summary_with_itself(setup, printed),
+        *_numbers(printed, found, formula),
+        *_counts(setup, printed, found),
+        *_steps(setup, logs),
+        *_ranks(setup, logs, formula),
+        *_verdict(setup, printed, found),
+        *_unknown(printed, logs, found),
+    ]
+
+
+def _summary_with_itself(setup: Setup, printed: Printed) -> Iterator[Finding]:
+    for name, mean, parts in (
+        ("AU", printed.au_percent, printed.au_by_epoch),
+        ("samples/s", printed.samples_per_second, printed.samples_per_second_by_epoch),
+    ):
+        if mean is not None and parts and not _close(mean, math.fsum(parts) / len(parts)):
+            seen = f"the printed mean of {name} is {mean:.4f}, but {math.fsum(parts) / len(parts):.4f} of its epochs"
+            yield Finding("error", "printed.mean", seen, "the mean of the epochs", _ASK)
+    rate, mib = printed.samples_per_second, printed.mib_per_second
+    nominal = rate * setup.record_bytes / 2**20 if rate and setup.record_bytes else None
+    if mib and nominal and not _close(mib, nominal):
+        seen = f"printed {mib:.2f} MiB/s, but {rate:.3f} samples/s of {setup.record_bytes:.0f} bytes are {nominal:.2f}"
+        yield Finding("error", "printed.io", seen, "samples/s x record length", _ASK)
+    if printed.verdict in ("success", "fail") and printed.au_percent is not None:
+        reached = printed.au_percent >= setup.au_threshold_percent
+        if reached != (printed.verdict == "success"):
+            seen = f"printed {printed.verdict!r} with an AU of {printed.au_percent:.2f} %"
+            yield Finding("error", "printed.verdict", seen, f"success from {setup.au_threshold_percent:g} % on", _ASK)
+
+
+def _numbers(printed: Printed, found: Recomputed, formula: str | None) -> Iterator[Finding]:
+    if formula is None:
+        return
+    by, exact = found.formulas[formula], found.basis == "steps"
+    told = f"the {'steps' if exact else found.basis} kept give"
+    au, rate = by.au_percent, by.samples_per_second
+    if found.basis != "blocks" and printed.au_percent is not None and au is not None:
+        apart = au - printed.au_percent
+        if abs(apart) > AU_TOLERANCE_POINTS:
+            seen = f"printed AU {printed.au_percent:.3f} %; {told} {au:.3f} % by the closest formula ({formula})"
+            yield _differs("au.differs", exact, seen, f"at most {AU_TOLERANCE_POINTS} points apart")
+    if printed.samples_per_second and rate is not None:
+        percent = 100 * (rate / printed.samples_per_second - 1)
+        if abs(percent) > RATE_TOLERANCE_PERCENT:
+            seen = f"printed {printed.samples_per_second:.3f} samples/s; {told} {rate:.3f} ({percent:+.2f} %)"
+            if found.rate_bounds is not None:
+                seen += f"; the time stamps allow {found.rate_bounds[0]:.1f} to {found.rate_bounds[1]:.1f}"
+            yield _differs("throughput.differs", exact, seen, f"at most {RATE_TOLERANCE_PERCENT} % apart")
+
+
+def _differs(rule: str, exact: bool, seen: str, wanted: str) -> Finding:
+    if exact:
+        return Finding("error", rule, seen, wanted, _ASK)
+    fix = "keep the files of all ranks; from rank 0's alone this may be how the other ranks differ"
+    return Finding("info", rule, seen, wanted, fix)
+
+
+def _counts(setup: Setup, printed: Printed, found: Recomputed) -> Iterator[Finding]:
+    wanted = setup.epochs or printed.epochs
+    if found.epochs and wanted and found.epochs != wanted:
+        seen = f"{found.epochs} epochs can be recomputed"
+        yield Finding("warning", "epochs.count", seen, f"{wanted} epochs", "keep the files of the whole run")
+    if printed.accelerators and found.ranks_kept > printed.accelerators:
+        seen = f"files of {found.ranks_kept} ranks, but printed {printed.accelerators} accelerators"
+        yield Finding("error", "ranks.count", seen, "one file a rank", "keep one run in one folder")
+    if setup.config is not None and setup.num_files and printed.num_files and setup.num_files != printed.num_files:
+        seen = f"config.yaml says {setup.num_files} files, summary.json {printed.num_files}"
+        yield Finding("error", "files.count", seen, "the same run in both", _ASK)
+
+
+def _steps(setup: Setup, logs: Logs) -> Iterator[Finding]:
+    """Compare the time that steps took with the time they were configured to take."""
+    wanted = setup.computation_seconds
+    if wanted is None or setup.drawn or not logs.arrays or setup.config is None:
+        return
+    seconds = np.concatenate([one.compute for blocks in logs.arrays.values() for one in blocks.values()])
+    short = float(np.median(seconds)) < wanted * (1 - _SAME)
+    if short or (not logs.measured_compute and not np.allclose(seconds, wanted, rtol=_SAME)):
+        seen = f"steps computed for {seconds.min():.6g} to {seconds.max():.6g} s (median {np.median(seconds):.6g})"
+        if logs.by_dlemu:  # its accelerators keep a timeline of their own: a step that the host began late ends in time
+            fix = "nothing: by the host's stamps a step that dlemu's host began late is shorter"
+            yield Finding("info", "compute.time", seen, f"{wanted:g} s as config.yaml says", fix)
+        else:
+            yield Finding("error", "compute.time", seen, f"{wanted:g} s as config.yaml says", _ASK)
+
+
+def _ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:
+    """Compare each rank's own printed AU with its arrays: tells which rank's file was changed."""
+    if formula is None:
+        return
+    wrong = []
+    for rank, (epoch, number), arrays, rated in per_rank_blocks(setup, logs):
+        au, printed = rated[formula].au_percent, arrays.printed_au_percent
+        if printed is not None and math.isfinite(au) and abs(au - printed) > 10 * AU_TOLERANCE_POINTS:
+            wrong.append(f"rank {rank} epoch {epoch} block{number} ({printed:.2f} %, its steps give {au:.2f} %)")
+    if wrong:
+        seen = f"{len(wrong)} blocks' own AU differ from their steps: {', '.join(wrong[:3])}"
+        yield Finding("error", "rank.differs", seen, f"{10 * AU_TOLERANCE_POINTS:g} points at most", _ASK)
+
+
+def _verdict(setup: Setup, printed: Printed, found: Recomputed) -> Iterator[Finding]:
+    rules, bounds = found.au_rules_percent, found.au_bounds_percent
+    if rules is not None and rules > 100 + _SAME:
+        seen = f"the blocks are shorter than their computation: AU by the rules {rules:.2f} %"
+        yield Finding("error", "blocks.short", seen, "at most 100 %", _ASK)
+    if printed.au_percent is not None and bounds is not None:
+        low, high = bounds
+        if not low - AU_TOLERANCE_POINTS <= printed.au_percent <= high + AU_TOLERANCE_POINTS:
+            seen = f"printed AU {printed.au_percent:.2f} %, but the block times allow {low:.2f} to {high:.2f} %"
+            yield Finding("error", "au.impossible", seen, "an AU within these bounds", _ASK)
+    if printed.samples_per_second and found.rate_bounds is not None:
+        low, high = found.rate_bounds
+        if not low * (1 - _SAME) <= printed.samples_per_second <= high * (1 + _SAME):
+            seen = f"printed {printed.samples_per_second:.2f} samples/s, but time stamps allow {low:.2f} to {high:.2f}"
+            yield Finding("error", "throughput.impossible", seen, "a rate within these bounds", _ASK)
+    if printed.verdict == "success" and rules is not None and rules < setup.au_threshold_percent:
+        seen = f"AU by the rules' text is {rules:.2f} %: it passes only because first steps are dropped"
+        fix = "see how long the first step of each epoch takes (loss_first_step_percent)"
+        yield Finding("warning", "au.rules", seen, f"{setup.au_threshold_percent:g} %", fix)
+
+
+def _unknown(printed: Printed, logs: Logs, found: Recomputed) -> Iterator[Finding]:
+    """Say what the kept files can't tell."""
+    ranks = printed.accelerators or found.ranks_kept
+    keep = "keep R_output.json and R_per_epoch_stats.json of every rank R"
+    if found.basis == "nothing":
+        seen = "no time stamps of blocks: nothing can be recomputed"
+        yield Finding("warning", "unknown.all", seen, "per_epoch_stats.json at the least", keep)
+    elif found.basis == "blocks":
+        seen = "no rank's steps were kept: AU by DLIO's formulas, and loading apart from barriers, can't be known"
+        yield Finding("info", "unknown.steps", seen, "the files of all ranks", keep)
+    elif found.basis == "some ranks":
+        seen = f"files of {found.ranks_kept} of {ranks} ranks: samples/s are scaled up, AU is these ranks' mean"
+        yield Finding("info", "unknown.ranks", seen, "the files of all ranks", keep)
+    elif not logs.measured_compute and ranks > 1:
+        seen = "only rank 0 kept time stamps: the other ranks' block times come from their printed samples/s"
+        yield Finding("info", "unknown.stamps", seen, "time stamps of every rank", "use DLIO 2.x: it keeps them")
+
+
+def _close(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=_SAME, abs_tol=1e-9)
+
+
+@dataclass(frozen=True)
+class Rulebook:
+    """What runs are held against."""
+
+    edition: str
+    division: Division
+
+
+def rule_findings(setup: Setup, printed: Printed, book: Rulebook) -> list[Finding]:
+    """Return what the run breaks, as far as its files tell; rules are named `rules.NAME`."""
+    config = mapping(setup.config)
+    odirect = mapping(config.get("reader")).get("odirect")
+    checkpoint = mapping(config.get("workflow")).get("checkpoint")
+    facts = RunFacts(
+        workload=setup.workload or printed.model or "a workload without a name",
+        accelerator=setup.accelerator or "",
+        accelerators=printed.accelerators,
+        hosts=printed.hosts,
+        memory_gib=printed.memory_gib,
+        num_files=printed.num_files or setup.num_files,
+        samples_per_file=printed.samples_per_file or setup.samples_per_file,
+        record_bytes=setup.record_bytes,
+        batch_size=setup.batch_size,
+        computation_seconds=setup.computation_seconds,
+        epochs=setup.epochs,
+        au_threshold_percent=setup.au_threshold_percent if setup.config is not None else None,
+        au_percent=printed.au_percent,
+        checkpoint=checkpoint if isinstance(checkpoint, bool) else None,
+        odirect=odirect if isinstance(odirect, bool) else None,
+        overrides=override_keys(setup.overrides),
+    )
+    found = check_run(EDITIONS[book.edition], facts, book.division)
+    return [Finding(one.severity, f"rules.{one.rule}", one.seen, one.wanted, one.fix) for one in found]

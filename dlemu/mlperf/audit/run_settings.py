@@ -1,0 +1,242 @@
+"""What a run was asked to do, by the configuration that hydra kept, and what it printed, by its summary.json."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from datagen.errors import UserError
+from dlemu.config.duration import Duration, mean_seconds
+from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_yaml, text
+from dlemu.mlperf.finding import Finding
+
+CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
+"""Where hydra's files lie in the run's folder: v1.0, mlpstorage, DLIO alone, and beside the results."""
+Shipped = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Workload -> accelerator -> {batch_size, computation_time}, of the workloads that come with dlemu."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A run's settings as far as they are known."""
+
+    workload: str | None = None
+    accelerator: str | None = None
+    batch_size: int | None = None
+    computation_seconds: float | None = None
+    """Of one step; of drawn ones the mean."""
+    drawn: bool = False
+    """Whether the time of a step is drawn anew each time."""
+    record_bytes: float | None = None
+    num_files: int | None = None
+    samples_per_file: int | None = None
+    epochs: int | None = None
+    total_training_steps: int | None = None
+    au_threshold_percent: float = 90.0
+    exclude_start_steps: int = 1
+    exclude_end_steps: int = 0
+    config: Mapping[str, Any] | None = None
+    """The `workload` part of config.yaml."""
+    overrides: tuple[str, ...] = ()
+
+
+def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
+    """Return the settings of the run in a folder; what is missing there is None and a finding."""
+    overrides = tuple(_overrides(folder, findings))
+    found = _config(folder, findings)
+    setup = replace(_from_config(found or {}, findings), config=found, overrides=overrides)
+    return _with_accelerator(setup, shipped)
+
+
+def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
+    for path in _places(folder, "config.yaml"):
+        found = mapping(read_yaml(path, findings)).get("workload")
+        if isinstance(found, Mapping):
+            return found
+    return None
+
+
+def _overrides(folder: str, findings: list[Finding]) -> list[str]:
+    for path in _places(folder, "overrides.yaml"):
+        found = read_yaml(path, findings)
+        if isinstance(found, list):
+            return [word for word in found if isinstance(word, str)]
+    for path in _places(folder, "hydra.yaml"):
+        kept = mapping(mapping(mapping(read_yaml(path, findings)).get("hydra")).get("overrides")).get("task")
+        if isinstance(kept, list):
+            return [word for word in kept if isinstance(word, str)]
+    return []
+
+
+def _places(folder: str, name: str) -> list[str]:
+    paths = [os.path.join(folder, below, name) for below in CONFIG_FOLDERS]
+    return [path for path in paths if os.path.isfile(path)]
+
+
+def _from_config(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
+    dataset, train = mapping(config.get("dataset")), mapping(config.get("train"))
+    reader = mapping(config.get("reader", config.get("data_reader")))
+    metric = mapping(mapping(config.get("output")).get("metric")) or mapping(config.get("metric"))
+    model, threshold = config.get("model"), number(mapping(config.get("metric")).get("au"))
+    seconds, drawn = _computation(train, findings)
+    start, end = count(metric.get("exclude_start_steps"), 0), count(metric.get("exclude_end_steps"), 0)
+    return Setup(
+        workload=text(model) or text(mapping(model).get("name")),
+        batch_size=count(reader.get("batch_size")),
+        computation_seconds=seconds,
+        drawn=drawn,
+        record_bytes=number(dataset.get("record_length_bytes", dataset.get("record_length"))),
+        num_files=count(dataset.get("num_files_train")),
+        samples_per_file=count(dataset.get("num_samples_per_file")),
+        epochs=count(train.get("epochs")),
+        total_training_steps=count(train.get("total_training_steps")),
+        au_threshold_percent=90.0 if threshold is None else 100 * threshold,
+        exclude_start_steps=1 if start is None else start,
+        exclude_end_steps=0 if end is None else end,
+    )
+
+
+def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[float | None, bool]:
+    value = train.get("computation_time")
+    if value is None:
+        return None, False
+    spread = number(train.get("computation_time_stdev"))
+    try:
+        duration = Duration.from_value(value, "train.computation_time")
+    except UserError as error:
+        findings.append(Finding("error", "config.value", str(error), "seconds", "take config.yaml from the run again"))
+        return None, False
+    seconds = mean_seconds(duration)
+    return (seconds if seconds > 0 else None), duration.type != "fixed" or bool(spread)
+
+
+def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
+    """Fill in workload and accelerator from the override `workload=NAME_ACCELERATOR`, or from the step's time."""
+    chosen = next((word.split("=", 1)[1] for word in setup.overrides if word.lstrip("+").startswith("workload=")), "")
+    name, _, accelerator = chosen.rpartition("_")
+    if accelerator in shipped.get(name, {}):
+        return replace(setup, workload=setup.workload or name, accelerator=accelerator)
+    return replace(setup, accelerator=_matching(setup, shipped))
+
+
+def completed(
+    setup: Setup, shipped: Shipped, *, workload: str | None, step_seconds: float | None, findings: list[Finding]
+) -> Setup:
+    """Return the settings of a run without config.yaml, from its results and the official workload; says so.
+
+    `workload` is the model that the summary names, `step_seconds` the configured time of a step that the steps hold.
+    Only DLIO of v0.5 named the model there, whose one accelerator was the V100.
+    """
+    if setup.config is not None:
+        return setup
+    seconds = setup.computation_seconds or step_seconds
+    setup = replace(setup, workload=setup.workload or workload, computation_seconds=seconds)
+    accelerator = setup.accelerator or _matching(setup, shipped)
+    if accelerator is None and seconds is None and _V05_ACCELERATOR in shipped.get(workload or "", {}):
+        accelerator = _V05_ACCELERATOR
+    if accelerator is None:
+        findings.append(_no_config())
+        return setup
+    pair = shipped[str(setup.workload)][accelerator]
+    seen = f"no config.yaml; batch size and step time are those of {setup.workload} on {accelerator}"
+    findings.append(Finding("info", "config.assumed", seen, "config.yaml of the run", "keep it beside the results"))
+    return replace(
+        setup,
+        accelerator=accelerator,
+        batch_size=count(pair.get("batch_size")),
+        computation_seconds=seconds or number(pair.get("computation_time")),
+    )
+
+
+_V05_ACCELERATOR = "v100"
+
+
+def _no_config() -> Finding:
+    fix = "keep the folder with hydra's files (configs, dlio_config or .hydra) beside the results"
+    return Finding("warning", "config.missing", "no config.yaml that can be read", "the settings of the run", fix)
+
+
+def _matching(setup: Setup, shipped: Shipped) -> str | None:
+    """Return the accelerator whose step of this workload takes as long as this run's."""
+    if setup.computation_seconds is None or setup.drawn:
+        return None
+    pairs = shipped.get(setup.workload or "", {})
+    fit = [name for name, pair in pairs.items() if number(pair.get("computation_time")) == setup.computation_seconds]
+    return fit[0] if len(fit) == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """The summary's numbers; None where it has none."""
+
+    start: str | None = None
+    end: str | None = None
+    model: str | None = None
+    accelerators: int | None = None
+    hosts: int | None = None
+    epochs: int | None = None
+    num_files: int | None = None
+    samples_per_file: int | None = None
+    memory_gib: float | None = None
+    """Of all hosts together."""
+    verdict: str | None = None
+    """`success` or `fail`."""
+    au_percent: float | None = None
+    au_by_epoch: tuple[float, ...] = ()
+    samples_per_second: float | None = None
+    samples_per_second_by_epoch: tuple[float, ...] = ()
+    mib_per_second: float | None = None
+    checkpoints: bool = False
+    """Whether it has numbers of checkpoints."""
+    ours: bool = False
+    """Whether it is dlemu's own summary, not DLIO's."""
+    foreign: bool = False
+    """Whether it is another benchmark's: MLPerf Storage v3.0 has some that DLIO does not run."""
+
+
+def read_printed(folder: str, findings: list[Finding]) -> Printed:
+    """Return what the summary in a folder says; without one nothing is known, which is a finding."""
+    path = os.path.join(folder, "summary.json")
+    if not os.path.isfile(path):
+        fix = "let the run end: DLIO writes summary.json last"
+        findings.append(Finding("error", "summary.missing", "there is no summary.json", "a run that ended", fix))
+        return Printed()
+    before = len(findings)
+    summary = read_json(path, findings)
+    if len(findings) == before and not isinstance(summary, Mapping):
+        findings.append(_foreign(f"summary.json holds a {type(summary).__name__}"))
+    return _printed(mapping(summary), findings)
+
+
+def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
+    metric, memory = mapping(summary.get("metric")), numbers(summary.get("host_memory_GB"))
+    au, rate = "train_au_percentage", "train_throughput_samples_per_second"
+    for key in (au, rate):
+        if key in metric and numbers(metric[key]) is None and metric[key] != []:
+            findings.append(_foreign(f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
+    return Printed(
+        start=text(summary.get("start")),
+        end=text(summary.get("end")),
+        model=text(summary.get("model")),
+        accelerators=count(summary.get("num_accelerators")),
+        hosts=count(summary.get("num_hosts")),
+        epochs=count(summary.get("epochs")),
+        num_files=count(summary.get("num_files_train")),
+        samples_per_file=count(summary.get("num_samples_per_file")),
+        memory_gib=sum(memory) if memory else None,
+        verdict=text(metric.get("train_au_meet_expectation")),
+        au_percent=number(metric.get("train_au_mean_percentage")),
+        au_by_epoch=tuple(numbers(metric.get(au)) or ()),
+        samples_per_second=number(metric.get("train_throughput_mean_samples_per_second")),
+        samples_per_second_by_epoch=tuple(numbers(metric.get(rate)) or ()),
+        mib_per_second=number(metric.get("train_io_mean_MB_per_second")),
+        checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
+        ours=count(summary.get("schema_version")) is not None,
+        foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
+    )
+
+
+def _foreign(seen: str) -> Finding:
+    return Finding("error", "summary.foreign", seen, "numbers as DLIO writes them", "take the file from the run again")

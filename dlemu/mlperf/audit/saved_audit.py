@@ -1,0 +1,335 @@
+"""An audit as typed rows: a row a run (CSV, Parquet, terminal), and all of it as audit.json for `dlemu report`."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import median
+
+from datagen.errors import SpaceError
+from dlemu import __version__
+from dlemu.mlperf.audit.audited_run import AuditedRun
+from dlemu.mlperf.audit.contradictions import Rulebook
+from dlemu.mlperf.audit.recompute import Recomputed
+from dlemu.mlperf.finding import Finding
+
+SCHEMA_VERSION = 1
+AUDIT, TABLE = "audit.json", "audit.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunColumns:
+    """What is known of a run; None for what is not. docs/audit.md explains the columns."""
+
+    path: str
+    workload: str | None
+    accelerator: str | None
+    accelerators: int | None
+    hosts: int | None
+    epochs: int | None
+    steps_per_epoch: int | None
+    basis: str
+    ranks_kept: int
+    verdict_printed: str | None
+    printed_by: str | None
+    au_printed_percent: float | None
+    au_dlio_v1_percent: float | None
+    au_dlio_percent: float | None
+    au_dlio_v3_percent: float | None
+    au_rules_percent: float | None
+    au_least_percent: float | None
+    au_most_percent: float | None
+    samples_per_second_printed: float | None
+    samples_per_second_dlio_v1: float | None
+    samples_per_second_dlio: float | None
+    samples_per_second_dlio_v3: float | None
+    samples_per_second_least: float | None
+    samples_per_second_most: float | None
+    mib_per_second_printed: float | None
+    loss_first_step_percent: float | None
+    loss_load_percent: float | None
+    loss_oversleep_percent: float | None
+    loss_barrier_percent: float | None
+    loss_slower_rank_percent: float | None
+    loss_all_other_percent: float | None
+    """Everything but the first step, where steps were not kept."""
+    errors: int
+    warnings: int
+
+    @property
+    def au_recomputed_percent(self) -> float | None:
+        """AU by the formula that comes closest to what was printed."""
+        return self._by_closest(self.au_dlio_v1_percent, self.au_dlio_percent, self.au_dlio_v3_percent)
+
+    @property
+    def samples_per_second_recomputed(self) -> float | None:
+        """Samples/s by the formula that comes closest to what was printed."""
+        rates = self.samples_per_second_dlio_v1, self.samples_per_second_dlio, self.samples_per_second_dlio_v3
+        return self._by_closest(*rates)
+
+    def _by_closest(self, v1: float | None, v2: float | None, v3: float | None) -> float | None:
+        return {"dlio_v1": v1, "dlio": v2, "dlio_v3": v3}.get(self.printed_by or "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRow(RunColumns):
+    """A run as one row of a table."""
+
+    findings: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochFigures:
+    """Numbers of each epoch."""
+
+    au_percent: tuple[float | None, ...]
+    samples_per_second: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport(RunColumns):
+    """A run with each epoch's numbers and each finding."""
+
+    findings: tuple[Finding, ...]
+    au_threshold_percent: float
+    epochs_printed: EpochFigures
+    epochs_recomputed: Mapping[str, EpochFigures]
+    """By formula."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedRun(RunReport):
+    """The same with where it is listed."""
+
+    system: str
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSummary:
+    """All runs of an audit together."""
+
+    runs: int
+    systems: int
+    runs_with_errors: int
+    runs_from_steps: int
+    runs_from_blocks: int
+    passed_printed: int
+    passed_only_without_first_steps: int
+    largest_au_difference_points: float | None
+    """Of the runs recomputed from all steps."""
+    median_first_step_loss_percent: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedAudit:
+    """audit.json."""
+
+    schema_version: int = SCHEMA_VERSION
+    dlemu_version: str = __version__
+    folders: tuple[str, ...]
+    edition: str | None
+    division: str | None
+    summary: AuditSummary
+    runs: tuple[PlacedRun, ...]
+
+
+def audit_row(run: AuditedRun) -> AuditRow:
+    """Return the run as one row of a table."""
+    texts = [f"{finding.severity} {finding.rule}: {finding.seen}" for finding in run.findings]
+    return AuditRow(**vars(_columns(run)), findings="; ".join(texts))
+
+
+def run_report(run: AuditedRun) -> RunReport:
+    """Return the run with each epoch's numbers and each finding."""
+    printed = run.printed
+    return RunReport(
+        **vars(_columns(run)),
+        findings=run.findings,
+        au_threshold_percent=run.setup.au_threshold_percent,
+        epochs_printed=EpochFigures(
+            au_percent=printed.au_by_epoch, samples_per_second=printed.samples_per_second_by_epoch
+        ),
+        epochs_recomputed={
+            name: EpochFigures(
+                au_percent=_finite(by.au_by_epoch), samples_per_second=_finite(by.samples_per_second_by_epoch)
+            )
+            for name, by in run.recomputed.formulas.items()
+        },
+    )
+
+
+def _columns(run: AuditedRun) -> RunColumns:
+    setup, printed, again = run.setup, run.printed, run.recomputed
+    low, high = again.au_bounds_percent or (None, None)
+    least, most = again.rate_bounds or (None, None)
+    levels = [finding.severity for finding in run.findings]
+    return RunColumns(
+        path=run.path,
+        workload=setup.workload or printed.model,
+        accelerator=setup.accelerator,
+        accelerators=printed.accelerators or again.ranks_kept or None,
+        hosts=printed.hosts,
+        epochs=again.epochs or printed.epochs or setup.epochs,
+        steps_per_epoch=again.steps_per_epoch,
+        basis=again.basis,
+        ranks_kept=again.ranks_kept,
+        verdict_printed=printed.verdict,
+        printed_by=run.printed_by,
+        au_printed_percent=printed.au_percent,
+        au_dlio_v1_percent=_au(again, "dlio_v1"),
+        au_dlio_percent=_au(again, "dlio"),
+        au_dlio_v3_percent=_au(again, "dlio_v3"),
+        au_rules_percent=again.au_rules_percent,
+        au_least_percent=low,
+        au_most_percent=high,
+        samples_per_second_printed=printed.samples_per_second,
+        samples_per_second_dlio_v1=_rate(again, "dlio_v1"),
+        samples_per_second_dlio=_rate(again, "dlio"),
+        samples_per_second_dlio_v3=_rate(again, "dlio_v3"),
+        samples_per_second_least=least,
+        samples_per_second_most=most,
+        mib_per_second_printed=printed.mib_per_second,
+        loss_first_step_percent=again.loss_percent.get("first_step"),
+        loss_load_percent=again.loss_percent.get("load"),
+        loss_oversleep_percent=again.loss_percent.get("oversleep"),
+        loss_barrier_percent=again.loss_percent.get("barrier"),
+        loss_slower_rank_percent=again.loss_percent.get("slower_rank"),
+        loss_all_other_percent=again.loss_percent.get("all_other"),
+        errors=levels.count("error"),
+        warnings=levels.count("warning"),
+    )
+
+
+def _au(again: Recomputed, name: str) -> float | None:
+    return again.formulas[name].au_percent if name in again.formulas else None
+
+
+def _rate(again: Recomputed, name: str) -> float | None:
+    return again.formulas[name].samples_per_second if name in again.formulas else None
+
+
+def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
+    return tuple(value if math.isfinite(value) else None for value in values)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is listed."""
+
+    parent: str
+    """The folder that it shares with the other runs of its system; may be empty."""
+    system: str
+    """The same below what all runs have in common."""
+    run: str
+    """The run's folder below `parent`."""
+
+
+def places(paths: Sequence[str]) -> list[Place]:
+    """Return the place of each run; a folder that holds one run only is no system of its own."""
+    siblings = Counter(os.path.dirname(path) for path in paths)
+    top, listed = common_folder(paths), []
+    for path in paths:
+        parent = os.path.dirname(path)
+        above = os.path.dirname(parent)
+        if siblings[parent] == 1 and above and above != parent:
+            parent = above
+        folder = parent or os.curdir
+        listed.append(Place(parent, os.path.relpath(folder, top), os.path.relpath(path, folder)))
+    return listed
+
+
+def common_folder(paths: Sequence[str]) -> str:
+    """Return the deepest folder above all systems, `.` where there is none."""
+    above = [os.path.dirname(os.path.dirname(path)) or os.curdir for path in paths]
+    return os.path.commonpath(above) if len({os.path.isabs(path) for path in above}) == 1 else os.curdir
+
+
+def saved_audit(runs: Sequence[AuditedRun], trees: Sequence[str], book: Rulebook | None) -> SavedAudit:
+    """Return what audit.json holds."""
+    placed = tuple(
+        PlacedRun(**vars(run_report(run)), system=place.system, run=place.run)
+        for run, place in zip(runs, places([run.path for run in runs]), strict=True)
+    )
+    return SavedAudit(
+        folders=tuple(trees),
+        edition=book.edition if book else None,
+        division=book.division if book else None,
+        summary=_summary(placed),
+        runs=placed,
+    )
+
+
+def _summary(runs: Sequence[PlacedRun]) -> AuditSummary:
+    exact = [(run.au_recomputed_percent, run.au_printed_percent) for run in runs if run.basis == "steps"]
+    apart = [abs(again - printed) for again, printed in exact if again is not None and printed is not None]
+    first = [run.loss_first_step_percent for run in runs if run.loss_first_step_percent is not None]
+    return AuditSummary(
+        runs=len(runs),
+        systems=len({run.system for run in runs}),
+        runs_with_errors=sum(bool(run.errors) for run in runs),
+        runs_from_steps=sum(run.basis == "steps" for run in runs),
+        runs_from_blocks=sum(run.basis == "blocks" for run in runs),
+        passed_printed=sum(run.verdict_printed == "success" for run in runs),
+        passed_only_without_first_steps=sum(
+            any(finding.rule == "au.rules" for finding in run.findings) for run in runs
+        ),
+        largest_au_difference_points=max(apart, default=None),
+        median_first_step_loss_percent=median(first) if first else None,
+    )
+
+
+def save_audit(folder: str, runs: Sequence[AuditedRun], trees: Sequence[str], book: Rulebook | None) -> None:
+    """Write audit.json and audit.csv into a folder, which is made; raises SpaceError."""
+    write_csv(os.path.join(folder, TABLE), runs)
+
+    def write(part: str) -> None:
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(asdict(saved_audit(runs, trees, book)), file, indent=1, allow_nan=False)
+
+    _replace(os.path.join(folder, AUDIT), write)
+
+
+def write_csv(path: str, runs: Sequence[AuditedRun]) -> None:
+    """Write one line a run, below one with the columns' names; raises SpaceError."""
+
+    def write(part: str) -> None:
+        with open(part, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [column.name for column in fields(AuditRow)])
+            writer.writeheader()
+            writer.writerows(asdict(audit_row(run)) for run in runs)
+
+    _replace(path, write)
+
+
+def write_parquet(path: str, runs: Sequence[AuditedRun]) -> None:
+    """Write one row a run; raises SpaceError. Columns have the same types whatever the runs hold."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
+    schema = pa.schema([(column.name, kinds[str(column.type).split(" ")[0]]) for column in fields(AuditRow)])
+    table = pa.Table.from_pylist([asdict(audit_row(run)) for run in runs], schema=schema)
+    _replace(path, lambda part: pq.write_table(table, part, compression="zstd"))
+
+
+def _replace(path: str, write: Callable[[str], None]) -> None:
+    """Write a file under a temporary name beside it and rename it."""
+    part = f"{path}.part"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        write(part)
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free some space" if full else "give a file in a folder that you may write"
+        raise SpaceError(f"{path} could not be written: {error.strerror or error}; {advice}") from error

@@ -1,0 +1,308 @@
+"""Rules on a result: each run by itself, all its runs together, and the dataset that they read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from dlemu.mlperf.audit.audited_run import AuditedRun
+from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
+from dlemu.mlperf.audit.tolerant import mapping, read_json, stamp_us
+from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
+from dlemu.mlperf.finding import Finding, Located, Severity
+
+_TOLD_BY_FILES = ("summary.missing", "config.missing", "config.assumed")
+"""Findings of the audit that the rules on required files tell too."""
+FEW_ACCELERATORS = 4
+"""Below which v3.0's checker asks whether one host could not drive more (3.3.3)."""
+GAP_FACTOR = 2
+"""Run folders begin less than so many times the shortest run's duration apart (2.1.18 of v3.0's checker)."""
+SPREAD = 0.05
+"""Runs of one result are replicable within this share (v1.0 to v3.0, results section)."""
+SEPARATION = "fs_separation.json"
+"""mlpstorage v3.0's record of whether data and results share a file system."""
+
+
+def by_the_rules(result: Result) -> Iterator[Located]:
+    """Hold every run against the edition's rules of one run, with the AU that its steps give."""
+    book = Rulebook(result.edition.name, result.division)
+    for leaf in result.runs:
+        if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
+            printed = replace(leaf.printed, au_percent=judged_au_percent(leaf.run))
+            for found in rule_findings(leaf.setup, printed, book):
+                yield Located(leaf.path, _told(found, leaf, result))
+
+
+def judged_au_percent(run: AuditedRun) -> float | None:
+    """Return the run's AU by the formula that printed it, from its steps; as printed where no steps were kept.
+
+    The word `success` counts for nothing.
+    """
+    found = run.recomputed.formulas.get(run.printed_by or "")
+    if run.recomputed.basis == "steps" and found is not None and found.au_percent is not None:
+        return found.au_percent
+    return run.printed.au_percent
+
+
+def _told(found: Finding, leaf: Leaf, result: Result) -> Finding:
+    rule = found.rule.removeprefix("rules.")
+    if rule != "au.low" or leaf.run is None:
+        return replace(found, rule=rule)
+    basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: no steps kept"
+    # v3.0's checker wants it of the warm-up, too; the text of the rules, of the measured runs.
+    warm_up = leaf is result.warm_up and not result.edition.counts_runs
+    severity: Severity = "warning" if warm_up else found.severity
+    return replace(found, rule=rule, severity=severity, seen=f"{found.seen} ({basis})")
+
+
+def recomputed(result: Result) -> Iterator[Located]:
+    """Tell what the audit found: files that contradict each other or can't be read."""
+    for leaf in result.runs:
+        for found in leaf.run.findings if leaf.run else ():
+            if result.single or found.rule not in _TOLD_BY_FILES:
+                yield Located(leaf.path, found)
+
+
+def tool(result: Result) -> Iterator[Located]:
+    """CLOSED results are DLIO's, unchanged (v3.0's Rules.md, section 1)."""
+    for leaf in result.runs:
+        if result.division == "closed" and leaf.run is not None and leaf.run.by_dlemu:
+            fix = "repeat it with DLIO, or submit it as OPEN, by mlpstorage, and say so"
+            seen = "dlio.log says that dlemu ran as a drop-in replacement for DLIO"
+            yield Located(leaf.path, Finding("error", "tool.other", seen, "for CLOSED, DLIO unchanged", fix))
+
+
+def hosts_used(result: Result) -> Iterator[Located]:
+    """Look at the hosts that the runs used."""
+    for leaf in result.runs:
+        yield from _named_hosts(leaf)
+    first = next((leaf for leaf in result.runs if leaf.printed.accelerators), None)
+    if result.edition.checks_tree and first is not None:
+        count = first.printed.accelerators or 0
+        if first.printed.hosts == 1 and count < FEW_ACCELERATORS:
+            seen, wanted = f"{count} accelerators on one host", f"{FEW_ACCELERATORS} or more, if the storage feeds them"
+            fix = "dlemu size finds the most that pass"
+            yield Located(result.path, Finding("warning", "hosts.few", seen, wanted, fix))
+
+
+def _named_hosts(leaf: Leaf) -> Iterator[Located]:
+    named = leaf.argument("hosts")
+    if leaf.printed.hosts == 1 and isinstance(named, list) and len(named) > 1:
+        seen = f"the run was on 1 host, its metadata names {len(named)}"
+        fix = "name the hosts that really ran"
+        yield Located(leaf.path, Finding("error", "hosts.named", seen, "one host for a run on one", fix))
+
+
+def run_count(result: Result) -> Iterator[Located]:
+    """As many folders of runs as the edition wants."""
+    edition, seen = result.edition, len(result.runs)
+    if result.single:
+        fix = "check the folder above, when there are more runs of it"
+        wanted = f"{_wanted(result)} of one result"
+        told = "a single run: how many there are, and the time between them, is not judged"
+        yield Located(result.path, Finding("info", "runs.single", told, wanted, fix))
+    elif seen < edition.measured_runs or (edition.counts_runs and seen != edition.run_folders):
+        fix = "dlemu mlperf run goes on where it ended" if seen < edition.run_folders else "keep one sequence of runs"
+        names = ", ".join(leaf.name for leaf in result.runs) or "none"
+        yield _located(result.path, "error", "runs.count", f"{seen} runs: {names}", _wanted(result), fix)
+    elif seen != edition.run_folders:
+        fix = "keep the warm-up run and the measured ones, and no others"
+        yield _located(result.path, "warning", "runs.count", f"{seen} runs", _wanted(result), fix)
+
+
+def _wanted(result: Result) -> str:
+    warm_up = "a warm-up run and " if result.edition.warm_up else ""
+    return f"{warm_up}{result.edition.measured_runs} runs"
+
+
+def run_stamps(result: Result) -> Iterator[Located]:
+    """Run folders are named by the time they began."""
+    for leaf in result.runs if result.phased else ():
+        if leaf.stamp is None:
+            fix = "leave the folder's name as the tool made it"
+            told = f"a run's folder is called {leaf.name!r}"
+            yield Located(leaf.path, Finding("error", "runs.stamp", told, "YYYYMMDD_HHMMSS", fix))
+
+
+def runs_ended(result: Result) -> Iterator[Located]:
+    """Every folder of a run holds a run that ended."""
+    for leaf in result.runs:
+        if leaf.run is None or "summary.json" not in leaf.files:
+            there = "summary.json" in leaf.files
+            seen = "a summary of no training" if there else "no summary.json: the run did not end"
+            fix = "repeat the runs; a failed run ends the sequence"
+            yield Located(leaf.path, Finding("error", "runs.ended", seen, "a run that ended", fix))
+
+
+def run_gaps(result: Result) -> Iterator[Located]:
+    """Nothing else ran between two runs."""
+    if result.single:
+        return
+    severity: Severity = "error" if result.edition.checks_tree else "warning"
+    timed = [(leaf, *_span(leaf)) for leaf in result.runs]
+    known = [(leaf, start, end) for leaf, start, end in timed if start is not None and end is not None]
+    for leaf, start, end in known:
+        if end < start:
+            seen, fix = f"the run ended at {end}, before it began at {start}", "set the host's clock"
+            yield Located(leaf.path, Finding("error", "runs.clock", seen, "an end after the start", fix))
+    shortest = min((end - start for _, start, end in known if end >= start), default=None)
+    begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda one: one[0])
+    apart = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
+    wide = [(gap, leaf) for gap, leaf in apart if shortest is not None and gap >= GAP_FACTOR * shortest]
+    if shortest is not None and wide:
+        longest, leaf = max(wide, key=lambda one: one[0])
+        seen = f"{len(wide)} of {len(apart)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
+        wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
+        fix = "repeat the runs, one right after another (dlemu mlperf run in a new folder)"
+        yield _located(result.path, severity, "runs.gap", seen, wanted, fix)
+
+
+def _span(leaf: Leaf) -> tuple[datetime | None, datetime | None]:
+    return _moment(leaf.printed.start), _moment(leaf.printed.end)
+
+
+def _moment(stamp: str | None) -> datetime | None:
+    microseconds = stamp_us(stamp)
+    return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)
+
+
+def runs_alike(result: Result) -> Iterator[Located]:
+    """All runs are the same job on the same hosts."""
+    for what, values in (
+        ("workload", [leaf.setup.workload for leaf in result.runs]),
+        ("accelerator", [leaf.setup.accelerator for leaf in result.runs]),
+        ("number of accelerators", [leaf.printed.accelerators for leaf in result.runs]),
+        ("number of hosts", [leaf.printed.hosts for leaf in result.runs]),
+        ("reader.read_threads", [leaf.section("reader").get("read_threads") for leaf in result.runs]),
+        ("reader.odirect", [leaf.section("reader").get("odirect") for leaf in result.runs]),
+    ):
+        seen = sorted({str(value) for value in values if value is not None})
+        if len(seen) > 1:
+            fix = "repeat the runs with the same settings on the same hosts"
+            yield _located(
+                result.path, "error", "runs.differ", f"{what}: {' and '.join(seen[:3])}", "the same in all runs", fix
+            )
+
+
+def shuffled_anew(result: Result) -> Iterator[Located]:
+    """Each run shuffles with a seed of its own, where the seeds are told."""
+    seeds = [leaf.section("train").get("seed") for leaf in result.runs]
+    known = [seed for seed in seeds if isinstance(seed, int)]
+    if len(known) > 1 and len(set(known)) < len(known):
+        seen = f"train.seed: {', '.join(map(str, known))}"
+        fix = "nothing, if mlpstorage ran it: DLIO's seed stays; dlemu mlperf run changes it"
+        yield _located(result.path, "info", "runs.seed", seen, "another seed for each run, says the rules' text", fix)
+
+
+def replicable(result: Result) -> Iterator[Located]:
+    """Samples/s of the measured runs lie within 5 %."""
+    rates = [leaf.printed.samples_per_second for leaf in result.measured]
+    known = [rate for rate in rates if rate]
+    if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > SPREAD:
+        seen = f"{min(known):.2f} to {max(known):.2f} samples/s"
+        fix = "see what else used the storage or the hosts"
+        yield _located(result.path, "warning", "runs.spread", seen, f"within {100 * SPREAD:g} % of each other", fix)
+
+
+def same_dataset(result: Result) -> Iterator[Located]:
+    """All runs read one dataset."""
+    for what, values in (
+        ("dataset.num_files_train", [leaf.num_files for leaf in result.runs]),
+        ("dataset.num_samples_per_file", [leaf.printed.samples_per_file for leaf in result.runs]),
+        ("dataset.data_folder", [leaf.data_folder for leaf in result.runs]),
+    ):
+        seen = sorted({str(value) for value in values if value is not None})
+        if len(seen) > 1:
+            fix = "run all of them on the same dataset"
+            told = f"{what} is {' and '.join(seen[:3])} in runs of one result"
+            yield Located(result.path, Finding("error", "dataset.differs", told, "one dataset for all runs", fix))
+
+
+def dataset_phases(result: Result) -> Iterator[Located]:
+    """The runs read at least what datasize asked for and at most what datagen made."""
+    asked = [leaf.num_files for leaf in result.datasize if leaf.num_files]
+    made = [leaf.num_files for leaf in result.datagen if leaf.num_files]
+    read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
+    severity: Severity = "warning" if result.edition.checks_tree else "error"
+    for leaf, files in read:
+        if made and files > max(made):
+            fix = "make the dataset that the runs read, or run on the one that was made"
+            seen = f"the run read {files:,} files, datagen made {max(made):,}"
+            yield _located(leaf.path, severity, "dataset.phases", seen, "no more than datagen made", fix)
+        if asked and files < min(asked):
+            seen = f"the run read {files:,} files, datasize asked for {min(asked):,}"
+            fix = f"run with dataset.num_files_train={min(asked)} or more"
+            yield _located(leaf.path, severity, "dataset.phases", seen, "no fewer than datasize asks for", fix)
+    if asked and made and max(made) < min(asked):
+        seen = f"datagen made {max(made):,} files, datasize asked for {min(asked):,}"
+        fix = f"make it again with dataset.num_files_train={min(asked)}"
+        wanted = "at least what datasize asks for"
+        yield _located(result.datagen[0].path, "error", "dataset.made", seen, wanted, fix)
+
+
+def dataset_in_metadata(result: Result) -> Iterator[Located]:
+    """The runs' metadata have the dataset's settings (3.1.1 of v3.0)."""
+    if not (result.phased and result.edition.checks_tree):
+        return
+    for leaf in result.runs:
+        if leaf.metadata is not None and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
+            seen, fix = "metadata without parameters.dataset", "keep the metadata as the tool wrote it"
+            yield _located(leaf.path, "error", "dataset.told", seen, "the dataset's settings in the metadata", fix)
+
+
+def data_apart_from_results(result: Result) -> Iterator[Located]:
+    """Data and results lie in different folders, on different file systems."""
+    for leaf in result.runs:
+        data, results = leaf.data_folder, leaf.argument("results_dir")
+        strict = result.phased and result.edition.checks_tree and leaf.metadata is not None
+        if strict and (not data or not results):
+            missing = "data_dir" if not data else "results_dir"
+            fix = "keep the metadata as the tool wrote it"
+            seen = f"metadata without args.{missing}"
+            yield _located(leaf.path, "error", "dataset.folder", seen, "both folders in the metadata", fix)
+        if data and results and os.path.normpath(data) == os.path.normpath(str(results)):
+            fix = "put the results elsewhere"
+            yield _located(
+                leaf.path, "error", "dataset.folder", f"both are {data}", "data and results in two folders", fix
+            )
+        yield from _file_systems(leaf, strict)
+
+
+def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
+    wanted = "results on another file system than the data, so that logs do not disturb the reads"
+    if SEPARATION not in leaf.files:
+        local = leaf.section("storage").get("storage_type") in (None, "local_fs")
+        if strict and local and not _has_df(leaf):
+            seen, fix = f"no {SEPARATION}, and no output of df", f"keep {SEPARATION} as the tool wrote it"
+            yield _located(leaf.path, "warning", "dataset.filesystem", seen, wanted, fix)
+        return
+    broken: list[Finding] = []
+    content: Any = read_json(os.path.join(leaf.path, SEPARATION), broken)
+    yield from (Located(leaf.path, one) for one in broken)
+    if mapping(content).get("same_filesystem") is True:
+        seen = f"data and results lie on one file system ({SEPARATION})"
+        fix = "set output.folder to a folder on another file system"
+        yield _located(leaf.path, "error", "dataset.filesystem", seen, wanted, fix)
+
+
+def _has_df(leaf: Leaf) -> bool:
+    try:
+        with open(os.path.join(leaf.path, "training_run.stdout.log"), errors="replace") as log:
+            return any(line.startswith("Filesystem") and "Mounted on" in line for line in log)
+    except OSError:
+        return False
+
+
+def _located(path: str, severity: Severity, rule: str, seen: str, wanted: str, fix: str) -> Located:
+    return Located(path, Finding(severity, rule, seen, wanted, fix))
+
+
+RESULT_RULES: tuple[Rule, ...] = (
+    *(by_the_rules, recomputed, tool, hosts_used),
+    *(run_count, run_stamps, runs_ended, run_gaps, runs_alike, shuffled_anew, replicable),
+    *(same_dataset, dataset_phases, dataset_in_metadata, data_apart_from_results),
+)

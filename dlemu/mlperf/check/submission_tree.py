@@ -1,0 +1,305 @@
+"""What a folder holds: submissions, results and runs, whatever layout its edition or its owner gave it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, cast
+
+from dlemu.mlperf.audit.audited_run import AuditedRun
+from dlemu.mlperf.audit.run_settings import Printed, Setup, read_setup
+from dlemu.mlperf.audit.tolerant import count, mapping, read_json, text
+from dlemu.mlperf.editions import EDITIONS, Edition, newest_edition
+from dlemu.mlperf.finding import Finding, Located
+from dlemu.mlperf.rules import Division
+
+METADATA = "_metadata.json"
+STAMP_FORMAT = "%Y%m%d_%H%M%S"
+"""Names of mlpstorage's folders."""
+_NUMBERED = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
+"""Names of the folders of v1.0's runs: run1, run-1, unet3d_h100_run_1."""
+_DIVISIONS = ("closed", "open")
+_OTHERS = ("checkpointing", "vector_database", "kv_cache")
+"""Benchmarks of the rules that are not covered, as their folders are called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One folder of one run, or of one call of another phase."""
+
+    path: str
+    name: str
+    """Its name below the result: a time stamp (`20251121_134501`) or `run1`."""
+    stamp: datetime | None
+    """The moment in its name; None when the name is no time stamp."""
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] | None = None
+    """`*_metadata.json` of mlpstorage; None when there is none that can be read."""
+    setup: Setup = field(default_factory=Setup)
+    """What its configuration says; empty without one."""
+    run: AuditedRun | None = None
+    """None where no run of training left its files."""
+
+    @property
+    def printed(self) -> Printed:
+        """The run's summary; empty without one."""
+        return self.run.printed if self.run else Printed()
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Return a section of the workload as config.yaml has it, else as the metadata has it."""
+        config = mapping(mapping(self.setup.config).get(name))
+        return config or mapping(mapping(mapping(self.metadata).get("parameters")).get(name))
+
+    @property
+    def num_files(self) -> int | None:
+        """Files of the training set that it read, made or asked for."""
+        told = self.section("dataset").get("num_files_train")
+        return self.printed.num_files or self.setup.num_files or _whole(told)
+
+    @property
+    def data_folder(self) -> str | None:
+        """Where the dataset lies; None when that is not known."""
+        return text(self.argument("data_dir")) or text(self.section("dataset").get("data_folder"))
+
+    def argument(self, name: str) -> Any:
+        """Return an argument of mlpstorage's command line as the metadata kept it, None when it did not."""
+        return mapping(mapping(self.metadata).get("args")).get(name)
+
+
+def _whole(value: Any) -> int | None:
+    """Return a whole number; mlpstorage's metadata have what was typed as text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else count(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The runs of one workload on one system."""
+
+    path: str
+    """The folder that holds them."""
+    edition: Edition
+    division: Division
+    phased: bool
+    """It has mlpstorage's layout: `training/MODEL/{datasize,datagen,run}/TIME`."""
+    single: bool
+    """One run that stands for itself: it is not known which others belong to it."""
+    runs: tuple[Leaf, ...]
+    """In the order of their names."""
+    datasize: tuple[Leaf, ...] = ()
+    datagen: tuple[Leaf, ...] = ()
+
+    @property
+    def workload_folder(self) -> str:
+        """`training/MODEL` in mlpstorage's layout, else the folder of the runs."""
+        return os.path.dirname(self.path) if self.phased else self.path
+
+    @property
+    def warm_up(self) -> Leaf | None:
+        """The first run, where the edition has a warm-up and there is one more than are measured."""
+        return self.runs[0] if self.edition.warm_up and len(self.runs) > self.edition.measured_runs else None
+
+    @property
+    def measured(self) -> tuple[Leaf, ...]:
+        """All runs but the warm-up."""
+        return self.runs if self.warm_up is None else self.runs[1:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One organisation in one division: DIVISION/ORG."""
+
+    path: str
+    division: Division
+    organisation: str
+    edition: Edition
+
+
+Rule = Callable[[Result], Iterator[Located]]
+"""Says what a result breaks. What is not known breaks nothing."""
+
+
+class Finder:
+    """Sorts the audited runs of a tree into results. Files that can't be read become findings."""
+
+    def __init__(self, root: str, edition: str | None, division: Division | None) -> None:
+        self._root, self._edition, self._division = os.path.normpath(root), edition, division
+        self.findings: list[Located] = []
+
+    def results(self, runs: Sequence[AuditedRun]) -> list[Result]:
+        """Return the results that the runs belong to, and those folders of runs that hold no run, by their paths."""
+        groups: dict[tuple[str, str], dict[str, AuditedRun]] = {}
+        for run in runs:
+            if self._is_covered(run):
+                kind, folder = self._place(run.path)
+                groups.setdefault((folder, kind), {})[run.path] = run
+        for folder in self._phase_folders():
+            groups.setdefault((folder, "phased"), {})
+        return [self._result(folder, kind, found) for (folder, kind), found in sorted(groups.items())]
+
+    def submissions(self, results: Sequence[Result]) -> list[Submission]:
+        """Return DIVISION/ORG of every division below the root: a division's name tells them."""
+        found = {}
+        for division in _listed(self._root)[1]:
+            if division.lower() in _DIVISIONS:
+                for organisation in _listed(os.path.join(self._root, division))[1]:
+                    path = os.path.join(self._root, division, organisation)
+                    below = [one.edition for one in results if one.path.startswith(path + os.sep)]
+                    if below and not organisation.startswith("."):
+                        found[path] = Submission(
+                            path=path,
+                            division=cast(Division, division.lower()),
+                            organisation=organisation,
+                            edition=below[0],
+                        )
+        return [found[path] for path in sorted(found)]
+
+    def _is_covered(self, run: AuditedRun) -> bool:
+        """Say whether it is a run of training; others are told as not covered."""
+        category = next((name for name in os.path.relpath(run.path, self._root).split(os.sep) if name in _OTHERS), None)
+        if category is None and any(one.rule == "no.training" and one.severity == "info" for one in run.findings):
+            category = "another benchmark"
+        if category is not None:
+            fix = "check it with the edition's own checker"
+            found = Finding("info", "run.other", f"a run of {category}: not looked at", "a run of training", fix)
+            self.findings.append(Located(run.path, found))
+        return category is None
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """Return what kind of result a run belongs to and that result's folder."""
+        parent = os.path.dirname(path)
+        if path != self._root and os.path.basename(parent) == "run" and _up_name(parent, 2) == "training":
+            return "phased", parent
+        folder = path
+        while len(folder) > len(self._root):
+            if _NUMBERED.search(os.path.basename(folder)):
+                return "numbered", os.path.dirname(folder)
+            folder = os.path.dirname(folder)
+        return "single", path
+
+    def _phase_folders(self) -> list[str]:
+        """Return every training/MODEL/run, with or without a run that can be audited."""
+        found = []
+        for folder, below, _ in os.walk(self._root):
+            below[:] = [name for name in below if not name.startswith(".") and name != "code"]
+            if os.path.basename(folder) == "training":
+                found += [os.path.join(folder, model, "run") for model in below]
+                below[:] = []
+        return [folder for folder in found if _phases(os.path.dirname(folder))]
+
+    def _result(self, folder: str, kind: str, found: Mapping[str, AuditedRun]) -> Result:
+        if kind == "phased":
+            paths = [os.path.join(folder, name) for name in _visible(folder)]
+        else:
+            paths = sorted(found, key=lambda path: _order(os.path.relpath(path, folder)))
+        runs = tuple(self._leaf(path, _name(path, folder), found.get(path)) for path in paths)
+        phases = os.path.dirname(folder)
+        return Result(
+            path=folder,
+            edition=EDITIONS[self._edition] if self._edition else _edition(runs, phased=kind == "phased"),
+            division=self._division or _division(folder),
+            phased=kind == "phased",
+            single=kind == "single",
+            runs=runs,
+            datasize=self._phase(phases, "datasize") if kind == "phased" else (),
+            datagen=self._phase(phases, "datagen") if kind == "phased" else (),
+        )
+
+    def _phase(self, workload: str, name: str) -> tuple[Leaf, ...]:
+        folder = os.path.join(workload, name)
+        return tuple(self._leaf(os.path.join(folder, below), below, None) for below in _visible(folder))
+
+    def _leaf(self, path: str, name: str, run: AuditedRun | None) -> Leaf:
+        files, folders = _listed(path)
+        return Leaf(
+            path=path,
+            name=name,
+            stamp=_stamp(name),
+            files=files,
+            folders=folders,
+            metadata=self._metadata(path, files),
+            setup=run.setup if run else self._setup(path),
+            run=run,
+        )
+
+    def _setup(self, path: str) -> Setup:
+        """Return the settings of a folder without a run, such as datagen's."""
+        broken: list[Finding] = []
+        setup = read_setup(path, {}, broken)
+        self.findings += [Located(path, one) for one in broken]
+        return setup
+
+    def _metadata(self, path: str, files: Sequence[str]) -> Mapping[str, Any] | None:
+        for name in files:
+            if name.endswith(METADATA):
+                broken: list[Finding] = []
+                content = read_json(os.path.join(path, name), broken)
+                self.findings += [Located(path, one) for one in broken]
+                return content if isinstance(content, Mapping) else None
+        return None
+
+
+def _up_name(path: str, levels: int) -> str:
+    """Return the name of a folder so many levels above."""
+    for _ in range(levels):
+        path = os.path.dirname(path)
+    return os.path.basename(path)
+
+
+def _phases(workload: str) -> bool:
+    return any(os.path.isdir(os.path.join(workload, name)) for name in ("run", "datagen", "datasize"))
+
+
+def _listed(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of a folder's files and folders, sorted; none of a folder that can't be listed."""
+    try:
+        with os.scandir(path) as entries:
+            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except OSError:
+        return (), ()
+    return tuple(name for name, folder in found if not folder), tuple(name for name, folder in found if folder)
+
+
+def _visible(folder: str) -> list[str]:
+    return [name for name in _listed(folder)[1] if not name.startswith(".")]
+
+
+def _name(path: str, folder: str) -> str:
+    """Return the first folder of the path below the result."""
+    return os.path.basename(path) if path == folder else os.path.relpath(path, folder).split(os.sep)[0]
+
+
+def _order(name: str) -> tuple[int, str]:
+    number = _NUMBERED.search(name.split(os.sep)[0])
+    return (int(number[1]) if number else 0), name
+
+
+def _stamp(name: str) -> datetime | None:
+    try:
+        return datetime.strptime(name, STAMP_FORMAT)
+    except ValueError:
+        return None
+
+
+def _division(folder: str) -> Division:
+    """Return the division that the path names, CLOSED without one: its rules are the stricter ones."""
+    names = [name.lower() for name in folder.split(os.sep)]
+    return "open" if "open" in names and "closed" not in names else "closed"
+
+
+def _edition(runs: Sequence[Leaf], *, phased: bool) -> Edition:
+    """Return the edition that the files tell: their own word, v1.0's file names, or the pair that only one has."""
+    for leaf in runs:
+        told = mapping(leaf.metadata).get("edition")
+        if isinstance(told, str) and told in EDITIONS:
+            return EDITIONS[told]
+    if not phased and any("per_epoch_stats.json" in leaf.files or "configs" in leaf.folders for leaf in runs):
+        return EDITIONS["1.0"]
+    for leaf in runs:
+        found = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
+        if found is not None:
+            return found
+    return EDITIONS["3.0" if phased else "2.0"]

@@ -1,0 +1,151 @@
+"""Rules on the descriptions of systems: systems/SYSTEM.yaml (v1.0: .json) and .pdf beside results/SYSTEM."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dlemu.mlperf.audit.run_settings import Printed
+from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, read_yaml
+from dlemu.mlperf.check.submission_tree import Result, Submission
+from dlemu.mlperf.finding import Finding, Located, Severity
+
+PLACEHOLDER = "FILL IN"
+"""What a template has where the submitter must write."""
+_MEMORY_TOLERANCE = 0.10
+"""Memory of a host by its label and by its system differ by up to this share (2.1.9 of v3.0's checker)."""
+_DESCRIPTIONS = (".yaml", ".yml", ".json")
+
+
+def check_systems(submission: Submission, results: list[Result]) -> Iterator[Located]:
+    """Hold the descriptions of one submission against its results."""
+    folder = os.path.join(submission.path, "systems")
+    if not os.path.isdir(folder):
+        return
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    stems = {kind: {_stem(name) for name in names if _kind(name) == kind} for kind in ("text", "pdf")}
+    yield from _only_pairs(submission, folder, names, stems)
+    systems = _systems(submission)
+    for system in sorted(systems):
+        if system not in stems["text"] or system not in stems["pdf"]:
+            lacking = [kind for kind in ("text", "pdf") if system not in stems[kind]]
+            lacking_names = " and ".join(
+                f"{system}.{_suffix(submission) if kind == 'text' else 'pdf'}" for kind in lacking
+            )
+            rule = "systems.pdf" if lacking == ["pdf"] else "systems.missing"
+            fix = f"describe the system: {os.path.join(folder, lacking_names.split(' and ')[0])}"
+            finding = Finding(
+                _severity(submission), rule, f"results/{system}, but no {lacking_names}", "a text and a pdf", fix
+            )
+            yield Located(folder, finding)
+        mine = [
+            result for result in results if result.path.startswith(os.path.join(submission.path, "results", system, ""))
+        ]
+        yield from _described(submission, folder, system, names, mine)
+    for stem in sorted(stems["text"] - systems) if submission.edition.checks_tree else ():
+        fix = f"remove it, or add results/{stem}"
+        seen = f"systems/{stem} without results/{stem}"
+        yield Located(folder, Finding("error", "systems.missing", seen, "results for each description", fix))
+
+
+def _severity(submission: Submission) -> Severity:
+    return "error" if submission.edition.checks_tree else "warning"
+
+
+def _suffix(submission: Submission) -> str:
+    return "json" if submission.edition.name == "1.0" else "yaml"
+
+
+def _kind(name: str) -> str:
+    suffix = os.path.splitext(name)[1].lower()
+    return "text" if suffix in _DESCRIPTIONS else suffix.removeprefix(".")
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(name)[0]
+
+
+def _systems(submission: Submission) -> set[str]:
+    folder = os.path.join(submission.path, "results")
+    if not os.path.isdir(folder):
+        return set()
+    return {entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")}
+
+
+def _only_pairs(
+    submission: Submission, folder: str, names: list[str], stems: Mapping[str, set[str]]
+) -> Iterator[Located]:
+    if not submission.edition.checks_tree:
+        return
+    for name in names:
+        if os.path.isdir(os.path.join(folder, name)) or _kind(name) not in ("text", "pdf", "md"):
+            finding = Finding("error", "systems.files", name, "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away")
+            yield Located(os.path.join(folder, name), finding)
+    for stem in sorted(stems["pdf"] - stems["text"]):
+        fix = "describe the system in a yaml file, too"
+        finding = Finding("error", "systems.files", f"{stem}.pdf without {stem}.yaml", "both", fix)
+        yield Located(os.path.join(folder, f"{stem}.pdf"), finding)
+
+
+def _described(
+    submission: Submission, folder: str, system: str, names: list[str], results: list[Result]
+) -> Iterator[Located]:
+    name = next((name for name in names if _stem(name) == system and _kind(name) == "text"), None)
+    if name is None:
+        return
+    path = os.path.join(folder, name)
+    broken: list[Finding] = []
+    content = read_json(path, broken) if name.lower().endswith(".json") else read_yaml(path, broken)
+    yield from (Located(path, finding) for finding in broken)
+    under_test = mapping(mapping(content).get("system_under_test"))
+    if not under_test:
+        if submission.edition.checks_tree and not broken:
+            fix = "take the template of the edition"
+            finding = Finding("error", "systems.files", "no system_under_test", "the edition's description", fix)
+            yield Located(path, finding)
+        return
+    blanks = sum(value == PLACEHOLDER for value in _leaves(content))
+    if blanks:
+        seen, fix = f"{blanks} fields say {PLACEHOLDER!r}", "fill them in"
+        yield Located(path, Finding("warning", "systems.unfilled", seen, "the system as it is", fix))
+    solution = mapping(under_test.get("solution"))
+    if solution.get("submission_name") != system:
+        seen = f"submission_name is {solution.get('submission_name')!r}"
+        finding = Finding("error", "systems.name", seen, f"{system!r}, as its folder", "call both the same")
+        yield Located(path, finding)
+    for result in results:
+        for leaf in result.runs:
+            yield from _as_it_ran(leaf.path, leaf.printed, under_test)
+
+
+def _as_it_ran(path: str, printed: Printed, under_test: Mapping[str, Any]) -> Iterator[Located]:
+    """Compare hosts and their memory with the description (2.1.9 of v3.0)."""
+    raw = under_test.get("clients")
+    clients = [mapping(client) for client in raw] if isinstance(raw, list) else []
+    hosts = sum(count(client.get("quantity"), 0) or 0 for client in clients)
+    fix = "describe the hosts that ran"
+    if clients and printed.hosts and hosts != printed.hosts:
+        seen = f"the run was on {printed.hosts} hosts, clients describe {hosts}"
+        yield Located(path, Finding("error", "systems.hosts", seen, "the same number", fix))
+    label = number(mapping(clients[0].get("chassis")).get("memory_capacity")) if len(clients) == 1 else None
+    if label and printed.memory_gib and printed.hosts:
+        measured = printed.memory_gib / printed.hosts
+        if abs(measured - label) > _MEMORY_TOLERANCE * label:
+            seen = f"hosts measured {measured:.1f} GiB each, clients say {label:g}"
+            yield Located(path, Finding("error", "systems.hosts", seen, "within 10 %", fix))
+    several = mapping(mapping(under_test.get("solution")).get("capabilities")).get("multi_host")
+    if several is False and printed.hosts and printed.hosts > 1:
+        seen = f"multi_host is false, the run was on {printed.hosts} hosts"
+        yield Located(path, Finding("error", "systems.hosts", seen, "multi_host: true", fix))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value

@@ -1,0 +1,359 @@
+"""The edition's tree: a finished run where the edition's tool leaves it, and what lies beside the runs.
+
+That is metadata, sums, the other phases, the description of the system, and the words that say what the tree is. The
+description's keys are those of v2.0's and v3.0's systems/SYSTEM.yaml (https://github.com/mlcommons/storage); v1.0's is
+JSON of any shape.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+import yaml
+
+from datagen.atomic import write_text
+from datagen.errors import SpaceError
+from datagen.manifest import Manifest
+from dlemu import __version__
+from dlemu.emulator.environment import describe_host
+from dlemu.mlperf.check.result_rules import SEPARATION
+from dlemu.mlperf.check.submission_tree import METADATA, STAMP_FORMAT
+from dlemu.mlperf.check.system_description import PLACEHOLDER
+from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER, V1_REPORT
+from dlemu.mlperf.datasize import Datasize
+from dlemu.mlperf.dlio_config import dlio_hydra, dlio_workload
+from dlemu.mlperf.rehearsal import NOTE
+from dlemu.mlperf.rehearsal.attempts import Attempt, finished
+from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Figures, RehearsalPlan, sum_up
+from dlemu.sizing.process import LOG
+
+README = "README.txt"
+_SEED = "++workload.train.seed="
+"""The sequence sets it, as the rules ask; it is no override of the submitter's. config.yaml has it."""
+
+
+def lay_out(plan: RehearsalPlan, attempt: Attempt) -> str:
+    """Put a run into the tree and return its folder there, which gets its name when it is whole; raises SpaceError."""
+    leaf = plan.leaf(attempt.label, attempt.stamp)
+    part = os.path.join(os.path.dirname(leaf), f".{os.path.basename(leaf)}.part")
+    os.makedirs(part, exist_ok=True)
+    run = os.path.join(plan.folder, attempt.folder)
+    try:
+        _dlio_files(plan, os.path.join(run, "dlio"), part)
+        overrides = _config(plan, os.path.join(run, "dlio", CONFIG_FOLDER), part, leaf)
+        if plan.edition.name != "1.0":
+            _mlpstorage_files(plan, attempt, overrides, os.path.join(run, LOG), part)
+        os.rename(part, leaf)
+    except OSError as error:
+        raise SpaceError(f"{leaf} could not be written: {error.strerror}; free some space, and go on") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return leaf
+
+
+def _dlio_files(plan: RehearsalPlan, source: str, target: str) -> None:
+    for name in sorted(os.listdir(source)):
+        if os.path.isfile(os.path.join(source, name)):
+            shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
+    if plan.edition.name == "1.0":  # its DLIO kept rank 0's alone
+        shutil.copyfile(os.path.join(source, "0_per_epoch_stats.json"), os.path.join(target, "per_epoch_stats.json"))
+
+
+def _config(plan: RehearsalPlan, source: str, target: str, leaf: str) -> list[str]:
+    """Copy hydra's files and return the overrides, without what the sequence itself set."""
+    name = "configs" if plan.edition.name == "1.0" else CONFIG_FOLDER
+    folder = os.path.join(target, name)
+    with open(os.path.join(source, "overrides.yaml")) as lines:
+        overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED)]
+    with open(os.path.join(source, "config.yaml")) as lines:
+        _write_hydra(folder, leaf, lines.read(), overrides)
+    return overrides
+
+
+def _mlpstorage_files(plan: RehearsalPlan, attempt: Attempt, overrides: list[str], console: str, target: str) -> None:
+    shutil.copyfile(console, os.path.join(target, "training_run.stdout.log"))
+    write_text(target, "training_run.stderr.log", "both streams are in training_run.stdout.log\n")
+    metadata = run_metadata(plan, attempt, overrides)
+    write_json(target, f"training_{attempt.stamp}_metadata.json", metadata)
+    if plan.edition.checks_tree:
+        write_json(target, "fs_separation.json", file_separation(plan))
+
+
+def write_json(folder: str, name: str, content: Any) -> None:
+    """Write a JSON file by rename; raises SpaceError."""
+    write_text(folder, name, json.dumps(content, indent=2) + "\n")
+
+
+def run_metadata(plan: RehearsalPlan, attempt: Attempt, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a run's metadata under the keys that mlpstorage has, with the note that it is a rehearsal's."""
+    figures = attempt.figures
+    assert figures is not None  # only finished runs are laid out
+    told = _metadata(plan, "run", attempt.stamp, figures.num_files)
+    told["parameters"]["train"]["seed"] = attempt.seed
+    told["num_processes"] = figures.accelerators
+    told["override_parameters"] = dict(word.removeprefix("++workload.").split("=", 1) for word in overrides[1:])
+    told["args"] |= {"num_accelerators": figures.accelerators, "client_host_memory_in_gb": figures.memory_gib_per_host}
+    told["args"]["num_client_hosts"] = figures.hosts
+    return told | {"invocation_start_time": figures.start, "invocation_end_time": figures.end, "exit_status": 0}
+
+
+def _metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
+    workload = plan.workload
+    sections = dlio_workload(workload)
+    sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
+    return {
+        "rehearsal": NOTE,
+        "made_by": f"dlemu {__version__}",
+        "edition": plan.edition.name,
+        "benchmark_type": "training",
+        "command": command,
+        "model": plan.model,
+        "accelerator": workload.accelerator,
+        "run_datetime": stamp,
+        "verification": plan.division,
+        "num_processes": workload.ranks,
+        "parameters": sections,
+        "override_parameters": {},
+        "args": {
+            "model": plan.model,
+            "accelerator_type": workload.accelerator,
+            "data_dir": os.path.abspath(workload.dataset.data_folder),
+            "results_dir": os.path.abspath(plan.tree),
+        },
+    }
+
+
+def file_separation(plan: RehearsalPlan) -> dict[str, Any]:
+    """Return v3.0's record of whether data and results share a file system, by the device number of both."""
+    data, results = os.path.abspath(plan.workload.dataset.data_folder), os.path.abspath(plan.tree)
+    return {
+        "version": 1,
+        "method": "st_dev",
+        "same_filesystem": same_file_system(data, results),
+        "data_or_chkpt_path": data,
+        "results_path": results,
+        "data_or_chkpt_realpath": os.path.realpath(data),
+        "results_realpath": os.path.realpath(results),
+        "probed_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "probed_by_rank": 0,
+        "probed_by_host": platform.node(),
+    }
+
+
+def same_file_system(one: str, other: str) -> bool:
+    """Say whether two folders that exist lie on one file system."""
+    return os.stat(one).st_dev == os.stat(other).st_dev
+
+
+def write_datasize(plan: RehearsalPlan, answer: Datasize) -> None:
+    """Write v3.0's datasize phase: the files that the rules want at the least."""
+    if not plan.edition.checks_tree:
+        return
+    folder = os.path.join(plan.phases, "datasize")
+    if os.path.isdir(folder) and os.listdir(folder):
+        return  # a rehearsal that goes on
+    stamp = datetime.now().strftime(STAMP_FORMAT)
+    write_json(
+        os.path.join(folder, stamp),
+        f"training_{stamp}{METADATA}",
+        _metadata(plan, "datasize", stamp, answer.bound.files),
+    )
+
+
+def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, said: str | None) -> None:
+    """Write the datagen phase (v2.0, v3.0): what was made, or that it was there before.
+
+    `said` is what `dlemu datagen` printed, None when it was not called.
+    """
+    if plan.edition.name == "1.0":
+        return
+    phase, workload = os.path.join(plan.phases, "datagen"), plan.workload
+    if os.path.isdir(phase) and os.listdir(phase):
+        return  # a rehearsal that goes on
+    made_at, files = _made_at(plan, manifest)
+    stamp = made_at.strftime(STAMP_FORMAT)
+    folder = os.path.join(phase, stamp)
+    there = f"the dataset was there before this rehearsal; it is complete: {files} files, made at {made_at.isoformat()}"
+    told = said.strip() if said else there
+    overrides = [f"workload={plan.model}_datagen", f"++workload.dataset.num_files_train={files}"]
+    config = dlio_workload(workload)
+    config["workflow"] = config["workflow"] | {"generate_data": True, "train": False, "checkpoint": False}
+    text = yaml.safe_dump({"workload": config}, sort_keys=False)
+    _write_hydra(os.path.join(folder, CONFIG_FOLDER), folder, text, overrides)
+    for name in ("dlio.log", "training_datagen.stdout.log"):
+        write_text(folder, name, f"{told}\n")
+    write_text(folder, "training_datagen.stderr.log", "")
+    write_json(folder, f"training_{stamp}{METADATA}", _metadata(plan, "datagen", stamp, files))
+
+
+def _made_at(plan: RehearsalPlan, manifest: Manifest | None) -> tuple[datetime, int]:
+    """Return when the dataset was made, local time, and of how many files."""
+    dataset = plan.workload.dataset
+    if manifest is None:
+        return datetime.fromtimestamp(int(os.stat(dataset.data_folder).st_mtime)), dataset.num_files_train
+    moment = datetime.fromisoformat(manifest.made_at).astimezone().replace(tzinfo=None)
+    return moment, manifest.spec.num_files_train
+
+
+def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]) -> None:
+    write_text(folder, "config.yaml", config)
+    write_text(folder, "overrides.yaml", yaml.safe_dump(overrides, sort_keys=False))
+    hydra = dlio_hydra(run_folder, os.path.basename(folder), overrides)
+    write_text(folder, "hydra.yaml", yaml.safe_dump(hydra, sort_keys=False))
+
+
+def write_sums(plan: RehearsalPlan, attempts: Sequence[Attempt]) -> None:
+    """Write the sums over the measured runs: results.json (v3.0), mlperf_storage_report.json (v1.0)."""
+    done = [found for label in plan.labels if (found := finished(attempts, label))]
+    measured = {one.label: one.figures for one in done if one.label != WARM_UP and one.figures is not None}
+    if not measured:
+        return
+    if plan.edition.checks_tree:
+        write_json(plan.runs, "results.json", _results(plan, done))
+    elif plan.edition.name == "1.0":
+        write_json(plan.runs, V1_REPORT, _v1_report(plan, measured))
+
+
+def _results(plan: RehearsalPlan, done: Sequence[Attempt]) -> dict[str, Any]:
+    figures = [one.figures for one in done if one.figures is not None and one.label != WARM_UP]
+    told = sum_up(figures)
+    return {
+        "rehearsal": NOTE,
+        "model": plan.model,
+        "accelerator": plan.workload.accelerator,
+        "num_accelerators": figures[0].accelerators,
+        "runs": [{"run_datetime": one.stamp, "label": one.label} for one in done],
+        "train_au_mean_percentage": told.au_dlio_mean_percent,
+        "train_au_stdev_percentage": told.au_dlio_std_percent,
+        "train_throughput_mean_samples_per_second": told.samples_per_second_mean,
+        "train_throughput_stdev_samples_per_second": told.samples_per_second_std,
+        "train_io_mean_MB_per_second": told.mib_per_second_mean,
+        "train_io_stdev_MB_per_second": told.mib_per_second_std,
+    }
+
+
+def _v1_report(plan: RehearsalPlan, measured: Mapping[str, Figures]) -> dict[str, Any]:
+    """Return what v1.0's report.py makes of the runs, under its keys; what it calls MB is MiB."""
+    told = sum_up(list(measured.values()))
+    first = next(iter(measured.values()))
+    same: dict[str, Any] = {
+        "model": plan.model,
+        "accelerator": plan.workload.accelerator,
+        "train_num_accelerators": first.accelerators,
+        "num_files_train": first.num_files,
+        "num_samples_per_file": first.samples_per_file,
+    }
+    return {
+        "rehearsal": NOTE,
+        "overall": {
+            **same,
+            "num_benchmark_runs": told.runs,
+            "train_throughput_mean_samples_per_second": told.samples_per_second_mean,
+            "train_throughput_stdev_samples_per_second": told.samples_per_second_std,
+            "train_throughput_mean_MB_per_second": told.mib_per_second_mean,
+            "train_throughput_stdev_MB_per_second": told.mib_per_second_std,
+        },
+        "runs": {
+            label.replace(" ", ""): {
+                **same,
+                "train_throughput_samples_per_second": one.samples_per_second,
+                "train_throughput_MB_per_second": one.mib_per_second,
+            }
+            for label, one in measured.items()
+        },
+    }
+
+
+def write_readme(plan: RehearsalPlan) -> None:
+    """Write what the tree is, for whoever finds it."""
+    edition, pair = plan.edition.name, f"{plan.model} on {plan.workload.accelerator}"
+    text = f"""{NOTE}
+
+Laid out as MLPerf Storage v{edition} wants a result of {pair} in {plan.division.upper()}, by dlemu {__version__}.
+
+- AU, samples/s and MB/s (MiB/s, really) in the files are by the formulas of DLIO 2.x, measured on dlemu's ranks.
+- Each run shuffles with a seed of its own (train.seed in config.yaml); overrides.yaml leaves that out.
+- systems/ holds a template with what the hosts told: fill in the rest, and add the pdf.
+- There is no copy of the official code: mlpstorage adds it to a submission.
+- What dlemu itself measured of each run, with its evidence, lies beside this tree, in runs/.
+"""
+    if plan.edition.checks_tree:
+        text += f"- {SEPARATION} compares the device numbers of both folders.\n"
+    write_text(plan.tree, README, text)
+
+
+def write_system(plan: RehearsalPlan, figures: Figures) -> None:
+    """Write the template unless there is one already: the user may have filled it in. Raises SpaceError."""
+    folder = os.path.join(plan.submission, "systems")
+    name = f"{plan.system}.{'json' if plan.edition.name == '1.0' else 'yaml'}"
+    if os.path.exists(os.path.join(folder, name)):
+        return
+    told = _description(plan.system, figures)
+    if name.endswith(".json"):
+        write_json(folder, name, told)
+    else:
+        write_text(folder, name, yaml.safe_dump(told, sort_keys=False))
+
+
+def _description(system: str, figures: Figures) -> dict[str, Any]:
+    return {
+        "system_under_test": {
+            "solution": {
+                "submission_name": system,
+                "friendly_description": PLACEHOLDER,
+                "architecture": {
+                    "storage_location": PLACEHOLDER,
+                    "benchmark_API": "file",
+                    "product_API": PLACEHOLDER,
+                    "client_footprint": PLACEHOLDER,
+                    "client_installation": PLACEHOLDER,
+                },
+                "capabilities": {
+                    "multi_host": figures.hosts > 1 or PLACEHOLDER,
+                    "simultaneous_write": PLACEHOLDER,
+                    "simultaneous_read": PLACEHOLDER,
+                    "remap_time_in_seconds": PLACEHOLDER,
+                },
+                "usable_capacity_tib": PLACEHOLDER,
+                "availability": PLACEHOLDER,
+            },
+            "deployment": PLACEHOLDER,
+            "product_nodes": [_node(PLACEHOLDER, PLACEHOLDER, {})],
+            "product_switches": [],
+            "clients": [_node("runs the emulated accelerators", figures.hosts, _client(figures))],
+            "total_rack_units": PLACEHOLDER,
+            "rack_power_supplies": [],
+        }
+    }
+
+
+def _node(what: str, quantity: int | str, known: dict[str, Any]) -> dict[str, Any]:
+    chassis = ("model_name", "rack_units", "cpu_model", "cpu_qty", "cpu_cores", "memory_capacity")
+    return {
+        "friendly_description": what,
+        "quantity": quantity,
+        "chassis": {key: known.get(key, PLACEHOLDER) for key in chassis} | {"power": PLACEHOLDER},
+        "networking": [],
+        "drives": [],
+        "operating_system": known.get("operating_system", {"name": PLACEHOLDER, "version": PLACEHOLDER}),
+        "sysctl": [],
+        "environment": [],
+    }
+
+
+def _client(figures: Figures) -> dict[str, Any]:
+    """Return what this host is; the others of the run are taken to be alike, as the rules want."""
+    host = describe_host()
+    return {
+        "cpu_model": host.processor,
+        "cpu_cores": psutil.cpu_count(logical=False) or host.cpu_count,
+        "memory_capacity": round(figures.memory_gib_per_host),
+        "operating_system": {"name": platform.system(), "version": host.kernel},
+    }

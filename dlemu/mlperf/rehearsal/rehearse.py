@@ -1,0 +1,204 @@
+"""A rehearsal from its dataset to its tree, checked by the rules."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from datagen.errors import DlemuError, UserError
+from datagen.inspection import inspect
+from datagen.manifest import Manifest
+from dlemu.comm import interrupt_once
+from dlemu.config import datagen_command
+from dlemu.mlperf.check.judge import Checked, check_folder
+from dlemu.mlperf.datasize import Datasize
+from dlemu.mlperf.rehearsal import NOTE
+from dlemu.mlperf.rehearsal.attempts import Attempt, Question, done_before, finished, late_by, run_sequence, save
+from dlemu.mlperf.rehearsal.edition_tree import (
+    lay_out,
+    same_file_system,
+    write_datagen,
+    write_datasize,
+    write_readme,
+    write_sums,
+    write_system,
+)
+from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Outcome, RehearsalPlan, sum_up
+from dlemu.sizing.process import run_train
+
+_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
+
+Tell = Callable[[str], None]
+"""Shows a line of progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsed:
+    """A finished rehearsal."""
+
+    outcome: Outcome
+    limits: tuple[str, ...]
+    """What limited the runs, each word once."""
+    checked: Checked
+
+    @property
+    def passed(self) -> bool:
+        """Whether all measured runs passed and no rule is broken."""
+        return self.outcome.passed == self.outcome.runs and self.checked.valid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """One rehearsal, from its first words to its last."""
+
+    plan: RehearsalPlan
+    size: Datasize
+    launcher: str
+    """Starts each run; `{ranks}` stands for the count. Empty: ranks of this host."""
+    config_dir: str | None
+    make: bool
+    """Make the dataset first."""
+    tell: Tell
+
+    @property
+    def _question(self) -> Question:
+        return Question(
+            overrides=self.plan.words,
+            launcher=self.launcher,
+            edition=self.plan.edition.name,
+            division=self.plan.division,
+            organisation=self.plan.organisation,
+            system=self.plan.system,
+        )
+
+    def run(self) -> Rehearsed:
+        """Make or look at the dataset, run what is missing of the sequence, lay it out and check it.
+
+        Raises UserError for what is wrong before the first run, and what a failed run raised; Interrupted for a signal.
+        What is finished is kept, and calling again goes on.
+        """
+        _check_names(self.plan)
+        attempts = done_before(self.plan.folder, self._question)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, interrupt_once())
+        self._begin(attempts)
+        attempts = run_sequence(self.plan, attempts, self._train, self._announce, self._keep)
+        self._save(attempts, complete=True)
+        done = [finished(attempts, label) for label in self.plan.labels if label != WARM_UP]
+        figures = [attempt.figures for attempt in done if attempt is not None and attempt.figures is not None]
+        return Rehearsed(
+            outcome=sum_up(figures),
+            limits=tuple(sorted({run.limited_by for run in figures if run.limited_by})),
+            checked=check_folder(self.plan.folder),
+        )
+
+    def _begin(self, attempts: Sequence[Attempt]) -> None:
+        """Make the dataset when asked to, look at it, write what comes before the runs, say what is ahead."""
+        output = _make(self.plan.words, self.config_dir, self.tell) if self.make else None
+        manifest = self._dataset()
+        write_readme(self.plan)
+        write_datasize(self.plan, self.size)
+        write_datagen(self.plan, manifest, output)
+        self._save(attempts, complete=False)
+        for attempt in attempts:
+            self._lay_out(attempt, attempts)  # what a full disk or Ctrl-C kept out of it
+        for line in self._opening(attempts):
+            self.tell(line)
+
+    def _dataset(self) -> Manifest | None:
+        """Raise UserError when the dataset is not there, whole, and as asked for; return its manifest."""
+        workload = self.plan.workload
+        return inspect(workload.dataset, command_hint=lambda: f"{datagen_command(workload)}, or say --make").manifest
+
+    def _opening(self, attempts: Sequence[Attempt]) -> list[str]:
+        plan, bound = self.plan, self.size.bound
+        files = plan.workload.dataset.num_files_train
+        lines = [
+            f"rehearsal of MLPerf Storage v{plan.edition.name} {plan.division.upper()}: {plan.model},"
+            f" {plan.workload.ranks} x {plan.workload.accelerator};"
+            f" {len(plan.labels)} runs of {timedelta(seconds=round(plan.least_seconds_per_run))} or more each",
+            NOTE,
+            f"dataset: {files:,} files; the rules want {bound.files:,} or more ({bound.because})"
+            + ("" if files >= bound.files else ": TOO SMALL, the result will not be valid"),
+        ]
+        if plan.edition.checks_tree and same_file_system(plan.workload.dataset.data_folder, plan.tree):
+            lines.append("data and results lie on one file system: the rules want two; set output.folder")
+        done = [label for label in plan.labels if finished(attempts, label)]
+        late = late_by(attempts, datetime.now())
+        if late is not None:
+            lines.append(
+                f"the last run began {timedelta(seconds=round(late.total_seconds()))} ago: too long for runs that must"
+                " follow one another; for a valid result begin anew in a new folder"
+            )
+        return [*lines, f"results: {plan.folder}" + (f"; done already: {', '.join(done)}" if done else "")]
+
+    def _train(self, words: list[str], folder: str) -> None:
+        options = ["--config-dir", self.config_dir] if self.config_dir else []
+        launcher = shlex.split(self.launcher.format(ranks=self.plan.workload.ranks))
+        run_train([*options, *words], folder, lambda: None, launcher)  # a run goes to its end, whatever it shows
+
+    def _announce(self, attempt: Attempt) -> None:
+        number = self.plan.labels.index(attempt.label) + 1
+        self.tell(f"{attempt.label} ({number} of {len(self.plan.labels)}), seed {attempt.seed} ...")
+
+    def _keep(self, attempts: Sequence[Attempt]) -> None:
+        """Save what there is after an attempt, and lay the run out when it finished."""
+        self._save(attempts, complete=False)
+        if attempts[-1].figures is not None:
+            self.tell(_run_line(attempts[-1]))
+            self._lay_out(attempts[-1], attempts)
+
+    def _save(self, attempts: Sequence[Attempt], *, complete: bool) -> None:
+        save(self.plan, self._question, attempts, complete=complete)
+
+    def _lay_out(self, attempt: Attempt, attempts: Sequence[Attempt]) -> None:
+        """Put a finished run into the tree, unless it is there."""
+        if attempt.figures is None or os.path.isdir(self.plan.leaf(attempt.label, attempt.stamp)):
+            return
+        lay_out(self.plan, attempt)
+        write_system(self.plan, attempt.figures)
+        write_sums(self.plan, attempts)
+
+
+def _check_names(plan: RehearsalPlan) -> None:
+    for option, name in (("--org", plan.organisation), ("--system", plan.system)):
+        if not _NAME.match(name):
+            raise UserError(f"{option} {name!r}: wanted letters, digits, dots, dashes and underscores, as the rules do")
+
+
+def _make(words: Sequence[str], config_dir: str | None, tell: Tell) -> str:
+    """Make the dataset and return what was printed; raises DatagenFailed."""
+    cores = len(os.sched_getaffinity(0))
+    options = ["--config-dir", config_dir] if config_dir else []
+    command = [sys.executable, "-m", "dlemu", "datagen", "--fsync", *options, *words, f"ranks={cores}"]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    tell(ended.stdout.strip())
+    if ended.returncode:
+        raise DatagenFailed(ended.returncode)
+    return ended.stdout
+
+
+class DatagenFailed(DlemuError):
+    """The dataset could not be made; `dlemu datagen` itself has printed why."""
+
+    def __init__(self, exit_status: int) -> None:
+        super().__init__("the dataset could not be made, see above; mend that and give the same command again")
+        self.exit_status = exit_status
+
+
+def _run_line(attempt: Attempt) -> str:
+    figures = attempt.figures
+    assert figures is not None  # only of finished runs
+    verdict = "passes" if figures.passed else "does not pass"
+    own = "" if figures.au_percent is None else f"; dlemu's own AU {figures.au_percent:.2f} %"
+    return (
+        f"{attempt.label} {verdict}: AU {figures.au_dlio_percent:.2f} %, {figures.samples_per_second:.1f} samples/s"
+        f" by DLIO's formulas{own}"
+    )

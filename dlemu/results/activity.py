@@ -1,0 +1,168 @@
+"""What the recorders saw while the accelerators trained: devices, cores, memory pressure, power."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dlemu.emulator.steplog import StepRows
+from dlemu.metrics.device import Delivered, mean_between
+from dlemu.metrics.limit import Device
+from dlemu.metrics.rates import per_second
+from dlemu.metrics.spread import by_epoch, known
+from dlemu.metrics.windows import Window, mean_within
+from dlemu.results.summary import HostDevice, MeterPower, RecorderCost, TelemetrySummary
+from dlemu.telemetry import HostTelemetry
+from dlemu.telemetry.probe_base import DeviceFacts
+
+if TYPE_CHECKING:
+    from dlemu.results.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """Of some steps; None where nobody looked. Of several hosts the busiest counts: all wait for the slowest."""
+
+    busy_percent: float | None = None
+    """Of the cores, by anyone."""
+    own_percent: float | None = None
+    """What the run used of the cores of the busiest host."""
+    cpu_limit_cores: float | None = None
+    """The CPU limit (cgroup) of the host that used most of its own, and how much that is."""
+    cpu_limit_used_percent: float | None = None
+    memory_some_percent: float | None = None
+    """Time in which some task waited for memory."""
+    device: Device | None = None
+    """The devices behind the dataset together."""
+
+
+def activity_during(run: Run, rows: StepRows) -> Activity:
+    """Return what was seen in the epochs of the training rows."""
+    hosts = [(host, _windows(rows[np.isin(rows["rank"], ranks_on(run, host))])) for host in run.telemetry]
+    cores = [_cores(run, host, windows) for host, windows in hosts]
+    busiest = max(cores, key=lambda host: host.busy_percent or 0, default=Activity())
+    tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
+    pressures = [mean_within(*host.readings("pressure", "", "memory_some_percent"), windows) for host, windows in hosts]
+    return Activity(
+        busy_percent=busiest.busy_percent,
+        own_percent=busiest.own_percent,
+        cpu_limit_cores=tightest.cpu_limit_cores,
+        cpu_limit_used_percent=tightest.cpu_limit_used_percent,
+        memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
+        device=_device(run, hosts),
+    )
+
+
+def summarise_telemetry(run: Run) -> TelemetrySummary | None:
+    """Return what was recorded and by whom; None when nothing was."""
+    hosts, journal = run.telemetry, run.facts.journal
+    if not hosts:
+        return None
+    return TelemetrySummary(
+        interval_seconds=hosts[0].interval_seconds,
+        probes=tuple(sorted({name for host in hosts for name in host.probes})),
+        devices=tuple(HostDevice(host=host.host, **asdict(device)) for host, device in _devices(run)),
+        notes=tuple(_notes(run)),
+        recorders=tuple(
+            RecorderCost(
+                host=host.host,
+                readings=len(host.value),
+                cpu_percent=100 * host.cpu_seconds / host.seconds if host.seconds else None,
+            )
+            for host in hosts
+        ),
+        clock_offsets_ns=journal.clock_offsets_ns,
+        power=tuple(_power(run)),
+    )
+
+
+def delivered_by_devices(run: Run) -> list[Delivered]:
+    """Return what each device that counts gave its host over time."""
+    return [
+        Delivered(ranks_on(run, host), *host.readings(device.probe, device.name, "read_mb_per_second"))
+        for host, device in _devices(run)
+        if device.counted
+    ]
+
+
+def ranks_on(run: Run, host: HostTelemetry) -> tuple[int, ...]:
+    """Return the ranks whose stamps are on the host's clock."""
+    return tuple(rank for rank, node in enumerate(run.facts.journal.rank_nodes) if node == host.node)
+
+
+def _devices(run: Run) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
+    """Yield each device and who saw it. One that several nodes see (containers of one machine) counts once."""
+    seen = set()
+    for host in run.telemetry:
+        for device in host.devices:
+            machine = host.boot_id, device.name
+            yield host, replace(device, counted=device.counted and machine not in seen)
+            seen.add(machine)
+
+
+def _notes(run: Run) -> Iterator[str]:
+    """Yield what the recorders had to say; a sentence of one of several hosts begins with its name."""
+    hosts_by_note: dict[str, list[str]] = {}
+    for host in run.telemetry:
+        for note in host.notes:
+            hosts_by_note.setdefault(note, []).append(host.host)
+    for note, names in hosts_by_note.items():
+        yield note if len(names) == len(run.telemetry) else f"{', '.join(names)}: {note}"
+
+
+def _power(run: Run) -> Iterator[MeterPower]:
+    """Yield each meter's mean in training, and what the run read for it."""
+    gb_per_second = per_second(float(run.training["app_bytes"].sum()) / 1e9, run.training)
+    for host in run.telemetry:
+        own = run.training[np.isin(run.training["rank"], ranks_on(run, host))]
+        begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)
+        for source in host.sources("power"):
+            watts = known(mean_between(*host.readings("power", source, "watts"), begin_ns, end_ns))
+            share = known(gb_per_second / watts) if watts else None
+            yield MeterPower(host=host.host, source=source, mean_watts=watts, gb_per_second_per_watt=share)
+
+
+def _windows(rows: StepRows) -> list[Window]:
+    return [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in by_epoch(rows)]
+
+
+def _cores(run: Run, host: HostTelemetry, windows: list[Window]) -> Activity:
+    """Return what one host's cores did; time that is neither idle nor waiting for a device is busy, stolen time too."""
+    facts = run.facts.journal.hosts[host.node]
+    resting = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
+    used = _cores_used(host, windows)
+    limit = facts.cpu_limit
+    return Activity(
+        busy_percent=known(100.0 - sum(resting)),
+        own_percent=known(100 * used / facts.cpu_count),
+        cpu_limit_cores=limit,
+        cpu_limit_used_percent=known(100 * used / limit) if limit else None,
+    )
+
+
+def _cores_used(host: HostTelemetry, windows: list[Window]) -> float:
+    """Return how many cores' time the host's ranks used, with all their processes; NaN when nobody looked."""
+    used = []
+    for rank in host.sources("process"):
+        times, seconds = host.readings("process", rank, "cpu_seconds")
+        grown = np.diff(seconds) * 1e9 / np.maximum(np.diff(times), 1)
+        used.append(mean_within(times, np.concatenate([[0.0], grown]), windows) if len(times) else math.nan)
+    return sum(used) if used else math.nan
+
+
+def _device(run: Run, hosts: list[tuple[HostTelemetry, list[Window]]]) -> Device | None:
+    """Add up the queues of the block devices that the dataset lies on."""
+    windows_by_node = {host.node: windows for host, windows in hosts}
+    depths, busy = [], []
+    for host, device in _devices(run):
+        if device.counted and device.probe == "block":
+            windows = windows_by_node[host.node]
+            depths.append(mean_within(*host.readings("block", device.name, "mean_queue_depth"), windows))
+            busy.append(mean_within(*host.readings("block", device.name, "busy_percent"), windows))
+    if not depths or any(math.isnan(depth) for depth in depths):
+        return None
+    return Device(mean_depth=sum(depths), busy_percent=max(busy))

@@ -1,0 +1,100 @@
+"""The facts of runs from before facts.json, put together from their summary.json and config.yaml."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from datagen.errors import UserError
+from datagen.inspection import Found
+from datagen.layout import layouts
+from dlemu.config import load
+from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.emulator.job import Job
+from dlemu.emulator.journal import Journal
+from dlemu.emulator.steplog import StepRows
+from dlemu.emulator.trainer import RunLog
+from dlemu.results.run import Facts, make_facts
+from dlemu.results.summary import Summary, TelemetrySummary
+from dlemu.telemetry import DeviceFacts, RecorderHead
+
+OLDER = 0
+"""`facts_version` of such facts. What was never written down (what more readers got after the run) is missing."""
+
+
+def facts_of_older(folder: str, saved: Summary, rows: StepRows) -> Facts:
+    """Return what was noted in the summary, as facts; raises UserError without a configuration that loads."""
+    path = os.path.join(folder, "config.yaml")
+    if not os.path.exists(path):
+        raise UserError(f"{folder} has neither facts.json nor config.yaml: it is no whole result of dlemu's train")
+    workload = load([f"workload='{os.path.abspath(path)}'"])
+    train, valid = layouts(workload.dataset)
+    job = Job(
+        workload=workload,
+        ranks=saved.ranks,
+        found=Found(
+            spec=workload.dataset,
+            train=train,
+            valid=valid if valid.num_files else None,
+            manifest=None,
+            max_file_bytes=0,
+            max_sample_bytes=0,
+            total_bytes=saved.dataset.total_bytes,
+        ),
+        seed=saved.seed,
+        folder=folder,
+        started_at=saved.started_at,
+    )
+    recorders = tuple(_recorders(saved.telemetry)) if saved.telemetry else ()
+    return make_facts(job, RunLog(rows, _journal(saved, rows)), saved.failure, facts_version=OLDER, recorders=recorders)
+
+
+def _journal(saved: Summary, rows: StepRows) -> Journal:
+    metrics, started_ns = saved.metrics, int(rows["free_ns"].min()) if len(rows) else 0
+    ended_ns = None if metrics.total_seconds is None else started_ns + round(metrics.total_seconds * 1e9)
+    ended_at = datetime.fromisoformat(saved.ended_at).timestamp() if saved.ended_at else None
+    return Journal(
+        wall_clock_offset_ns=0 if ended_at is None or ended_ns is None else round(ended_at * 1e9) - ended_ns,
+        started_ns=started_ns,
+        hosts=saved.environment.hosts,
+        rank_nodes=tuple(node for node, count in enumerate(saved.ranks_per_host) for _ in range(count)),
+        storage=saved.environment.storage,
+        ceiling_au_percent=metrics.ceiling_au_percent,
+        checkpoints=tuple(
+            SavedCheckpoint(
+                epoch=checkpoint.epoch,
+                block=checkpoint.block,
+                bytes=checkpoint.bytes,
+                started_ns=checkpoint.started_ns,
+                ended_ns=checkpoint.ended_ns,
+            )
+            for checkpoint in saved.checkpoints
+        ),
+        eviction_seconds=saved.page_cache.eviction_seconds if saved.page_cache else (),
+        stopped_early=saved.stopped_early,
+        ended_ns=ended_ns,
+        clock_offsets_ns=saved.telemetry.clock_offsets_ns if saved.telemetry else (),
+        cpu_seconds=() if metrics.cpu_seconds is None else (metrics.cpu_seconds,),
+    )
+
+
+def _recorders(telemetry: TelemetrySummary) -> list[RecorderHead]:
+    hosts = [recorder.host for recorder in telemetry.recorders]
+    return [
+        RecorderHead(
+            host=recorder.host,
+            node=node,
+            boot_id=f"host {hosts.index(recorder.host)}",
+            interval_seconds=telemetry.interval_seconds,
+            probes=telemetry.probes,
+            devices=tuple(
+                DeviceFacts(**{name: getattr(device, name) for name in DeviceFacts.__dataclass_fields__})
+                for device in telemetry.devices
+                if device.host == recorder.host
+            ),
+            notes=telemetry.notes,
+            cpu_seconds=recorder.cpu_percent or 0.0,  # of 100 seconds
+            seconds=100.0,
+        )
+        for node, recorder in enumerate(telemetry.recorders)
+    ]

@@ -1,0 +1,102 @@
+"""What loaders say of themselves: without their framework, and without a list of their names anywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from datagen.registry import names
+from datagen.spec import DatasetSpec
+from dlemu.config.schema import Reader
+from dlemu.loaders.tensorflow import samples_read_ahead
+from dlemu.loaders.traits_base import Interleave, traits_of
+from tests.runs import make_job
+
+MIB = 1 << 20
+
+
+def dataset(record_bytes: int, samples_per_file: int) -> DatasetSpec:
+    return DatasetSpec(format="tfrecord", record_dims=(record_bytes,), num_samples_per_file=samples_per_file)
+
+
+def turns(record_bytes: int, samples_per_file: int, **reader: Any) -> Interleave:
+    settings = Reader(**({"read_threads": 4} | reader))
+    found = traits_of("tensorflow").interleave(settings, dataset(record_bytes, samples_per_file))
+    assert found is not None
+    return found
+
+
+def read_ahead(reader: Reader, dataset: DatasetSpec) -> int:
+    spec = make_job(dataset=dataset, reader=reader).loader_spec(0)
+    assert spec.interleave is not None
+    return samples_read_ahead(spec, spec.interleave)
+
+
+@pytest.mark.parametrize(("record_bytes", "block_length"), [(100, 20971), (4096, 512), (2 * MIB, 1), (20 * MIB, 1)])
+def test_a_turn_is_of_two_mebibytes_or_one_record(record_bytes: int, block_length: int) -> None:
+    assert turns(record_bytes, 100_000).block_length == block_length
+
+
+def test_there_is_always_somebody_to_read() -> None:
+    assert turns(MIB, 10, read_threads=0).files == 1
+
+
+@pytest.mark.parametrize(("samples_per_file", "files_ahead"), [(1, 8), (512, 8), (513, 0), (10_000, 0)])
+def test_files_are_begun_ahead_where_one_turn_ends_them(samples_per_file: int, files_ahead: int) -> None:
+    assert turns(4096, samples_per_file).files_ahead == files_ahead
+
+
+@pytest.mark.parametrize(
+    ("read_threads", "record_bytes", "samples_per_file", "samples"),
+    [
+        (1, 2 * MIB, 50, 1),  # the reader's buffer alone
+        (2, 2 * MIB, 50, 2 * (2 + 1 + 1)),
+        (4, 2 * MIB, 50, 4 * (2 + 1 + 1)),
+        (4, 2 * MIB, 1, 12),  # whole files, of which twice as many are begun
+        (8, MIB // 8, 1000, 8 * (2 * 16 + 1 + 2)),
+    ],
+)
+def test_read_ahead(read_threads: int, record_bytes: int, samples_per_file: int, samples: int) -> None:
+    reader = Reader(data_loader="tensorflow", read_threads=read_threads)
+    assert read_ahead(reader, dataset(record_bytes, samples_per_file)) == samples
+
+
+def test_a_larger_transfer_is_read_ahead_as_well() -> None:
+    reader = Reader(data_loader="tensorflow", read_threads=2, transfer_size=4 * MIB)
+    assert read_ahead(reader, dataset(MIB, 50)) == 2 * (2 * 2 + 1 + 4)
+
+
+def test_traits_come_without_a_framework() -> None:
+    program = (
+        "import sys\n"
+        "from datagen.registry import names\n"
+        "from dlemu.loaders.traits_base import traits_of\n"
+        "print([traits_of(name).extra for name in names('dlemu.loaders')])\n"
+        "assert not {'torch', 'tensorflow', 'nvidia'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['dali', '', 'torch', 'tensorflow', '']"
+
+
+@pytest.mark.parametrize(("name", "extra"), [("pytorch", "torch"), ("tensorflow", "tensorflow"), ("dali", "dali")])
+def test_without_its_framework_it_is_said_what_to_install(name: str, extra: str) -> None:
+    package = {"dali": "nvidia.dali"}.get(name, extra)
+    program = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "from datagen.errors import UserError\nfrom datagen.registry import find\n"
+        f"try:\n    find('dlemu.loaders', {name!r}, 'Loader')\nexcept UserError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert f"pip install 'dlemu[{extra}]'" in done.stdout
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in names("dlemu.loaders") if name != "pytorch"])
+def test_pinning_is_refused_before_the_run_where_it_can_not_be(name: str) -> None:
+    dataset = DatasetSpec(format="npy", num_files_train=8)
+    said = traits_of(name).problems(Reader(data_loader=name, pin_memory=True), dataset)
+    assert [text.partition(":")[0] for text in said] == ["reader.pin_memory is true"]
+    assert not traits_of(name).problems(Reader(data_loader=name), dataset)

@@ -1,0 +1,122 @@
+"""What telemetry adds to the verdict: the hosts' cores, memory pressure and the devices' queues, while training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dlemu.emulator.job import Job
+from dlemu.emulator.trainer import RunLog
+from dlemu.metrics.windows import mean_within
+from dlemu.results.activity import Activity, activity_during
+from dlemu.results.run import make_run
+from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
+from tests.runs import MS, make_job, make_log
+
+
+def test_a_mean_counts_the_time_that_the_windows_cover() -> None:
+    times, values = np.array([0, 10, 20, 40]), np.array([99.0, 1.0, 3.0, 5.0])
+    assert mean_within(times, values, [(0, 40)]) == pytest.approx((10 + 30 + 100) / 40)
+    assert mean_within(times, values, [(5, 10), (20, 30)]) == pytest.approx((5 + 50) / 15)
+    assert mean_within(times, values, [(-100, 10)]) == pytest.approx(1)
+    assert math.isnan(mean_within(times, values, [(50, 60)]))
+    assert math.isnan(mean_within(times[:1], values[:1], [(0, 10)]))
+
+
+def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **changes: Any) -> HostTelemetry:
+    """A host whose readings were the same all the time."""
+    begin, end = int(log.rows["free_ns"].min()), int(log.rows["met_ns"].max())
+    times = np.arange(begin - 200 * MS, end + 200 * MS, 100 * MS)
+    series = tuple(Series(*name) for name in values)
+    facts: dict[str, Any] = {
+        "host": f"node{node}",
+        "node": node,
+        "boot_id": f"boot {node}",
+        "interval_seconds": 0.1,
+        "probes": ("cpu",),
+        "devices": (),
+        "notes": (),
+        "cpu_seconds": 0.1,
+        "seconds": 10.0,
+        "series": series,
+        "which": np.tile(np.arange(len(series), dtype=np.int32), len(times)),
+        "time_ns": np.repeat(times, len(series)),
+        "value": np.tile(np.array(list(values.values())), len(times)),
+    }
+    return HostTelemetry(**(facts | changes))
+
+
+def during(job: Job, log: RunLog) -> Activity:
+    return activity_during(make_run(job, log), log.rows)
+
+
+def cores(idle: float, iowait: float = 0.0) -> dict[tuple[str, str, str], float]:
+    return {("cpu", "", "idle_percent"): idle, ("cpu", "", "iowait_percent"): iowait}
+
+
+DISK = {("block", "nvme0n1", "mean_queue_depth"): 3.0, ("block", "nvme0n1", "busy_percent"): 80.0}
+FACTS = (DeviceFacts(probe="block", name="nvme0n1", kind="disk", counted=True),)
+
+
+def test_the_busiest_host_and_all_devices_count() -> None:
+    job = make_job()
+    log = make_log(job, rank_nodes=(0, 1))
+    hosts = (host(log, 0, cores(80) | DISK, devices=FACTS), host(log, 1, cores(5, 2) | DISK, devices=FACTS))
+    activity = during(job, replace(log, telemetry=hosts))
+    assert activity.busy_percent == pytest.approx(93)
+    assert activity.device is not None
+    assert activity.device.mean_depth == pytest.approx(6)
+    assert activity.device.busy_percent == pytest.approx(80)
+    assert activity.memory_some_percent is None
+
+
+def test_two_nodes_of_one_machine_share_its_devices() -> None:
+    job = make_job()
+    log = make_log(job, rank_nodes=(0, 1))
+    hosts = tuple(host(log, node, cores(50) | DISK, devices=FACTS, boot_id="same") for node in (0, 1))
+    activity = during(job, replace(log, telemetry=hosts))
+    assert activity.device is not None
+    assert activity.device.mean_depth == pytest.approx(3)
+
+
+def test_without_telemetry_nothing_is_claimed() -> None:
+    job = make_job()
+    activity = during(job, make_log(job))
+    assert (activity.busy_percent, activity.memory_some_percent, activity.device) == (None, None, None)
+
+
+def test_pressure_on_memory_reaches_the_verdict() -> None:
+    job = make_job()
+    log = make_log(job)
+    log.rows["cpu_ns"], log.rows["finished_ns"] = 1, log.rows["ready_ns"]
+    log.rows["started_ns"], log.rows["read_ns"] = log.rows["ready_ns"] - 400 * MS, 400 * MS
+    pressed = host(log, 0, cores(50) | {("pressure", "", "memory_some_percent"): 40.0})
+    limit = make_run(job, log).summary.limited_by
+    assert limit is not None
+    assert limit.what == "storage"
+    limit = make_run(job, replace(log, telemetry=(pressed,))).summary.limited_by
+    assert limit is not None
+    assert limit.what == "memory"
+    assert "40 %" in " ".join(limit.evidence)
+
+
+def test_what_the_run_used_of_the_cores_is_told_apart_from_the_rest() -> None:
+    """Two ranks of 1 core each on 8 cores, in a container that may use 2.5."""
+    job = make_job()
+    log = make_log(job)
+    watching = host(log, 0, cores(5) | {("process", f"rank {rank}", "cpu_seconds"): 0.0 for rank in (0, 1)})
+    counted = watching.value.copy()
+    for rank in (0, 1):
+        own = watching.which == watching.series.index(Series("process", f"rank {rank}", "cpu_seconds"))
+        counted[own] = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
+    journal = log.journal.noting(hosts=(replace(log.journal.hosts[0], cpu_limit=2.5),))
+    log = replace(log, journal=journal, telemetry=(replace(watching, value=counted),))
+    activity = during(job, log)
+    assert activity.busy_percent == pytest.approx(95)
+    assert activity.own_percent == pytest.approx(100 * 2 / 8)
+    assert activity.cpu_limit_cores == 2.5
+    assert activity.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)

@@ -1,0 +1,92 @@
+"""What summary.json and telemetry.parquet say of what the recorders read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from dlemu.emulator.job import Job
+from dlemu.emulator.trainer import RunLog
+from dlemu.results.folder import write_run
+from dlemu.results.run import make_run
+from dlemu.results.summary import Summary, TelemetrySummary
+from tests.runs import make_job, make_log, with_telemetry
+
+
+def summary_of(job: Job, log: RunLog) -> tuple[Summary, TelemetrySummary]:
+    summary = make_run(job, log).summary
+    assert summary.telemetry is not None
+    return summary, summary.telemetry
+
+
+def device_share(job: Job, log: RunLog) -> float | None:
+    share = make_run(job, log).summary.metrics.device_bytes_percent_of_app
+    return share.mean if share else None
+
+
+def test_device_bytes_stand_beside_the_applications() -> None:
+    job = make_job()
+    metrics = make_run(job, with_telemetry(make_log(job), device_share=0.25)).summary.metrics
+    device, app, share = metrics.device_mb_per_second, metrics.app_mb_per_second, metrics.device_bytes_percent_of_app
+    assert device is not None
+    assert app is not None
+    assert app.mean is not None
+    assert share is not None
+    assert share.mean == pytest.approx(25, rel=0.05)
+    assert device.mean == pytest.approx(app.mean / 4, rel=0.05)
+    assert len(device.per_epoch) == 2
+
+
+@pytest.mark.parametrize("skew_ns", [0, 3_000_000_000])
+def test_two_hosts_add_up_but_two_views_of_one_machine_do_not(skew_ns: int) -> None:
+    job = make_job()
+    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
+    log = replace(log, rows=make_log(job, rank_nodes=(0, 1), skew_ns=skew_ns).rows)
+    shifted = tuple(replace(host, time_ns=host.time_ns + skew_ns * host.node) for host in log.telemetry)
+    assert device_share(job, replace(log, telemetry=shifted)) == pytest.approx(100, rel=0.05)
+    twins = tuple(replace(host, boot_id="one") for host in shifted)
+    assert device_share(job, replace(log, telemetry=twins)) == pytest.approx(50, rel=0.05)
+
+
+def test_power_stands_with_what_was_read_for_it() -> None:
+    job = make_job()
+    summary, telemetry = summary_of(job, with_telemetry(make_log(job)))
+    (meter,) = telemetry.power
+    assert meter.mean_watts == pytest.approx(40)
+    rate = summary.metrics.app_mb_per_second
+    assert rate is not None
+    assert rate.mean is not None
+    assert meter.gb_per_second_per_watt == pytest.approx(rate.mean / 1e3 / 40)
+
+
+def test_without_telemetry_there_is_none() -> None:
+    job = make_job()
+    summary = make_run(job, make_log(job)).summary
+    assert summary.telemetry is None
+    assert summary.metrics.device_mb_per_second is not None
+    assert summary.metrics.device_mb_per_second.mean is None
+
+
+def test_a_note_of_one_host_of_several_names_it() -> None:
+    job = make_job()
+    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
+    first, second = log.telemetry
+    notes = replace(second, notes=("a note", "only here"))
+    _, telemetry = summary_of(job, RunLog(log.rows, log.journal, (first, notes)))
+    assert telemetry.notes == ("a note", "node1: only here")
+
+
+def test_the_table_has_a_row_a_reading(tmp_path: Path) -> None:
+    job = make_job(folder=str(tmp_path))
+    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
+    write_run(make_run(job, log))
+    table = pq.read_table(tmp_path / "telemetry.parquet")
+    assert table.column_names == ["time_ns", "host", "probe", "source", "metric", "value"]
+    rows = table.to_pylist()
+    assert len(rows) == sum(len(host.value) for host in log.telemetry)
+    assert {row["host"] for row in rows} == {"node0", "node1"}
+    assert {row["value"] for row in rows if row["metric"] == "watts"} == {40.0}
+    assert {(row["probe"], row["source"]) for row in rows} == {("block", "nvme0n1"), ("power", "package-0")}
