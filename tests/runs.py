@@ -11,9 +11,9 @@ import numpy as np
 from datagen.inspection import Found
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
+from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
-from dlemu.emulator.checkpoint import SavedCheckpoint
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal

@@ -28,6 +28,11 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     if cfg:
         print_config(overrides, config_dir)
         return
-    from dlemu.cli.frontends import TerminalFrontend, show_dataset
+    from dlemu.cli.frontends import TerminalFrontend
+    from dlemu.run.datasets import check_bytes, make
 
-    raise SystemExit(show_dataset(TerminalFrontend(overrides, config_dir), verify=verifying, fsync=fsync))
+    frontend = TerminalFrontend(overrides, config_dir)
+    if verifying:
+        check_bytes(frontend)
+    else:
+        make(frontend, fsync=fsync)

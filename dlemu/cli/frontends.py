@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from datagen.atomic import write_text
-from dlemu.cli import complain
+from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result
 from dlemu.config import load
 from dlemu.config.schema import Workload
@@ -27,7 +27,6 @@ from dlemu.report.terminal import print_result
 from dlemu.results.folder import ADVICE, read_summary
 from dlemu.results.run import Run
 from dlemu.results.summary import Summary
-from dlemu.run.datasets import check_bytes, make
 from dlemu.run.events import (
     DatasetMade,
     DatasetProgress,
@@ -47,7 +46,7 @@ def show_training(frontend: TerminalFrontend) -> int:
     try:
         folder = train(frontend)
     except RunFailedError as error:
-        _complain(error)
+        complain_of(error)
         if error.kept is not None:
             report_result(frontend.makes_page, error.kept.folder)
         return error.exit_status
@@ -57,25 +56,6 @@ def show_training(frontend: TerminalFrontend) -> int:
     frontend.show(summary, folder)
     report_result(frontend.makes_page, folder)
     return frontend.exit_status(summary)
-
-
-def show_dataset(frontend: TerminalFrontend, *, verify: bool = False, fsync: bool = False) -> int:
-    """Make or verify a dataset, and return the exit status; raises UserError."""
-    try:
-        if verify:
-            check_bytes(frontend)
-        else:
-            make(frontend, fsync=fsync)
-    except RunFailedError as error:
-        _complain(error)
-        return error.exit_status
-    return 0
-
-
-def _complain(error: RunFailedError) -> None:
-    if error.failure.traceback:
-        complain(error.failure.traceback.rstrip())
-    complain(str(error))
 
 
 class TerminalFrontend:

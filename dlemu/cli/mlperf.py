@@ -105,8 +105,8 @@ def run_command(
     Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 128 + signal.
     """
     from dlemu.cli import complain
+    from dlemu.cli.again import again
     from dlemu.cli.mlperf_lines import rehearsal_lines
-    from dlemu.cli.options import again, check_launcher, take_word
     from dlemu.comm.comm_base import Interrupted
     from dlemu.config import check_runnable, load, to_yaml
     from dlemu.mlperf.datasize import datasize, host_memory_gib
@@ -115,6 +115,7 @@ def run_command(
     from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
     from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan
     from dlemu.run.run_folder import new_folder
+    from dlemu.sizing.prerequisites import check_launcher, take_word
 
     if cfg:
         click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)

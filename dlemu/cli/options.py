@@ -1,8 +1,7 @@
-"""What several commands have in common: options, words of their own between the overrides, what they say at the end."""
+"""What several commands have in common: the options of a configuration, and the page at the end."""
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -43,35 +42,6 @@ def print_config(overrides: Sequence[str], config_dir: str | None, *, to_train: 
         check(workload)
     except UserError as error:
         complain(f"`dlemu train` refuses this configuration:\n{error}")
-
-
-def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
-    """Return the value of KEY=VALUE, empty when it is not there, and the other words."""
-    mine = [word.split("=", 1)[1] for word in words if word.startswith(f"{key}=")]
-    return (mine[-1].strip("\"'") if mine else ""), [word for word in words if not word.startswith(f"{key}=")]
-
-
-def check_launcher(command: str, launcher: str) -> None:
-    """Refuse a launcher without a place for the count, and to run many runs under a launcher."""
-    from datagen.errors import UserError
-    from dlemu.comm import detect_launcher
-
-    if launcher and "{ranks}" not in launcher:
-        raise UserError(
-            f"launcher={launcher!r} does not say where the count goes: wanted {{ranks}} in it, as in "
-            'launcher="mpirun -np {ranks} --hostfile hosts"'
-        )
-    if detect_launcher() == "mpi":
-        raise UserError(
-            f"dlemu {command} was started by mpirun or srun: start it once, without; it starts the ranks of each run "
-            f'itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
-        )
-
-
-def again(folder: str) -> str:
-    """Return advice with this command line, and the folder of what is finished."""
-    words = [word for word in sys.argv[1:] if not word.startswith("output.folder=")]
-    return f"go on with `{shlex.join(['dlemu', *words, f'output.folder={folder}'])}`"
 
 
 def report_result(wanted: bool, folder: str) -> None:

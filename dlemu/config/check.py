@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datagen.errors import UserError
 from datagen.registry import companion, names
 from datagen.spec import together
+from datagen.storage.storage_base import open_storage
 from dlemu.config.loader_settings import LOADERS, loader_problems
 from dlemu.config.names import nearest
 from dlemu.config.schema import Workload
@@ -51,7 +52,8 @@ MINUS_ONE_OR_POSITIVE = {
     "train.total_training_steps": "-1 for every step",
     "checkpoint.steps_between_checkpoints": "-1 for none within an epoch",
 }
-LOCAL_STORAGE = "local_fs"
+OBJECT_STORAGES = ("s3", "aistore")
+"""What DLIO has and dlemu has not yet."""
 
 
 def check(workload: Workload) -> None:
@@ -131,16 +133,24 @@ def _scope_problems(workload: Workload) -> Iterator[str]:
 
 
 def _storage_problems(workload: Workload) -> Iterator[str]:
-    if workload.storage.storage_type != LOCAL_STORAGE:
+    storage_type = workload.storage.storage_type
+    if storage_type in OBJECT_STORAGES:
         yield (
-            f"storage.storage_type is {workload.storage.storage_type!r}: not possible yet;"
-            f" wanted {LOCAL_STORAGE}, for folders of any mounted file system"
+            f"storage.storage_type is {storage_type!r}: object storage is not possible yet; wanted local_fs, for"
+            " folders of any mounted file system, or the dotted name of your own module"
         )
+    else:
+        try:
+            kind = workload.storage_spec
+            if "." in kind.type:
+                open_storage(kind)
+        except UserError as error:
+            yield str(error)
     folders = {"dataset.data_folder": workload.dataset.data_folder}
     if workload.workflow.checkpoint:
         folders["checkpoint.checkpoint_folder"] = workload.checkpoint.checkpoint_folder
     for key, folder in folders.items():
-        if "://" in folder:
+        if "://" in folder and "." not in storage_type:
             yield f"{key} is {folder!r}: object storage is not possible yet; wanted a folder of a mounted file system"
 
 

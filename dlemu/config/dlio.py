@@ -5,6 +5,7 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,6 @@ NO_EFFECT = {
     "workflow.profiling": Reason("dlemu records device and host itself"),
     "workflow.debug": Reason("there is no debug workflow"),
     "output.log_file": Reason("the log is log.txt in the run's folder"),
-    "storage.storage_options": Reason("it belongs to object storage"),
     "storage.s3_force_path_style": Reason("it belongs to object storage"),
     "dataset.record_element_bytes": Reason("it follows from dataset.record_element_type"),
     "dataset.num_files_generated": Reason("how many files the dataset was made with is seen on disk", (None, 0)),
@@ -83,6 +83,15 @@ NO_EFFECT = {
     "checkpoint.ksm": Reason("the memory of a checkpoint is not merged"),
 }
 """Key, or section with all its keys -> why it changes nothing."""
+
+NO_EFFECT_ON_FOLDERS = {"storage.storage_options": Reason("it belongs to object storage")}
+"""Key -> why it changes nothing where the storage is not of the user's own."""
+
+SECRET = re.compile(
+    r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
+)
+"""Options that may be credentials."""
+LEFT_OUT = Reason("credentials are never kept in a run's files; give them in the environment")
 
 RENAMED_VALUES = {
     ("reader", "data_loader"): {"native_dali": "dali"},

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from datagen.spec import DatasetSpec, Decode
+from datagen.storage.storage_base import StorageSpec, storage_spec
 from dlemu.config.duration import NO_TIME
 from dlemu.config.duration import Duration as Duration
 
@@ -42,8 +43,14 @@ class Workflow:
 @dataclass(frozen=True, kw_only=True)
 class Storage:
     storage_type: str = "local_fs"
+    """`local_fs` (folders of any mounted file system), or the dotted name of your own module."""
     storage_root: str = "./"
-    """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`."""
+    """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`.
+
+    A storage of your own is given it as it is.
+    """
+    storage_options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    """What a storage of your own wants to know. Credentials belong in the environment: they are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,3 +204,14 @@ class Workload:
     """What the configuration said that has no effect, and why; filled by `dlemu.config.load`, printed and saved."""
     unsupported: tuple[str, ...] = ()
     """What the configuration asked for that dlemu can't do yet, and why; `check_runnable` refuses to train with it."""
+
+    @property
+    def storage_spec(self) -> StorageSpec:
+        """Return where dataset and checkpoints lie; raises UserError where there is no such storage."""
+        storage = self.storage
+        return storage_spec(
+            storage.storage_type,
+            root=storage.storage_root,
+            options=storage.storage_options,
+            direct=self.reader.odirect,
+        )

@@ -46,11 +46,15 @@ class _Findings:
         self._checkpoints = isinstance(workflow, Mapping) and bool(workflow.get("checkpoint"))
         used = settings_used(_said(tree, "reader", "data_loader"), _said(tree, "dataset", "format"))
         self._unused = {key: reason for key, reason in dlio.OF_SOME_LOADERS.items() if key not in used}
+        if "." not in _said(tree, "storage", "storage_type"):
+            self._unused |= dlio.NO_EFFECT_ON_FOLDERS
 
     def takes(self, key: str, value: Any) -> bool:
         """Say whether DLIO's key is none of ours; if it asked for something, remember that."""
         if key in dlio.NO_EFFECT:
             self._no_effect(key, value, dlio.NO_EFFECT[key])
+        elif dlio.SECRET.fullmatch(key):
+            self._no_effect(key, value, dlio.LEFT_OUT)
         elif key in self._unused:
             self._no_effect(key, value, self._unused[key])
         elif key in dlio.UNSUPPORTED:

@@ -93,7 +93,11 @@ class Facts:
         if not os.path.isdir(self.workload.dataset.data_folder):
             return None
         try:
-            return inspect(self.workload.dataset, command_hint=datagen_command(self.workload))
+            return inspect(
+                self.workload.dataset,
+                command_hint=datagen_command(self.workload),
+                storage=self.workload.storage_spec,
+            )
         except DlemuError as error:
             return error
 

@@ -13,6 +13,7 @@ from datagen.errors import UserError
 from datagen.fetch_spec import FetchSpec
 from datagen.inspection import Found
 from datagen.layout import Layout
+from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
@@ -156,9 +157,10 @@ class Job:
     def _phases(self, rank: int) -> dict[str, Phase]:
         plan, reader = self.train_plan, self.workload.reader
         fetch = self._fetch_spec(self.found.train)
+        unread = replace(fetch, storage=NULL_STORAGE, verify=False)
         phases = {
             "train": Phase(fetch, self._rank_plan(plan, rank), reader.batch_size),
-            "ceiling": Phase(replace(fetch, storage="null", verify=False), EndlessPlan(plan, rank), reader.batch_size),
+            "ceiling": Phase(unread, EndlessPlan(plan, rank), reader.batch_size),
         }
         if self.valid_plan is not None and self.found.valid is not None:
             valid = self._fetch_spec(self.found.valid)
@@ -170,7 +172,7 @@ class Job:
         return FetchSpec.for_dataset(
             self.found,
             layout,
-            storage="direct" if reader.odirect else "posix",
+            storage=self.workload.storage_spec,
             engine=reader.engine,
             decode=reader.decode,
             resize_bytes=self.workload.dataset.record_length_bytes_resize,

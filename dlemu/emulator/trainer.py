@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase
+from dlemu.checkpoints.save import save_checkpoint
 from dlemu.comm import Comm
 from dlemu.comm.clock import Clock, MonotonicClock
-from dlemu.emulator.checkpoint import save_checkpoint
-from dlemu.emulator.environment import HostFacts, describe_folder, describe_host
+from dlemu.emulator.environment import HostFacts, describe_host, describe_storage
 from dlemu.emulator.evict import evict, evicts_before
 from dlemu.emulator.job import Job, accelerator_class
 from dlemu.emulator.journal import Journal, StoppedEarly, read_journal
@@ -187,7 +188,7 @@ class _Trainer:
             self._note(
                 hosts=tuple(hosts[node] for node in sorted(hosts)),
                 rank_nodes=tuple(node for node, _ in nodes),
-                storage=describe_folder(self._job.workload.dataset.data_folder),
+                storage=describe_storage(self._job.workload.storage_spec, self._job.workload.dataset.data_folder),
             )
 
     def _evict(self, *, write_first: bool) -> None:
@@ -251,7 +252,7 @@ class _Trainer:
         workload = self._job.workload
         saved = save_checkpoint(
             workload.checkpoint,
-            workload.checkpoint.checkpoint_folder,
+            open_storage(workload.storage_spec.buffered),
             workload.model.model_size_bytes,
             self._comm,
             self._clock,

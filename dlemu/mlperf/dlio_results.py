@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config.schema import Metric, Workload
-from dlemu.emulator.checkpoint import SavedCheckpoint
 from dlemu.emulator.environment import HostFacts
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.steplog import EVALUATION, TRAINING, StepRows

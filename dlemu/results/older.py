@@ -8,8 +8,8 @@ from datetime import datetime
 from datagen.errors import UserError
 from datagen.inspection import Found
 from datagen.layout import layouts
+from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config import load
-from dlemu.emulator.checkpoint import SavedCheckpoint
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.steplog import StepRows

@@ -15,7 +15,7 @@ from dlemu.comm import Comm
 from dlemu.config.schema import Workload
 from dlemu.run.events import DatasetMade, DatasetProgress, DatasetVerified, Event, Frontend
 from dlemu.run.prepare import check_data
-from dlemu.run.ranks import ranks_for
+from dlemu.run.ranks import ForkedRanks, ranks_for
 
 Tell = Callable[[Event], None]
 
@@ -25,6 +25,13 @@ def make(frontend: Frontend, *, fsync: bool = False) -> None:
     with ranks_for(frontend) as ranks:
         workload = ranks.configure(lambda: _checked(frontend))
         ranks.run(lambda comm: make_dataset(workload, comm, frontend.tell, fsync=fsync))
+
+
+def make_on_this_host(workload: Workload, ranks: int, tell: Tell, *, fsync: bool = False) -> None:
+    """Make what is missing of a dataset with so many forked ranks; raises UserError, RunFailedError."""
+    check_data(workload)
+    forked = ForkedRanks(ranks, workload.timeout_seconds)
+    forked.run(lambda comm: make_dataset(workload, comm, tell, fsync=fsync))
 
 
 def check_bytes(frontend: Frontend) -> None:
@@ -42,15 +49,17 @@ def _checked(frontend: Frontend) -> Workload:
 
 def make_dataset(workload: Workload, comm: Comm, tell: Tell, *, fsync: bool = False) -> None:
     """Make this rank's share of what is missing; raises UserError."""
-    spec = workload.dataset
+    spec, storage = workload.dataset, workload.storage_spec
     if comm.rank == 0:
-        prepare_folder(spec)
+        prepare_folder(spec, storage)
     comm.broadcast(None)
     progress = _progress(comm, "made", tell)
-    made = generate(spec, rank=comm.rank, ranks=comm.size, threads=_threads(comm), fsync=fsync, progress=progress)
+    made = generate(
+        spec, storage, rank=comm.rank, ranks=comm.size, threads=_threads(comm), fsync=fsync, progress=progress
+    )
     parts = comm.gather(made)
     if parts is not None:
-        finish(spec)
+        finish(spec, storage)
         tell(
             DatasetMade(
                 folder=spec.data_folder,
@@ -66,7 +75,9 @@ def verify_dataset(workload: Workload, comm: Comm, tell: Tell) -> None:
     """Compare this rank's share of the bytes; rank 0 tells all findings. Raises DatasetError when there is one."""
     spec = workload.dataset
     progress = _progress(comm, "verified", tell)
-    found = verify(spec, rank=comm.rank, ranks=comm.size, threads=_threads(comm), progress=progress)
+    found = verify(
+        spec, workload.storage_spec, rank=comm.rank, ranks=comm.size, threads=_threads(comm), progress=progress
+    )
     parts = comm.gather(found)
     if parts is None:
         return

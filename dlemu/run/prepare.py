@@ -89,7 +89,7 @@ def check_before_making(workload: Workload, ranks: int) -> None:
 
 def prepare(workload: Workload, ranks: int) -> Prepared:
     """Find the dataset, put the job together, make the run's folder; raises UserError."""
-    dataset = inspect(workload.dataset, command_hint=lambda: datagen_command(workload))
+    dataset = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
     now = datetime.now().astimezone()
     folder = workload.output.folder or new_folder(workload.model.name)
     job = make_job(workload, ranks, dataset, folder=folder, started_at=now.isoformat(timespec="seconds"))

@@ -43,6 +43,8 @@ class RunFailedError(DlemuError):
         super().__init__("\n".join(part for part in (failure.message, also, kept.sentence if kept else "") if part))
         self.failure, self.kept = failure, kept
         self.exit_status = failure.status
+        if failure.traceback:
+            self.add_note(failure.traceback.rstrip())
 
 
 class Ranks(Protocol):
@@ -126,8 +128,8 @@ class ForkedRanks:
 
     leads = True
 
-    def __init__(self) -> None:
-        self.count, self._timeout_seconds = 0, Workload.timeout_seconds
+    def __init__(self, count: int = 0, timeout_seconds: float = Workload.timeout_seconds) -> None:
+        self.count, self._timeout_seconds = count, timeout_seconds
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         workload = load()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from datagen.content import Content
 from datagen.errors import SpaceError, UserError
+from datagen.storage.storage_base import StorageBase
 from dlemu.comm import Comm
 from dlemu.comm.clock import Clock
 from dlemu.config.schema import Checkpoint
 
 _CHUNK_BYTES = 8 << 20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,14 @@ class SavedCheckpoint:
 
 
 def save_checkpoint(
-    settings: Checkpoint, folder: str, model_bytes: int, comm: Comm, clock: Clock, *, epoch: int, block: int
+    settings: Checkpoint,
+    storage: StorageBase,
+    model_bytes: int,
+    comm: Comm,
+    clock: Clock,
+    *,
+    epoch: int,
+    block: int,
 ) -> SavedCheckpoint:
     """Write one checkpoint: by rank 0 alone or by every rank, as `checkpoint.type` says; all ranks wait for the last.
 
@@ -44,41 +53,47 @@ def save_checkpoint(
     started_ns = comm.all_reduce_max(clock.now_ns())
     writers = comm.size if settings.type == "all_ranks" else 1
     if comm.rank < writers:
-        path = os.path.join(folder, f"epoch_{epoch}_block_{block}", f"rank_{comm.rank}.ckpt")
-        _write(path, model_bytes, seed=epoch << 20 | block, file=comm.rank, fsync=settings.fsync)
+        folder = f"{settings.checkpoint_folder.rstrip('/')}/epoch_{epoch}_block_{block}"
+        content = Content(epoch << 20 | block, 0.0)
+        _write(storage, folder, f"rank_{comm.rank}.ckpt", model_bytes, content, file=comm.rank, fsync=settings.fsync)
     ended_ns = comm.all_reduce_max(clock.now_ns())
     return SavedCheckpoint(
         epoch=epoch, block=block, bytes=model_bytes * writers, started_ns=started_ns, ended_ns=ended_ns
     )
 
 
-def _write(path: str, size_bytes: int, *, seed: int, file: int, fsync: bool) -> None:
-    content, buffer = Content(seed, 0.0), np.empty(min(_CHUNK_BYTES, max(1, size_bytes)), np.uint8)
+def _write(
+    storage: StorageBase, folder: str, name: str, size_bytes: int, content: Content, *, file: int, fsync: bool
+) -> None:
+    path = f"{folder}/{name}"
+    buffer = np.empty(min(_CHUNK_BYTES, max(1, size_bytes)), np.uint8)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb", buffering=0) as out:
+        storage.make_folder(folder)
+        with contextlib.suppress(FileNotFoundError):
+            storage.remove(path)  # that of an earlier run: there may be no space for both
+        writer = storage.create(path)
+        try:
             for offset in range(0, size_bytes, _CHUNK_BYTES):
                 chunk = buffer[: min(_CHUNK_BYTES, size_bytes - offset)]
                 content.fill(chunk, file, offset)
-                _write_all(out.fileno(), chunk.data)
+                writer.write(chunk.data)
             if fsync:
-                os.fsync(out.fileno())
+                writer.sync()
+            writer.commit()
+        except BaseException:
+            writer.discard()
+            raise
     except OSError as error:
-        raise _explain(error, path, size_bytes) from error
+        raise _explained(error, path, size_bytes) from error
 
 
-def _write_all(fd: int, view: memoryview) -> None:
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _explain(error: OSError, path: str, size_bytes: int) -> UserError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+def _explained(error: OSError, path: str, size_bytes: int) -> UserError:
+    if error.errno in _NO_SPACE:
         return SpaceError(
             f"the disk is full: checkpoint {path} wants {size_bytes} bytes; free some space or set "
             "checkpoint.checkpoint_folder to another disk"
         )
     return UserError(
-        f"checkpoint {path} can't be written: {error.strerror}; set "
+        f"checkpoint {path} can't be written: {error.strerror or error}; set "
         "checkpoint.checkpoint_folder to a folder you may write"
     )

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.cli.options import check_launcher, take_word
-from dlemu.sizing.cache import treatment
-from dlemu.sizing.room import measure_room
+from dlemu.sizing.prerequisites import check_launcher, measure_capacity, take_word, treatment
 
 PLACE: dict[str, Any] = {
     "odirect": False,
@@ -38,16 +36,19 @@ def test_memory_is_no_storage() -> None:
         treatment(**(PLACE | {"file_system": "tmpfs"}))
 
 
-def test_a_dataset_has_room_for_so_many() -> None:
-    room = measure_room(samples=5200, samples_per_file=1, batch_size=4, epochs=1, ahead=3, stretch_steps=10)
-    assert (room.most, room.steps) == (15, 85)
-    assert "dataset.num_files_train=5440" in room.why
-    assert measure_room(samples=5200, samples_per_file=1, batch_size=4, epochs=8, ahead=3, stretch_steps=10).most == 86
+def test_a_dataset_is_enough_for_so_many() -> None:
+    dataset = {"samples": 5200, "samples_per_file": 1, "batch_size": 4, "ahead": 3, "window_steps": 10}
+    capacity = measure_capacity(epochs=1, **dataset)
+    assert (capacity.most, capacity.steps) == (15, 85)
+    assert "dataset.num_files_train=5440" in capacity.why
+    assert (
+        measure_capacity(samples=5200, samples_per_file=1, batch_size=4, epochs=8, ahead=3, window_steps=10).most == 86
+    )
 
 
 def test_a_dataset_for_none_says_how_large_it_must_be() -> None:
     with pytest.raises(UserError, match=r"has 100 samples: wanted at least 340 .*num_files_train=34"):
-        measure_room(samples=100, samples_per_file=10, batch_size=4, epochs=1, ahead=3, stretch_steps=10)
+        measure_capacity(samples=100, samples_per_file=10, batch_size=4, epochs=1, ahead=3, window_steps=10)
 
 
 def test_the_launcher_is_a_word_of_its_own() -> None:

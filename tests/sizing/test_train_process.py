@@ -13,7 +13,7 @@ import pytest
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted, interrupt_once
-from dlemu.sizing.process import LOG, run_train
+from dlemu.sizing.train_process import LOG, run_train
 
 
 def run(folder: Path, script: str) -> None:

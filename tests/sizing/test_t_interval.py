@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dlemu.sizing.settled import FEWEST, Looks, estimate
-from dlemu.sizing.student import half_width, quantile
+from dlemu.sizing.t_interval import FEWEST, SequentialTest, estimate, half_width, quantile
 
 
 @pytest.mark.parametrize(
@@ -30,25 +29,25 @@ def test_quantiles_are_those_of_the_tables(share: float, degrees: int, wanted: f
 
 def test_one_value_says_nothing() -> None:
     assert half_width(1.0, 1, 0.95) == math.inf
-    assert not estimate(np.array([95.0]), 0.95).settled(90)
+    assert not estimate(np.array([95.0]), 0.95).decides(90)
     assert math.isnan(estimate(np.empty(0), 0.95).au_percent)
 
 
 def test_looking_often_errs_no_more_than_promised() -> None:
     """The truth lies on the threshold, so each verdict is an error."""
     random = np.random.default_rng(3)
-    wrong = sum(_settles(90 + random.standard_normal(60)) for _ in range(600))
+    wrong = sum(_decides(90 + random.standard_normal(60)) for _ in range(600))
     assert wrong / 600 <= 0.05
 
 
-def _settles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
-    looks = Looks(90.0, 0.95)
+def _decides(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+    looks = SequentialTest(90.0, 0.95)
     return any(looks(values[:length]) for length in range(1, len(values) + 1))
 
 
-def test_a_clear_case_is_settled_at_the_first_look() -> None:
+def test_a_clear_case_is_decided_at_the_first_look() -> None:
     values = 97 + 0.5 * np.random.default_rng(1).standard_normal(FEWEST)
-    looks = Looks(90.0, 0.95)
+    looks = SequentialTest(90.0, 0.95)
     assert not any(looks(values[:length]) for length in range(FEWEST))
     assert looks(values)
 
