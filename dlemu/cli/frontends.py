@@ -17,8 +17,6 @@ from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.emulator.job import Job
-from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation, write_dlio_files
 from dlemu.report.progress import DatagenProgress, TrainingProgress
@@ -96,14 +94,14 @@ class TerminalFrontend:
             case RankFailed():
                 complain(event.message)
 
-    def write(self, job: Job, log: RunLog, run: Run) -> None:
+    def write(self, run: Run) -> None:
         if run.facts.failure is None:
-            write_dlio_files(self.dlio_folders(job), job=job, log=log)
-        write_text(job.folder, "log.txt", _as_text(run.summary, job.folder), advice=ADVICE)
+            write_dlio_files(self.dlio_folders(run.folder), run)
+        write_text(run.folder, "log.txt", _as_text(run.summary, run.folder), advice=ADVICE)
 
-    def dlio_folders(self, job: Job) -> DlioFolders:
+    def dlio_folders(self, run_folder: str) -> DlioFolders:
         """Return where DLIO's files of the run go."""
-        folder = os.path.join(job.folder, "dlio")
+        folder = os.path.join(run_folder, "dlio")
         return DlioFolders(folder=folder, config_folder=os.path.join(folder, "dlio_config"))
 
     def show(self, summary: Summary, folder: str) -> None:
@@ -135,7 +133,7 @@ class DlioFrontend(TerminalFrontend):
         if isinstance(event, OnlyDataMade):
             print(log_generation(self._written()), end="", flush=True)
 
-    def dlio_folders(self, job: Job) -> DlioFolders:
+    def dlio_folders(self, run_folder: str) -> DlioFolders:
         return self._written()
 
     def show(self, summary: Summary, folder: str) -> None:

@@ -33,4 +33,6 @@ def with_resolved_folders(workload: Workload) -> Workload:
         dataset=replace(dataset, data_folder=resolved_folder(storage, dataset.data_folder)),
         checkpoint=replace(checkpoint, checkpoint_folder=resolved_folder(storage, checkpoint.checkpoint_folder)),
         storage=replace(storage, storage_root=root),
+        # `storage_type=direct` is another word for it.
+        reader=replace(workload.reader, odirect=workload.reader.odirect or storage.storage_type == "direct"),
     )

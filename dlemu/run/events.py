@@ -9,8 +9,6 @@ from typing import Literal, Protocol
 from datagen.crew import Progress
 from datagen.verify import Finding
 from dlemu.config.schema import Workload
-from dlemu.emulator.job import Job
-from dlemu.emulator.trainer import RunLog
 from dlemu.results.run import Run
 
 
@@ -110,6 +108,6 @@ class TrainFrontend(Frontend, Protocol):
         """Do what must be done once everything is checked, before data is made and steps are measured."""
         ...
 
-    def write(self, job: Job, log: RunLog, run: Run) -> None:
+    def write(self, run: Run) -> None:
         """Write the frontend's own files of the run; those of every run follow. Raises SpaceError."""
         ...

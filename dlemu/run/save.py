@@ -26,14 +26,9 @@ class Kept:
 
 
 def save(job: Job, log: RunLog, frontend: TrainFrontend, failure: str | None = None) -> None:
-    """Write the run's folder; one that failed leaves the same, marked incomplete.
-
-    A run that was asked to end early is written as the one it became: `train.total_training_steps` as many as it took.
-    """
-    if log.journal.stopped_early:
-        job = job.cut_to(log.journal.stopped_early.steps)
+    """Write the run's folder; one that failed leaves the same, marked incomplete. Raises SpaceError."""
     run = make_run(job, log, failure)
-    frontend.write(job, log, run)
+    frontend.write(run)
     write_run(run)
     drop_live(job.folder)
 
