@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-import msgspec
 from rich.console import Console
 
 from datagen.atomic import write_text
@@ -20,8 +19,7 @@ from dlemu.config.schema import Workload
 from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation, write_dlio_files
 from dlemu.report.progress import DatagenProgress, TrainingProgress
-from dlemu.report.summary import plain
-from dlemu.report.terminal import print_result
+from dlemu.report.run_report import print_result
 from dlemu.results.folder import ADVICE, read_summary
 from dlemu.results.run import Run
 from dlemu.results.summary import Summary
@@ -106,7 +104,7 @@ class TerminalFrontend:
 
     def show(self, summary: Summary, folder: str) -> None:
         """Print the result."""
-        print_result(plain(msgspec.json.encode(summary)), folder, Console())
+        print_result(summary, folder, Console())
 
     def exit_status(self, summary: Summary) -> int:
         """Return 0 for a run that passed, 1 for one that completed without passing."""
@@ -158,5 +156,5 @@ def _made_line(made: DatasetMade) -> str:
 
 def _as_text(summary: Summary, folder: str) -> str:
     text = io.StringIO()
-    print_result(plain(msgspec.json.encode(summary)), folder, Console(width=100, file=text))
+    print_result(summary, folder, Console(width=100, file=text))
     return f"$ {shlex.join(sys.argv)}\n\n{text.getvalue()}"

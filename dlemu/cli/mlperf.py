@@ -182,13 +182,13 @@ def check_command(
     Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """
     from dlemu.cli.mlperf_lines import check_lines
-    from dlemu.mlperf.check.judge import as_csv, check_folder, plain
+    from dlemu.mlperf.check.judge import as_csv, check_folder, check_report
 
     checked = check_folder(folder, edition, division)
     if csv_file:
         _write(csv_file, as_csv(checked))
     if as_json:
-        click.echo(json.dumps(plain(checked), indent=2))
+        click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:
         for line, style in check_lines(checked):
             click.secho(line, **style)

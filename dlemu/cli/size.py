@@ -59,14 +59,13 @@ def command(
     Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 128 + signal.
     """
-    import msgspec
     from rich.console import Console
 
     from dlemu.cli.again import Watched, interrupted
     from dlemu.cli.options import report_result
     from dlemu.comm import Interrupted
     from dlemu.config import load, to_yaml
-    from dlemu.report.size_terminal import print_answer
+    from dlemu.report.series_report import print_answer
     from dlemu.sizing.find_size import size
 
     if cfg:
@@ -87,7 +86,7 @@ def command(
         )
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished trials", watched.folder)) from None
-    print_answer(msgspec.to_builtins(answer), watched.folder, Console())
+    print_answer(answer, watched.folder, Console())
     report_result(watched.wants_page, watched.folder)
     raise SystemExit(0 if answer.passed else 1)
 

@@ -44,8 +44,8 @@ def read_command(overrides: Sequence[str]) -> DlioCommand:
     run_folder, subfolder = hydra.get(("run", "dir")), hydra.get(("output_subdir",), DEFAULT_SUBFOLDER)
     return DlioCommand(
         choice=request.workload,
-        settings=tuple(one.text for one in request.settings if one.path[0] != "hydra"),
-        task=tuple(one.text for one in request.all if one.path[0] != "hydra"),
+        settings=tuple(setting.text for setting in request.settings if setting.path[0] != "hydra"),
+        task=tuple(setting.text for setting in request.all if setting.path[0] != "hydra"),
         run_folder=None if run_folder is None else _dated(str(run_folder)),
         config_subfolder=None if subfolder is None else str(subfolder),
     )
@@ -87,7 +87,7 @@ def _chosen(choice: str, config_dir: str | None) -> list[str]:
 def _dated(folder: str) -> str:
     """Fill in hydra's `${now:FORMAT}`."""
     moment = datetime.now()
-    folder = _NOW.sub(lambda found: moment.strftime(found[1]), folder)
+    folder = _NOW.sub(lambda match: moment.strftime(match[1]), folder)
     if "${" in folder:
         raise UserError(f"hydra.run.dir={folder}: only ${{now:FORMAT}} is filled in here; write the rest out")
     return folder

@@ -98,8 +98,8 @@ def run_sequence(
             shutil.rmtree(path, ignore_errors=True)
             raise
         except (DlemuError, Interrupted) as error:
-            said = str(error) if isinstance(error, DlemuError) else f"interrupted by signal {error.signal_number}"
-            after([*attempts, replace(attempt, failure=said)])
+            failure = str(error) if isinstance(error, DlemuError) else f"interrupted by signal {error.signal_number}"
+            after([*attempts, replace(attempt, failure=failure)])
             raise
         attempts.append(replace(attempt, figures=read_figures(path)))
         after(attempts)

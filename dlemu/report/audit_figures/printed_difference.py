@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import altair as alt
 
-from dlemu.report.audit import Audit, AuditRow, au_apart_points, kind, rate_apart_percent
-from dlemu.report.audit_figures._rows import kind_colour
+from dlemu.report.audit_figures._audit_axes import kind_colour
+from dlemu.report.audit_report import Audit, AuditRow
 from dlemu.report.figures.figure_base import GRID, MUTED, Canvas, Figure, Row, data, rounded
 
-PLACE = 10
+ORDER = 10
 _MOST_POINTS = 600
 _POINTS_TOLERANCE, _PERCENT_TOLERANCE = 0.02, 0.05
 """From which difference on an audit says so (docs/audit.md)."""
 
 
 def draw(audit: Audit, canvas: Canvas) -> Figure | None:
-    au, rate = _rows(audit, au_apart_points), _rows(audit, rate_apart_percent)
+    au, rate = (_rows(audit, lambda run: run.au_apart_points), _rows(audit, lambda run: run.rate_apart_percent))
     panels = []
     if au:
         panels.append(_panel(audit, au, "AU: recomputed - printed, points", _POINTS_TOLERANCE, canvas))
@@ -36,13 +36,13 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
 
 
 def _rows(audit: Audit, value: Callable[[AuditRow], float | None]) -> list[Row]:
-    found = []
+    rows: list[Row] = []
     for run in audit.runs:
-        apart, printed = value(run), run["au_printed_percent"]
+        apart, printed = value(run), run.au_printed_percent
         if apart is not None and printed is not None:
             at, off = rounded([printed, apart], 6)
-            found.append({"kind": kind(run), "at": at, "off": off, "exact": run["basis"] == "steps"})
-    return sorted(found, key=lambda row: -abs(row["off"]))[:_MOST_POINTS]
+            rows.append({"kind": run.kind, "at": at, "off": off, "exact": run.basis == "steps"})
+    return sorted(rows, key=lambda row: -abs(row["off"]))[:_MOST_POINTS]
 
 
 def _panel(audit: Audit, found: list[Row], title: str, tolerance: float, canvas: Canvas) -> alt.LayerChart:

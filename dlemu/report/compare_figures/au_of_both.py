@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlemu.report.comparison import Comparison
+from dlemu.report.comparison_report import OpenedComparison
 from dlemu.report.figures.figure_base import Canvas, Figure
 from dlemu.report.series_figures import au_by_count
 
-PLACE = 10
+ORDER = 10
 
 
-def draw(comparison: Comparison, canvas: Canvas) -> Figure | None:
+def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     series = comparison.series
-    if len({series.place(point) for point in series.points}) < 2:
+    if len({series.position(point) for point in series.points}) < 2:
         return None  # a single place: its AU stands among the metrics
     figure = au_by_count.draw(series, canvas)
     says = (

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from dlemu.report.audit import Audit, AuditRow, kind
-from dlemu.report.audit_figures._rows import kind_colour, label_axis, plot_width
+from dlemu.report.audit_figures._audit_axes import kind_colour, label_axis, plot_width
+from dlemu.report.audit_report import Audit, AuditRow
 from dlemu.report.figures.figure_base import INK, MUTED, Canvas, Figure, Row, data, percent_domain, rounded
 
-PLACE = 20
+ORDER = 20
 _MOST_SYSTEMS = 160
 _ROW_PIXELS = 11
 
@@ -45,17 +45,17 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
 
 
 def _row(name: str, runs: Sequence[AuditRow]) -> Row | None:
-    printed = [run["au_printed_percent"] for run in runs if run["au_printed_percent"] is not None]
+    printed = [run.au_printed_percent for run in runs if run.au_printed_percent is not None]
     if not printed:
         return None
-    rules = [run["au_rules_percent"] for run in runs if run["au_rules_percent"] is not None]
+    rules = [run.au_rules_percent for run in runs if run.au_rules_percent is not None]
     mean, low, high = rounded([sum(printed) / len(printed), min(printed), max(printed)])
     return {
         "system": name,
-        "kind": kind(runs[0]),
+        "kind": runs[0].kind,
         "printed": mean,
         "low": low,
         "high": high,
         "rules": rounded([sum(rules) / len(rules)])[0] if rules else None,
-        "pass": runs[0].get("au_threshold_percent"),
+        "pass": runs[0].au_threshold_percent,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
 
 from dlemu.report.figures.figure_base import (
@@ -10,7 +12,6 @@ from dlemu.report.figures.figure_base import (
     PURPLE,
     Canvas,
     Figure,
-    Result,
     Row,
     data,
     parts,
@@ -18,22 +19,24 @@ from dlemu.report.figures.figure_base import (
     rounded,
     rule,
 )
+from dlemu.results.run import Run
 
-PLACE = 10
+ORDER = 10
 _MOST_POINTS = 64
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    au = result.metrics.get("au_percent")
-    if not au or au["mean"] is None:
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    metrics = run.summary.metrics
+    au = metrics.au_percent
+    if au is None or au.mean is None:
         return None
-    levels = [result.metrics["au_threshold_percent"]]
-    if result.metrics["ceiling_au_percent"] is not None:
-        levels.append(result.metrics["ceiling_au_percent"])
-    values = [value for key in ("per_epoch", "per_rank") for value in au[key] if value is not None]
+    levels = [metrics.au_threshold_percent]
+    if metrics.ceiling_au_percent is not None:
+        levels.append(metrics.ceiling_au_percent)
+    values = [value for value in (*au.per_epoch, *au.per_rank) if value is not None]
     domain = percent_domain([*values, *levels])
-    epochs = _panel(au["per_epoch"], "epoch", 1, levels, domain, canvas)
-    ranks = _panel(au["per_rank"], "rank", 0, levels, domain, canvas)
+    epochs = _panel(au.per_epoch, "epoch", 1, levels, domain, canvas)
+    ranks = _panel(au.per_rank, "rank", 0, levels, domain, canvas)
     says = (
         "Compute time over the accelerators' whole time, kept steps. Ranks step together, so a slow one pulls all of "
         "them down: the accelerators' time below shows who waited for whom."
@@ -44,7 +47,7 @@ def draw(result: Result, canvas: Canvas) -> Figure | None:
 
 
 def _panel(
-    values: list[float | None], name: str, first: int, levels: list[float], domain: list[float], canvas: Canvas
+    values: Sequence[float | None], name: str, first: int, levels: list[float], domain: list[float], canvas: Canvas
 ) -> alt.LayerChart:
     rows = _rows(values, first)
     low, high = rows[0]["at"], rows[-1]["at"]
@@ -64,7 +67,7 @@ def _panel(
     return alt.layer(*layers, points).properties(width=width, height=190)
 
 
-def _rows(values: list[float | None], first: int) -> list[Row]:
+def _rows(values: Sequence[float | None], first: int) -> list[Row]:
     """Return a point each, or of very many the mean of neighbours with their lowest and highest."""
     known = [(place + first, value) for place, value in enumerate(values) if value is not None]
     by_place = dict(known)

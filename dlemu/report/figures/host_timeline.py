@@ -8,8 +8,7 @@ from functools import partial
 
 import altair as alt
 
-from dlemu.report.figures._host_panels import busiest, hosts_of, throughput_panel
-from dlemu.report.figures._time_axis import epoch_marks, line, x_axis
+from dlemu.report.figures._timeline import epoch_marks, hosts_by_load, line, throughput_panel, x_axis
 from dlemu.report.figures.figure_base import (
     AMBER,
     BLUE,
@@ -20,16 +19,15 @@ from dlemu.report.figures.figure_base import (
     TEAL,
     Canvas,
     Figure,
-    Result,
     Row,
     colours,
     data,
     legend,
     rounded,
 )
-from dlemu.report.result import Run
+from dlemu.results.run import Run
 
-PLACE = 70
+ORDER = 70
 
 
 @dataclass(frozen=True)
@@ -75,13 +73,13 @@ _PANELS = (
 )
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    hosts = busiest(result, hosts_of(result))
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    hosts = hosts_by_load(run)
     if not hosts:
         return None
-    found = [(panel, rows) for panel in _PANELS if (rows := list(_rows(result, panel, hosts[0], canvas)))]
-    panels = [_panel(result, panel, rows, canvas, last=panel is found[-1][0]) for panel, rows in found]
-    chart = alt.vconcat(throughput_panel(result, canvas), *panels, spacing=10).resolve_scale(color="independent")
+    found = [(panel, rows) for panel in _PANELS if (rows := list(_rows(run, panel, hosts[0], canvas)))]
+    panels = [_panel(run, panel, rows, canvas, last=panel is found[-1][0]) for panel, rows in found]
+    chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
     says = (
         "CPU: all cores together, what is left to 100 % is idle. Stalled: share of the time in which some task waited "
         "for CPU, IO or memory (the kernel's pressure figures)."
@@ -95,13 +93,13 @@ def draw(result: Result, canvas: Canvas) -> Figure | None:
 
 def _rows(run: Run, panel: _Panel, host: str, canvas: Canvas) -> Iterator[Row]:
     order = list(panel.names)
-    for one in run.readings(panel.probe, *panel.names):
-        if one.host != host:
+    for series in run.series(panel.probe, *panel.names):
+        if series.host != host:
             continue
-        name = panel.names[one.metric] if len(order) > 1 else one.source or panel.names[one.metric]
-        seconds, values = line(one, canvas)
+        name = panel.names[series.metric] if len(order) > 1 else series.source or panel.names[series.metric]
+        seconds, values = line(series, canvas)
         for second, value in zip(rounded(seconds), rounded(values * panel.factor, 4), strict=True):
-            yield {"what": name, "at": second, "value": value, "order": order.index(one.metric)}
+            yield {"what": name, "at": second, "value": value, "order": order.index(series.metric)}
 
 
 def _panel(run: Run, panel: _Panel, rows: list[Row], canvas: Canvas, *, last: bool) -> alt.LayerChart:

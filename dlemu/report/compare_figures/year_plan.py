@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-from dlemu.report.compare_figures._sides import Panel, Value, bars, grid, lines, over_pairs
-from dlemu.report.comparison import Comparison
+from dlemu.report.compare_figures._sides import Panel, bars, grid, lines, over_pairs
+from dlemu.report.comparison_report import OpenedComparison
 from dlemu.report.figures.figure_base import Canvas, Figure
 from dlemu.report.series import Point
-from dlemu.report.units import at
+from dlemu.sizing.answers import RunPair, Value, YearPlan
 from dlemu.sizing.compare_sides import PLANNED_EPOCHS
 
-PLACE = 40
+ORDER = 40
 
 
-def draw(comparison: Comparison, canvas: Canvas) -> Figure | None:
-    runs = [run for run in comparison.found["runs"] if run["plan"]]
-    single = len(comparison.found["runs"]) == 1
-    panels = _pair(comparison, runs[0]["plan"], canvas) if single and runs else _pairs(comparison, runs, canvas)
+def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
+    pairs = comparison.answer.runs
+    single = len(pairs) == 1
+    plan = pairs[0].plan if single else None
+    panels = _pair(comparison, plan, canvas) if plan else _pairs(comparison, canvas)
     chart = grid(panels, canvas, 1 if canvas.narrow and not single else 2)
     if chart is None:
         return None
@@ -28,26 +28,27 @@ def draw(comparison: Comparison, canvas: Canvas) -> Figure | None:
     return Figure(f"The time of {PLANNED_EPOCHS} epochs, and a year", says, chart)
 
 
-def _pair(comparison: Comparison, plan: dict[str, Any], canvas: Canvas) -> list[Panel]:
-    shown = {f"hours for {PLANNED_EPOCHS} epochs": "hours_per_model", "models a year": "models_per_year"}
+def _pair(comparison: OpenedComparison, plan: YearPlan, canvas: Canvas) -> list[Panel]:
+    shown = {f"hours for {PLANNED_EPOCHS} epochs": plan.hours_per_model, "models a year": plan.models_per_year}
     return [
-        partial(bars, comparison=comparison, values=[Value(one) for one in plan[key]], title=title, canvas=canvas)
-        for title, key in shown.items()
+        partial(bars, comparison=comparison, values=[Value(side, None) for side in both], title=title, canvas=canvas)
+        for title, both in shown.items()
     ]
 
 
-def _pairs(comparison: Comparison, runs: list[dict[str, Any]], canvas: Canvas) -> list[Panel]:
+def _pairs(comparison: OpenedComparison, canvas: Canvas) -> list[Panel]:
     hours = {
-        (name, _key(run["settings"])): run["plan"]["hours_per_model"][side]
-        for run in runs
-        for side, name in enumerate(comparison.names)
+        (name, _key(pair.settings)): hours_of_side
+        for pair in comparison.answer.runs
+        if pair.plan
+        for name, hours_of_side in zip(comparison.names, pair.plan.hours_per_model, strict=True)
     }
 
     def of(point: Point) -> float | None:
         return hours.get((point.line, _key(point.settings)))
 
-    def saved(run: dict[str, Any]) -> Value:
-        return Value(at(run, "plan.days_saved_per_year"))
+    def saved(pair: RunPair) -> Value | None:
+        return Value(pair.plan.days_saved_per_year, None) if pair.plan else None
 
     title = f"hours for {PLANNED_EPOCHS} epochs"
     return [

@@ -1,4 +1,4 @@
-"""Names, colours and labels that the figures of an audit share."""
+"""Colours and labels that the figures of an audit share."""
 
 from __future__ import annotations
 
@@ -6,25 +6,16 @@ from collections.abc import Iterable
 
 import altair as alt
 
-from dlemu.report.audit import Audit, kind
+from dlemu.report.audit_report import Audit
 from dlemu.report.figures.figure_base import AMBER, BLUE, GREEN, GREY, PINK, PURPLE, RED, TEAL, Canvas, colours, legend
 
-LOSS = {
-    "first_step": (PINK, "first steps"),
-    "load": (RED, "load"),
-    "oversleep": (GREY, "late"),
-    "slower_rank": (AMBER, "slower rank"),
-    "barrier": (BLUE, "barrier"),
-    "all_other": (PURPLE, "all other"),
-}
-"""Part of the lost time -> colour, and how it is called."""
 _LETTER_PIXELS = 5.3
 _KINDS = (BLUE, AMBER, GREEN, PURPLE, RED, TEAL, PINK, GREY)
 
 
 def kind_colour(audit: Audit, canvas: Canvas) -> alt.Color:
     """Give each workload with its accelerator a colour."""
-    names = sorted({kind(run) for run in audit.runs})
+    names = sorted({run.kind for run in audit.runs})
     shown = legend(canvas, 1 if canvas.narrow else 3) if len(names) > 1 else None
     return alt.Color("kind:N", scale=colours(names, _KINDS), legend=shown)
 

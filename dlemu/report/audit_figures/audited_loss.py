@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-import os
-
 import altair as alt
 import numpy as np
 
-from dlemu.report.audit import Audit, AuditRow, kind
-from dlemu.report.audit_figures._rows import LOSS, label_axis, plot_width
-from dlemu.report.figures.figure_base import INK, Canvas, Figure, Row, colours, data, legend, rounded
+from dlemu.report.audit_figures._audit_axes import label_axis, plot_width
+from dlemu.report.audit_report import Audit, AuditRow
+from dlemu.report.figures.figure_base import (
+    AMBER,
+    BLUE,
+    GREY,
+    INK,
+    PINK,
+    PURPLE,
+    RED,
+    Canvas,
+    Figure,
+    Row,
+    colours,
+    data,
+    legend,
+    rounded,
+)
 
-PLACE = 30
+ORDER = 30
 _MOST_BARS = 40
+_LOSS = {
+    "first_step": (PINK, "first steps"),
+    "load": (RED, "load"),
+    "oversleep": (GREY, "late"),
+    "slower_rank": (AMBER, "slower rank"),
+    "barrier": (BLUE, "barrier"),
+    "all_other": (PURPLE, "all other"),
+}
+"""Part of the lost time -> colour, and how it is called."""
 
 
 def draw(audit: Audit, canvas: Canvas) -> Figure | None:
-    runs = [run for run in audit.runs if any(_part(run, part) is not None for part in LOSS)]
+    runs = [run for run in audit.runs if any(value is not None for value in run.loss_percent.values())]
     if not runs:
         return None
     return _bars(runs, canvas) if len(runs) <= _MOST_BARS else _spread(runs, canvas)
-
-
-def _part(run: AuditRow, part: str) -> float | None:
-    value: float | None = run.get(f"loss_{part}_percent")
-    return value
 
 
 def _colour(canvas: Canvas, parts: list[str]) -> alt.Color:
@@ -32,21 +49,21 @@ def _colour(canvas: Canvas, parts: list[str]) -> alt.Color:
 
 
 def _colours(parts: list[str]) -> alt.Scale:
-    return colours([LOSS[part][1] for part in parts], [LOSS[part][0] for part in parts])
+    return colours([_LOSS[part][1] for part in parts], [_LOSS[part][0] for part in parts])
 
 
 def _known(runs: list[AuditRow]) -> list[str]:
-    return [part for part in LOSS if any(_part(run, part) is not None for run in runs)]
+    return [part for part in _LOSS if any(run.loss_percent[part] is not None for run in runs)]
 
 
 def _bars(runs: list[AuditRow], canvas: Canvas) -> Figure:
     parts = _known(runs)
     found: list[Row] = []
     for run in runs:
-        name = os.path.normpath(os.path.join(run["system"], run["run"]))
-        shares = [(part, max(0.0, value)) for part in parts if (value := _part(run, part)) is not None]
+        known = [(part, run.loss_percent[part]) for part in parts]
+        shares = [(part, max(0.0, value)) for part, value in known if value is not None]
         for place, (part, value) in enumerate(shares):
-            found.append({"run": name, "part": LOSS[part][1], "place": place, "value": rounded([value])[0]})
+            found.append({"run": run.name, "part": _LOSS[part][1], "place": place, "value": rounded([value])[0]})
     chart = alt.Chart(data(found)).mark_bar(height={"band": 0.75})
     chart = chart.encode(
         x=alt.X("sum(value):Q", title="lost, % of the blocks' time", stack="zero"),
@@ -61,21 +78,21 @@ def _bars(runs: list[AuditRow], canvas: Canvas) -> Figure:
 
 def _spread(runs: list[AuditRow], canvas: Canvas) -> Figure:
     found: list[Row] = []
-    for name in sorted({kind(run) for run in runs}):
-        for part in LOSS:
-            values = [value for run in runs if kind(run) == name and (value := _part(run, part)) is not None]
+    for name in sorted({run.kind for run in runs}):
+        for part in _LOSS:
+            values = [value for run in runs if run.kind == name and (value := run.loss_percent[part]) is not None]
             if values:
                 low, left, middle, right, high = rounded(np.percentile(values, [5, 25, 50, 75, 95]).clip(0))
                 row = {
-                    "row": f"{name}, {LOSS[part][1]} ({len(values)})",
-                    "part": LOSS[part][1],
+                    "row": f"{name}, {_LOSS[part][1]} ({len(values)})",
+                    "part": _LOSS[part][1],
                     "low": low,
                     "left": left,
                 }
                 found.append(row | {"middle": middle, "right": right, "high": high})
     x = {name: alt.X(f"{name}:Q", title="lost, % of the blocks' time") for name in ("low", "left", "middle")}
     y = alt.Y("row:N", title=None, sort=None, axis=label_axis(canvas, [row["row"] for row in found], most=36))
-    colour = alt.Color("part:N", scale=_colours(list(LOSS)), legend=None)
+    colour = alt.Color("part:N", scale=_colours(list(_LOSS)), legend=None)
     base = alt.Chart(data(found)).encode(y=y, color=colour)
     chart = alt.layer(
         base.mark_rule(strokeWidth=1.4).encode(x=x["low"], x2="high:Q"),

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import altair as alt
 
-from dlemu.report.compare_figures._sides import Value, grid, over_pairs
-from dlemu.report.comparison import NAMES, Comparison
-from dlemu.report.figures.figure_base import BLUE, GREY, INK, MUTED, ROOM, Canvas, Figure, Row, data
-from dlemu.report.units import at
+from dlemu.report.compare_figures._sides import grid, over_pairs
+from dlemu.report.comparison_report import METRICS, OpenedComparison
+from dlemu.report.figures.figure_base import BLUE, GREY, INK, MUTED, PADDING, Canvas, Figure, Row, data
+from dlemu.sizing.answers import Difference, RunPair, Value
 
-PLACE = 30
+ORDER = 30
 _OVER_COUNTS = ("total_seconds", "samples_per_second", "max_device_mb_per_second", "mean_device_read_latency_ms")
 
 
-def draw(comparison: Comparison, canvas: Canvas) -> Figure | None:
-    runs = comparison.found["runs"]
+def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
+    runs = comparison.answer.runs
     chart = _by_metric(runs[0], canvas) if len(runs) == 1 else _over_counts(comparison, canvas)
     if chart is None:
         return None
@@ -28,8 +27,8 @@ def draw(comparison: Comparison, canvas: Canvas) -> Figure | None:
     return Figure("The difference of A to B", says, chart)
 
 
-def _by_metric(run: dict[str, Any], canvas: Canvas) -> alt.LayerChart | None:
-    rows = [_row(name, one) for name, one in run["metrics"].items() if one["difference_percent"] is not None]
+def _by_metric(pair: RunPair, canvas: Canvas) -> alt.LayerChart | None:
+    rows = [row for name, difference in pair.metrics.items() if (row := _row(name, difference))]
     if not rows:
         return None
     x = alt.X("percent:Q", title="A to B, %", scale=alt.Scale(zero=True, padding=34), axis=alt.Axis(tickCount=6))
@@ -49,24 +48,33 @@ def _by_metric(run: dict[str, Any], canvas: Canvas) -> alt.LayerChart | None:
         base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=hue),
         base.mark_text(baseline="bottom", dy=-5, color=INK, fontSize=11).encode(x=x, text="text:N"),
     )
-    return alt.layer(*layers).properties(width=canvas.width - 150, height=34 * len(rows), padding=ROOM)
+    return alt.layer(*layers).properties(width=canvas.width - 150, height=34 * len(rows), padding=PADDING)
 
 
-def _row(name: str, one: dict[str, Any]) -> Row:
-    percent, half = one["difference_percent"], one["half_width_percent"] or 0.0
-    told = {"metric": NAMES[name], "percent": percent, "text": f"{percent:+.1f} %"}
-    return told | {"low": percent - half, "high": percent + half, "distinct": one["distinct"] is not False}
+def _row(name: str, difference: Difference) -> Row | None:
+    percent, half = difference.difference_percent, difference.half_width_percent or 0.0
+    if percent is None:
+        return None
+    point = {"metric": METRICS[name][0], "percent": percent, "text": f"{percent:+.1f} %"}
+    return point | {"low": percent - half, "high": percent + half, "distinct": difference.distinct is not False}
 
 
-def _over_counts(comparison: Comparison, canvas: Canvas) -> alt.ConcatChart | None:
+def _over_counts(comparison: OpenedComparison, canvas: Canvas) -> alt.ConcatChart | None:
     panels = [
         partial(
-            over_pairs, comparison=comparison, value=partial(_value, name), title=f"{NAMES[name]}, %", canvas=canvas
+            over_pairs,
+            comparison=comparison,
+            value=partial(_value, name),
+            title=f"{METRICS[name][0]}, %",
+            canvas=canvas,
         )
         for name in _OVER_COUNTS
     ]
     return grid(panels, canvas, 1 if canvas.narrow else 2)
 
 
-def _value(name: str, run: dict[str, Any]) -> Value:
-    return Value(at(run, f"metrics.{name}.difference_percent"), at(run, f"metrics.{name}.half_width_percent"))
+def _value(name: str, pair: RunPair) -> Value | None:
+    difference = pair.metrics.get(name)
+    if difference is None or difference.difference_percent is None:
+        return None
+    return Value(difference.difference_percent, difference.half_width_percent)
