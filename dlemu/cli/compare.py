@@ -31,7 +31,7 @@ def command(
     """
     from rich.console import Console
 
-    from dlemu.cli.reporting import report_result
+    from dlemu.cli.options import report_result
     from dlemu.report.comparison_report import print_comparison
     from dlemu.run.run_folder import new_folder
     from dlemu.sizing.answers import COMPARE, save_answer, to_json
