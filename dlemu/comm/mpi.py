@@ -62,15 +62,20 @@ class MpiComm:
         self.node, self.hosts = self._name_hosts()
         self.synchronise_clocks()
 
-    def all_reduce_max(self, value_ns: int) -> int:
-        return self._all_reduce_max(value_ns)
+    def all_reduce_max(self, value_ns: int, *, forever: bool = False) -> int:
+        """`forever` waits without a deadline for ranks that live."""
+        highest_ns = self._tree.reduce_max(value_ns, forever=forever)
+        if self._leaders is not None:
+            with self._tree.collective():
+                highest_node_0_ns = self._leaders.all_reduce_max(highest_ns + self._offset_ns, forever=forever)
+                highest_ns = highest_node_0_ns - self._offset_ns
+        return self._tree.broadcast_number(highest_ns, forever=forever)
 
     def synchronise_clocks(self) -> tuple[int, ...]:
         if len(self.hosts) == 1:
             return (0,)
-        self._tree.broadcast_number(
-            self._tree.reduce_max(0)
-        )  # all are here, so nobody needs a core while the clocks are compared
+        # A barrier of this node first: nobody needs a core while the clocks are compared.
+        self._tree.broadcast_number(self._tree.reduce_max(0))
         offsets: tuple[int, ...] = ()
         if self._leaders is not None:
             with self._tree.collective():
@@ -107,7 +112,7 @@ class MpiComm:
 
     def close(self) -> None:
         if self._tree.broken is None:
-            self._all_reduce_max(0, forever=True)  # MPI_Finalize spins until the last rank is there: let it be there
+            self.all_reduce_max(0, forever=True)  # MPI_Finalize spins until the last rank is there: let it be there
             self._tree.close()
             if self._initialised_here:
                 self._mpi.Finalize()
@@ -124,14 +129,6 @@ class MpiComm:
         if self._world is not None and not self._mpi.Is_finalized():
             remove_shared_memory()
             self._world.Abort(status)
-
-    def _all_reduce_max(self, value_ns: int, *, forever: bool = False) -> int:
-        highest_ns = self._tree.reduce_max(value_ns, forever=forever)
-        if self._leaders is not None:
-            with self._tree.collective():
-                highest_node_0_ns = self._leaders.all_reduce_max(highest_ns + self._offset_ns, forever=forever)
-                highest_ns = highest_node_0_ns - self._offset_ns
-        return self._tree.broadcast_number(highest_ns, forever=forever)
 
     def _find_node(self, split: Callable[[int], int] | None) -> list[int]:
         """Return the world ranks of this rank's node in rising order; leaders of several nodes get together."""

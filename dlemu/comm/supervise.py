@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 import psutil
 
@@ -25,17 +26,17 @@ _LEAST_GIVE_UP_SECONDS = 2.0
 _LOOK_AGAIN_MILLISECONDS = 50  # a process further down is adopted only after the one above it has ended
 
 
-class Supervisor:
-    """Waits for the ranks of one run.
+class Ending:
+    """What the ranks of a run have come to, and what is to be done about it when. No IO, no clock: both are given.
 
-    `reports` delivers one `Failure` in JSON per datagram; `wakeups` a byte for each signal this process got
-    (signal.set_wakeup_fd), SIGCHLD among them.
+    After the first failure the ranks have a fifth of the grace to notice by themselves, then they get SIGTERM, and
+    SIGKILL at the end of the grace; whoever outlives that as well is given up. An interruption skips the first part.
     """
 
-    def __init__(self, reports: socket.socket, wakeups: socket.socket, grace_seconds: float) -> None:
-        self._running: dict[int, int] = {}
-        self._processes: dict[int, int] = {}
-        self._reports, self._wakeups = reports, wakeups
+    def __init__(self, grace_seconds: float) -> None:
+        self.running: dict[int, int] = {}
+        """Rank by process id."""
+        self._ranks: dict[int, int] = {}
         self._grace_seconds = grace_seconds
         self._ends: dict[int, RankEnd] = {}
         self._failures: dict[int, Failure] = {}
@@ -43,88 +44,73 @@ class Supervisor:
         self._terminated: set[int] = set()
         self._killed: set[int] = set()
         self._ending = False
-        self._terminate_seconds = self._kill_seconds = self._give_up_seconds = math.inf
+        self._terminate_ns = self._kill_ns = self._give_up_ns = math.inf
 
-    def add(self, process: int, rank: int) -> None:
-        """Take charge of a process that was just forked."""
-        self._running[process] = rank
-        self._processes[rank] = process
-
-    def wait(self) -> list[RankEnd]:
-        """Return how each rank ended, in rank order, once all of them have."""
-        poll = select.poll()
-        poll.register(self._reports, select.POLLIN)
-        poll.register(self._wakeups, select.POLLIN)
-        while self._running:
-            poll.poll(self._milliseconds_to_next_step())
-            self._take_signals()
-            self._take_reports()
-            self._reap()
-            self._step()
+    @property
+    def ends(self) -> list[RankEnd]:
+        """How each rank ended, in rank order."""
         return [self._ends[rank] for rank in sorted(self._ends)]
 
-    def end(self) -> None:
-        """Kill and reap every rank that still runs: the way out when this process itself failed."""
-        for process in self._running:
-            _send(process, signal.SIGKILL)
-        for process in self._running:
-            os.waitpid(process, 0)
-        self._running.clear()
+    @property
+    def due_ns(self) -> float:
+        """When `step` has something to do; infinite when it only waits."""
+        return min(self._terminate_ns, self._kill_ns, self._give_up_ns)
 
-    def _take_reports(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                text = self._reports.recv(_LONGEST_REPORT_BYTES, socket.MSG_DONTWAIT)
-                failure = Failure.from_json(text.decode())
-                self._failures[failure.rank] = failure
-                self._start_ending()
+    def started(self, process: int, rank: int) -> None:
+        """Note a process that was just forked."""
+        self.running[process] = rank
+        self._ranks[process] = rank
 
-    def _take_signals(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for number in self._wakeups.recv(4096, socket.MSG_DONTWAIT):
-                if number != signal.SIGCHLD:
-                    self._interrupt(number)
+    def reported(self, failure: Failure, now_ns: int) -> None:
+        """Note what a rank says of its own failure."""
+        self._failures[failure.rank] = failure
+        self._start(now_ns)
 
-    def _interrupt(self, signal_number: int) -> None:
-        now = time.monotonic()
+    def interrupted(self, signal_number: int, now_ns: int) -> None:
+        """Note a signal that asks for the end of the run; a second one ends the grace."""
         if self._interruption is not None:
-            self._kill_seconds = min(self._kill_seconds, now)  # asked a second time: no more grace
+            self._kill_ns = min(self._kill_ns, now_ns)
             return
-        self._interruption = interrupted(-1, signal_number, time.monotonic_ns(), echo=self._ending)
-        self._start_ending()
-        self._terminate_seconds = min(self._terminate_seconds, now)
+        self._interruption = interrupted(-1, signal_number, now_ns, echo=self._ending)
+        self._start(now_ns)
+        self._terminate_ns = min(self._terminate_ns, now_ns)
 
-    def _start_ending(self) -> None:
-        if not self._ending:
-            self._ending = True
-            now = time.monotonic()
-            self._terminate_seconds = now + _NOTICE_SHARE * self._grace_seconds
-            self._kill_seconds = now + self._grace_seconds
-
-    def _reap(self) -> None:
-        ended = {}
-        for process in list(self._running):
-            waited, wait_status = os.waitpid(process, os.WNOHANG)
-            if waited == process:
-                ended[self._running.pop(process)] = os.waitstatus_to_exitcode(wait_status)
-        if ended:
-            self._take_reports()  # what a rank said before it ended is in the queue now
-        for rank, code in ended.items():
-            self._note_end(rank, code)
-
-    def _note_end(self, rank: int, code: int) -> None:
-        """Note how a rank ended; `code` is its exit status, or minus the signal that ended it."""
-        failure = self._explain(rank, code)
+    def ended(self, process: int, code: int, now_ns: int) -> None:
+        """Note how a process ended; `code` is its exit status, or minus the signal that ended it."""
+        self.running.pop(process, None)
+        rank, failure = self._ranks[process], self._explain(process, code, now_ns)
         status = 128 - code if code < 0 else code
         if failure is not None:
             status = failure.status
-            self._start_ending()
+            self._start(now_ns)
         self._ends[rank] = RankEnd(rank=rank, status=status, signal=max(-code, 0), failure=failure)
 
-    def _explain(self, rank: int, code: int) -> Failure | None:
+    def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
+        """Do what is due; `send(process, signal)` says whether the process was still there."""
+        if now_ns >= self._terminate_ns:
+            self._terminate_ns = math.inf
+            self._terminated |= {process for process in self.running if send(process, signal.SIGTERM)}
+        if now_ns >= self._kill_ns:
+            self._kill_ns = math.inf
+            self._give_up_ns = now_ns + give_up_seconds(self._grace_seconds) * 1e9
+            self._killed |= {process for process in self.running if send(process, signal.SIGKILL)}
+        if now_ns >= self._give_up_ns:
+            self._give_up_ns = math.inf
+            for process, rank in self.running.items():
+                failure = self._failures.get(rank, unkillable(rank, process, now_ns))
+                self._ends[rank] = RankEnd(rank=rank, status=failure.status, signal=signal.SIGKILL, failure=failure)
+            self.running.clear()
+
+    def _start(self, now_ns: int) -> None:
+        if not self._ending:
+            self._ending = True
+            self._terminate_ns = now_ns + _NOTICE_SHARE * self._grace_seconds * 1e9
+            self._kill_ns = now_ns + self._grace_seconds * 1e9
+
+    def _explain(self, process: int, code: int, now_ns: int) -> Failure | None:
+        rank = self._ranks[process]
         own = self._failures.get(rank)
         stopped = code in (0, -signal.SIGTERM) if own is None else own.echo or own.kind == Interrupted.__name__
-        process, now_ns = self._processes[rank], time.monotonic_ns()
         if self._interruption is not None and (stopped or process in self._killed):
             return dataclasses.replace(self._interruption, rank=rank)
         if own is not None:
@@ -137,31 +123,69 @@ class Supervisor:
             return killed(rank, process, -code, now_ns)
         return exited(rank, code, now_ns) if code > 0 else None
 
-    def _step(self) -> None:
-        """Take the steps of the end that are due."""
-        now = time.monotonic()
-        if now >= self._terminate_seconds:
-            self._terminate_seconds = math.inf
-            self._terminated |= self._signal_all(signal.SIGTERM)
-        if now >= self._kill_seconds:
-            self._kill_seconds = math.inf
-            self._give_up_seconds = now + give_up_seconds(self._grace_seconds)
-            self._killed |= self._signal_all(signal.SIGKILL)
-        if now >= self._give_up_seconds:
-            self._give_up()
 
-    def _give_up(self) -> None:
-        for process, rank in self._running.items():
-            failure = self._failures.get(rank, unkillable(rank, process, time.monotonic_ns()))
-            self._ends[rank] = RankEnd(rank=rank, status=failure.status, signal=signal.SIGKILL, failure=failure)
-        self._running.clear()
+class Supervisor:
+    """Waits for the ranks of one run without polling: sockets and processes drive an `Ending`.
 
-    def _signal_all(self, signal_number: int) -> set[int]:
-        return {process for process in self._running if _send(process, signal_number)}
+    `reports` delivers one `Failure` in JSON per datagram; `wakeups` a byte for each signal this process got
+    (signal.set_wakeup_fd), SIGCHLD among them.
+    """
+
+    def __init__(self, reports: socket.socket, wakeups: socket.socket, grace_seconds: float) -> None:
+        self._reports, self._wakeups = reports, wakeups
+        self._ending = Ending(grace_seconds)
+
+    def add(self, process: int, rank: int) -> None:
+        """Take charge of a process that was just forked."""
+        self._ending.started(process, rank)
+
+    def wait(self) -> list[RankEnd]:
+        """Return how each rank ended, in rank order, once all of them have."""
+        poll = select.poll()
+        poll.register(self._reports, select.POLLIN)
+        poll.register(self._wakeups, select.POLLIN)
+        while self._ending.running:
+            poll.poll(self._milliseconds_to_next_step())
+            self._take_signals()
+            self._take_reports()
+            self._reap()
+            self._ending.step(time.monotonic_ns(), _send)
+        return self._ending.ends
+
+    def end(self) -> None:
+        """Kill and reap every rank that still runs: the way out when this process itself failed."""
+        for process in self._ending.running:
+            _send(process, signal.SIGKILL)
+        for process in self._ending.running:
+            os.waitpid(process, 0)
+        self._ending.running.clear()
+
+    def _take_reports(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                text = self._reports.recv(_LONGEST_REPORT_BYTES, socket.MSG_DONTWAIT)
+                self._ending.reported(Failure.from_json(text.decode()), time.monotonic_ns())
+
+    def _take_signals(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for number in self._wakeups.recv(4096, socket.MSG_DONTWAIT):
+                if number != signal.SIGCHLD:
+                    self._ending.interrupted(number, time.monotonic_ns())
+
+    def _reap(self) -> None:
+        ended = {}
+        for process in self._ending.running:
+            waited, wait_status = os.waitpid(process, os.WNOHANG)
+            if waited == process:
+                ended[process] = os.waitstatus_to_exitcode(wait_status)
+        if ended:
+            self._take_reports()  # what a rank reported before it ended is in the queue now
+        for process, code in ended.items():
+            self._ending.ended(process, code, time.monotonic_ns())
 
     def _milliseconds_to_next_step(self) -> int | None:
-        due = min(self._terminate_seconds, self._kill_seconds, self._give_up_seconds)
-        return None if due == math.inf else max(math.ceil((due - time.monotonic()) * 1000), 0)
+        due_ns = self._ending.due_ns
+        return None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0)
 
 
 def _send(process: int, signal_number: int) -> bool:
