@@ -5,6 +5,7 @@ A `Workload` is frozen and holds plain values only, so it crosses processes and 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,6 +45,16 @@ class Storage:
     storage_type: str = "local_fs"
     storage_root: str = "./"
     """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`."""
+
+    def resolved(self, folder: str) -> str:
+        """Return where a folder lies, by DLIO's rule: a relative one starts at the root; a URL stays as it is.
+
+        `~` is the user's home.
+        """
+        folder, root = os.path.expanduser(folder), os.path.expanduser(self.storage_root)
+        if "://" in folder or os.path.isabs(folder) or os.path.normpath(root) == os.curdir:
+            return folder
+        return os.path.normpath(os.path.join(root, folder))
 
 
 @dataclass(frozen=True, kw_only=True)

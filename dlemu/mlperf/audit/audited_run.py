@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from datagen.errors import DlemuError, UserError
-from dlemu.config.names import SUFFIX, workload_names
+from dlemu.config.workload_files import SUFFIX, workload_names
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, from_blocks, from_steps
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
