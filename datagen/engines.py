@@ -9,9 +9,9 @@ from collections import OrderedDict
 from typing import Protocol
 
 from datagen.buffers import AlignedBuffer
-from datagen.errors import DatasetError, DlemuError, SpaceError
-from datagen.formats.format_base import Format, KeptFile, OpenFile, Sample, damaged
-from datagen.storage.storage_base import Reader, Storage
+from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
+from datagen.formats.format_base import Format, KeptFile, OpenFile, Sample, StreamFormat, damaged
+from datagen.storage.storage_base import Reader, StorageBase, StoredFile
 
 MOST_KEPT_FILES = 16
 """Files of several samples that an engine keeps open; loaders of threads have an engine a thread in one process."""
@@ -47,7 +47,7 @@ class FastEngine:
     Files of several samples that can be kept (`KeptFile`) stay open between batches, the last few.
     """
 
-    def __init__(self, storage: Storage, file_format: Format, samples: int, max_file_bytes: int) -> None:
+    def __init__(self, storage: StorageBase, file_format: Format, samples: int, max_file_bytes: int) -> None:
         self._source: FileSource | None = None
         self._opened: OpenFile | None = None
         self._kept: OrderedDict[str, tuple[FileSource, KeptFile]] = OrderedDict()
@@ -179,29 +179,53 @@ class FileSource:
 
 
 class LibraryEngine:
-    """Reads by the format's `load`, and counts by the kernel's books of this thread.
+    """Reads by the library call that a user's script would make.
 
-    A library call can't be seen into: the time it had the processor counts as decoding, the rest as reading.
+    Where the storage has paths that libraries can open, the format's `load` gets them, and the kernel's accounting of
+    this thread counts; elsewhere `load_stream` gets an open file, which counts itself. A library call can't be seen
+    into: the time it had the processor counts as decoding, the rest as reading.
     """
 
-    def __init__(self, file_format: Format, samples: int) -> None:
+    def __init__(self, storage: StorageBase, file_format: Format, samples: int, folder: str) -> None:
+        """Raises UserError where the storage has no paths, and the format no call that takes an open file."""
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
+        self._storage = storage
         self._format = file_format
         self._samples = samples
+        self._stream: StreamFormat | None = None
+        if storage.local_path(folder) is None:
+            if not isinstance(file_format, StreamFormat):
+                raise UserError(
+                    f"reader.engine=library opens files of this format by their path, and storage {storage.spec.type} "
+                    "has none: set reader.engine=fast"
+                )
+            self._stream = file_format
 
     def read(self, path: str, index: int, room: memoryview) -> Sample:
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        with ThreadBooks() as books:
-            try:
-                sample = self._format.load(path, index, self._samples)
-            except OSError as error:
-                raise unreadable(path, error) from error
-            app_bytes, read_calls = books.since_start()
+        try:
+            stream = self._stream
+            sample = self._load(path, index) if stream is None else self._load_stream(stream, path, index)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
+        return sample
+
+    def _load(self, path: str, index: int) -> Sample:
+        with ThreadReads() as accounting:
+            sample = self._format.load(self._storage.local_path(path) or path, index, self._samples)
+            app_bytes, read_calls = accounting.since_start()
         self.app_bytes += app_bytes
         self.read_calls += read_calls
-        self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
+        return sample
+
+    def _load_stream(self, stream: StreamFormat, path: str, index: int) -> Sample:
+        with StoredFile(path, self._storage.open(path)) as file:
+            sample = stream.load_stream(file, index, self._samples)
+            self.app_bytes += file.reader.app_bytes
+            self.read_calls += file.reader.read_calls
         return sample
 
     def finish(self) -> None:
@@ -211,10 +235,10 @@ class LibraryEngine:
         return
 
 
-class ThreadBooks:
-    """The kernel's account of what this thread reads: /proc/thread-self/io, rchar and syscr (proc(5))."""
+class ThreadReads:
+    """The kernel's accounting of what this thread reads: /proc/thread-self/io, rchar and syscr (proc(5))."""
 
-    def __enter__(self) -> ThreadBooks:
+    def __enter__(self) -> ThreadReads:
         self._descriptor = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
         self._start = self._look()
         return self
@@ -223,7 +247,7 @@ class ThreadBooks:
         os.close(self._descriptor)
 
     def since_start(self) -> tuple[int, int]:
-        """Return bytes and calls since the start, without those of looking at the books."""
+        """Return bytes and calls since the start, without those of looking at it."""
         bytes_now, calls_now, _ = self._look()
         bytes_then, calls_then, looked_bytes = self._start
         return bytes_now - bytes_then - looked_bytes, calls_now - calls_then - 1

@@ -23,7 +23,7 @@ from datagen.fetch_spec import CROP_BYTES, FetchSpec
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat
 from datagen.groups import GroupFormat, GroupReader
 from datagen.records import RecordReader
-from datagen.storage.storage_base import Storage
+from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 
 _NoBytes = ctypes.c_char * 0
 
@@ -53,7 +53,7 @@ class Fetcher:
         UserError: the format or storage is unknown, or the settings contradict each other.
     """
 
-    def __init__(self, spec: FetchSpec, storage: Storage | None = None) -> None:
+    def __init__(self, spec: FetchSpec, storage: StorageBase | None = None) -> None:
         if spec.verify and spec.layout.names is not None:
             raise UserError("reader.verify needs a dataset made by dlemu: this one has file names of its own")
         self._spec = spec
@@ -201,13 +201,8 @@ class Fetcher:
         )
 
 
-def _storage(name: str) -> Storage:
-    storage: Storage = registry.find("datagen.storage", name, "Storage")()
-    return storage
-
-
-def _engine(spec: FetchSpec, given: Storage | None) -> Engine | RecordReader | GroupReader:
-    storage = given or _storage(spec.storage)
+def _engine(spec: FetchSpec, given: StorageBase | None) -> Engine | RecordReader | GroupReader:
+    storage = given or open_storage(spec.storage)
     if storage.reads_nothing:
         return NullEngine(spec.nominal_sample_bytes)
     file_format = registry.find("datagen.formats", spec.format, "Format")()
@@ -215,18 +210,18 @@ def _engine(spec: FetchSpec, given: Storage | None) -> Engine | RecordReader | G
         return NullEngine(spec.nominal_sample_bytes)
     samples = spec.layout.num_samples_per_file
     if spec.engine == "library":
-        if spec.storage != "posix":
+        if spec.storage.direct:
             raise UserError(
-                f"reader.engine=library reads files by their path through the page cache, not from {spec.storage}: "
+                "reader.engine=library reads files by their path through the page cache, not past it: "
                 "set reader.engine=fast, or reader.odirect=false"
             )
         if not isinstance(file_format, GroupFormat):
-            return LibraryEngine(file_format, samples)
+            return LibraryEngine(storage, file_format, samples, spec.layout.folder)
     if isinstance(file_format, GroupFormat):
         return GroupReader(storage, file_format, spec.layout, spec.dataset, spec.engine, spec.decode, spec.verify)
     if isinstance(file_format, RecordFormat):
-        if file_format.mapped and given is None and spec.storage == "posix":
-            storage = _storage("mapped")
+        if file_format.mapped and given is None and spec.storage == StorageSpec():
+            storage = open_storage(StorageSpec(type="mapped"))
         return RecordReader(storage, file_format, spec.layout, spec.verify)
     return FastEngine(storage, file_format, samples, 0 if spec.in_place else spec.max_file_bytes)
 

@@ -5,15 +5,17 @@ Plain and frozen, so it crosses to worker processes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from datagen.content import Content
 from datagen.crops import PLACE_BYTES
+from datagen.errors import UserError
 from datagen.groups import most_groups
 from datagen.inspection import Found
 from datagen.layout import Layout, nominal_sample_bytes
 from datagen.spec import DatasetSpec, Decode
+from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageSpec, open_storage
 
 CROP_BYTES = 1 << 20
 """Records read at a time before they are cropped."""
@@ -25,8 +27,7 @@ class FetchSpec:
 
     layout: Layout
     format: str
-    storage: str = "posix"
-    """Name of a module in `datagen.storage`, or a dotted name."""
+    storage: StorageSpec = FOLDERS
     engine: Literal["fast", "library"] = "fast"
     decode: Decode = "none"
     """`full` unpacks what the format encodes (pixels, numbers, packed chunks); `none` ships it as it was read."""
@@ -58,7 +59,7 @@ class FetchSpec:
         found: Found,
         layout: Layout,
         *,
-        storage: str = "posix",
+        storage: StorageSpec = FOLDERS,
         engine: Literal["fast", "library"] = "fast",
         decode: Decode = "none",
         resize_bytes: int = 0,
@@ -85,6 +86,25 @@ class FetchSpec:
             nominal_sample_bytes=nominal_sample_bytes(found.spec),
             seed=seed,
         )
+
+    @property
+    def reads_nothing(self) -> bool:
+        """Nothing is read: what is measured is the reader itself."""
+        return self.storage == NULL_STORAGE
+
+    def local_layout(self, needed_by: str) -> Layout:
+        """Return the layout by paths that a library on this host can open; `needed_by` is the setting that wants them.
+
+        Raises:
+            UserError: the storage has no such paths.
+        """
+        folder = open_storage(self.storage).local_path(self.layout.folder)
+        if folder is None:
+            raise UserError(
+                f"{needed_by} opens files by their path, and storage {self.storage.type} has none: set "
+                "reader.data_loader=pytorch or threads, which read through the storage, or put the dataset in a folder"
+            )
+        return replace(self.layout, folder=folder)
 
     @property
     def in_place(self) -> bool:

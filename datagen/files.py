@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from datagen.errors import UserError
 from datagen.formats.format_base import FileJob, Format, SideFile, UnreadFormat, sides_of
 from datagen.layout import Layout, layouts, payload_bytes, record_shapes
 from datagen.spec import DatasetSpec, together
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import StorageBase, Writer
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,13 @@ class Part:
     """Write it, front to back."""
     is_side: bool
 
-    def is_made(self) -> bool:
+    def is_made(self, storage: StorageBase) -> bool:
         """Say whether it is there with its right size (any size, where content decides). Raises OSError."""
         try:
-            seen = os.stat(self.path).st_size
+            size_bytes = storage.size_bytes(self.path)
         except FileNotFoundError:
             return False
-        return seen > 0 if self.size_bytes is None else seen == self.size_bytes
+        return size_bytes > 0 if self.size_bytes is None else size_bytes == self.size_bytes
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,9 @@ class Files:
             return sides + int(self.sizes[rank::ranks].sum())
         return sides + int(payload_bytes(self.spec, self.shapes[rank::ranks]).sum())
 
-    def is_made(self, running_index: int) -> bool:
+    def is_made(self, running_index: int, storage: StorageBase) -> bool:
         """Say whether a file and all that goes with it are there with their right sizes. Raises OSError."""
-        return all(part.is_made() for part in self.parts(running_index))
+        return all(part.is_made(storage) for part in self.parts(running_index))
 
 
 def files_of(spec: DatasetSpec) -> Files:

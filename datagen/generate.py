@@ -19,8 +19,7 @@ from datagen.layout import layouts
 from datagen.manifest import Manifest
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec
-from datagen.storage.posix import PART_SUFFIX, Storage
-from datagen.storage.storage_base import Bytes, Writer
+from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, open_storage
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
 
@@ -41,28 +40,29 @@ class Made:
     seconds: float
 
 
-def prepare(spec: DatasetSpec) -> None:
+def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     """Make folders and the incomplete manifest, remove what an interrupted run left; one rank, before all generate.
 
     Raises:
         UserError: the settings are impossible, the folder can't be written, or it holds another dataset.
         SpaceError: the dataset won't fit.
     """
-    files = files_of(spec)
+    files, opened = files_of(spec), open_storage(storage.buffered)
     try:
-        _refuse_other_dataset(spec)
+        _refuse_other_dataset(spec, opened)
         for folder in files.folders():
-            os.makedirs(folder, exist_ok=True)
-        _remove_leftovers(files)
-        _check_space(files)
-        if manifest.read(spec.data_folder) is None:
-            manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()))
+            opened.make_folder(folder)
+            opened.remove_unfinished(folder)
+        _check_space(files, opened)
+        if manifest.read(spec.data_folder, opened) is None:
+            manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
     except OSError as error:
-        raise _failed(error, spec.data_folder) from error
+        raise _failed(error, spec.data_folder, opened) from error
 
 
 def generate(
     spec: DatasetSpec,
+    storage: StorageSpec = FOLDERS,
     *,
     rank: int = 0,
     ranks: int = 1,
@@ -83,44 +83,46 @@ def generate(
     started = time.monotonic()
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
-    maker = _Maker(files, tally, fsync)
+    maker = _Maker(files, open_storage(storage.buffered), tally, fsync)
     crew.run(maker.worker, share, tally, threads, progress)
     if progress:
         progress(tally.progress())
     return Made(maker.files, maker.bytes, tally.files - maker.files, time.monotonic() - started)
 
 
-def finish(spec: DatasetSpec) -> Manifest:
+def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     """Check that every file is there and mark the manifest complete; one rank, after all have generated.
 
     Raises:
         DatasetError: files are missing or have a wrong size; the manifest stays incomplete.
         UserError: the folder can't be written.
     """
-    files = files_of(spec)
+    files, opened = files_of(spec), open_storage(storage.buffered)
     try:
-        missing = [files.path(i) for i in range(len(files)) if not files.is_made(i)]
+        missing = [files.path(i) for i in range(len(files)) if not files.is_made(i, opened)]
         if missing:
             raise DatasetError(
                 f"{len(missing)} of {len(files)} files are not made ({', '.join(missing[:SHOWN_NAMES])}): "
                 "run the same command again, which makes only what is missing"
             )
         for folder in files.folders():
-            _sync_folder(folder)
-        done = Manifest(spec=spec, complete=True, files=len(files), bytes=_bytes_on_disk(files), made_at=manifest.now())
-        manifest.write(spec.data_folder, done)
+            opened.sync(folder)
+        size = _bytes_stored(files, opened)
+        done = Manifest(spec=spec, complete=True, files=len(files), bytes=size, made_at=manifest.now())
+        manifest.write(spec.data_folder, done, opened)
     except OSError as error:
-        raise _failed(error, spec.data_folder) from error
+        raise _failed(error, spec.data_folder, opened) from error
     return done
 
 
 class _Maker:
     """Makes files in several threads and counts what was made now."""
 
-    def __init__(self, files: Files, tally: Tally, fsync: bool) -> None:
+    def __init__(self, files: Files, storage: StorageBase, tally: Tally, fsync: bool) -> None:
         self.files = 0
         self.bytes = 0
         self._files = files
+        self._storage = storage
         self._tally = tally
         self._fsync = fsync
 
@@ -138,18 +140,20 @@ class _Maker:
         """Return the bytes of a file made now, None if it was there."""
         expected = self._files.size_bytes(running_index) if part.size_bytes is None else part.size_bytes
         try:
-            if part.is_made():
+            if part.is_made(self._storage):
                 self._tally.add(size_bytes=expected)
                 return None
-            writer = _CountingWriter(Storage().create(part.path), self._tally)
+            writer = _CountingWriter(self._storage.create(part.path), self._tally)
             try:
                 part.write(writer, buffer)
-                writer.commit(self._fsync)
+                if self._fsync:
+                    writer.sync()
+                writer.commit()
             except BaseException:
                 writer.discard()
                 raise
         except OSError as error:
-            raise _failed(error, part.path, expected) from error
+            raise _failed(error, part.path, self._storage, expected) from error
         return writer.position
 
     def _count(self, size_bytes: int, made: bool) -> None:
@@ -180,18 +184,21 @@ class _CountingWriter:
     def write_at(self, data: Bytes, offset: int) -> None:
         self._writer.write_at(data, offset)
 
-    def commit(self, fsync: bool) -> None:
-        self._writer.commit(fsync)
+    def sync(self) -> None:
+        self._writer.sync()
+
+    def commit(self) -> None:
+        self._writer.commit()
 
     def discard(self) -> None:
         self._writer.discard()
 
 
-def _refuse_other_dataset(spec: DatasetSpec) -> None:
+def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:
     """Raise UserError when the folder holds a dataset made with other settings, or by another tool."""
-    made = manifest.read(spec.data_folder)
+    made = manifest.read(spec.data_folder, storage)
     if made is None:
-        _refuse_foreign_files(spec)
+        _refuse_foreign_files(spec, storage)
         return
     differing = manifest.differing_keys(made.spec, spec)
     if made.content_version != CONTENT_VERSION:
@@ -203,72 +210,47 @@ def _refuse_other_dataset(spec: DatasetSpec) -> None:
         )
 
 
-def _refuse_foreign_files(spec: DatasetSpec) -> None:
+def _refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
     for layout in layouts(spec):
-        with contextlib.suppress(FileNotFoundError), os.scandir(layout.folder) as entries:
-            there = next((entry.path for entry in entries if not entry.name.startswith(".")), None)
-            if there is not None:
+        with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:
+            name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
+            if name is not None:
                 raise UserError(
-                    f"{layout.folder} holds files that dlemu did not make, such as {there}: train on them as they are, "
-                    "or set dataset.data_folder to an empty folder"
+                    f"{layout.folder} holds files that dlemu did not make, such as {layout.folder}/{name}: train on "
+                    "them as they are, or set dataset.data_folder to an empty folder"
                 )
 
 
-def _remove_leftovers(files: Files) -> None:
-    for folder in files.folders():
-        with os.scandir(folder) as entries:
-            leftovers = [entry.path for entry in entries if entry.name.endswith(PART_SUFFIX)]
-        for path in leftovers:
-            os.unlink(path)
-
-
-def _check_space(files: Files) -> None:
-    """Raise SpaceError when what is still to be made exceeds what the file system has left."""
+def _check_space(files: Files, storage: StorageBase) -> None:
+    """Raise SpaceError when what is still to be made exceeds what is free."""
     folder = files.spec.data_folder
     if files.sizes is None:
         return  # how far the bytes will shrink is not known before
     parts = (part for i in range(len(files)) for part in files.parts(i))
-    made = sum(part.size_bytes or 0 for part in parts if part.is_made())
+    made = sum(part.size_bytes or 0 for part in parts if part.is_made(storage))
     wanted = files.total_bytes() - made
-    left = _bytes_left(folder)
-    if left is not None and wanted > left:
+    free = storage.free_bytes(folder)
+    if free is not None and wanted > free:
         raise SpaceError(
-            f"{folder} has {left} bytes left and {wanted} are still to be made: free {wanted - left} bytes, "
+            f"{folder} has {free} bytes left and {wanted} are still to be made: free {wanted - free} bytes, "
             "set dataset.data_folder to a larger file system, or lower dataset.num_files_train"
         )
 
 
-def _bytes_left(folder: str) -> int | None:
-    """Return the bytes that a file system has left, None where it does not tell (some remote ones state size 0)."""
-    state = os.statvfs(folder)
-    return state.f_bavail * state.f_frsize if state.f_blocks else None
-
-
-def _bytes_on_disk(files: Files) -> int:
+def _bytes_stored(files: Files, storage: StorageBase) -> int:
     if files.sizes is not None:
         return files.total_bytes()
-    return sum(os.stat(part.path).st_size for i in range(len(files)) for part in files.parts(i))
+    return sum(storage.size_bytes(part.path) for i in range(len(files)) for part in files.parts(i))
 
 
-def _sync_folder(folder: str) -> None:
-    """Bring renames to the device; a file system that can't do that to a folder says EINVAL."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _failed(error: OSError, path: str, size_bytes: int = 0) -> UserError:
+def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0) -> UserError:
     """Turn an error of the system into words: what it was, and what to do."""
+    reason = error.strerror or str(error)
     if error.errno not in NO_SPACE:
         where = error.filename or path
-        return UserError(f"{where}: {error.strerror}: the dataset can't be written there; check dataset.data_folder")
-    left = _bytes_left(os.path.dirname(path) or ".")
+        return UserError(f"{where}: {reason}: the dataset can't be written there; check dataset.data_folder")
+    free = storage.free_bytes(os.path.dirname(path) or ".")
     return SpaceError(
-        f"no room for {path} ({error.strerror}): it needs {size_bytes} bytes, and {'?' if left is None else left} "
+        f"no room for {path} ({reason}): it needs {size_bytes} bytes, and {'?' if free is None else free} "
         "are left. Make room (or lift the limit on file sizes) and run the same command again: it goes on from here"
     )

@@ -13,14 +13,14 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.engines import ThreadBooks, unreadable
+from datagen.engines import ThreadReads, unreadable
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import Format, Source, damaged
 from datagen.group_values import Held, Values, paired
 from datagen.layout import Layout
 from datagen.records import Place, SmallReads, runs
 from datagen.spec import DatasetSpec, Decode
-from datagen.storage.storage_base import Reader, Storage
+from datagen.storage.storage_base import Reader, StorageBase
 
 
 class GroupBytes(NamedTuple):
@@ -109,7 +109,7 @@ class GroupReader:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: StorageBase,
         file_format: GroupFormat,
         layout: Layout,
         spec: DatasetSpec,
@@ -126,8 +126,9 @@ class GroupReader:
         self._format = file_format
         self._layout = layout
         self._spec = spec
-        self._library = engine == "library"
-        self._decodes = self._library or decode == "full"
+        # A storage without paths gives pyarrow an open file, as decoding does.
+        self._library = engine == "library" and storage.local_path(layout.folder) is not None
+        self._decodes = engine == "library" or decode == "full"
         self._verify = verify
         self._open: OpenGroups | None = None
 
@@ -258,12 +259,13 @@ class GroupReader:
     def _by_library(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """As with other formats, the time that the library had the processor counts as decoding."""
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        with ThreadBooks() as books:
+        path = self._storage.local_path(opened.path) or opened.path
+        with ThreadReads() as accounting:
             try:
-                columns = self._format.load_group(opened.path, group, self._spec)
+                columns = self._format.load_group(path, group, self._spec)
             except OSError as error:
                 raise unreadable(opened.path, error) from error
-            app_bytes, read_calls = books.since_start()
+            app_bytes, read_calls = accounting.since_start()
         self.app_bytes += app_bytes
         self.read_calls += read_calls
         self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
@@ -278,12 +280,14 @@ def _check_room(wanted: int, out: memoryview) -> None:
         )
 
 
-def largest_group_bytes(file_format: GroupFormat, layout: Layout, spec: DatasetSpec, storage: Storage) -> GroupBytes:
+def largest_group_bytes(
+    file_format: GroupFormat, layout: Layout, spec: DatasetSpec, storage: StorageBase
+) -> GroupBytes:
     """Return the most memory that a row group takes, looked up in the footer of each file in use."""
     return GroupBytes.most(_largest(file_format, layout.path(file), spec, storage) for file in range(layout.num_files))
 
 
-def _largest(file_format: GroupFormat, path: str, spec: DatasetSpec, storage: Storage) -> GroupBytes:
+def _largest(file_format: GroupFormat, path: str, spec: DatasetSpec, storage: StorageBase) -> GroupBytes:
     try:
         reader = storage.open(path)
     except OSError as error:

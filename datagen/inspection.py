@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,7 @@ from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
 from datagen.records import largest_record_bytes
 from datagen.scan import SHOWN_NAMES, count_ruled, named_as_there, recognise, scan, sizes_on_disk, surplus, wrong_sizes
 from datagen.spec import DatasetSpec, Split
-from datagen.storage import posix
+from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 
 READ_KEYS = (
     "format",
@@ -78,24 +77,29 @@ class _Advice:
         return f"Make it with: {self.command}"
 
 
-def inspect(spec: DatasetSpec, command_hint: str | Callable[[], str] = "dlemu datagen") -> Found:
-    """Find the dataset that `spec` asks for; `command_hint` is the command that makes it, or returns it, for messages.
+def inspect(
+    spec: DatasetSpec, command_hint: str | Callable[[], str] = "dlemu datagen", storage: StorageSpec = FOLDERS
+) -> Found:
+    """Find the dataset that `spec` asks for in a storage.
+
+    `command_hint` is the command that makes it, or returns it, for messages.
 
     A set of more files than asked for is used in part, the first in name order, as DLIO does. Meant for one rank: a
     million files take seconds.
 
     Raises:
         DatasetError: there is no dataset, it is incomplete, unfinished, damaged, of another format or other settings.
+        UserError: there is no such storage.
     """
-    advice = _Advice(command_hint)
+    advice, opened = _Advice(command_hint), open_storage(storage.buffered)
     try:
-        manifest = read(spec.data_folder)
+        manifest = read(spec.data_folder, opened)
         if manifest is not None:
             _check_manifest(manifest, spec, advice)
-        return _Inspection(spec, manifest, advice).found()
+        return _Inspection(spec, manifest, advice, opened).found()
     except OSError as error:
         raise DatasetError(
-            f"{error.filename or spec.data_folder}: {error.strerror}: the dataset can't be inspected; "
+            f"{error.filename or spec.data_folder}: {error.strerror or error}: the dataset can't be inspected; "
             "check the permissions and the file system"
         ) from error
 
@@ -120,8 +124,9 @@ def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: _Advice) -> 
 class _Inspection:
     """One look at a dataset."""
 
-    def __init__(self, asked: DatasetSpec, manifest: Manifest | None, advice: _Advice) -> None:
+    def __init__(self, asked: DatasetSpec, manifest: Manifest | None, advice: _Advice, storage: StorageBase) -> None:
         self._asked = asked
+        self._storage = storage
         self._manifest = manifest
         self._advice = advice
         self._format: Format = registry.find("datagen.formats", asked.format, "Format")()
@@ -131,7 +136,7 @@ class _Inspection:
 
     def found(self) -> Found:
         asked_train, asked_valid = layouts(self._asked)
-        if not os.path.isdir(self._asked.data_folder):
+        if not self._storage.is_folder(self._asked.data_folder):
             raise DatasetError(f"there is no dataset: {self._asked.data_folder} is no folder. {self._advice}")
         train = self._recognise(asked_train)
         first_valid = train.named_files if train.names is None else self._asked.num_files_train
@@ -158,10 +163,10 @@ class _Inspection:
             return asked
         ruled = self._as_made(asked)
         guessed = self._manifest is None and ruled != asked
-        if (there := count_ruled(ruled, alone=guessed)) is not None:
+        if (there := count_ruled(ruled, self._storage, alone=guessed)) is not None:
             self._notes += surplus(ruled, there)
             return ruled
-        scanned = scan(asked.folder, asked.extension)
+        scanned = scan(asked.folder, asked.extension, self._storage)
         if not scanned.names and scanned.other_extensions:
             seen, count = scanned.other_extensions.most_common(1)[0]
             raise DatasetError(
@@ -175,7 +180,7 @@ class _Inspection:
     def _as_made(self, asked: Layout) -> Layout:
         """Return the layout with the names that the manifest tells; without one, those that a file found first has."""
         if self._manifest is None:
-            return named_as_there(asked)
+            return named_as_there(asked, self._storage)
         made = layouts(self._manifest.spec)[0 if asked.split == "train" else 1]
         return replace(made, folder=asked.folder, num_files=asked.num_files)
 
@@ -196,13 +201,13 @@ class _Inspection:
         """Return the size of each file in use and of the largest sample (0: unknown)."""
         if layout.names is not None:
             self._lawless.add(layout.split)
-            return sizes_on_disk(layout), 0
+            return sizes_on_disk(layout, self._storage), 0
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
         largest = int(shapes.prod(axis=1).max()) * spec.element_bytes
         sizes = self._format.file_bytes(spec, shapes)
         if sizes is None:
-            return sizes_on_disk(layout), largest
-        looked_up, wrong = wrong_sizes(layout.path, sizes)
+            return sizes_on_disk(layout, self._storage), largest
+        looked_up, wrong = wrong_sizes(layout.path, sizes, self._storage)
         if not wrong:
             self._check_sides(spec, layout, shapes)
             return sizes, largest
@@ -213,7 +218,7 @@ class _Inspection:
                 f"Delete them and run the command again, which makes only what is missing. {self._advice}"
             )
         self._notes.append(f"{layout.folder}: the sizes are not those of the settings; files are taken as they are")
-        return sizes_on_disk(layout), 0
+        return sizes_on_disk(layout, self._storage), 0
 
     def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
         """Look at the side files of a dataset of ours; those of others may come without, for samples need none."""
@@ -221,7 +226,7 @@ class _Inspection:
             return
         for side in sides_of(self._format):
             paths = partial(side.path, layout)
-            looked_up, wrong = wrong_sizes(paths, side.file_bytes(spec, shapes))
+            looked_up, wrong = wrong_sizes(paths, side.file_bytes(spec, shapes), self._storage)
             if wrong:
                 raise DatasetError(
                     f"{len(wrong)} of {looked_up} index files looked up are missing or have a wrong size: "
@@ -232,7 +237,7 @@ class _Inspection:
         if not isinstance(self._format, GroupFormat):
             return NO_GROUPS
         if layout.split in self._lawless or (self._manifest is None and not self._is_plain(spec)):
-            return largest_group_bytes(self._format, layout, spec, posix.Storage())
+            return largest_group_bytes(self._format, layout, spec, self._storage)
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
         return self._format.group_bytes(spec, shapes)
 
@@ -240,6 +245,6 @@ class _Inspection:
         if not isinstance(self._format, RecordFormat):
             return 0
         if layout.split in self._lawless:
-            return largest_record_bytes(self._format, layout)
+            return largest_record_bytes(self._format, layout, self._storage)
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
         return int(self._format.record_bytes(spec, shapes).max())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError, UserError
 from datagen.spec import DatasetSpec, build
+from datagen.storage.storage_base import StorageBase, read_whole
 
 MANIFEST_NAME = "dlemu.json"
 SCHEMA_VERSION = 1
@@ -38,16 +38,15 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def read(data_folder: str) -> Manifest | None:
+def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     """Return the manifest of a dataset, None if it has none.
 
     Raises:
         DatasetError: it can't be read, or a newer dlemu wrote it.
     """
-    path = os.path.join(data_folder, MANIFEST_NAME)
+    path = _path(data_folder)
     try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
+        values = json.loads(bytes(read_whole(storage, path)))
         version = values.get("schema_version")
         if version != SCHEMA_VERSION:
             raise DatasetError(f"{path} has schema_version {version}, this dlemu reads {SCHEMA_VERSION}: update dlemu")
@@ -63,24 +62,23 @@ def read(data_folder: str) -> Manifest | None:
     return replace(manifest, spec=replace(manifest.spec, data_folder=data_folder))
 
 
-def write(data_folder: str, manifest: Manifest) -> None:
-    """Write a manifest through a temporary name, on the device before it has its own. Raises OSError."""
-    path = os.path.join(data_folder, MANIFEST_NAME)
-    part = os.path.join(data_folder, f".{MANIFEST_NAME}.part")
+def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
+    """Write a manifest, on the device before it has its name. Raises OSError."""
     values = asdict(manifest)
     for key in FREE_KEYS:
         del values["spec"][key]
+    writer = storage.create(_path(data_folder))
     try:
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(values, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
+        writer.write((json.dumps(values, indent=2) + "\n").encode())
+        writer.sync()
+        writer.commit()
+    except BaseException:
+        writer.discard()
         raise
+
+
+def _path(data_folder: str) -> str:
+    return os.path.join(data_folder, MANIFEST_NAME)
 
 
 def differing_keys(made: DatasetSpec, asked: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:

@@ -21,8 +21,7 @@ from datagen.engines import unreadable
 from datagen.errors import SpaceError
 from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, damaged
 from datagen.layout import Layout
-from datagen.storage import posix
-from datagen.storage.storage_base import Reader, Storage
+from datagen.storage.storage_base import Reader, StorageBase
 
 MOST_OPEN_FILES = 512
 """Files that a reader keeps open; enough for each file of DLIO's bert."""
@@ -45,7 +44,7 @@ Asked = tuple[OpenRecords, int, int, int, int]
 class RecordReader:
     """Reads samples of one split. One thread at a time may use it."""
 
-    def __init__(self, storage: Storage, file_format: RecordFormat, layout: Layout, verify: bool) -> None:
+    def __init__(self, storage: StorageBase, file_format: RecordFormat, layout: Layout, verify: bool) -> None:
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
@@ -170,7 +169,7 @@ def _long_runs(samples: NDArray[np.int64], samples_per_file: int) -> list[Run]:
 class OpenFiles:
     """The files read last, still open."""
 
-    def __init__(self, storage: Storage, file_format: RecordFormat, layout: Layout, most: int) -> None:
+    def __init__(self, storage: StorageBase, file_format: RecordFormat, layout: Layout, most: int) -> None:
         self._storage = storage
         self._format = file_format
         self._layout = layout
@@ -209,7 +208,9 @@ class OpenFiles:
         return path, reader, records
 
 
-def _open_side(storage: Storage, file_format: RecordFormat, layout: Layout, file: int, number: int) -> Source | None:
+def _open_side(
+    storage: StorageBase, file_format: RecordFormat, layout: Layout, file: int, number: int
+) -> Source | None:
     """Open a side file for as long as its source lives."""
     path = file_format.sides[number].path(layout, file)
     try:
@@ -270,13 +271,13 @@ def _aligned(size_bytes: int, alignment: int) -> memoryview:
     return memory[start : start + size_bytes].data
 
 
-def largest_record_bytes(file_format: RecordFormat, layout: Layout) -> int:
+def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: StorageBase) -> int:
     """Return the bytes of the largest record in use, looked up in each file or its index: it takes a while.
 
     Raises:
         DatasetError: a file can't be read, or is damaged.
     """
-    files = OpenFiles(posix.Storage(), file_format, layout, 1)
+    files = OpenFiles(storage, file_format, layout, 1)
     try:
         return max(files.get(file)[2].largest_bytes() for file in range(layout.num_files))
     finally:

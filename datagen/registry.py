@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -88,6 +89,11 @@ def _attribute(module: ModuleType, attribute: str) -> Any:
 
 
 def _unknown(package: str, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = nearest(name, known)
     return f"{package} has no {name!r}: {hint}It knows {', '.join(known)}, or the dotted name of your own module"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a question for the name that was probably meant; empty when none is near."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]}? " if near else ""

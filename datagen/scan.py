@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections import Counter
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from datagen.layout import Layout
+from datagen.storage.storage_base import Entry, StorageBase
 
 SHOWN_NAMES = 3
 """Names that a message shows of many."""
@@ -31,58 +33,63 @@ class Scan:
     num_subfolders: int
 
 
-def scan(folder: str, extension: str) -> Scan:
+def scan(folder: str, extension: str, storage: StorageBase) -> Scan:
     """List a split's folder; one that does not exist is empty. Hidden names are passed over. Raises OSError."""
     names: list[str] = []
     others: Counter[str] = Counter()
     subfolders = 0
     try:
-        with os.scandir(folder) as entries:
+        with storage.entries(folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
                     subfolders += 1
-                    found = [f"{entry.name}/{name}" for name in os.listdir(entry.path) if not name.startswith(".")]
+                    below = [f"{entry.name}/{name}" for name in _visible_names(f"{folder}/{entry.name}", storage)]
                 else:
-                    found = [entry.name]
-                _sort_out(found, "." + extension, names, others)
+                    below = [entry.name]
+                _sort_out(below, "." + extension, names, others)
     except FileNotFoundError:
         return Scan([], Counter(), 0)
     names.sort(key=lambda name: name.rpartition("/")[2])
     return Scan(names, others, subfolders)
 
 
-def _sort_out(found: list[str], suffix: str, names: list[str], others: Counter[str]) -> None:
-    for name in found:
+def _visible_names(folder: str, storage: StorageBase) -> list[str]:
+    with storage.entries(folder) as entries:
+        return [entry.name for entry in entries if not entry.name.startswith(".")]
+
+
+def _sort_out(listed: list[str], suffix: str, names: list[str], others: Counter[str]) -> None:
+    for name in listed:
         if name.endswith(suffix):
             names.append(name)
         else:
             others[os.path.splitext(name)[1] or name] += 1
 
 
-def named_as_there(asked: Layout) -> Layout:
+def named_as_there(asked: Layout, storage: StorageBase) -> Layout:
     """Return the layout that made the name of a file found first; the one asked for when that follows no rule.
 
     Most often it made all the others too, which `count_ruled` tells sooner than `scan` lists a million. Raises OSError.
     """
     subfolders: list[str] = []
     try:
-        with os.scandir(asked.folder) as entries:
+        with storage.entries(asked.folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
-                    subfolders.append(entry.path)
+                    subfolders.append(f"{asked.folder}/{entry.name}")
                 elif entry.name.endswith("." + asked.extension):
                     return asked if subfolders else _ruled(Scan([entry.name], Counter(), 0), asked) or asked
-        names = os.listdir(subfolders[0])[:1] if subfolders else []
+        names = _visible_names(subfolders[0], storage)[:1] if subfolders else []
     except FileNotFoundError:
         return asked
     return _ruled(Scan(names, Counter(), len(subfolders)), asked) or asked
 
 
-def count_ruled(layout: Layout, *, alone: bool = False) -> int | None:
+def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) -> int | None:
     """Return how many files of the layout's own names are there, or None when one of those in use is missing.
 
     With `alone` also when others of its extension or further folders are beside them.
@@ -97,7 +104,7 @@ def count_ruled(layout: Layout, *, alone: bool = False) -> int | None:
     for folder in layout.folders():
         below = folder[len(layout.folder) + 1 :]
         try:
-            with os.scandir(folder) as entries:
+            with storage.entries(folder) as entries:
                 for entry in entries:
                     match = numbered(entry.name)
                     file = int(match[1]) if match else layout.named_files
@@ -110,7 +117,7 @@ def count_ruled(layout: Layout, *, alone: bool = False) -> int | None:
     return sum(seen) if all(memoryview(seen)[: layout.num_files]) else None
 
 
-def _may_hold_samples(entry: os.DirEntry[str], layout: Layout) -> bool:
+def _may_hold_samples(entry: Entry, layout: Layout) -> bool:
     return not entry.name.startswith(".") and (entry.name.endswith("." + layout.extension) or entry.is_dir())
 
 
@@ -190,7 +197,7 @@ def _incomplete(asked: Layout, scanned: Scan, advice: object, missing: list[str]
     )
 
 
-def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64]) -> tuple[int, list[str]]:
+def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
     """Look up the sizes of at most 4096 files; return how many were looked up, and a message for each wrong one.
 
     `path` gives the path of a file of which `sizes` says how many bytes it should have.
@@ -200,19 +207,22 @@ def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64]) -> tuple[i
     count = min(len(sizes), SIZE_CHECKS)
     random = np.random.default_rng(SIZE_CHECK_SEED)
     files = random.choice(len(sizes), count, replace=False) if count else np.empty(0, np.int64)
+    looked_up = {path(file): int(sizes[file]) for file in sorted(files.tolist())}
     wrong = []
-    for file in sorted(files.tolist()):
-        try:
-            seen = os.stat(path(file)).st_size
-        except FileNotFoundError:
-            wrong.append(f"{path(file)} is missing")
-            continue
-        if seen != sizes[file]:
-            wrong.append(f"{path(file)} has {seen} bytes, wanted {sizes[file]}")
+    for (name, wanted), size in zip(looked_up.items(), storage.sizes(looked_up), strict=True):
+        if size is None:
+            wrong.append(f"{name} is missing")
+        elif size != wanted:
+            wrong.append(f"{name} has {size} bytes, wanted {wanted}")
     return count, wrong
 
 
-def sizes_on_disk(layout: Layout) -> NDArray[np.int64]:
+def sizes_on_disk(layout: Layout, storage: StorageBase) -> NDArray[np.int64]:
     """Look up the size of every file in use. Raises OSError."""
-    sizes = (os.stat(layout.path(file)).st_size for file in range(layout.num_files))
-    return np.fromiter(sizes, np.int64, layout.num_files)
+    paths = map(layout.path, range(layout.num_files))
+    sizes = np.empty(layout.num_files, np.int64)
+    for file, size in enumerate(storage.sizes(paths)):
+        if size is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), layout.path(file))
+        sizes[file] = size
+    return sizes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,8 +19,7 @@ from datagen.files import Files, Part, files_of
 from datagen.groups import GroupFormat
 from datagen.records import SmallReads
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.posix import FileReader, Storage
-from datagen.storage.storage_base import Bytes
+from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, open_storage
 
 Kind = Literal["truncated", "changed", "swapped", "missing", "foreign", "unreadable"]
 
@@ -39,6 +37,7 @@ class Finding:
 
 def verify(
     spec: DatasetSpec,
+    storage: StorageSpec = FOLDERS,
     *,
     rank: int = 0,
     ranks: int = 1,
@@ -51,7 +50,8 @@ def verify(
     Raises:
         DatasetError: no manifest says what was generated.
     """
-    made = manifest.read(spec.data_folder)
+    opened = open_storage(storage.buffered)
+    made = manifest.read(spec.data_folder, opened)
     if made is None:
         raise DatasetError(
             f"{spec.data_folder} has no {manifest.MANIFEST_NAME}: dlemu did not make this dataset, "
@@ -60,20 +60,21 @@ def verify(
     files = files_of(replace(made.spec, data_folder=spec.data_folder))
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
-    checker = _Checker(files, tally)
+    checker = _Checker(files, opened, tally)
     crew.run(checker.worker, share, tally, threads, progress)
     if progress:
         progress(tally.progress())
-    found = checker.findings + (_foreign(files) if rank == 0 else [])
+    found = checker.findings + (_foreign(files, opened) if rank == 0 else [])
     return sorted(found, key=lambda finding: finding.path)
 
 
 class _Checker:
     """Checks files in several threads."""
 
-    def __init__(self, files: Files, tally: Tally) -> None:
+    def __init__(self, files: Files, storage: StorageBase, tally: Tally) -> None:
         self.findings: list[Finding] = []
         self._files = files
+        self._storage = storage
         self._tally = tally
         self._lock = threading.Lock()
 
@@ -92,7 +93,7 @@ class _Checker:
         path = part.path
         finding: Finding | None
         try:
-            os.stat(path)
+            self._storage.size_bytes(path)
             if part.size_bytes is None:
                 finding = self._check_table(path) or self._check_payload(running_index)
             else:
@@ -100,7 +101,7 @@ class _Checker:
         except FileNotFoundError:
             finding = Finding("error", path, "missing", "there is no such file")
         except OSError as error:
-            finding = Finding("error", path, "unreadable", f"it can't be read: {error.strerror}")
+            finding = Finding("error", path, "unreadable", f"it can't be read: {error.strerror or error}")
         except DatasetError as error:
             finding = Finding("error", path, "unreadable", str(error))
         if finding is not None:
@@ -111,7 +112,7 @@ class _Checker:
         self, running_index: int, part: Part, wanted: int, made: AlignedBuffer, seen: AlignedBuffer
     ) -> Finding | None:
         """Write the file again, into a writer that compares instead."""
-        reader = Storage().open(part.path)
+        reader = self._storage.open(part.path)
         try:
             comparison = _Comparison(reader, seen, self._tally)
             try:
@@ -125,7 +126,7 @@ class _Checker:
         finally:
             reader.close()
 
-    def _judge(self, running_index: int, part: Part, wanted: int, reader: FileReader, offset: int) -> Finding:
+    def _judge(self, running_index: int, part: Part, wanted: int, reader: Reader, offset: int) -> Finding:
         """Say what is wrong with a file that first differs at `offset`."""
         path, content = part.path, self._files.content
         if reader.size_bytes == wanted and part.is_side:
@@ -145,7 +146,7 @@ class _Checker:
 
     def _check_table(self, path: str) -> Finding | None:
         """Look for the columns of a file of row groups: a batch takes them by their names."""
-        files, storage = self._files, Storage()
+        files, storage = self._files, self._storage
         if not isinstance(files.format, GroupFormat):
             return None
         reader = storage.open(path)
@@ -161,7 +162,7 @@ class _Checker:
         """Read the samples as a loader would, and compare them: packed bytes depend on the library that packed them."""
         files = self._files
         path, samples = files.path(running_index), files.spec.num_samples_per_file
-        engine = FastEngine(Storage(), files.format, samples, 0)
+        engine = FastEngine(self._storage, files.format, samples, 0)
         try:
             checked, wanted = 0, files.size_bytes(running_index)
             starts = set()
@@ -199,7 +200,7 @@ class _DifferenceError(Exception):
 class _Comparison:
     """A writer that compares what it is given with a file that exists."""
 
-    def __init__(self, reader: FileReader, buffer: AlignedBuffer, tally: Tally) -> None:
+    def __init__(self, reader: Reader, buffer: AlignedBuffer, tally: Tally) -> None:
         self.position = 0
         self._reader = reader
         self._buffer = buffer
@@ -224,14 +225,17 @@ class _Comparison:
         if got < len(data):
             raise _DifferenceError(offset + got)
 
-    def commit(self, fsync: bool) -> None:
+    def sync(self) -> None:
+        return
+
+    def commit(self) -> None:
         return
 
     def discard(self) -> None:
         return
 
 
-def _around(reader: FileReader, offset: int) -> tuple[memoryview, int]:
+def _around(reader: Reader, offset: int) -> tuple[memoryview, int]:
     """Return the bytes of a file near an offset, enough to hold the stamp of the block there, and its index in them."""
     start = max(0, offset - BLOCK_BYTES)
     view = memoryview(bytearray(2 * BLOCK_BYTES))
@@ -239,16 +243,16 @@ def _around(reader: FileReader, offset: int) -> tuple[memoryview, int]:
     return view[:got], offset - start
 
 
-def _foreign(files: Files) -> list[Finding]:
+def _foreign(files: Files, storage: StorageBase) -> list[Finding]:
     """Find what lies in the dataset's folders and is not of it."""
     known = {part.path for i in range(len(files)) for part in files.parts(i)}
     folders = {files.train.folder, files.valid.folder, *files.folders()}
     known |= folders
     findings = []
     for folder in sorted(folders):
-        if not os.path.isdir(folder):
+        if not storage.is_folder(folder):
             continue
-        with os.scandir(folder) as entries:
-            strangers = [entry.path for entry in entries if entry.path not in known]
+        with storage.entries(folder) as entries:
+            strangers = [path for entry in entries if (path := f"{folder}/{entry.name}") not in known]
         findings += [Finding("warning", path, "foreign", "it is not of this dataset") for path in strangers]
     return findings

@@ -7,6 +7,7 @@ from typing import Any
 
 from datagen.generate import finish, generate, prepare
 from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 
 
 def make_dataset(folder: Path, **settings: Any) -> DatasetSpec:
@@ -22,3 +23,8 @@ def make_dataset(folder: Path, **settings: Any) -> DatasetSpec:
     generate(spec)
     finish(spec)
     return spec
+
+
+def storage_named(name: str) -> StorageSpec:
+    """Return the spec of a storage by the name of its file."""
+    return storage_spec(name) if name in FOLDER_TYPES else StorageSpec(type=name)

@@ -11,14 +11,14 @@ import numpy as np
 from datagen.inspection import Found
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
+from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
-from dlemu.emulator.checkpoint import SavedCheckpoint
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
-from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
+from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.dlio_files import DlioFolders
 from dlemu.plan.samples import hash_samples
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datagen.registry import names
-from dlemu.emulator.environment import describe_folder, describe_host
 from dlemu.emulator.steplog import STEP_COLUMNS
-from dlemu.report.folder import write_steps
-from dlemu.report.summary import SCHEMA_VERSION, build_summary
+from dlemu.results.folder import write_run
+from dlemu.results.run import make_run
+from dlemu.results.summary import SCHEMA_VERSION, Metrics
 from dlemu.telemetry import Scope, Task, start_recorder
-from tests.runs import make_job, make_log, with_blocks, with_evaluation, with_telemetry
+from tests.runs import make_job, make_log
 
 DOCS = Path(__file__).parent.parent / "docs"
-NAMES_OF_OTHERS = ("packages",)
-"""Keys whose own keys are no names of ours."""
-
-
-def keys(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            if key not in NAMES_OF_OTHERS:
-                yield from keys(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from keys(item)
-
-
-def whole_summary() -> dict[str, Any]:
-    dataset = make_job().workload.dataset
-    job = make_job(**with_evaluation(40, dataset))
-    evaluated = build_summary(job, with_telemetry(make_log(job)))
-    job = make_job(**with_blocks(5))
-    saved = build_summary(job, make_log(job))
-    environment = {"hosts": [asdict(describe_host())], "storage": asdict(describe_folder("/"))}
-    return evaluated | {"checkpoints": saved["checkpoints"], "environment": environment}
 
 
 def in_code(text: str) -> set[str]:
@@ -51,10 +28,14 @@ def in_code(text: str) -> set[str]:
     return {part for code in re.findall(r"`([^`]+)`", text) for part in re.split(r"[^A-Za-z0-9_]+", code)}
 
 
-def test_every_key_of_the_summary_is_documented() -> None:
-    text = (DOCS / "results.md").read_text()
-    assert sorted(set(keys(whole_summary())) - in_code(text)) == []
-    assert f"schema_version {SCHEMA_VERSION}" in text
+def test_the_schema_of_the_summary_stands_in_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS.parent / "scripts")
+    page = (DOCS / "results.md").read_text()
+    assert page == importlib.import_module("documentation.__main__").written(page), "scripts/docs makes it anew"
+    assert f"schema_version {SCHEMA_VERSION}" in page
+    described = page.split("made by scripts/docs")[1]
+    assert "| `au_percent` |" in described
+    assert "| `cpu_limit` |" in described, "types within types are described as well"
 
 
 def test_every_column_of_the_step_log_is_documented() -> None:
@@ -76,7 +57,7 @@ def test_every_metric_of_the_probes_is_documented(tmp_path: Path) -> None:
 def test_every_metric_has_its_formula() -> None:
     text = (DOCS / "metrics.md").read_text()
     plain = {"app_bytes", "read_calls", "samples", "epochs", "steps_per_epoch", "au_threshold_percent"}
-    assert sorted(set(whole_summary()["metrics"]) - plain - in_code(text)) == []
+    assert sorted({field.name for field in fields(Metrics)} - plain - in_code(text)) == []
 
 
 @pytest.mark.parametrize("name", ["metrics.md", "results.md", "telemetry.md"])
@@ -89,11 +70,11 @@ def test_documents_name_no_column_or_file_that_is_not_there(name: str) -> None:
 
 def test_the_recipe_of_the_results_page_gives_the_headline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = re.findall(r"```python\n(.*?)```", (DOCS / "results.md").read_text(), flags=re.DOTALL)[0]
-    job = make_job()
-    log = make_log(job)
-    write_steps(str(tmp_path / "results/unet3d/20260102-030405"), log.rows)
+    job = make_job(folder=str(tmp_path / "results/unet3d/20260102-030405"))
+    run = make_run(job, make_log(job))
+    write_run(run)
     monkeypatch.chdir(tmp_path)
-    found: dict[str, Any] = {}
-    exec(recipe, found)
-    headline = build_summary(job, log)["metrics"]["au_percent"]["mean"]
-    assert found["au_percent"] == pytest.approx(headline, rel=1e-12)
+    names: dict[str, Any] = {}
+    exec(recipe, names)
+    assert run.summary.au is not None
+    assert names["au_percent"] == pytest.approx(run.summary.au.mean, rel=1e-12)

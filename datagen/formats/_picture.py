@@ -19,7 +19,7 @@ from datagen.errors import DlemuError
 from datagen.extras import library
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import StoredFile, Writer
 
 LEAST_PADDING_BYTES = STAMP_BYTES
 """Each file begins with so much of its content as it is, so that it can be told whose it is."""
@@ -129,9 +129,14 @@ class PictureFormat:
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read the file whole; Pillow decodes it, as it does in most scripts."""
         with open(path, "rb") as file:
-            data = memoryview(file.read())
+            return self._loaded(path, memoryview(file.read()))
+
+    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+        return self._loaded(file.name, memoryview(file.readall()))
+
+    def _loaded(self, path: str, data: memoryview) -> Sample:
         opened = PictureFile(self.codec, path, data, lambda size: memoryview(bytearray(size)))
-        return opened.sample(index)._replace(decode=lambda: opened.guarded(lambda: pillow_pixels(data)))
+        return opened.sample(0)._replace(decode=lambda: opened.guarded(lambda: pillow_pixels(data)))
 
 
 class PictureFile:

@@ -134,7 +134,7 @@ def seek_record(file: BinaryIO, index: int, samples: int) -> int:
     Records of one length lie at its multiples; the sum over the length that a record begins with proves that it does so
     there. Others are found by walking from record to record.
     """
-    record_bytes, rest = divmod(os.fstat(file.fileno()).st_size, samples)
+    record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
     if not rest and index < samples:
         at = file.seek(index * record_bytes)
         head = file.read(HEAD_BYTES)

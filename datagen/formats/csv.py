@@ -15,7 +15,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats._array import CHUNK_BYTES
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import StoredFile, Writer
 
 COMMA, LINE_FEED, ZERO = b",\n0"
 NUMBER_BYTES = 4
@@ -57,9 +57,15 @@ class Format:
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read the file whole; NumPy makes numbers of the line."""
         with open(path, "rb") as file:
-            opened = CsvFile(path, memoryview(file.read()), samples)
-        sample = opened.sample(index)
-        return sample._replace(decode=lambda: _by_numpy(path, sample.data))
+            return _loaded(path, file.read(), index, samples)
+
+    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+        return _loaded(file.name, file.readall(), index, samples)
+
+
+def _loaded(path: str, text: bytes, index: int, samples: int) -> Sample:
+    sample = CsvFile(path, memoryview(text), samples).sample(index)
+    return sample._replace(decode=lambda: _by_numpy(path, sample.data))
 
 
 class CsvFile:

@@ -15,7 +15,7 @@ from datagen.content import Content
 from datagen.errors import DatasetError
 from datagen.layout import Layout
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import StoredFile, Writer
 
 
 class Sample(NamedTuple):
@@ -146,6 +146,19 @@ class Format(Protocol):
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read one of a file's `samples` by the library call that a user's script would make.
+
+        Raises:
+            DatasetError: the file is damaged or not of this format.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamFormat(Format, Protocol):
+    """A format whose library also takes an open file: `reader.engine=library` works where a storage has no paths."""
+
+    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+        """Do as `load` does, from an open file; its `name` is its path.
 
         Raises:
             DatasetError: the file is damaged or not of this format.

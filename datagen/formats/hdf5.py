@@ -25,7 +25,7 @@ from datagen.formats._hdf5_file import Outline, Skeleton, hdf5, skeleton, writin
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import StoredFile, Writer
 
 LABEL_BYTES = 8
 _TOGETHER_BYTES = 16 << 20
@@ -75,13 +75,20 @@ class Format:
     def load(self, path: str, index: int, samples: int) -> Sample:
         with open(path, "rb"):  # what the system has against the file is told as that, not as damage
             pass
-        try:
-            with hdf5().File(path, "r") as file:
-                names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]
-                data = b"".join(np.ascontiguousarray(file[name][index]).tobytes() for name in names)
-        except HDF5_ERRORS as error:
-            raise damaged(path, f"h5py can't read sample {index} ({error})", 0) from error
-        return Sample(memoryview(data), memoryview(data), index * len(data))
+        return _loaded(path, path, index)
+
+    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+        return _loaded(file.name, file, index)
+
+
+def _loaded(path: str, where: str | StoredFile, index: int) -> Sample:
+    try:
+        with hdf5().File(where, "r") as file:
+            names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]
+            data = b"".join(np.ascontiguousarray(file[name][index]).tobytes() for name in names)
+    except HDF5_ERRORS as error:
+        raise damaged(path, f"h5py can't read sample {index} ({error})", 0) from error
+    return Sample(memoryview(data), memoryview(data), index * len(data))
 
 
 def _unfit_shapes(spec: DatasetSpec) -> list[str]:

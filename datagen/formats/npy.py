@@ -11,7 +11,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import StoredFile, Writer
 
 NAME = "the array"
 
@@ -43,7 +43,14 @@ class Format:
         return _array.Samples(source, array, samples, NAME)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        try:
-            return _array.loaded(np.load(path), index, samples)
-        except (ValueError, IndexError, EOFError) as error:
-            raise damaged(path, f"np.load can't read it ({error})", 0) from error
+        return _loaded(path, path, index, samples)
+
+    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+        return _loaded(file.name, file, index, samples)
+
+
+def _loaded(path: str, where: str | StoredFile, index: int, samples: int) -> Sample:
+    try:
+        return _array.loaded(np.load(where), index, samples)
+    except (ValueError, IndexError, EOFError) as error:
+        raise damaged(path, f"np.load can't read it ({error})", 0) from error

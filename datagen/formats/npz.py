@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats import _array, _zip
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import StoredFile, Writer
 
 X_NAME = "array x"
 
@@ -66,12 +67,20 @@ class Format:
         return _array.Samples(source, array, samples, X_NAME)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        try:
-            # Opened here, for np.load leaves the file open when it is no archive.
-            with open(path, "rb") as file, np.load(file) as archive:
-                return _array.loaded(archive["x"], index, samples)
-        except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise damaged(path, f"np.load can't read array x ({error})", 0) from error
+        # Opened here, for np.load leaves the file open when it is no archive.
+        with open(path, "rb") as file:
+            return _loaded(path, file, index, samples)
+
+    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+        return _loaded(file.name, file, index, samples)
+
+
+def _loaded(path: str, file: BinaryIO | StoredFile, index: int, samples: int) -> Sample:
+    try:
+        with np.load(file) as archive:
+            return _array.loaded(archive["x"], index, samples)
+    except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise damaged(path, f"np.load can't read array x ({error})", 0) from error
 
 
 def _member(source: Source, data: memoryview, entry: _zip.Entry) -> memoryview:

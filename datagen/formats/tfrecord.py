@@ -7,9 +7,11 @@ A record is: length (8 bytes), masked CRC32C of those 8, the data, masked CRC32C
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -33,7 +35,7 @@ from datagen.formats._tfrecord_file import (
 from datagen.formats.format_base import FileJob, OpenSide, Sample, Source
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import StoredFile, Writer
 
 CHUNK_BYTES = 1 << 20
 """Bytes made, summed and written at a time: they stay in a core's second-level cache meanwhile."""
@@ -97,11 +99,18 @@ class Format:
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read a record as the scripts do that have no TensorFlow: find its framing, then parse the Example."""
         with open(path, "rb") as file:
-            at = seek_record(file, index, samples) + HEAD_BYTES
-            data = memoryview(file.read(HEAD.unpack(file.read(HEAD_BYTES))[0]))
-        start, size = image_place(path, data, at)
-        payload = data[start : start + size]
-        return Sample(payload, payload, index * size)
+            return _loaded(file, index, samples)
+
+    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+        return _loaded(io.BufferedReader(file), index, samples)
+
+
+def _loaded(file: BinaryIO, index: int, samples: int) -> Sample:
+    at = seek_record(file, index, samples) + HEAD_BYTES
+    data = memoryview(file.read(HEAD.unpack(file.read(HEAD_BYTES))[0]))
+    start, size = image_place(file.name, data, at)
+    payload = data[start : start + size]
+    return Sample(payload, payload, index * size)
 
 
 class _Frame:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import mmap
 import os
 
-from datagen.storage._view import ViewReader
-from datagen.storage.posix import FileWriter
+from datagen.storage import posix
+from datagen.storage.memory import MemoryReader
 
 
-class Storage:
+class Storage(posix.Storage):
     """Ordinary files, mapped for reading."""
 
-    alignment = 1
-    reads_nothing = False
+    reads_directly = False
 
-    def open(self, path: str) -> MappedReader:
+    def open(self, path: str) -> MappedReader:  # type: ignore[override]  # another reader of the same protocol
         return MappedReader(path)
 
-    def create(self, path: str) -> FileWriter:
-        return FileWriter(path)
 
-
-class MappedReader(ViewReader):
+class MappedReader(MemoryReader):
     """One mapped file. What was mapped when it was opened is what it reads: the file must not shrink meanwhile."""
 
     def __init__(self, path: str) -> None:

@@ -1,30 +1,77 @@
-"""Files in a dict of this process, for tests that need no disk."""
+"""Files in a dict of this process, for tests that need no disk; and reading out of memory, for all who have it."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 
-from datagen.storage._view import ViewReader
-from datagen.storage.storage_base import Bytes
+from datagen.storage.storage_base import Bytes, Entry, Listed, StorageBase, StorageSpec
+
+IN_MEMORY = StorageSpec(type="memory")
 
 
-class Storage:
+class Storage(StorageBase):
     """Files by path, as bytes in `files`."""
 
-    alignment = 1
-    reads_nothing = False
-
-    def __init__(self) -> None:
+    def __init__(self, spec: StorageSpec = IN_MEMORY) -> None:
+        super().__init__(spec)
         self.files: dict[str, bytes] = {}
+        self.folders: set[str] = set()
 
-    def open(self, path: str) -> ViewReader:
-        if path not in self.files:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return ViewReader(memoryview(self.files[path]))
+    def open(self, path: str) -> MemoryReader:
+        return MemoryReader(memoryview(self._data(path)))
 
     def create(self, path: str) -> MemoryWriter:
         return MemoryWriter(self.files, path)
+
+    @contextlib.contextmanager
+    def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
+        prefix = folder.rstrip("/") + "/"
+        below = [path[len(prefix) :] for path in (*self.files, *self.folders) if path.startswith(prefix)]
+        if not below and prefix[:-1] not in self.folders:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        names = dict.fromkeys(path.split("/", 1)[0] for path in below)
+        yield iter([Listed(name, prefix + name not in self.files) for name in names])
+
+    def size_bytes(self, path: str) -> int:
+        return len(self._data(path))
+
+    def remove(self, path: str) -> None:
+        self._data(path)
+        del self.files[path]
+
+    def make_folder(self, folder: str) -> None:
+        self.folders.add(folder.rstrip("/"))
+
+    def memory_kind(self, folder: str) -> str:
+        return "memory"
+
+    def _data(self, path: str) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self.files[path]
+
+
+class MemoryReader:
+    """Reads by copying out of a view of a file's bytes."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.size_bytes = len(data)
+        self.read_calls = 0
+        self.app_bytes = 0
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        piece = self._data[offset : offset + len(buffer)]
+        buffer[: len(piece)] = piece
+        self.read_calls += 1
+        self.app_bytes += len(piece)
+        return len(piece)
+
+    def close(self) -> None:
+        self._data.release()
 
 
 class MemoryWriter:
@@ -49,7 +96,10 @@ class MemoryWriter:
             self._data.extend(bytes(missing))
         self._data[offset : offset + len(data)] = data
 
-    def commit(self, fsync: bool) -> None:
+    def sync(self) -> None:
+        return
+
+    def commit(self) -> None:
         self._files[self._path] = bytes(self._data)
 
     def discard(self) -> None:

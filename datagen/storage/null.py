@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from datagen.storage.storage_base import Bytes
+import contextlib
+from collections.abc import Iterator
+
+from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase, StorageSpec
 
 
-class Storage:
+class Storage(StorageBase):
     """No files at all. Every path can be opened, is empty, and swallows what is written to it."""
 
-    alignment = 1
     reads_nothing = True
+
+    def __init__(self, spec: StorageSpec = NULL_STORAGE) -> None:
+        super().__init__(spec)
 
     def open(self, path: str) -> NullReader:
         return NullReader()
 
     def create(self, path: str) -> NullWriter:
         return NullWriter()
+
+    @contextlib.contextmanager
+    def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
+        yield iter(())
+
+    def size_bytes(self, path: str) -> int:
+        return 0
+
+    def remove(self, path: str) -> None:
+        return
 
 
 class NullReader:
@@ -47,7 +62,10 @@ class NullWriter:
     def write_at(self, data: Bytes, offset: int) -> None:
         return
 
-    def commit(self, fsync: bool) -> None:
+    def sync(self) -> None:
+        return
+
+    def commit(self) -> None:
         return
 
     def discard(self) -> None:

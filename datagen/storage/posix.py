@@ -1,27 +1,108 @@
-"""Files read and written through the page cache."""
+"""Folders of any mounted file system: files read through the page cache or past it (O_DIRECT), written through it."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from collections.abc import Iterable, Iterator
 
-from datagen.storage.storage_base import Bytes
+from datagen.errors import UserError
+from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec
 
 PART_SUFFIX = ".part"
 """A file under way is called `.NAME.part`, in the folder where it will be `NAME`."""
+DIRECT_ALIGNMENT = 4096
+"""Good for every block device: logical blocks are 512 or 4096 bytes."""
+IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
+"""File systems whose files are memory."""
 
 
-class Storage:
+class Storage(StorageBase):
     """Ordinary files."""
 
-    alignment = 1
-    reads_nothing = False
+    reads_directly = True
+
+    def __init__(self, spec: StorageSpec = FOLDERS) -> None:
+        super().__init__(spec)
+        self.alignment = DIRECT_ALIGNMENT if spec.direct else 1
 
     def open(self, path: str) -> FileReader:
+        if self.spec.direct:
+            return DirectReader(path)
         return FileReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def create(self, path: str) -> FileWriter:
         return FileWriter(path)
+
+    def entries(self, folder: str) -> os._ScandirIterator[str]:
+        return os.scandir(folder)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size_bytes(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_folder(self, folder: str) -> None:
+        if "://" in folder:
+            raise UserError(f"{folder} is a URL: object storage is not possible yet; wanted a folder of a file system")
+        os.makedirs(folder, exist_ok=True)
+
+    def remove_unfinished(self, folder: str) -> None:
+        with os.scandir(folder) as entries:
+            unfinished = [entry.path for entry in entries if entry.name.endswith(PART_SUFFIX)]
+        for path in unfinished:
+            os.unlink(path)
+
+    def sync(self, folder: str) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that can't do that to a folder
+                raise
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, folder: str) -> int | None:
+        state = os.statvfs(folder)
+        return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote ones state size 0
+
+    def evict(self, path: str, *, write_first: bool) -> None:
+        """By posix_fadvise(POSIX_FADV_DONTNEED), for which no root is needed.
+
+        The kernel drops clean pages that nobody has mapped; so what is still to be written is written first.
+        """
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if write_first:
+                os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+    def memory_kind(self, folder: str) -> str:
+        device = os.stat(folder).st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        with open("/proc/self/mountinfo", encoding="utf-8") as lines:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
+            kinds = (line.partition(" - ")[2].split()[0] for line in lines if line.split()[2] == number)
+            return next((kind for kind in kinds if kind in IN_MEMORY), "")
+
+    def local_path(self, path: str) -> str:
+        return path
+
+    def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
+        devices = set()
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                device = os.stat(folder).st_dev
+                if device not in devices:
+                    devices.add(device)
+                    yield folder
 
 
 class FileReader:
@@ -52,6 +133,38 @@ class FileReader:
         os.close(self._descriptor)
 
 
+class DirectReader(FileReader):
+    """One file open past the page cache."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with _explained(path):
+            super().__init__(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), DIRECT_ALIGNMENT)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        with _explained(self._path):
+            return super().read_into(buffer, offset)
+
+
+class _explained:
+    """Says what it means when a file system can't do O_DIRECT: some refuse to open, others to read."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.errno == errno.EINVAL:
+            raise UserError(
+                f"the file system of {os.path.dirname(self._path)} refuses O_DIRECT: "
+                "set reader.odirect=false, or put the dataset on one that has it (ext4, xfs, Lustre, NFS)"
+            ) from error
+
+
 class FileWriter:
     """A file under way, beside its final place, so that the rename is within one folder."""
 
@@ -76,9 +189,10 @@ class FileWriter:
             view = view[count:]
             offset += count
 
-    def commit(self, fsync: bool) -> None:
-        if fsync:
-            os.fsync(self._descriptor)
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def commit(self) -> None:
         self._close()
         os.rename(self._part, self._path)
 

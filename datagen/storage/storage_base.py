@@ -1,10 +1,101 @@
-"""What every storage backend does: open a file for reading, create one under a temporary name."""
+"""What every storage does, for datasets and for checkpoints: the only way from here to files or objects.
+
+A storage is one module with a class `Storage`, a `StorageBase`: a file of this folder, or a module of the user's own
+under its dotted name. What crosses to other processes is a `StorageSpec`; each process opens its own by `open_storage`.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import abc
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+from datagen import registry
+from datagen.buffers import AlignedBuffer
+from datagen.errors import UserError
 
 Bytes = bytes | bytearray | memoryview
+Option = str | int | float | bool | None
+
+FOLDER_TYPES = {"local_fs": "posix", "parallel_fs": "posix", "posix": "posix", "direct": "direct"}
+"""DLIO's words and ours for folders of any mounted file system, and the modules they name."""
+INSIDE_TYPES = ("mapped", "memory", "null")
+"""Storages for use inside and for tests: no dataset that a user names lies there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageSpec:
+    """Which storage, and how it is set; picklable. It never holds credentials: these stay in the environment."""
+
+    type: str = "posix"
+    """Name of a module in `datagen.storage`, or a dotted name."""
+    root: str = ""
+    """Where paths begin, for storages other than folders: a bucket, a server's address."""
+    options: tuple[tuple[str, Option], ...] = ()
+    """Settings that only this storage knows, as (name, value)."""
+    direct: bool = False
+    """Read past the page cache."""
+
+    @property
+    def buffered(self) -> StorageSpec:
+        """Return the same storage read through the page cache: for lists, manifests and all that is not measured."""
+        return replace(self, direct=False)
+
+
+FOLDERS = StorageSpec()
+"""Folders of any mounted file system, read through the page cache."""
+NULL_STORAGE = StorageSpec(type="null")
+"""No storage at all: reads return at once, so what is left is the reader's own cost."""
+
+
+def storage_spec(
+    storage_type: str, *, root: str = "", options: Mapping[str, Option] | None = None, direct: bool = False
+) -> StorageSpec:
+    """Return the spec of a storage under the name that a user gives it: `local_fs`, `direct`, or a dotted name.
+
+    Raises:
+        UserError: nothing that a user may name has that name, or folders are given options.
+    """
+    options = options or {}
+    if storage_type in FOLDER_TYPES:
+        if options:
+            raise UserError(
+                f"storage.storage_options has {', '.join(options)}, but storage.storage_type={storage_type} has no "
+                "options: leave them out"
+            )
+        return StorageSpec(direct=direct or storage_type == "direct")
+    if storage_type not in storage_names() and "." not in storage_type:
+        raise UserError(f"storage.storage_type is {storage_type!r}: {_known(storage_type)}")
+    return StorageSpec(type=storage_type, root=root, options=tuple(sorted(options.items())), direct=direct)
+
+
+def storage_names() -> list[str]:
+    """Return the names that a user may write."""
+    return sorted({*FOLDER_TYPES, *registry.names("datagen.storage")} - {*INSIDE_TYPES})
+
+
+def _known(name: str) -> str:
+    if name in INSIDE_TYPES:
+        return f"that is for dlemu's own use; wanted one of {', '.join(storage_names())}, or a dotted name of your own"
+    near = registry.nearest(name, storage_names())
+    return f"{near}wanted one of {', '.join(storage_names())}, or the dotted name of your own module"
+
+
+def open_storage(spec: StorageSpec) -> StorageBase:
+    """Return the storage, ready for use in this process.
+
+    Raises:
+        UserError: there is none of that name, or it can't do what the spec asks.
+    """
+    kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
+    if spec.direct and not kind.reads_directly:
+        raise UserError(
+            f"reader.odirect is true, but storage {spec.type} has no page cache to read past: set reader.odirect=false"
+        )
+    return kind(spec)
 
 
 class Reader(Protocol):
@@ -27,7 +118,11 @@ class Reader(Protocol):
 
 
 class Writer(Protocol):
-    """One file being made. It has its name only after `commit`. Raises OSError."""
+    """One file being made. It has its name only after `commit`, and then at once with all its bytes. Raises OSError.
+
+    Pieces may be of any size and come at any offset: a storage that wants large or aligned ones (multipart upload,
+    writing past the page cache) gathers them. Bytes that are skipped and never written are zeros.
+    """
 
     @property
     def position(self) -> int:
@@ -35,7 +130,7 @@ class Writer(Protocol):
         ...
 
     def write(self, data: Bytes) -> None:
-        """Write at `position`, and advance."""
+        """Write at `position`, and advance. The memory of `data` may be used again when this returns."""
         ...
 
     def skip(self, size_bytes: int) -> None:
@@ -46,8 +141,12 @@ class Writer(Protocol):
         """Write at `offset`; `position` stays."""
         ...
 
-    def commit(self, fsync: bool) -> None:
-        """Give the file its name, with `fsync` after its bytes are on the device."""
+    def sync(self) -> None:
+        """Bring what was written to the device; where `commit` does that anyway, nothing."""
+        ...
+
+    def commit(self) -> None:
+        """Give the file its name, in place of one that has it."""
         ...
 
     def discard(self) -> None:
@@ -55,18 +154,167 @@ class Writer(Protocol):
         ...
 
 
-class Storage(Protocol):
-    """A backend. It holds no open file, so it may be shared by threads."""
+class Entry(Protocol):
+    """One name in a folder, shaped as os.DirEntry: that of a million local files costs nothing more than the name."""
 
-    alignment: int
-    """Reads want address, offset and length to be multiples of this many bytes."""
-    reads_nothing: bool
+    @property
+    def name(self) -> str: ...
+
+    def is_dir(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An entry of a storage whose lists are not os.scandir's."""
+
+    name: str
+    is_folder: bool = False
+
+    def is_dir(self) -> bool:
+        return self.is_folder
+
+
+class StorageBase(abc.ABC):
+    """A storage, open in this process. Threads share it; it is opened after every fork, where it is used.
+
+    Paths are made of names joined by `/`. Errors are OSError as the system raises them: FileNotFoundError for what is
+    not there, ENOSPC for a full device; the caller puts them into words. What has a body here need not be overridden.
+    """
+
+    reads_directly: ClassVar[bool] = False
+    """`StorageSpec.direct` is possible: reads past a page cache of this host."""
+    reads_nothing: ClassVar[bool] = False
     """No file is ever touched: what is measured is the reader itself."""
+    alignment: int = 1
+    """Reads want address, offset and length to be multiples of this many bytes; 1 but for direct reading."""
 
+    def __init__(self, spec: StorageSpec) -> None:
+        self.spec = spec
+
+    @abc.abstractmethod
     def open(self, path: str) -> Reader:
-        """Open a file for reading. Raises OSError, or UserError where the file system can't serve this backend."""
-        ...
+        """Open a file for reading. Raises UserError where the storage can't serve it as the spec asks."""
 
+    @abc.abstractmethod
     def create(self, path: str) -> Writer:
-        """Begin a file that `path` will name. Raises OSError."""
-        ...
+        """Begin a file that `path` will name; its folder is there."""
+
+    @abc.abstractmethod
+    def entries(self, folder: str) -> AbstractContextManager[Iterator[Entry]]:
+        """List a folder, in any order. Raises FileNotFoundError where there is none.
+
+        Objects have no folders: a prefix with objects below it is one. Files under way, if listed, begin with a dot.
+        """
+
+    @abc.abstractmethod
+    def size_bytes(self, path: str) -> int:
+        """Return the size of a file. Raises FileNotFoundError."""
+
+    @abc.abstractmethod
+    def remove(self, path: str) -> None:
+        """Remove a file. Raises FileNotFoundError."""
+
+    def is_folder(self, path: str) -> bool:
+        """Say whether there is a folder of that name."""
+        try:
+            with self.entries(path):
+                return True
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
+        """Return the size of each of many files, None for one that is not there: a storage may ask for several."""
+        for path in paths:
+            try:
+                yield self.size_bytes(path)
+            except FileNotFoundError:
+                yield None
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder and those above it, where they are not there: nothing for a storage of objects."""
+        return
+
+    def remove_unfinished(self, folder: str) -> None:
+        """Remove what writers left that were interrupted: unnamed files of the folder, uploads never completed."""
+        return
+
+    def sync(self, folder: str) -> None:
+        """Bring the names in a folder to the device; nothing where `Writer.commit` does that."""
+        return
+
+    def free_bytes(self, folder: str) -> int | None:
+        """Return the bytes that are free for a folder of files, None where that is not known."""
+        return None
+
+    def evict(self, path: str, *, write_first: bool) -> None:
+        """Drop a file from this host's memory; with `write_first` also what was not written yet. It is advice.
+
+        Nothing for a storage of which this host keeps nothing in memory.
+        """
+        return
+
+    def memory_kind(self, folder: str) -> str:
+        """Return what kind of file system it is where files are this host's memory, and can't be evicted; else ''."""
+        return ""
+
+    def local_path(self, path: str) -> str | None:
+        """Return the path by which libraries on this host can open a file or folder; None where there is none.
+
+        The kernel accounts for what is read by it (/proc/PID/io), and its device can be watched.
+        """
+        return None
+
+    def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
+        """Yield the first local folder on each device, for whoever watches devices; one that is gone is left out."""
+        return iter(())
+
+
+def read_whole(storage: StorageBase, path: str) -> memoryview:
+    """Return the bytes of a small file. Raises OSError."""
+    reader = storage.open(path)
+    try:
+        buffer = AlignedBuffer().view(-(-max(1, reader.size_bytes) // storage.alignment) * storage.alignment)
+        return buffer[: min(reader.read_into(buffer, 0), reader.size_bytes)]
+    finally:
+        reader.close()
+
+
+class StoredFile(io.RawIOBase):
+    """A file of any storage as Python's kind of file, for libraries that take one (np.load, h5py, Pillow, pyarrow)."""
+
+    def __init__(self, path: str, reader: Reader) -> None:
+        self.name = path
+        self.reader = reader
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.reader.size_bytes}[whence]
+        if at < 0:
+            raise ValueError(f"seek to {at}")
+        self._at = at
+        return at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
+        view = memoryview(buffer).cast("B")
+        got = self.reader.read_into(view[: max(0, self.reader.size_bytes - self._at)], self._at)
+        self._at += got
+        return got
+
+    def readall(self) -> bytes:
+        """Read what is left by one call."""
+        room = bytearray(max(0, self.reader.size_bytes - self._at))
+        return bytes(memoryview(room)[: self.readinto(room)])
+
+    def close(self) -> None:
+        if not self.closed:
+            self.reader.close()
+        super().close()

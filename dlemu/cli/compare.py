@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
 
 import click
-
-if TYPE_CHECKING:
-    from dlemu.sizing.sides import Side
 
 
 @click.command(name="compare", short_help="Put two runs, sweeps or searches beside each other.")
@@ -30,73 +27,45 @@ def command(
     A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json and report.html go
     to a folder of their own, which a line at the end names.
 
-    Exit status: 0 compared, 2 a mistake to mend.
+    Exit status: 0 compared, 2 a usage error.
     """
-    import json
-
+    import msgspec
     from rich.console import Console
 
-    from dlemu.cli.prepare import new_folder
     from dlemu.cli.reporting import report_result
     from dlemu.report.compare_terminal import print_comparison
-    from dlemu.sizing.compare import Extras
-    from dlemu.sizing.sides import compare_sides
-    from dlemu.sizing.store import COMPARE, save_answer
+    from dlemu.run.run_folder import new_folder
+    from dlemu.sizing.answers import COMPARE, save_answer, to_json
+    from dlemu.sizing.compare_sides import Extras, compare
+    from dlemu.sizing.sides import read_sides
 
     if output is not None:
-        _free(output)
+        _check_free(output)
     prices, powers = _two(price, "--price"), _two(watts, "--watts")
-    a, b = _sides(folders)
+    a, b = read_sides(folders)
     extras = (Extras(price=prices[0], watts=powers[0]), Extras(price=prices[1], watts=powers[1]))
-    found = compare_sides(a, b, extras)
+    comparison = compare(a, b, extras)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(to_json(comparison), nl=False)
     else:
-        print_comparison(found, Console())
+        print_comparison(msgspec.to_builtins(comparison), Console())
     folder = output or (None if as_json else new_folder(a.workload, "compare-"))
     if folder is None:
         return
-    _make(folder)
-    save_answer(folder, found, COMPARE)
+    save_answer(folder, COMPARE, comparison)
     if not as_json:
         click.echo(f"results: {folder}")
         report_result(report, folder)
 
 
-def _free(folder: str) -> None:
+def _check_free(folder: str) -> None:
     """Raise UserError for a folder that holds a result: a comparison goes to one of its own."""
-    import os
-
     from datagen.errors import UserError
-    from dlemu.sizing.store import COMPARE, SIZE, SWEEP
+    from dlemu.sizing.answers import COMPARE, SIZE, SWEEP
 
-    held = [name for name in (COMPARE, SIZE, SWEEP, "summary.json") if os.path.exists(os.path.join(folder, name))]
-    if held:
-        raise UserError(f"{folder} holds a {held[0]} already; name a new folder with --output")
-
-
-def _make(folder: str) -> None:
-    import os
-
-    from datagen.errors import SpaceError
-
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise SpaceError(f"{folder} can't be made: {error.strerror}; name another folder with --output") from error
-
-
-def _sides(folders: tuple[str, ...]) -> list[Side]:
-    from datagen.errors import UserError
-    from dlemu.sizing.sides import read_side
-
-    sides = [side for folder in folders for side in read_side(folder)]
-    if len(sides) != 2:
-        raise UserError(
-            f"{' '.join(folders)}: found {len(sides)} storages ({', '.join(side.name for side in sides)}), wanted two: "
-            "two folders of runs, sweeps or searches, or one of a sweep over two drives"
-        )
-    return sides
+    names = [name for name in (COMPARE, SIZE, SWEEP, "summary.json") if os.path.exists(os.path.join(folder, name))]
+    if names:
+        raise UserError(f"{folder} holds a {names[0]} already; name a new folder with --output")
 
 
 def _two(text: str | None, option: str) -> tuple[float | None, float | None]:

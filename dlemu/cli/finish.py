@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.dlio_files import DlioFolders, write_dlio_files
 from dlemu.report.folder import drop_live
 from dlemu.report.summary import plain
@@ -31,8 +31,7 @@ def finish(job: Job, log: RunLog, place: DlioFolders, failure: str | None = None
     run = make_run(job, log, failure)
     summary = plain(msgspec.json.encode(run.summary))
     if failure is None and len(log.rows):
-        early = log.journal.stopped_early
-        write_dlio_files(place, job=job.cut_to(early.steps) if early else job, log=log)
+        write_dlio_files(place, run)
     write_text(job.folder, "log.txt", _as_text(summary, job.folder))
     write_run(run)
     drop_live(job.folder)

@@ -19,7 +19,7 @@ from dlemu.comm import Comm
 from dlemu.comm.failure import Failure
 from dlemu.emulator.job import Job
 from dlemu.emulator.preflight import check_host
-from dlemu.emulator.run import run_rank, salvage
+from dlemu.emulator.trainer import run_rank, salvage
 from dlemu.loaders.loader_base import Loader
 from dlemu.report.folder import drop_folder
 

@@ -44,12 +44,13 @@ def _broadcast(comm: Comm, overrides: Sequence[str], config_dir: str | None) -> 
 
 def make_dataset(workload: Workload, comm: Comm, *, fsync: bool) -> int:
     """Make what is missing of the dataset, with all ranks; raises UserError."""
-    spec = workload.dataset
+    spec, storage = workload.dataset, workload.storage_spec
     if comm.rank == 0:
-        prepare(spec)
+        prepare(spec, storage)
     comm.broadcast(None)
     made = generate(
         spec,
+        storage,
         rank=comm.rank,
         ranks=comm.size,
         threads=_threads(comm),
@@ -58,7 +59,7 @@ def make_dataset(workload: Workload, comm: Comm, *, fsync: bool) -> int:
     )
     parts = comm.gather(made)
     if parts is not None:
-        finish(spec)
+        finish(spec, storage)
         print(_made_line(workload, parts))
     return 0
 
@@ -67,6 +68,7 @@ def verify_dataset(workload: Workload, comm: Comm) -> int:
     """Compare every byte with what was generated, list what is wrong; raises DatasetError when something is."""
     found = verify(
         workload.dataset,
+        workload.storage_spec,
         rank=comm.rank,
         ranks=comm.size,
         threads=_threads(comm),

@@ -108,7 +108,6 @@ def run_command(
     from dlemu.cli.again import again
     from dlemu.cli.mlperf_lines import rehearsal_lines
     from dlemu.cli.prepare import new_folder
-    from dlemu.cli.words import check_launcher, take_word
     from dlemu.comm.comm_base import Interrupted
     from dlemu.config import check_runnable, load, to_yaml
     from dlemu.mlperf.datasize import datasize, host_memory_gib
@@ -116,6 +115,7 @@ def run_command(
     from dlemu.mlperf.rehearsal import NOTE
     from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
     from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan
+    from dlemu.sizing.prerequisites import check_launcher, take_word
 
     if cfg:
         click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)

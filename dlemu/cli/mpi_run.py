@@ -22,7 +22,7 @@ from dlemu.config.schema import Workload
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
 from dlemu.emulator.preflight import check_host
-from dlemu.emulator.run import run_rank, salvage
+from dlemu.emulator.trainer import run_rank, salvage
 from dlemu.report.folder import drop_folder
 
 

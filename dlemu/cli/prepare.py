@@ -17,7 +17,7 @@ from dlemu.report.folder import make_folder
 def prepare_job(workload: Workload, ranks: int) -> Job:
     """Check the workload and its dataset, make the run's folder and return the job; raises UserError."""
     check_runnable(workload)
-    found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload))
+    found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
     now = datetime.now().astimezone()
     folder = workload.output.folder or new_folder(workload.model.name)
     job = make_job(workload, ranks, found, folder=folder, started_at=now.isoformat(timespec="seconds"))

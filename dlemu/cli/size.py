@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
 from dlemu.cli.options import configured
+
+if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
 
 
 @click.command(name="size", short_help="Find the most accelerators that this storage keeps busy.")
@@ -23,7 +30,7 @@ from dlemu.cli.options import configured
     type=click.FloatRange(min=1),
     default=120.0,
     show_default=True,
-    help="Most compute time of a trial; most end earlier, as soon as their verdict is settled.",
+    help="Most compute time of a trial; most end earlier, as soon as their verdict is decided.",
 )
 @click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
 @click.option("--cached", is_flag=True, help="Let the page cache serve: sizes memory, not storage.")
@@ -46,26 +53,54 @@ def command(
     dlemu size workload=unet3d launcher="mpirun -np {ranks} --hostfile hosts" reader.odirect=true
 
     Reads a little to estimate, brackets, closes in, and repeats the two counts at the edge. Each trial is a
-    `dlemu train` that ends as soon as its verdict is settled. When interrupted, the same command with
+    `dlemu train` that ends as soon as its verdict is decided. When interrupted, the same command with
     output.folder=FOLDER goes on with the trials that are finished.
 
-    Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a mistake to mend, 3 a trial
+    Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 128 + signal.
     """
-    from dlemu.cli.size_run import Asked, find_size
+    import msgspec
+    from rich.console import Console
+
+    from dlemu.cli.again import Watched, interrupted
+    from dlemu.cli.reporting import report_result
+    from dlemu.comm import Interrupted
     from dlemu.config import load, to_yaml
+    from dlemu.report.size_terminal import print_answer
+    from dlemu.sizing.find_size import size
 
     if cfg:
         click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
         return
-    asked = Asked(
-        overrides=overrides,
-        config_dir=config_dir,
-        at_least=at_least,
-        most=most,
-        confidence=confidence / 100,
-        trial_seconds=trial_seconds,
-        make=make,
-        cached=cached,
+    watched = Watched()
+    try:
+        answer = size(
+            overrides,
+            config_dir=config_dir,
+            at_least=at_least,
+            most=most,
+            confidence_percent=confidence,
+            trial_seconds=trial_seconds,
+            cached=cached,
+            make=partial(_make, asked=make),
+            on_event=watched,
+        )
+    except Interrupted as stop:
+        raise SystemExit(interrupted(stop, "finished trials", watched.folder)) from None
+    print_answer(msgspec.to_builtins(answer), watched.folder, Console())
+    report_result(watched.wants_page, watched.folder)
+    raise SystemExit(0 if answer.passed else 1)
+
+
+def _make(workload: Workload, *, asked: bool) -> None:
+    """Make what is missing of the dataset, with a rank for each core, where that is asked for."""
+    from dlemu.cli.launcher import forked
+    from dlemu.cli.making import make_dataset
+
+    if not asked and not workload.workflow.generate_data:
+        return
+    failure = forked(
+        len(os.sched_getaffinity(0)), partial(make_dataset, workload, fsync=True), workload.timeout_seconds
     )
-    raise SystemExit(find_size(asked))
+    if failure is not None:
+        raise SystemExit(failure.status)

@@ -20,8 +20,22 @@ def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
     keeps a dataset that fits into memory from being served by it. When interrupted, the same command with
     output.folder=FOLDER goes on.
 
-    Exit status: 0 every point completed, 2 a mistake to mend, 3 a point failed, 128 + signal.
+    Exit status: 0 every point completed, 2 a usage error, 3 a point failed, 128 + signal.
     """
-    from dlemu.cli.sweep_run import run_sweep
+    import msgspec
+    from rich.console import Console
 
-    raise SystemExit(run_sweep(overrides, config_dir))
+    from dlemu.cli.again import Watched, interrupted
+    from dlemu.cli.reporting import report_result
+    from dlemu.comm import Interrupted
+    from dlemu.report.sweep_terminal import print_sweep
+    from dlemu.sizing.run_sweep import sweep
+
+    watched = Watched()
+    try:
+        answer = sweep(overrides, config_dir=config_dir, on_event=watched)
+    except Interrupted as stop:
+        raise SystemExit(interrupted(stop, "finished points", watched.folder)) from None
+    print_sweep(msgspec.to_builtins(answer), watched.folder, Console())
+    report_result(watched.wants_page, watched.folder)
+    raise SystemExit(answer.exit_status)

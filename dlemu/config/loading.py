@@ -9,6 +9,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.spec import build
+from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.config.compose import composed, resolved
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
@@ -109,11 +110,12 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
 def _with_folders_resolved(workload: Workload) -> Workload:
     """Join both folders with the storage's root, and leave that at `./` so that nobody joins them again."""
     storage, dataset, checkpoint = workload.storage, workload.dataset, workload.checkpoint
+    root = Storage.storage_root if storage.storage_type in FOLDER_TYPES else storage.storage_root
     return replace(
         workload,
         dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
         checkpoint=replace(checkpoint, checkpoint_folder=storage.resolved(checkpoint.checkpoint_folder)),
-        storage=replace(storage, storage_root=Storage.storage_root),
+        storage=replace(storage, storage_root=root),
     )
 
 

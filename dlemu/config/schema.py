@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from datagen.spec import DatasetSpec, Decode
+from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 from dlemu.config.duration import NO_TIME
 from dlemu.config.duration import Duration as Duration
 
@@ -43,14 +44,22 @@ class Workflow:
 @dataclass(frozen=True, kw_only=True)
 class Storage:
     storage_type: str = "local_fs"
+    """`local_fs` (folders of any mounted file system), or the dotted name of your own module."""
     storage_root: str = "./"
-    """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`."""
+    """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`.
+
+    A storage of your own is given it as it is.
+    """
+    storage_options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    """What a storage of your own wants to know. Credentials belong in the environment: they are left out."""
 
     def resolved(self, folder: str) -> str:
-        """Return where a folder lies, by DLIO's rule: a relative one starts at the root; a URL stays as it is.
+        """Return where a folder lies, by DLIO's rule: a relative one starts at the root; `~` is the user's home.
 
-        `~` is the user's home.
+        A URL stays as it is, and so does the path in a storage that is not made of folders.
         """
+        if self.storage_type not in FOLDER_TYPES:
+            return folder
         folder, root = os.path.expanduser(folder), os.path.expanduser(self.storage_root)
         if "://" in folder or os.path.isabs(folder) or os.path.normpath(root) == os.curdir:
             return folder
@@ -110,6 +119,8 @@ class Train:
     epochs: int = 1
     computation_time: Duration = NO_TIME
     """Seconds an accelerator computes on one batch."""
+    compute: str = "sleep"
+    """What computes: a module in `dlemu.accelerators` (`sleep` emulates), or the dotted name of your own."""
     total_training_steps: int = -1
     """End after this many steps over all epochs; -1 takes every step of every epoch."""
     seed: int = 123
@@ -206,3 +217,14 @@ class Workload:
     """What the configuration said that has no effect, and why; filled by `dlemu.config.load`, printed and saved."""
     unsupported: tuple[str, ...] = ()
     """What the configuration asked for that dlemu can't do yet, and why; `check_runnable` refuses to train with it."""
+
+    @property
+    def storage_spec(self) -> StorageSpec:
+        """Return where dataset and checkpoints lie; raises UserError where there is no such storage."""
+        storage = self.storage
+        return storage_spec(
+            storage.storage_type,
+            root=storage.storage_root,
+            options=storage.storage_options,
+            direct=self.reader.odirect,
+        )

@@ -5,6 +5,7 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -64,7 +65,6 @@ NO_EFFECT = {
     "workflow.profiling": Reason("dlemu records device and host itself"),
     "workflow.debug": Reason("there is no debug workflow"),
     "output.log_file": Reason("the log is log.txt in the run's folder"),
-    "storage.storage_options": Reason("it belongs to object storage"),
     "storage.s3_force_path_style": Reason("it belongs to object storage"),
     "dataset.record_element_bytes": Reason("it follows from dataset.record_element_type"),
     "dataset.num_files_generated": Reason("how many files the dataset was made with is seen on disk", (None, 0)),
@@ -90,6 +90,15 @@ NO_EFFECT = {
 }
 """Key, or section with all its keys -> why it changes nothing."""
 
+NO_EFFECT_ON_FOLDERS = {"storage.storage_options": Reason("it belongs to object storage")}
+"""Key -> why it changes nothing where the storage is not of the user's own."""
+
+SECRET = re.compile(
+    r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
+)
+"""Options that may be credentials."""
+LEFT_OUT = Reason("credentials are never kept in a run's files; give them in the environment")
+
 RENAMED_VALUES = {
     ("reader", "data_loader"): {"native_dali": "dali"},
     ("dataset", "compression"): {"uncompressed": "none"},
@@ -103,7 +112,11 @@ OF_SOME_LOADERS = {
 }
 """Key -> why it changes nothing with a loader that does not say that it uses it; harmless are the schema's defaults."""
 
-PLUG_INS = {("reader", "data_loader"): LOADERS, ("dataset", "format"): "datagen.formats"}
+PLUG_INS = {
+    ("reader", "data_loader"): LOADERS,
+    ("dataset", "format"): "datagen.formats",
+    ("train", "compute"): "dlemu.accelerators",
+}
 """Section and key whose value names a plug-in -> the folder of these."""
 
 _BYTES = Reason("samples are shipped as bytes", (None, "uint8"))
@@ -199,12 +212,14 @@ class _Removed:
         used = settings_used(_value(tree, "reader", "data_loader"), _value(tree, "dataset", "format"))
         shape = dict.fromkeys(CHECKPOINT_SHAPE_KEYS, CHECKPOINT_SHAPE if checkpoints else NO_CHECKPOINT)
         unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
+        if "." not in _value(tree, "storage", "storage_type"):
+            unused |= NO_EFFECT_ON_FOLDERS
         self._no_effect = NO_EFFECT | unused | ({} if checkpoints else shape)
         self._unsupported = UNSUPPORTED | (shape if checkpoints else {})
 
     def takes(self, key: str, value: Any) -> bool:
         """Say whether DLIO's key is none of ours; if it asked for something, remember that."""
-        if reason := self._no_effect.get(key):
+        if reason := LEFT_OUT if SECRET.fullmatch(key) else self._no_effect.get(key):
             self._note(key, value, reason)
         elif reason := self._unsupported.get(key):
             if not reason.is_harmless(value):

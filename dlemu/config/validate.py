@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datagen.errors import UserError
 from datagen.registry import companion, names
 from datagen.spec import together
+from datagen.storage.storage_base import open_storage
 from dlemu.config.loader_settings import LOADERS, loader_problems
 from dlemu.config.schema import Workload
 from dlemu.config.workload_files import nearest
@@ -51,7 +52,8 @@ MINUS_ONE_OR_POSITIVE = {
     "train.total_training_steps": "-1 for every step",
     "checkpoint.steps_between_checkpoints": "-1 for none within an epoch",
 }
-LOCAL_STORAGE = "local_fs"
+OBJECT_STORAGES = ("s3", "aistore")
+"""What DLIO has and dlemu has not yet."""
 
 
 def check(workload: Workload) -> None:
@@ -88,7 +90,7 @@ def data_problems(workload: Workload) -> list[str]:
     """Return what this version can't do to make the workload's dataset."""
     return [
         *_storage_problems(workload),
-        *_folder_problems("dataset.data_folder", workload.dataset.data_folder),
+        *_folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder),
         *_name_problems("dataset.format", workload.dataset.format, "datagen.formats"),
     ]
 
@@ -98,6 +100,7 @@ def _training_problems(workload: Workload) -> list[str]:
         *_scope_problems(workload),
         *data_problems(workload),
         *_checkpoint_problems(workload),
+        *_name_problems("train.compute", workload.train.compute, "dlemu.accelerators"),
         *_loader_problems(workload),
         *_evict_problems(workload),
         *_verify_problems(workload),
@@ -153,21 +156,29 @@ def _scope_problems(workload: Workload) -> Iterator[str]:
 
 
 def _storage_problems(workload: Workload) -> Iterator[str]:
-    if workload.storage.storage_type != LOCAL_STORAGE:
+    storage_type = workload.storage.storage_type
+    if storage_type in OBJECT_STORAGES:
         yield (
-            f"storage.storage_type is {workload.storage.storage_type!r}: not possible yet;"
-            f" wanted {LOCAL_STORAGE}, for folders of any mounted file system"
+            f"storage.storage_type is {storage_type!r}: object storage is not possible yet; wanted local_fs, for"
+            " folders of any mounted file system, or the dotted name of your own module"
         )
+    else:
+        try:
+            kind = workload.storage_spec
+            if "." in kind.type:
+                open_storage(kind)
+        except UserError as error:
+            yield str(error)
 
 
-def _folder_problems(key: str, folder: str) -> Iterator[str]:
-    if "://" in folder:
+def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
+    if "://" in folder and "." not in workload.storage.storage_type:
         yield f"{key} is {folder!r}: object storage is not possible yet; wanted a folder of a mounted file system"
 
 
 def _checkpoint_problems(workload: Workload) -> Iterator[str]:
     if workload.workflow.checkpoint:
-        yield from _folder_problems("checkpoint.checkpoint_folder", workload.checkpoint.checkpoint_folder)
+        yield from _folder_problems(workload, "checkpoint.checkpoint_folder", workload.checkpoint.checkpoint_folder)
 
 
 def _loader_problems(workload: Workload) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable
 from importlib import resources
 
 from datagen.errors import UserError
+from datagen.registry import nearest as nearest
 
 SUFFIX = ".yaml"
 
@@ -32,12 +31,6 @@ def workload_file(choice: str, config_dir: str | None) -> str | None:
     if choice not in known:
         raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, known)}known are {', '.join(known)}")
     return None
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean X? ` or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]}? " if near else ""
 
 
 def _own(config_dir: str | None) -> list[str]:

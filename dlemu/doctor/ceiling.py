@@ -19,7 +19,7 @@ from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.emulator.job import Job, make_job
 from dlemu.emulator.preflight import check_host
-from dlemu.emulator.run import measure_ceiling
+from dlemu.emulator.trainer import measure_ceiling
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import Demand
 

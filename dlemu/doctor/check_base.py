@@ -11,6 +11,7 @@ import psutil
 
 from datagen.errors import DlemuError
 from datagen.inspection import Found, inspect
+from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
 from dlemu.doctor._block_device import BlockDevice, block_device
@@ -78,22 +79,36 @@ class Facts:
         return demand(self.workload.model.name, self.workload)
 
     @cached_property
-    def storage(self) -> StorageFacts:
-        """The file system of the dataset's folder, or of the nearest one above it that exists."""
-        return describe_folder(existing_folder(self.workload.dataset.data_folder))
+    def storage(self) -> StorageBase:
+        """The storage of the dataset, read through the page cache; UserError when there is none of that name."""
+        return open_storage(self.workload.storage_spec.buffered)
+
+    @cached_property
+    def folder(self) -> str | None:
+        """The dataset's folder, or the nearest one above it that exists; None for a storage without local folders."""
+        local = self.storage.local_path(self.workload.dataset.data_folder)
+        return None if local is None else existing_folder(local)
+
+    @cached_property
+    def file_system(self) -> StorageFacts | None:
+        """What that folder lies on."""
+        return None if self.folder is None else describe_folder(self.folder)
 
     @cached_property
     def device(self) -> BlockDevice | None:
         """The block device below that file system; None when there is none (memory, a network, an overlay)."""
-        return block_device(self.storage.folder, self.storage.device)
+        return None if self.file_system is None else block_device(self.file_system.folder, self.file_system.device)
 
     @cached_property
     def dataset(self) -> Found | DlemuError | None:
         """The dataset, what is wrong with it, or None when there is none yet."""
-        if not os.path.isdir(self.workload.dataset.data_folder):
+        workload = self.workload
+        if not self.storage.is_folder(workload.dataset.data_folder):
             return None
         try:
-            return inspect(self.workload.dataset, command_hint=datagen_command(self.workload))
+            return inspect(
+                workload.dataset, command_hint=datagen_command(workload), storage=workload.storage_spec.buffered
+            )
         except DlemuError as error:
             return error
 

@@ -7,23 +7,27 @@ import mmap
 import os
 import tempfile
 
+from datagen.storage.storage_base import open_storage
 from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "O_DIRECT", 250
 _BLOCK_BYTES = 4096
 
 
-def check(facts: Facts) -> Check:
-    dataset = facts.usable_dataset
-    file = dataset.train.path(0) if dataset and dataset.train.num_files else None
-    return look(facts.storage.folder, file, facts.workload.reader.odirect)
+def check(facts: Facts) -> Check | None:
+    spec, dataset = facts.workload.storage_spec, facts.usable_dataset
+    if facts.folder is None:
+        open_storage(spec)  # raises where it is to be read so, and can't
+        return None
+    file = facts.storage.local_path(dataset.train.path(0)) if dataset and dataset.train.num_files else None
+    return look(facts.folder, file, spec.direct)
 
 
-def look(folder: str, file: str | None, odirect: bool) -> Check:
+def look(folder: str, file: str | None, direct: bool) -> Check:
     problem = _problem_reading(file) if file else _problem_reading_own(folder)
     if not problem:
         return Check(name=NAME, level="ok", observed=f"works in {folder}")
-    if odirect:
+    if direct:
         advice = "reader.odirect=false, or a folder on another file system"
         return Check(name=NAME, level="fail", observed=problem, wanted="reader.odirect=true", advice=advice)
     advice = "leave reader.odirect at false there"

@@ -10,12 +10,15 @@ NAME, ORDER = "storage", 210
 
 
 def check(facts: Facts) -> Check:
-    return judge(facts.storage)
+    if facts.file_system is None:
+        observed = f"{facts.workload.dataset.data_folder} on {facts.storage.spec.type}, no file system of this host"
+        return Check(name=NAME, level="ok", observed=observed)
+    return judge(facts.file_system)
 
 
-def judge(storage: StorageFacts) -> Check:
-    kind = storage.file_system or "an unknown file system"
-    observed = f"{storage.folder} on {kind} ({storage.device or 'unknown device'})"
+def judge(file_system: StorageFacts) -> Check:
+    kind = file_system.file_system or "an unknown file system"
+    observed = f"{file_system.folder} on {kind} ({file_system.device or 'unknown device'})"
     if kind in IN_MEMORY:
         advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"
         return Check(name=NAME, level="warn", observed=observed, wanted="a drive or a server", advice=advice)

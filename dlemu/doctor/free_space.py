@@ -1,4 +1,4 @@
-"""A dataset that is not there yet has room."""
+"""A dataset that is not there yet has room, as far as the storage knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ NAME, ORDER = "free space", 240
 def check(facts: Facts) -> Check | None:
     if facts.usable_dataset is not None:
         return None
-    return judge(facts.storage.free_bytes or 0, facts.demand.dataset_gb)
+    free_bytes = facts.storage.free_bytes(facts.folder or facts.workload.dataset.data_folder)
+    return None if free_bytes is None else judge(free_bytes, facts.demand.dataset_gb)
 
 
 def judge(free_bytes: int, dataset_gb: float) -> Check:

@@ -9,18 +9,18 @@ NAME, ORDER = "page cache", 270
 
 
 def check(facts: Facts) -> Check | None:
-    dataset, reader = facts.usable_dataset, facts.workload.reader
-    if dataset is None:
+    dataset, workload = facts.usable_dataset, facts.workload
+    if dataset is None or facts.folder is None:
         return None
-    evicted = reader.evict_page_cache == "epochs"
-    return judge(dataset.total_bytes, facts.memory.total_bytes, odirect=reader.odirect, evicted=evicted)
+    evicted = workload.reader.evict_page_cache == "epochs"
+    return judge(dataset.total_bytes, facts.memory.total_bytes, direct=workload.storage_spec.direct, evicted=evicted)
 
 
-def judge(dataset_bytes: int, memory_bytes: int, odirect: bool = False, evicted: bool = False) -> Check:
+def judge(dataset_bytes: int, memory_bytes: int, direct: bool = False, evicted: bool = False) -> Check:
     ratio = dataset_bytes / memory_bytes
     observed = f"dataset {dataset_bytes / 1e9:,.1f} GB, {ratio:.2g} times the memory of {memory_bytes / 1e9:,.1f} GB"
-    if odirect or evicted:
-        how = "read past the cache" if odirect else "evicted before each epoch"
+    if direct or evicted:
+        how = "read past the cache" if direct else "evicted before each epoch"
         return Check(name=NAME, level="ok", observed=f"{observed}, {how}")
     if ratio < WANTED_RATIO:
         served = "all reads" if ratio < 1 else "part of the reads"

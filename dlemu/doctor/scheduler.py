@@ -12,8 +12,12 @@ _CHEAP = ("none", "mq-deadline", "")
 
 def check(facts: Facts) -> Check:
     if facts.device is None:
-        kind = facts.storage.file_system or "an unknown file system"
-        return Check(name=NAME, level="ok", observed=f"no block device of this host lies behind {kind}")
+        kind = facts.file_system.file_system if facts.file_system else facts.storage.spec.type
+        return Check(
+            name=NAME,
+            level="ok",
+            observed=f"no block device of this host lies behind {kind or 'an unknown file system'}",
+        )
     return judge(facts.device)
 
 

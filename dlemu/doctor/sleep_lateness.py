@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from dlemu.comm.clock import MonotonicClock
 from dlemu.doctor.check_base import Check, Facts
-from dlemu.emulator.clock import MonotonicClock
 
 NAME, ORDER = "sleep", 160
 _SLEEP_NS, _TRIED_SECONDS, _LATE_US = 1_000_000, 0.3, 2_000

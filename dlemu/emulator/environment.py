@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 
+from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu import __version__
 from dlemu.emulator.cpu_limit import cpu_limit
 
@@ -60,6 +61,15 @@ def describe_host() -> HostFacts:
         dlemu=__version__,
         packages={name: installed for name in _PACKAGES if (installed := _version(name))},
     )
+
+
+def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
+    """Return the file system that a dataset's folder lies on; of a storage without folders its name."""
+    storage = open_storage(spec.buffered)
+    local = storage.local_path(folder)
+    if local is not None:
+        return describe_folder(local)
+    return StorageFacts(folder=folder, file_system=spec.type, free_bytes=storage.free_bytes(folder))
 
 
 def describe_folder(folder: str) -> StorageFacts:

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from datagen import registry
 from datagen.errors import UserError
 from datagen.fetch_spec import FetchSpec
 from datagen.inspection import Found
 from datagen.layout import Layout
+from datagen.storage.storage_base import NULL_STORAGE
+from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.emulator.schedule import Epoch, make_schedule
@@ -121,6 +124,16 @@ class Job:
     def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:
         return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
 
+    def accelerator_spec(self, rank: int) -> AcceleratorSpec:
+        """Return what the rank's accelerator is given."""
+        workload = self.workload
+        return AcceleratorSpec(
+            rank=rank,
+            seed=self.seed,
+            computation_time=workload.train.computation_time,
+            eval_time=workload.evaluation.eval_time,
+        )
+
     def loader_spec(self, rank: int) -> LoaderSpec:
         """Return what the rank's loader is given."""
         reader = self.workload.reader
@@ -144,9 +157,10 @@ class Job:
     def _phases(self, rank: int) -> dict[str, Phase]:
         plan, reader = self.train_plan, self.workload.reader
         fetch = self._fetch_spec(self.found.train)
+        unread = replace(fetch, storage=NULL_STORAGE, verify=False)
         phases = {
             "train": Phase(fetch, self._rank_plan(plan, rank), reader.batch_size),
-            "ceiling": Phase(replace(fetch, storage="null", verify=False), EndlessPlan(plan, rank), reader.batch_size),
+            "ceiling": Phase(unread, EndlessPlan(plan, rank), reader.batch_size),
         }
         if self.valid_plan is not None and self.found.valid is not None:
             valid = self._fetch_spec(self.found.valid)
@@ -158,7 +172,7 @@ class Job:
         return FetchSpec.for_dataset(
             self.found,
             layout,
-            storage="direct" if reader.odirect else "posix",
+            storage=self.workload.storage_spec,
             engine=reader.engine,
             decode=reader.decode,
             resize_bytes=self.workload.dataset.record_length_bytes_resize,
@@ -172,6 +186,12 @@ def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
     if prefetch_size <= 0:
         return 2
     return max(1, ceil(prefetch_size / max(1, read_threads)))
+
+
+def accelerator_class(workload: Workload) -> type[Accelerator]:
+    """Return what computes; UserError when there is nothing of that name."""
+    accelerator: type[Accelerator] = registry.find("dlemu.accelerators", workload.train.compute, "Accelerator")
+    return accelerator
 
 
 def make_job(workload: Workload, ranks: int, found: Found, *, folder: str, started_at: str) -> Job:

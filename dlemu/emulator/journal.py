@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.metrics.limit import Scaling
 

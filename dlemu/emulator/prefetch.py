@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from datagen.errors import DlemuError
-from dlemu.emulator.clock import Clock
+from dlemu.comm.clock import Clock
 from dlemu.loaders.loader_base import Batch
 
 

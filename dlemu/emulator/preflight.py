@@ -9,7 +9,7 @@ import psutil
 
 from datagen.errors import SpaceError, UserError
 from dlemu.emulator.evict import check_evictable
-from dlemu.emulator.job import Job
+from dlemu.emulator.job import Job, accelerator_class
 
 _FILES_PER_WORKER = 6
 """Descriptors a rank holds for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
@@ -21,6 +21,7 @@ def check_host(job: Job, local_ranks: int) -> None:
     check_evictable(job)
     if job.workload.telemetry.enabled and job.workload.telemetry.block_trace and os.geteuid() != 0:
         raise UserError("telemetry.block_trace=true needs root on each host: run as root, or leave it out")
+    accelerator_class(job.workload).check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)
 

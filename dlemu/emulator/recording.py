@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 
 from datagen.inspection import Found
+from datagen.storage.storage_base import open_storage
 from dlemu.comm import Comm
 from dlemu.emulator.job import Job
 from dlemu.telemetry import Recorder, Scope, Task, start_recorder
@@ -24,19 +24,13 @@ def recorder_of(job: Job, comm: Comm) -> Recorder | None:
     if comm.local_rank != 0:
         return None
     ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
-    folders = tuple(dataset_folders(job.found))
+    storage = open_storage(job.workload.storage_spec.buffered)
+    folders = tuple(storage.device_folders(_dataset_folders(job.found)))
     scope = Scope(folders=folders, ranks=ranks, block_trace=settings.block_trace)
     task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
     return start_recorder(task, job.live_folder)
 
 
-def dataset_folders(found: Found) -> Iterator[str]:
-    """Yield a folder of the dataset for each file system that it lies on."""
-    layouts = [layout for layout in (found.train, found.valid) if layout is not None]
-    seen = set()
-    for folder in (folder for layout in layouts for folder in layout.folders()[:_MOST_FOLDERS]):
-        with contextlib.suppress(OSError):  # the loader says so better
-            device = os.stat(folder).st_dev
-            if device not in seen:
-                seen.add(device)
-                yield folder
+def _dataset_folders(found: Found) -> Iterator[str]:
+    for layout in (found.train, found.valid):
+        yield from layout.folders()[:_MOST_FOLDERS] if layout is not None else ()

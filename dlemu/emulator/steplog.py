@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import SpaceError
+from dlemu.loaders.loader_base import BatchTrace
 
 STEP_COLUMNS = {
     # Which step
@@ -30,8 +32,8 @@ STEP_COLUMNS = {
     "asked_ns": "the host began to wait for the batch",
     "got_ns": "the host had the batch",
     "slept_ns": "the host woke after the computation",
-    "met_ns": "the host left the meeting of all ranks",
-    # The batch's trace
+    "met_ns": "the host left the all-reduce of all ranks",
+    # The batch's trace: how it came about
     "ready_ns": "the batch was in the trainer's hands",
     "started_ns": "a worker began to fetch the batch",
     "finished_ns": "a worker had the batch complete",
@@ -44,13 +46,34 @@ STEP_COLUMNS = {
     "sample_hash": "sum of a 64-bit hash of each sample's number, modulo 2^64 (as a signed number)",
     "cpu_ns": "the worker had a core while it made the batch",
     "cpu_wait_ns": "the worker wanted a core while it made the batch and had none",
-    "storage_bytes": "bytes fetched from storage for the batch, by the kernel's books; memory served the others",
+    "storage_bytes": "bytes fetched from storage for the batch, by the kernel's accounting; memory served the others",
 }
 """Column -> meaning; all are int64. A row is in the log once its step is over, and `step` = 0 marks an unused row."""
 
-STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
 
-_STEP = list(STEP_COLUMNS).index("step")
+class StepRecord(NamedTuple):
+    """What the loop saw of one step; with the batch's trace it is a row, in the order of STEP_COLUMNS."""
+
+    rank: int
+    phase: int
+    epoch: int
+    block: int
+    step: int
+    free_ns: int
+    wait_ns: int
+    compute_ns: int
+    sync_ns: int
+    asked_ns: int
+    got_ns: int
+    slept_ns: int
+    met_ns: int
+    ready_ns: int
+
+
+TRACE_COLUMNS = BatchTrace._fields[2:]
+"""What of a batch's trace is logged: all but where its samples lie."""
+
+STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
 
 StepRows = NDArray[np.void]
 """Rows of STEP_DTYPE, shape (rows,)."""
@@ -69,15 +92,13 @@ class StepLog:
             os.close(fd)
         self._used = 0
 
-    def add(self, *values: int) -> None:
-        """Add a row; `values` are in the order of STEP_COLUMNS.
+    def add(self, record: StepRecord, trace: BatchTrace) -> None:
+        """Add a row.
 
         The rank may be killed between any two stores: the row counts from the last one on, which gives it its step.
         """
-        row = self._rows[self._used]
-        row_of_no_step = (*values[:_STEP], 0, *values[_STEP + 1 :])
-        self._rows[self._used] = row_of_no_step
-        row["step"] = values[_STEP]
+        self._rows[self._used] = (*record._replace(step=0), *trace[2:])
+        self._rows[self._used]["step"] = record.step
         self._used += 1
 
     @property

@@ -67,7 +67,7 @@ def build(spec: LoaderSpec, phase: Phase, feed: Feed) -> Any:
         whole = read
         if feed.indices(1) is not None:
             whole = _fn.slice(read, start=_batchwise(feed.indices, np.int32, _types.INT32), shape=[1], axes=[-1])
-        if phase.fetch.decode == "full" and phase.fetch.format in ("jpeg", "png") and phase.fetch.storage != "null":
+        if phase.fetch.decode == "full" and phase.fetch.format in ("jpeg", "png") and not phase.fetch.reads_nothing:
             colours = _types.RGB if phase.fetch.dataset.record_dims[2:] == (3,) else _types.GRAY
             whole = _fn.decoders.image(whole, device="cpu", output_type=colours)
         shipped = _fn.reinterpret(whole, shape=[-1], dtype=_types.UINT8)
@@ -146,7 +146,7 @@ def _settings(spec: LoaderSpec) -> dict[str, Any]:
 
 
 def _odirect(spec: LoaderSpec) -> bool:
-    return any(phase.fetch.storage == "direct" for phase in spec.phases.values())
+    return any(phase.fetch.storage.direct for phase in spec.phases.values())
 
 
 class MemoryFile:

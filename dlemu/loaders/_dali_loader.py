@@ -41,7 +41,7 @@ class Loader:
     def start(self) -> None:
         """Have DALI load what it loads at the first use, outside of every epoch."""
         for phase in self._spec.phases.values():
-            if phase.fetch.storage == "null":
+            if phase.fetch.reads_nothing:
                 graph.build(self._spec, phase, Unread(phase)).run()
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
@@ -131,7 +131,7 @@ class Loader:
 
 
 def _feed(spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> graph.Feed:
-    if phase.fetch.storage == "null":
+    if phase.fetch.reads_nothing:
         return Unread(phase)
     kind = Files if spec.interleave is None else Records
     return kind(spec, phase, epoch, steps)

@@ -43,7 +43,7 @@ class Records:
     def __init__(self, spec: LoaderSpec, phase: Phase, turns: Interleave) -> None:
         self._spec, self._phase, self._turns = spec, phase, turns
         self._plan = cast(StreamBatchPlan, phase.plan)
-        self._in_memory = phase.fetch.storage == "null"
+        self._in_memory = phase.fetch.reads_nothing
         self._traced: Any = None
 
     def trace(self) -> None:

@@ -85,7 +85,7 @@ class LoaderTraits:
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the memory that a rank and its workers will touch: processes, batch buffers, read buffers."""
         workers = max(1, spec.read_threads)
-        reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if phase.fetch.storage != "null")
+        reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if not phase.fetch.reads_nothing)
         return workers * (spec.slots_per_worker * spec.slot_bytes + reading) + (workers + 1) * PROCESS_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dlemu.metrics.spread import Mean
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 """File systems that are memory: there is no storage to read."""
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
-"""File systems whose reads reach a block device in the reader's own context, so that the kernel's books know them."""
+"""File systems whose reads reach a block device in the reader's own context, so that the kernel accounts for them."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
 """Below these shares of the bytes the storage was not read, or only in part."""
 WANTED_RATIO = 5.0
@@ -22,7 +22,7 @@ WANTED_RATIO = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class CacheProof:
-    """`from_storage_percent` is None where the kernel's books do not tell (FUSE, some network file systems)."""
+    """`from_storage_percent` is None where the kernel does not account for them (FUSE, some network file systems)."""
 
     from_storage_percent: Mean
     """Bytes that the storage served in percent of those that the application read. Above 100: it read ahead."""
@@ -66,16 +66,16 @@ def _warning(
     advice = "reader.odirect=true reads past the page cache, reader.evict_page_cache=epochs empties it"
     if percent is None:
         unsafe = ratio is not None and ratio < WANTED_RATIO and not (past_cache or evicted)
-        told = f"it is not known whether the storage was read: the dataset is {_ratio(ratio)} the hosts' memory"
-        return f"{told}, and MLPerf Storage asks for {WANTED_RATIO:g}; {advice}" if unsafe else None
-    worst = [one for one in per_epoch if one is not None]
-    if not worst or min(worst) >= PARTLY_READ_PERCENT:
+        warning = f"it is not known whether the storage was read: the dataset is {_ratio(ratio)} the hosts' memory"
+        return f"{warning}, and MLPerf Storage asks for {WANTED_RATIO:g}; {advice}" if unsafe else None
+    shares = [share for share in per_epoch if share is not None]
+    if not shares or min(shares) >= PARTLY_READ_PERCENT:
         return None
     served = f"the page cache served {100 - min(100.0, percent):.0f} % of the bytes"
-    if len(worst) > 1 and max(worst) - min(worst) > 10:
-        served += f" (from storage in each epoch: {', '.join(f'{one:.0f}' for one in worst[:6])} %)"
+    if len(shares) > 1 and max(shares) - min(shares) > 10:
+        served += f" (from storage in each epoch: {', '.join(f'{share:.0f}' for share in shares[:6])} %)"
     size = f"the dataset is {_ratio(ratio)} the hosts' memory"
-    if min(worst) < NOT_READ_PERCENT:
+    if min(shares) < NOT_READ_PERCENT:
         return f"STORAGE WAS NOT READ: {served}; {size}; {advice}"
     return f"{served}; {size}; {advice}"
 

@@ -58,9 +58,9 @@ class Work:
     readers: float
     """Mean number of workers that were blocked in reads at a time."""
     call_ms: float
-    """Mean time of a read call; 0 where the loader does not tell its calls (TensorFlow's own reader)."""
+    """Mean time of a read call; 0 where the loader does not count its calls (TensorFlow's own reader)."""
     call_bytes: float
-    """What a call reads; 0 where that is not told."""
+    """What a call reads; 0 where that is not known."""
     app_mb_per_second: float
     wanted_mb_per_second: float
     """What the accelerators would take if they never waited; infinite when nothing computes."""

@@ -39,7 +39,7 @@ class BlockTimes:
     measured: Times
     """What each step computed for, by the host's stamps."""
     total: float
-    """From asking for the first batch to the last meeting of all ranks."""
+    """From asking for the first batch to the last all-reduce of all ranks."""
 
     @property
     def steps(self) -> int:

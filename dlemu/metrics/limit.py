@@ -82,16 +82,16 @@ class Limit:
     advice: tuple[str, ...] = ()
 
 
-def judge_limit(au: float, causes: Causes, work: Work, around: Context) -> Limit:
+def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
     """Say what limited the steps that the causes were found in; `au` is theirs, in percent."""
     waited = f"the accelerators waited for data {causes.total:.1f} % of the time"
     if causes.total < NOTHING_PERCENT:
         return Limit(what="nothing", confidence="high", evidence=(waited,))
-    ceiling = around.ceiling_au
+    ceiling = context.ceiling_au
     if ceiling is not None and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
-        seen = f"on null storage the emulator reaches {ceiling:.1f} % on this host, and {au:.1f} % on the dataset"
-        confidence: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
-        return _emulator(confidence, (waited, seen))
+        evidence = f"on null storage the emulator reaches {ceiling:.1f} % on this host, and {au:.1f} % on the dataset"
+        sureness: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
+        return _emulator(sureness, (waited, evidence))
     groups = {
         "storage": causes.storage,
         "cpu": causes.computing + causes.starved,
@@ -100,14 +100,14 @@ def judge_limit(au: float, causes: Causes, work: Work, around: Context) -> Limit
     }
     largest = max(groups, key=lambda name: groups[name])
     share = groups[largest] / causes.total
-    sure: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
-    if _is_short_of_memory(around):
-        busy = around.device is not None and around.device.busy_percent >= BUSY_PERCENT
+    confidence: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
+    if _is_short_of_memory(context):
+        busy = context.device is not None and context.device.busy_percent >= BUSY_PERCENT
         if largest == "cpu" or (largest == "storage" and not busy):
-            return _memory(sure, waited, around)
-        waited, sure = f"{waited}; {_memory_pressure(around)}", _least(sure, "medium")
+            return _memory(confidence, waited, context)
+        waited, confidence = f"{waited}; {_memory_pressure(context)}", _least(confidence, "medium")
     decide = {"storage": _reads, "cpu": _cpu, "loader": _loader, "hand-over": _hand_over}[largest]
-    return decide(sure, share, waited, causes, work, around)
+    return decide(confidence, share, waited, causes, work, context)
 
 
 def reads_may_be_too_few(causes: Causes, work: Work, ranks: int) -> bool:
@@ -120,44 +120,44 @@ def reads_may_be_too_few(causes: Causes, work: Work, ranks: int) -> bool:
     return most and requests < 2 * FEW_REQUESTS
 
 
-def _reads(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Context) -> Limit:
+def _reads(confidence: Confidence, share: float, waited: str, causes: Causes, work: Work, context: Context) -> Limit:
     """Blocked in reads: the storage is slow, or too few reads are under way at a time."""
-    if not work.cpu_known and _no_core_free(work, around) and not _is_saturated(around.device):
-        return _host_cpu("low", (waited, *_cores(work, around)), around)
-    if not work.cpu_known and around.from_storage_percent is not None and around.from_storage_percent < 5:
-        return _few_workers("low", (waited, "the page cache served the bytes, and cores were free"), around)
-    seen = (
+    if not work.cpu_known and _no_core_free(work, context) and not _is_saturated(context.device):
+        return _host_cpu("low", (waited, *_cores(work, context)), context)
+    if not work.cpu_known and context.from_storage_percent is not None and context.from_storage_percent < 5:
+        return _few_workers("low", (waited, "the page cache served the bytes, and cores were free"), context)
+    evidence = (
         f"{waited}; in {100 * share:.0f} % of that a worker was blocked in a read",
         *_calls(work),
         f"the storage gave {work.app_mb_per_second:,.1f} MB/s; the accelerators ask for "
         f"{work.wanted_mb_per_second:,.1f} MB/s",
-        *_device(around.device),
+        *_device(context.device),
     )
-    few, certain, why = _too_few_readers(work, around)
+    few, certain, why = _too_few_readers(work, context)
     if few:
         return Limit(
             what="loader",
-            confidence=_least(sure, certain),
-            evidence=(*seen, why),
-            advice=(f"too few readers: more reader.read_threads (now {around.read_threads}) would help",),
+            confidence=_least(confidence, certain),
+            evidence=(*evidence, why),
+            advice=(f"too few readers: more reader.read_threads (now {context.read_threads}) would help",),
         )
     advice = ["faster storage, or fewer accelerators on it"]
     if certain != "high" and work.readers < 2 * FEW_REQUESTS:
-        advice.append(f"to rule out too few readers, try more reader.read_threads (now {around.read_threads})")
-    evidence = (*seen, why) if why else seen
-    return Limit(what="storage", confidence=_least(sure, certain), evidence=evidence, advice=tuple(advice))
+        advice.append(f"to rule out too few readers, try more reader.read_threads (now {context.read_threads})")
+    evidence = (*evidence, why) if why else evidence
+    return Limit(what="storage", confidence=_least(confidence, certain), evidence=evidence, advice=tuple(advice))
 
 
-def _too_few_readers(work: Work, around: Context) -> tuple[bool, Confidence, str]:
-    """Say whether the number of readers was the limit, how sure that is, and what tells."""
-    scaling, device = around.scaling, around.device
+def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, str]:
+    """Say whether the number of readers was the limit, how certain that is, and what tells."""
+    scaling, device = context.scaling, context.device
     if scaling is not None and scaling.mb_per_second > 0:
         factor = scaling.more_mb_per_second / scaling.mb_per_second
-        told = (
+        facts = (
             f"right after the run {scaling.readers} readers got {scaling.mb_per_second:,.1f} MB/s and "
             f"{scaling.more_readers} got {scaling.more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much"
         )
-        return factor >= SCALES, "high", told
+        return factor >= SCALES, "high", facts
     requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
     if device is not None:
         if device.mean_depth >= FEW_REQUESTS:
@@ -176,72 +176,74 @@ def _too_few_readers(work: Work, around: Context) -> tuple[bool, Confidence, str
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium", ""
 
 
-def _cpu(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Context) -> Limit:
+def _cpu(confidence: Confidence, share: float, waited: str, causes: Causes, work: Work, context: Context) -> Limit:
     """Workers that compute or want to: no core is free, or there are too few workers for those that are."""
-    seen = (
+    evidence = (
         f"{waited}; in {100 * share:.0f} % of that a worker was computing (decoding, copying) or wanted a core",
-        *_cores(work, around),
+        *_cores(work, context),
     )
-    if _no_core_free(work, around) or causes.starved > causes.computing:
-        return _host_cpu(sure, seen, around)
-    return _few_workers(sure, (*seen, "cores were free"), around)
+    if _no_core_free(work, context) or causes.starved > causes.computing:
+        return _host_cpu(confidence, evidence, context)
+    return _few_workers(confidence, (*evidence, "cores were free"), context)
 
 
-def _loader(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Context) -> Limit:
+def _loader(confidence: Confidence, share: float, waited: str, causes: Causes, work: Work, context: Context) -> Limit:
     """Batches that were not begun in time, or the sleep of an emulated preprocessing."""
     if causes.pause > causes.queueing:
-        seen = f"{waited}; in {100 * share:.0f} % of that a worker was in reader.preprocess_time"
-        return _few_workers(sure, (seen,), around)
-    seen = f"{waited}; in {100 * share:.0f} % of that the batch was not begun though workers had time"
+        evidence = f"{waited}; in {100 * share:.0f} % of that a worker was in reader.preprocess_time"
+        return _few_workers(confidence, (evidence,), context)
+    evidence = f"{waited}; in {100 * share:.0f} % of that the batch was not begun though workers had time"
     advice = "more batches ahead: a larger reader.prefetch_size, or more reader.read_threads"
-    return Limit(what="loader", confidence=sure, evidence=(seen,), advice=(advice,))
+    return Limit(what="loader", confidence=confidence, evidence=(evidence,), advice=(advice,))
 
 
-def _hand_over(sure: Confidence, share: float, waited: str, causes: Causes, work: Work, around: Context) -> Limit:
+def _hand_over(
+    confidence: Confidence, share: float, waited: str, causes: Causes, work: Work, context: Context
+) -> Limit:
     """Batches that were ready before the trainer had them: the host is late, of its own or for want of a core."""
-    seen = (f"{waited}; in {100 * share:.0f} % of that the batch lay ready in its worker", *_cores(work, around))
-    if _no_core_free(work, around):
-        return _host_cpu(sure, seen, around)
-    return _emulator(sure, seen)
+    evidence = (f"{waited}; in {100 * share:.0f} % of that the batch lay ready in its worker", *_cores(work, context))
+    if _no_core_free(work, context):
+        return _host_cpu(confidence, evidence, context)
+    return _emulator(confidence, evidence)
 
 
-def _host_cpu(sure: Confidence, seen: tuple[str, ...], around: Context) -> Limit:
-    busy, own = around.host_busy_percent or 0, around.own_busy_percent
+def _host_cpu(confidence: Confidence, evidence: tuple[str, ...], context: Context) -> Limit:
+    busy, own = context.host_busy_percent or 0, context.own_busy_percent
     advice = "more cores or fewer ranks on this host; look at reader.decode and verify"
-    if (around.cpu_limit_used_percent or 0) >= BUSY_PERCENT:
+    if (context.cpu_limit_used_percent or 0) >= BUSY_PERCENT:
         advice = "raise the CPU limit of this container or job (cgroup), or use fewer ranks; look at reader.decode"
     elif own is not None and busy - own >= max(own, MOST_PERCENT):
         advice = "other programs have most of the cores: stop them (top), or run where nothing else does"
     elif own is None:
         advice += "; look for other programs (top)"
-    return Limit(what="host CPU", confidence=sure, evidence=seen, advice=(advice,))
+    return Limit(what="host CPU", confidence=confidence, evidence=evidence, advice=(advice,))
 
 
-def _few_workers(sure: Confidence, seen: tuple[str, ...], around: Context) -> Limit:
-    advice = f"more reader.read_threads (now {around.read_threads}) would help: the work of one batch is one worker's"
-    return Limit(what="loader", confidence=sure, evidence=seen, advice=(advice,))
+def _few_workers(confidence: Confidence, evidence: tuple[str, ...], context: Context) -> Limit:
+    advice = f"more reader.read_threads (now {context.read_threads}) would help: the work of one batch is one worker's"
+    return Limit(what="loader", confidence=confidence, evidence=evidence, advice=(advice,))
 
 
-def _emulator(sure: Confidence, seen: tuple[str, ...]) -> Limit:
+def _emulator(confidence: Confidence, evidence: tuple[str, ...]) -> Limit:
     advice = "the number says little about the storage: fewer ranks on this host, or a host with more cores"
-    return Limit(what="emulator", confidence=sure, evidence=seen, advice=(advice,))
+    return Limit(what="emulator", confidence=confidence, evidence=evidence, advice=(advice,))
 
 
-def _memory(sure: Confidence, waited: str, around: Context) -> Limit:
+def _memory(confidence: Confidence, waited: str, context: Context) -> Limit:
     advice = "lower reader.read_threads, reader.prefetch_size or ranks, or stop what else fills the memory"
-    return Limit(what="memory", confidence=sure, evidence=(waited, _memory_pressure(around)), advice=(advice,))
+    return Limit(what="memory", confidence=confidence, evidence=(waited, _memory_pressure(context)), advice=(advice,))
 
 
-def _is_short_of_memory(around: Context) -> bool:
-    return (around.memory_some_percent or 0) >= MEMORY_PRESSURE_PERCENT
+def _is_short_of_memory(context: Context) -> bool:
+    return (context.memory_some_percent or 0) >= MEMORY_PRESSURE_PERCENT
 
 
-def _memory_pressure(around: Context) -> str:
-    return f"some task of the host waited for memory {around.memory_some_percent:.0f} % of the time (pressure)"
+def _memory_pressure(context: Context) -> str:
+    return f"some task of the host waited for memory {context.memory_some_percent:.0f} % of the time (pressure)"
 
 
-def _no_core_free(work: Work, around: Context) -> bool:
-    busiest = max(around.host_busy_percent or 0, around.cpu_limit_used_percent or 0)
+def _no_core_free(work: Work, context: Context) -> bool:
+    busiest = max(context.host_busy_percent or 0, context.cpu_limit_used_percent or 0)
     return work.starved_share >= STARVED_SHARE or busiest >= BUSY_PERCENT
 
 
@@ -250,17 +252,17 @@ def _is_saturated(device: Device | None) -> bool:
     return device is not None and device.busy_percent >= BUSY_PERCENT and device.mean_depth >= FEW_REQUESTS
 
 
-def _cores(work: Work, around: Context) -> tuple[str, ...]:
-    told = []
+def _cores(work: Work, context: Context) -> tuple[str, ...]:
+    facts = []
     if work.cpu_known:
-        told.append(f"workers wanted a core and had none in {100 * work.starved_share:.0f} % of their work")
-    if around.host_busy_percent is not None:
-        own = "" if around.own_busy_percent is None else f", {around.own_busy_percent:.0f} % by this run"
-        told.append(f"{around.host_busy_percent:.0f} % of the cores' time was in use{own}")
-    if around.cpu_limit_cores is not None and around.cpu_limit_used_percent is not None:
-        used = around.cpu_limit_cores * around.cpu_limit_used_percent / 100
-        told.append(f"the run used {used:.1f} of the {around.cpu_limit_cores:.1f} cores that its CPU limit allows")
-    return tuple(told)
+        facts.append(f"workers wanted a core and had none in {100 * work.starved_share:.0f} % of their work")
+    if context.host_busy_percent is not None:
+        own = "" if context.own_busy_percent is None else f", {context.own_busy_percent:.0f} % by this run"
+        facts.append(f"{context.host_busy_percent:.0f} % of the cores' time was in use{own}")
+    if context.cpu_limit_cores is not None and context.cpu_limit_used_percent is not None:
+        used = context.cpu_limit_cores * context.cpu_limit_used_percent / 100
+        facts.append(f"the run used {used:.1f} of the {context.cpu_limit_cores:.1f} cores that its CPU limit allows")
+    return tuple(facts)
 
 
 def _calls(work: Work) -> tuple[str, ...]:

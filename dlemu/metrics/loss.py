@@ -131,7 +131,7 @@ def _total_ns(rows: Rows) -> int:
 
 
 def _spread(lost_ns: Whole, parts: Whole) -> NDArray[np.float64]:
-    """Share out what each step lost in proportion to the parts; without any it is the meeting's: hand-over."""
+    """Share out what each step lost in proportion to the parts; without any it is the all-reduce's: hand-over."""
     whole = parts.sum(axis=-1, keepdims=True)
     nothing = np.array([0.0, 0.0, 0.0, 1.0])
     shares = np.where(whole > 0, parts / np.maximum(whole, 1), nothing)

@@ -44,15 +44,19 @@ def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str])
     if not len(kept):
         return []
     nodes = np.array(rank_nodes or [0] * (int(kept["rank"].max()) + 1))
-    found = _late(kept, kept["rank"])
+    late_ranks, delay_ns = _late(kept, kept["rank"])
     ranks = [
-        _told(kept, delays, found[1], rank=owner, host=_name(hosts, int(nodes[owner]))) for owner, delays in found[0]
+        _straggler(kept, delays, delay_ns, rank=owner, host=_name(hosts, int(nodes[owner])))
+        for owner, delays in late_ranks
     ]
     if len(set(nodes.tolist())) in (1, len(nodes)):  # a host is all ranks, or one
         return ranks
     late_hosts = _late(kept, nodes[kept["rank"]])
     return [
-        *(_told(kept, delays, late_hosts[1], rank=None, host=_name(hosts, owner)) for owner, delays in late_hosts[0]),
+        *(
+            _straggler(kept, delays, late_hosts[1], rank=None, host=_name(hosts, owner))
+            for owner, delays in late_hosts[0]
+        ),
         *ranks,
     ]
 
@@ -104,7 +108,7 @@ def _peers(kept: Rows) -> Whole:
     return peers
 
 
-def _told(kept: Rows, mine: Whole, delay_ns: Whole, *, rank: int | None, host: str) -> Straggler:
+def _straggler(kept: Rows, mine: Whole, delay_ns: Whole, *, rank: int | None, host: str) -> Straggler:
     total_ns = int((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum())
     parts = wait_parts(kept[mine]).sum(axis=0)
     return Straggler(
@@ -128,8 +132,8 @@ def where(rows: Rows) -> str:
     shown: dict[int, list[str]] = {}
     for epoch, text in ranges[:_SHOWN_RANGES]:
         shown.setdefault(epoch, []).append(text)
-    told = "; ".join(f"epoch {epoch}: {', '.join(texts)}" for epoch, texts in shown.items())
-    return told + (", ..." if len(ranges) > _SHOWN_RANGES else "")
+    text = "; ".join(f"epoch {epoch}: {', '.join(texts)}" for epoch, texts in shown.items())
+    return text + (", ..." if len(ranges) > _SHOWN_RANGES else "")
 
 
 def _name(hosts: Sequence[str], node: int) -> str:

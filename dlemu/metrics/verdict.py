@@ -29,41 +29,42 @@ class Evidence:
     """Batches that may be read ahead while a step waits, and so during the first one, which does not count."""
 
 
-def judge(seen: Evidence) -> Verdict:
+def judge(evidence: Evidence) -> Verdict:
     """Judge the headline AU against the threshold.
 
     An AU below the threshold says something about the storage only when the emulator alone, on null storage, reaches
     the threshold on this host. An AU above it says something only when the counted steps are more than were read
     ahead during the first, uncounted one; unless the AU with that one counted is above the threshold as well.
     """
-    wanted = seen.threshold_percent
-    if not seen.complete:
+    wanted = evidence.threshold_percent
+    if not evidence.complete:
         return Verdict(None, "NO VERDICT: the run did not complete")
-    if seen.au is None or math.isnan(seen.au):
+    if evidence.au is None or math.isnan(evidence.au):
         return Verdict(None, "NO VERDICT: nothing computed (train.computation_time is 0, or every step was excluded)")
-    if seen.au >= wanted:
-        if (seen.au_rules or 0) < wanted and seen.kept_steps <= seen.prefetched_steps:
+    if evidence.au >= wanted:
+        if (evidence.au_rules or 0) < wanted and evidence.kept_steps <= evidence.prefetched_steps:
             return Verdict(
                 None,
-                f"NO VERDICT: only {seen.kept_steps} steps of an epoch count, and up to {seen.prefetched_steps} "
-                "batches are read while its first step waits, which does not count: use more files, or fewer ranks",
+                f"NO VERDICT: only {evidence.kept_steps} steps of an epoch count, and up to "
+                f"{evidence.prefetched_steps} batches are read while its first step waits, which does not count: use "
+                "more files, or fewer ranks",
             )
-        return Verdict(True, f"PASS: AU {seen.au:.2f} % is at least {wanted:g} %")
-    if seen.ceiling_au is not None and seen.ceiling_au < wanted:
+        return Verdict(True, f"PASS: AU {evidence.au:.2f} % is at least {wanted:g} %")
+    if evidence.ceiling_au is not None and evidence.ceiling_au < wanted:
         return Verdict(
             None,
-            f"NO VERDICT on the storage: AU {seen.au:.2f} % is below {wanted:g} %, but on this host the emulator "
-            f"reaches only {seen.ceiling_au:.2f} % without any storage; use fewer ranks or a host with more cores",
+            f"NO VERDICT on the storage: AU {evidence.au:.2f} % is below {wanted:g} %, but on this host the emulator "
+            f"reaches only {evidence.ceiling_au:.2f} % without any storage; use fewer ranks or a host with more cores",
         )
-    return Verdict(False, f"FAIL: AU {seen.au:.2f} % is below {wanted:g} %")
+    return Verdict(False, f"FAIL: AU {evidence.au:.2f} % is below {wanted:g} %")
 
 
-def warm_up_bias(seen: Evidence) -> float | None:
+def warm_up_bias(evidence: Evidence) -> float | None:
     """Return the factor by which the AU may be too high because of batches read during the uncounted first step.
 
     Were the storage the limit, the counted steps would need as many batches less as were read ahead before them. None
     when the AU that counts everything is above the threshold too, or when nothing can be told.
     """
-    if (seen.au_rules or 0) >= seen.threshold_percent or seen.kept_steps <= seen.prefetched_steps:
+    if (evidence.au_rules or 0) >= evidence.threshold_percent or evidence.kept_steps <= evidence.prefetched_steps:
         return None
-    return seen.kept_steps / (seen.kept_steps - seen.prefetched_steps)
+    return evidence.kept_steps / (evidence.kept_steps - evidence.prefetched_steps)

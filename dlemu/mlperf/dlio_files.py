@@ -16,17 +16,9 @@ from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
 from dlemu.emulator.files import write_text
-from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
 from dlemu.mlperf.dlio_config import dlio_hydra, dlio_overrides, dlio_workload
-from dlemu.mlperf.dlio_results import (
-    BatchSizes,
-    DlioRun,
-    blocks_by_rank,
-    dlio_output,
-    dlio_per_epoch_stats,
-    dlio_summary,
-)
+from dlemu.mlperf.dlio_results import DlioRun, dlio_output, dlio_per_epoch_stats, dlio_summary
+from dlemu.results.run import Run
 
 LOG = "dlio.log"
 _RULE = "=" * 58
@@ -70,18 +62,18 @@ def log_generation(folders: DlioFolders) -> str:
     return line
 
 
-def write_dlio_files(folders: DlioFolders, *, job: Job, log: RunLog) -> None:
+def write_dlio_files(folders: DlioFolders, run: Run) -> None:
     """Write summary.json, R_output.json and R_per_epoch_stats.json of each rank, dlio.log, and the configuration.
 
-    `log` is that of a complete run. Raises SpaceError when a file can't be written.
+    The run is a complete one. Raises SpaceError when a file can't be written.
     """
-    run, folder = _dlio_run(job, log), folders.folder
-    for rank in run.blocks:
-        write_text(folder, f"{rank}_output.json", json.dumps(dlio_output(run, rank)))
-        write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(dlio_per_epoch_stats(run, rank), indent=4))
-    _write_config(folders, job.workload)
-    summary = dlio_summary(run)
-    write_text(folder, LOG, "".join(f"{line}\n" for line in _log_lines(run, summary)))
+    dlio, folder = DlioRun(run=run, cpuinfo=_proc("cpuinfo"), meminfo=_proc("meminfo")), folders.folder
+    for rank in dlio.blocks:
+        write_text(folder, f"{rank}_output.json", json.dumps(dlio_output(dlio, rank)))
+        write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(dlio_per_epoch_stats(dlio, rank), indent=4))
+    _write_config(folders, run.facts.workload)
+    summary = dlio_summary(dlio)
+    write_text(folder, LOG, "".join(f"{line}\n" for line in _log_lines(dlio, summary)))
     write_text(folder, "summary.json", json.dumps(summary, indent=4))
 
 
@@ -99,22 +91,6 @@ def _write_config(folders: DlioFolders, workload: Workload) -> None:
 
 def _now() -> str:
     return datetime.now().strftime("%Y-%m-%dT%H:%M:%S.%f")
-
-
-def _dlio_run(job: Job, log: RunLog) -> DlioRun:
-    reader = job.workload.reader
-    batches = BatchSizes(train=reader.batch_size, evaluation=reader.batch_size_eval)
-    valid = job.found.valid
-    return DlioRun(
-        workload=job.workload,
-        ranks=job.ranks,
-        num_files_train=job.found.train.num_files,
-        num_files_eval=0 if valid is None else valid.num_files,
-        blocks=blocks_by_rank(log.rows, job.workload.metric, batches, log.journal.wall_clock_offset_ns),
-        journal=log.journal,
-        cpuinfo=_proc("cpuinfo"),
-        meminfo=_proc("meminfo"),
-    )
 
 
 def _base(workload: Workload) -> Workload:
@@ -143,7 +119,7 @@ def _yaml(value: Any) -> str:
 
 def _log_lines(run: DlioRun, summary: dict[str, Any]) -> Iterator[str]:
     hosts = summary["num_hosts"]
-    yield f"[OUTPUT] {summary['start']} a run of dlemu in DLIO's files, ranks: {run.ranks}, hosts: {hosts}"
+    yield f"[OUTPUT] {summary['start']} a run of dlemu in DLIO's files, ranks: {run.facts.ranks}, hosts: {hosts}"
     for epoch, stats in dlio_per_epoch_stats(run, 0).items():
         yield f"[OUTPUT] {stats['start']} epoch {epoch} begins"
         for name, span in stats.items():
@@ -157,7 +133,7 @@ def _metric_lines(run: DlioRun, summary: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of the result as DLIO labels them, for scripts that look for them."""
     metric = summary["metric"]
     yield f"[METRIC] {_RULE}"
-    yield f"[METRIC] Number of Simulated Accelerators: {run.ranks}"
+    yield f"[METRIC] Number of Simulated Accelerators: {run.facts.ranks}"
     for label, key, unit in (
         ("Training Accelerator Utilization [AU] (%)", "train_au", "percentage"),
         ("Training Throughput (samples/second)", "train_throughput", "samples_per_second"),

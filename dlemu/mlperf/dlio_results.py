@@ -8,20 +8,21 @@ whoever recomputes AU from the written arrays and stamps gets the written value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from dlemu.config.schema import Metric, Workload
-from dlemu.emulator.checkpoint import SavedCheckpoint
+from dlemu.checkpoints.save import SavedCheckpoint
+from dlemu.config.schema import Workload
 from dlemu.emulator.environment import HostFacts
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.steplog import EVALUATION, TRAINING, StepRows
 from dlemu.metrics.au import blocks
 from dlemu.metrics.dlio import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
+from dlemu.results.run import Facts, Run
 
 GIB, MIB = 2**30, 2**20
 
@@ -45,17 +46,7 @@ class Block:
         return "eval" if self.evaluation else f"block{self.number}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchSizes:
-    """Samples of one step on one rank."""
-
-    train: int
-    evaluation: int
-
-
-def blocks_by_rank(
-    rows: StepRows, settings: Metric, batches: BatchSizes, wall_clock_offset_ns: int
-) -> dict[int, list[Block]]:
+def blocks_by_rank(rows: StepRows, workload: Workload, wall_clock_offset_ns: int) -> dict[int, list[Block]]:
     """Return each rank's training blocks and evaluations in the order of time.
 
     The clocks of other hosts are laid over rank 0's by the start of each block, which is one moment for all ranks.
@@ -74,14 +65,15 @@ def blocks_by_rank(
     for rank, evaluation, part in parts:
         start_ns = starts_ns[evaluation, int(part["epoch"][0]), int(part["block"][0])]
         shift_ns = start_ns - int(part["free_ns"][0]) + wall_clock_offset_ns
-        ranks.setdefault(rank, []).append(_block(part, evaluation, settings, batches, shift_ns))
+        ranks.setdefault(rank, []).append(_block(part, evaluation, workload, shift_ns))
     return {
         rank: sorted(own, key=lambda block: (block.epoch, block.evaluation, block.number))
         for rank, own in sorted(ranks.items())
     }
 
 
-def _block(part: StepRows, evaluation: bool, settings: Metric, batches: BatchSizes, shift_ns: int) -> Block:
+def _block(part: StepRows, evaluation: bool, workload: Workload, shift_ns: int) -> Block:
+    settings, reader = workload.metric, workload.reader
     start_us = (int(part["asked_ns"][0]) + shift_ns) // 1000
     end_us = (int(part["met_ns"][-1]) + shift_ns) // 1000
     times = BlockTimes(
@@ -91,8 +83,8 @@ def _block(part: StepRows, evaluation: bool, settings: Metric, batches: BatchSiz
         measured=(part["slept_ns"] - part["got_ns"]) / np.float64(1e9),
         total=(end_us - start_us) / 1e6,
     )
-    rated = rate_v2(times, settings.exclude_start_steps, settings.exclude_end_steps, batches.train)
-    rate = evaluated_per_second(times, batches.evaluation) if evaluation else rated.samples_per_second
+    rated = rate_v2(times, settings.exclude_start_steps, settings.exclude_end_steps, reader.batch_size)
+    rate = evaluated_per_second(times, reader.batch_size_eval) if evaluation else rated.samples_per_second
     return Block(
         epoch=int(part["epoch"][0]),
         number=int(part["block"][0]),
@@ -108,23 +100,37 @@ def _block(part: StepRows, evaluation: bool, settings: Metric, batches: BatchSiz
 class DlioRun:
     """All that DLIO's files are made from."""
 
-    workload: Workload
-    ranks: int
-    num_files_train: int
-    num_files_eval: int
-    blocks: dict[int, list[Block]]
-    """Each rank's blocks and evaluations (`blocks_by_rank`)."""
-    journal: Journal
-    cpuinfo: dict[str, str]
+    run: Run
+    cpuinfo: dict[str, str] = field(default_factory=dict)
     """/proc/cpuinfo of rank 0's host, the last processor's."""
-    meminfo: dict[str, str]
+    meminfo: dict[str, str] = field(default_factory=dict)
     """/proc/meminfo of rank 0's host."""
+
+    @cached_property
+    def blocks(self) -> dict[int, list[Block]]:
+        """Each rank's blocks and evaluations."""
+        return blocks_by_rank(self.run.rows, self.workload, self.journal.wall_clock_offset_ns)
+
+    @property
+    def facts(self) -> Facts:
+        """What the rows mean."""
+        return self.run.facts
+
+    @property
+    def workload(self) -> Workload:
+        """What ran."""
+        return self.facts.workload
+
+    @property
+    def journal(self) -> Journal:
+        """What rank 0 noted."""
+        return self.facts.journal
 
     @property
     def data_gib_per_host(self) -> float:
         """What the first host's ranks read in an epoch, by DLIO's formula (nominal)."""
         local = self.journal.rank_nodes.count(0)
-        samples = local * self.workload.dataset.num_samples_per_file * self.num_files_train // self.ranks
+        samples = local * self.workload.dataset.num_samples_per_file * self.facts.num_files_train // self.facts.ranks
         return samples * self.workload.dataset.record_length_bytes / GIB
 
     def host_of(self, rank: int) -> HostFacts:
@@ -152,12 +158,12 @@ def dlio_summary(run: DlioRun) -> dict[str, Any]:
     ended_ns = run.journal.ended_ns
     return {
         "start": run.stamp(run.journal.started_ns),
-        "num_accelerators": run.ranks,
+        "num_accelerators": run.facts.ranks,
         "num_hosts": len(hosts),
         "hostname": hosts[0].host,
         "metric": _metric(run),
-        "num_files_train": run.num_files_train,
-        "num_files_eval": run.num_files_eval,
+        "num_files_train": run.facts.num_files_train,
+        "num_files_eval": run.facts.num_files_eval,
         "num_samples_per_file": data.num_samples_per_file,
         "host_cpu_count": [host.cpu_count for host in hosts],
         "host_processor_name": hosts[0].processor,
@@ -247,8 +253,7 @@ def _checkpoint(run: DlioRun, saved: SavedCheckpoint) -> dict[str, Any]:
 
 
 def _metric(run: DlioRun) -> dict[str, Any]:
-    metric = _phase(run, "train", [[b for b in parts if not b.evaluation] for parts in run.blocks.values()])
-    metric |= _phase(run, "eval", [[b for b in parts if b.evaluation] for parts in run.blocks.values()])
+    metric = _phase(run, "train", rated_epochs(run)) | _phase(run, "eval", rated_epochs(run, evaluation=True))
     saved = [_checkpoint(run, checkpoint) for checkpoint in run.journal.checkpoints]
     if saved:
         rates, seconds = [each["throughput"] for each in saved], [each["duration"] for each in saved]
@@ -262,9 +267,8 @@ def _metric(run: DlioRun) -> dict[str, Any]:
     return metric
 
 
-def _phase(run: DlioRun, name: str, ranks: list[list[Block]]) -> dict[str, Any]:
-    """Return one phase's metrics: each epoch's over all ranks, then mean and std over epochs."""
-    epochs = [over_ranks(parts) for parts in zip(*(list(_rated_epochs(blocks)) for blocks in ranks), strict=True)]
+def _phase(run: DlioRun, name: str, epochs: list[Rated]) -> dict[str, Any]:
+    """Return one phase's metrics: each epoch's, then mean and std over epochs."""
     if not epochs:
         return {}
     au, rate = np.array([100 * epoch.au for epoch in epochs]), np.array([epoch.samples_per_second for epoch in epochs])
@@ -283,7 +287,11 @@ def _phase(run: DlioRun, name: str, ranks: list[list[Block]]) -> dict[str, Any]:
     }
 
 
-def _rated_epochs(blocks: list[Block]) -> Iterator[Rated]:
-    """Yield one rank's AU and samples/s of each epoch."""
-    for parts in _by_epoch(blocks).values():
-        yield over_blocks([block.rated for block in parts], [block.seconds.steps for block in parts])
+def rated_epochs(run: DlioRun, *, evaluation: bool = False) -> list[Rated]:
+    """Return AU and samples/s over all ranks of each epoch's training, or of its evaluation."""
+    ranks = [[block for block in blocks if block.evaluation == evaluation] for blocks in run.blocks.values()]
+    by_rank = [
+        [over_blocks([block.rated for block in parts], [block.seconds.steps for block in parts]) for parts in epochs]
+        for epochs in (_by_epoch(blocks).values() for blocks in ranks)
+    ]
+    return [over_ranks(epoch) for epoch in zip(*by_rank, strict=True)]

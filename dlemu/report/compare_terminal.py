@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dlemu.report.comparison import NAMES
-from dlemu.sizing.compare import METRICS
+from dlemu.sizing.sides import METRICS
 
 
 def print_comparison(found: dict[str, Any], console: Console) -> None:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from datagen.errors import UserError
 from dlemu.report.names import short_names
 from dlemu.report.result import read_json
 from dlemu.report.series import Point, Series
 from dlemu.report.units import at
-from dlemu.sizing.compare_verdict import telling
+from dlemu.sizing import answers
 
 COMPARE = "compare.json"
 NAMES = {
@@ -57,7 +59,7 @@ class Comparison:
     @property
     def telling(self) -> int | None:
         """The place among `runs` of the pair that says most of the storages."""
-        return telling(self.found["runs"])
+        return msgspec.convert(self.found, answers.Comparison).main_pair_number
 
 
 def open_comparison(folder: str) -> Comparison:

@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from dlemu.report.comparison import NAMES, Comparison
 from dlemu.report.page import Page, Table, TileRow, Words, tiles
 from dlemu.report.run_page import plain
 from dlemu.report.units import number, size, with_unit
-from dlemu.sizing.compare import METRICS, PLANNED_EPOCHS
-from dlemu.sizing.compare_verdict import settings_told
+from dlemu.sizing.answers import RunPair
+from dlemu.sizing.compare_sides import PLANNED_EPOCHS, pair_settings
+from dlemu.sizing.sides import METRICS
 
 _OPEN_TABLES = 2
 """More pairs than these are folded, all but the one that says most."""
@@ -43,7 +46,7 @@ def _tiles(comparison: Comparison) -> Iterator[TileRow]:
     place = comparison.telling
     if place is not None:
         run, key = comparison.found["runs"][place], f"runs.{place}"
-        told = f"with {settings_told(run)}"
+        told = f"with {_settings(run)}"
         width = run["metrics"]["total_seconds"]["half_width_percent"]
         sure = "one epoch: no uncertainty" if width is None else f"+- {width:.1f}"
         yield "total time, A to B", f"{key}.metrics.total_seconds.difference_percent", "%", f"{sure}, {told}"
@@ -68,7 +71,7 @@ def _words(found: dict[str, Any]) -> Iterator[Words]:
 
 def _limit(run: dict[str, Any]) -> str:
     a, b = (limit or "not known" for limit in run["limited_by"])
-    return f"With {settings_told(run)}: A by {a}, B by {b}." if a != b else f"With {settings_told(run)}: both by {a}."
+    return f"With {_settings(run)}: A by {a}, B by {b}." if a != b else f"With {_settings(run)}: both by {a}."
 
 
 def _tables(comparison: Comparison) -> Iterator[Table]:
@@ -77,7 +80,7 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     for place, run in enumerate(runs):
         folded = len(runs) > _OPEN_TABLES and place != comparison.telling
         head = ("metric", "A", "B", "A to B", "+-")
-        yield Table(f"A and B with {settings_told(run)}", head, list(_rows(run)), range(1, 5), folded=folded)
+        yield Table(f"A and B with {_settings(run)}", head, list(_rows(run)), range(1, 5), folded=folded)
     plans = [run for run in runs if run["plan"]]
     if plans:
         years = ("", f"hours for {PLANNED_EPOCHS} epochs: A", "B", "models a year: A", "B", "days saved by A")
@@ -113,7 +116,7 @@ def _plan_row(run: dict[str, Any]) -> tuple[str, ...]:
     plan = run["plan"]
     models = [f"{value:,.0f}" for value in plan["models_per_year"]]
     hours = [number(value) for value in plan["hours_per_model"]]
-    return settings_told(run), *hours, *models, f"{plan['days_saved_per_year']:.1f}"
+    return _settings(run), *hours, *models, f"{plan['days_saved_per_year']:.1f}"
 
 
 def _economy_rows(economy: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
@@ -174,3 +177,7 @@ def _facts(side: dict[str, Any]) -> list[tuple[str, str]]:
 def _device(one: dict[str, Any]) -> str:
     parts = [one["name"], one.get("model"), size(one["size_bytes"]) if one.get("size_bytes") else None]
     return ", ".join(part for part in parts if part)
+
+
+def _settings(run: dict[str, Any]) -> str:
+    return pair_settings(msgspec.convert(run, RunPair))

@@ -1,4 +1,4 @@
-"""What the terminal shows of a search: a line a trial while it goes on, then one table and the answer."""
+"""What the terminal shows of a search: one table and the answer."""
 
 from __future__ import annotations
 
@@ -8,53 +8,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-from dlemu.sizing.answer import Known
-from dlemu.sizing.room import Room
-from dlemu.sizing.trial import Trial
-
-_HOW = {
-    "direct": "read past the page cache (O_DIRECT)",
-    "large": "five times the memory of this host or more",
-    "evicted": "dropped from the page cache before each epoch",
-    "cached": "the page cache may serve: this sizes memory as much as storage",
-}
-
-
-class Teller:
-    """Tells what goes on, on stderr."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def _say(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
-
-    def begin(self, folder: str, how: str, total_bytes: int, room: Room, trials: int) -> None:
-        """Before anything is read."""
-        self._say(f"results: {folder}")
-        self._say(f"dataset: {total_bytes / 1e9:.1f} GB, {_HOW[how]}; enough for {room.most} accelerators")
-        if trials:
-            self._say(f"going on after {trials} finished trials")
-
-    def probed(self, known: Known) -> None:
-        """After the read probe."""
-        asks = f"one accelerator asks for {known.mb_per_accelerator:,.1f} MB/s"
-        self._say(f"read probe: {known.probe_mb_per_second:,.0f} MB/s; {asks}")
-
-    def before(self, accelerators: int, number: int) -> None:
-        """A trial begins."""
-        self._say(f"trial {number}: {accelerators} accelerators ...")
-
-    def after(self, trial: Trial, answer: dict[str, Any]) -> None:
-        """A trial has ended."""
-        state = "settled" if trial.settled else "open"
-        self._say(
-            f"  au {trial.au_percent:.2f} % +- {trial.half_width_percent:.2f} ({state}), "
-            f"{trial.app_mb_per_second:,.1f} MB/s, {trial.seconds:.0f} s"
-        )
-        if trial.page_cache_warning:
-            self._say(f"  {trial.page_cache_warning}", "bold yellow")
 
 
 def print_answer(answer: dict[str, Any], folder: str, console: Console) -> None:

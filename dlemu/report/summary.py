@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.results.run import make_run
 from dlemu.results.summary import SCHEMA_VERSION as SCHEMA_VERSION
 

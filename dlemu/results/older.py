@@ -8,12 +8,12 @@ from datetime import datetime
 from datagen.errors import UserError
 from datagen.inspection import Found
 from datagen.layout import layouts
+from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config import load
-from dlemu.emulator.checkpoint import SavedCheckpoint
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
-from dlemu.emulator.run import RunLog
 from dlemu.emulator.steplog import StepRows
+from dlemu.emulator.trainer import RunLog
 from dlemu.results.run import Facts, make_facts
 from dlemu.results.summary import Summary, TelemetrySummary
 from dlemu.telemetry import DeviceFacts, RecorderHead

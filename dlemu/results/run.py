@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
-from dlemu.emulator.run import RunLog
 from dlemu.emulator.schedule import Epoch, make_schedule
 from dlemu.emulator.steplog import STEP_COLUMNS, TRAINING, StepRows
+from dlemu.emulator.trainer import RunLog
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.analyse import analyse

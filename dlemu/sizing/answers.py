@@ -383,6 +383,20 @@ class Comparison:
     issues: tuple[str, ...] = ()
     """What beside the storage differs, as sentences."""
 
+    @property
+    def main_pair_number(self) -> int | None:
+        """The place in `runs` of the pair that says most of the storages; None where no time is known of both.
+
+        The last of those with the most accelerators.
+        """
+        timed = [number for number, pair in enumerate(self.runs) if pair.total_seconds is not None]
+        return max(timed, key=lambda number: (sum(self.runs[number].ranks), number), default=None)
+
+    @property
+    def main_pair(self) -> RunPair | None:
+        """The pair that says most of the storages."""
+        return None if self.main_pair_number is None else self.runs[self.main_pair_number]
+
 
 # reading and writing
 
@@ -392,19 +406,21 @@ def to_json(answer: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
 
 
-def save_typed(folder: str, name: str, answer: Any) -> None:
+def save_answer(folder: str, name: str, answer: Any) -> None:
     """Write an answer by rename; raises SpaceError."""
     write_text(folder, name, to_json(answer))
 
 
-def read_typed(folder: str, name: str, kind: type[A]) -> A | None:
+def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
     """Return what the file holds, None when it is not there; raises UserError when it is damaged or none of ours."""
     path = os.path.join(folder, name)
+    if not os.path.exists(path):
+        return None
+    if not os.path.isfile(path):  # folders of results are sent around: a pipe would never end
+        raise UserError(f"{path} is no regular file: wanted what dlemu wrote")
     try:
         with open(path, "rb") as file:
             answer = msgspec.json.decode(file.read())
-    except FileNotFoundError:
-        return None
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror}; name the folder of a result") from error
     except ValueError as error:  # msgspec's errors and those of UTF-8
@@ -418,3 +434,11 @@ def read_typed(folder: str, name: str, kind: type[A]) -> A | None:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
         raise UserError(f"{path} is damaged ({error}), or of another version of dlemu") from None
+
+
+def check_same(folder: str, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise UserError when a folder's search, sweep or rehearsal was asked something else than what is to go on."""
+    differing = [f"{key} was {saved.get(key)!r}, is {asked[key]!r}" for key in asked if saved.get(key) != asked[key]]
+    if differing:
+        reason = "; ".join(differing)
+        raise UserError(f"{folder} holds an interrupted search for something else ({reason}); set output.folder anew")

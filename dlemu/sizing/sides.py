@@ -3,171 +3,282 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
 
 from datagen.errors import UserError
 from dlemu.config.points import DATA_FOLDER
-from dlemu.sizing.circumstances import about, differences, read_summaries, warnings
-from dlemu.sizing.compare import METRICS, Extras, Value, compare_runs, economy, fed, value_of
-from dlemu.sizing.compare_verdict import compared
-from dlemu.sizing.store import SIZE, SWEEP, read_answer
-from dlemu.sizing.sweep import figures
+from dlemu.emulator.environment import HostFacts
+from dlemu.results.folder import holds_run, read_run, read_summary
+from dlemu.results.summary import Mean, ReadSettings, Summary
+from dlemu.sizing.answers import (
+    SIZE,
+    SWEEP,
+    ComparedCount,
+    Conditions,
+    CountResult,
+    RunFigures,
+    SizeAnswer,
+    SweepAnswer,
+    Value,
+    read_answer,
+)
+from dlemu.sizing.compared_figures import run_figures
+from dlemu.sizing.t_interval import half_width
 
-SCHEMA_VERSION = 1
+CONFIDENCE = 0.95
+
+METRICS = {
+    "total_seconds": "s",
+    "au_percent": "%",
+    "au_rules_percent": "%",
+    "samples_per_second": "/s",
+    "app_mb_per_second": "MB/s",
+    "device_mb_per_second": "MB/s",
+    "max_device_mb_per_second": "MB/s",
+    "mean_device_read_latency_ms": "ms",
+    "time_to_first_batch_seconds": "s",
+}
+"""Compared metrics and their units."""
+
 Settings = tuple[tuple[str, str], ...]
+"""Key and value of what was set otherwise in each run, by key."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Side:
     """One storage: its name, the figures of its runs by what was set, and the count that a search found."""
 
     name: str
-    runs: dict[Settings, dict[str, Any]]
-    accelerators: int | None
-    """The most that are fed: of a search, or the largest passing count among the runs."""
-    gb_per_second: float | None
-    """What it delivered to them."""
     workload: str = ""
-    counts: tuple[dict[str, Any], ...] = ()
-    """What was measured of each count of accelerators (docs/sizing.md)."""
-    about: dict[str, Any] | None = None
+    runs: Mapping[Settings, RunFigures] = field(default_factory=dict)
+    """None of a search."""
+    accelerators: int | None = None
+    """The most that are fed: of a search, or the largest passing count among the runs; None when none passed."""
+    gb_per_second: float | None = None
+    """What it delivered to them, 1e9 bytes/s."""
+    counts: tuple[ComparedCount, ...] = ()
+    """What was measured of each count of accelerators."""
+    about: Conditions | None = None
     """Where it was measured, None when no run is there any more."""
     warnings: tuple[str, ...] = ()
+    """What a reader of its numbers must know."""
 
 
-def read_side(folder: str) -> list[Side]:
-    """Return what a folder holds: one storage, or one for each drive of a sweep over drives. Raises UserError."""
-    if (swept := read_answer(folder, SWEEP)) is not None:
+Foreign = Callable[[str], Side]
+"""Reads the folder of a run that is not dlemu's; raises UserError when it is nothing that it knows."""
+
+
+def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[Side, Side]:
+    """Return the two storages that the folders hold: of two folders, or of one of a sweep over two drives.
+
+    Raises UserError when there are not two.
+    """
+    sides = [side for folder in folders for side in read_side(folder, foreign)]
+    if len(sides) != 2:
+        raise UserError(
+            f"{' '.join(folders)}: found {len(sides)} storages ({', '.join(side.name for side in sides)}), wanted two: "
+            "two folders of runs, sweeps or searches, or one of a sweep over two drives"
+        )
+    return sides[0], sides[1]
+
+
+def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
+    """Return what a folder holds: one storage, or one for each drive of a sweep over drives.
+
+    A folder that is not dlemu's is read by `foreign`. Raises UserError for a folder that can't be compared.
+    """
+    if (swept := read_answer(folder, SWEEP, SweepAnswer)) is not None:
         return _of_sweep(folder, swept)
-    if (sized := read_answer(folder, SIZE)) is not None:
+    if (sized := read_answer(folder, SIZE, SizeAnswer)) is not None:
         return [_of_size(folder, sized)]
-    if not os.path.exists(os.path.join(folder, "summary.json")):
-        raise UserError(f"{folder} holds no summary.json, {SWEEP} or {SIZE}: wanted the folder of a run, sweep or size")
-    found = figures(folder)
-    return [_side(folder, {(): found}, [folder])]
+    if holds_run(folder):
+        run = read_run(folder)
+        return [side_of_runs(folder, {(): run_figures(run)}, [run.summary])]
+    if not os.path.isdir(folder):
+        raise UserError(f"{folder} is no folder: wanted that of a run, sweep or size")
+    if foreign is not None:
+        return [foreign(folder)]
+    raise UserError(
+        f"{folder} holds no summary.json of dlemu's, {SWEEP} or {SIZE}: wanted the folder of a run, sweep or size"
+    )
 
 
-def _of_sweep(folder: str, swept: dict[str, Any]) -> list[Side]:
-    drives: dict[str, dict[Settings, dict[str, Any]]] = {}
-    folders: dict[str, list[str]] = {}
-    for point in swept["points"]:
-        if point["figures"] is None:
+def side_of_runs(name: str, runs: Mapping[Settings, RunFigures], summaries: Sequence[Summary] = ()) -> Side:
+    """Return a storage by what its runs showed; `summaries` are those of the runs that are still there."""
+    accelerators = max((figures.ranks for figures in runs.values() if figures.passed), default=None)
+    shown = [figures for figures in runs.values() if figures.ranks == (accelerators or figures.ranks)]
+    rates = [figures.app_mb_per_second.mean for figures in shown if figures.app_mb_per_second]
+    known = [rate for rate in rates if rate is not None]
+    return Side(
+        name=name,
+        workload=next(iter(runs.values())).workload,
+        runs=runs,
+        accelerators=accelerators,
+        gb_per_second=max(known) / 1e3 if known else None,
+        counts=tuple(_count_of_run(settings, figures) for settings, figures in runs.items()),
+        about=_conditions(summaries),
+        warnings=_warnings(summaries),
+    )
+
+
+def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
+    drives: dict[str, dict[Settings, RunFigures]] = {}
+    run_folders: dict[str, list[str]] = {}
+    for point in swept.points:
+        if point.figures is None:
             continue
-        settings = dict(point["settings"])
+        settings = dict(point.settings)
         drive = settings.pop(DATA_FOLDER, folder)
-        drives.setdefault(drive, {})[tuple(sorted(settings.items()))] = point["figures"]
-        folders.setdefault(drive, []).append(os.path.join(folder, point["folder"]))
+        drives.setdefault(drive, {})[tuple(sorted(settings.items()))] = point.figures
+        run_folders.setdefault(drive, []).append(os.path.join(folder, point.folder))
     if not drives:
         raise UserError(f"no point of {folder} has completed; nothing can be compared")
-    return [_side(drive, runs, folders[drive]) for drive, runs in drives.items()]
+    return [side_of_runs(drive, runs, _summaries(run_folders[drive])) for drive, runs in drives.items()]
 
 
-def _side(name: str, runs: dict[Settings, dict[str, Any]], folders: Sequence[str]) -> Side:
-    accelerators = fed(list(runs.values()))
-    shown = [run for run in runs.values() if run["ranks"] == (accelerators or run["ranks"])]
-    rates = [run["app_mb_per_second"]["mean"] for run in shown if run["app_mb_per_second"]]
-    summaries = read_summaries(folders)
+def _of_size(folder: str, sized: SizeAnswer) -> Side:
+    rates = [trial.app_mb_per_second for trial in sized.trials_of(sized.max_accelerators)]
     return Side(
-        name,
-        runs,
-        accelerators,
-        max(rates) / 1e3 if rates else None,
-        workload=next(iter(runs.values()))["workload"],
-        counts=tuple(_count_of_run(settings, run) for settings, run in runs.items()),
-        about=about(summaries),
-        warnings=warnings(summaries),
+        name=folder,
+        workload=sized.question.workload,
+        accelerators=sized.max_accelerators,
+        gb_per_second=max(rates) / 1e3 if rates else None,
+        counts=tuple(_count_of_search(count, sized) for count in sized.counts),
+        about=_conditions(_summaries(os.path.join(folder, trial.folder) for trial in sized.trials)),
+        warnings=sized.issues,
     )
 
 
-def _count_of_run(settings: Settings, run: dict[str, Any]) -> dict[str, Any]:
-    metrics = {name: asdict(value) for name in METRICS if (value := value_of(run, name))}
-    return {
-        "settings": dict(settings),
-        "accelerators": run["ranks"],
-        "passed": run["passed"],
-        "limited_by": (run["limited_by"] or {}).get("what"),
-        "threshold_percent": run.get("au_threshold_percent"),
-        "ceiling_au_percent": run.get("ceiling_au_percent"),
-        "metrics": metrics,
-    }
+def _summaries(folders: Iterable[str]) -> list[Summary]:
+    """Return the summaries of the runs that are still there."""
+    return [read_summary(folder) for folder in folders if holds_run(folder)]
 
 
-def _of_size(folder: str, sized: dict[str, Any]) -> Side:
-    most, trials = sized["max_accelerators"], sized["trials"]
-    rates = [trial["app_mb_per_second"] for trial in trials if trial["accelerators"] == most]
-    summaries = read_summaries(os.path.join(folder, trial["folder"]) for trial in trials)
-    return Side(
-        folder,
-        {},
-        most,
-        max(rates) / 1e3 if rates else None,
-        workload=sized["question"]["workload"],
-        counts=tuple(_count_of_search(count, sized) for count in sized["counts"]),
-        about=about(summaries),
-        warnings=tuple(sized["issues"]),
+def value_of(figures: RunFigures, metric: str) -> Value | None:
+    """Return a metric of a run. The repetitions are its epochs; the total time has the spread of the epochs' rates."""
+    figure: Mean | float | None = getattr(figures, metric)
+    if figure is None:
+        return None
+    if isinstance(figure, Mean):
+        return None if figure.mean is None else Value(figure.mean, _half_width(figure))
+    rate = figures.samples_per_second
+    if metric != "total_seconds" or rate is None:
+        return Value(figure, None)
+    width = _half_width(rate)
+    return Value(figure, None if width is None or not rate.mean else figure * width / rate.mean)
+
+
+def _half_width(figure: Mean) -> float | None:
+    values = [value for value in figure.per_epoch if value is not None]
+    if len(values) < 2:
+        return None
+    return half_width(float(np.std(values, ddof=1)), len(values), CONFIDENCE)
+
+
+def _count_of_run(settings: Settings, figures: RunFigures) -> ComparedCount:
+    return ComparedCount(
+        settings=dict(settings),
+        accelerators=figures.ranks,
+        passed=figures.passed,
+        limited_by=figures.limited_by.what if figures.limited_by else None,
+        threshold_percent=figures.au_threshold_percent,
+        ceiling_au_percent=figures.ceiling_au_percent,
+        metrics={metric: value for metric in METRICS if (value := value_of(figures, metric))},
     )
 
 
-def _count_of_search(count: dict[str, Any], sized: dict[str, Any]) -> dict[str, Any]:
-    trials = [trial for trial in sized["trials"] if trial["accelerators"] == count["accelerators"]]
-    metrics = {"au_percent": Value(count["au_percent"], count["half_width_percent"])}
-    for name in ("samples_per_second", "app_mb_per_second", "device_mb_per_second"):
-        known = [trial[name] for trial in trials if trial[name] is not None]
-        if known:
-            metrics[name] = Value(sum(known) / len(known), None)
-    return {
-        "settings": {},
-        "accelerators": count["accelerators"],
-        "passed": count["passed"],
-        "limited_by": next(((trial["limited_by"] or {}).get("what") for trial in reversed(trials)), None),
-        "threshold_percent": sized["threshold_percent"],
-        "ceiling_au_percent": next((trial["ceiling_au_percent"] for trial in trials), None),
-        "metrics": {name: asdict(value) for name, value in metrics.items()},
+def _count_of_search(count: CountResult, sized: SizeAnswer) -> ComparedCount:
+    trials = sized.trials_of(count.accelerators)
+    rates = {
+        "samples_per_second": [trial.samples_per_second for trial in trials],
+        "app_mb_per_second": [trial.app_mb_per_second for trial in trials],
+        "device_mb_per_second": [t.device_mb_per_second for t in trials if t.device_mb_per_second is not None],
     }
+    means = {metric: Value(sum(values) / len(values), None) for metric, values in rates.items() if values}
+    limit = trials[-1].limited_by if trials else None
+    return ComparedCount(
+        accelerators=count.accelerators,
+        passed=count.passed,
+        limited_by=limit.what if limit else None,
+        threshold_percent=sized.threshold_percent,
+        ceiling_au_percent=trials[0].ceiling_au_percent if trials else None,
+        metrics={"au_percent": Value(count.au_percent, count.half_width_percent)} | means,
+    )
 
 
-def compare_sides(a: Side, b: Side, extras: tuple[Extras, Extras]) -> dict[str, Any]:
-    """Return A beside B (docs/sizing.md): each pair of runs with equal settings, and what each storage comes to."""
-    pairs = _pairs(a, b)
-    if not pairs and (a.runs or b.runs):
-        raise UserError(
-            f"{a.name} and {b.name} have no run with the same settings: {_told(a)} against {_told(b)}; compare two "
-            "runs, two sweeps over the same values, or two searches"
-        )
-    found = {
-        "schema_version": SCHEMA_VERSION,
-        "a": a.name,
-        "b": b.name,
-        "runs": [{"settings": dict(settings), **compare_runs(one, two)} for settings, one, two in pairs],
-        "economy": [
-            economy(side.accelerators, side.gb_per_second, extra) for side, extra in zip((a, b), extras, strict=True)
-        ],
-        "sides": [
-            {"name": side.name, "workload": side.workload, "counts": list(side.counts), "about": side.about}
-            for side in (a, b)
-        ],
-        "issues": list(_issues(a, b)),
-    }
-    return found | {"verdict": compared(found)}
+# what beside the storage differs
+
+_HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
+"""Facts of a host that measure storage differently when they differ."""
+_DATASET_FACTS = ("format", "num_files_train", "num_samples_per_file")
 
 
-def _issues(a: Side, b: Side) -> Iterator[str]:
+def _conditions(summaries: Sequence[Summary]) -> Conditions | None:
+    """Return what the first run says of the conditions; None when there is none."""
+    if not summaries:
+        return None
+    first = summaries[0]
+    return Conditions(
+        started_at=first.started_at,
+        hosts=first.environment.hosts,
+        storage=first.environment.storage,
+        devices=tuple(device for device in first.telemetry.devices if device.counted) if first.telemetry else (),
+        dataset=first.dataset,
+        how=first.how,
+    )
+
+
+def _warnings(summaries: Sequence[Summary]) -> tuple[str, ...]:
+    """Return what the runs warn of concerning the page cache, each sentence once."""
+    sentences = (
+        f"with {summary.ranks} accelerator{'s' * (summary.ranks != 1)} {summary.page_cache.warning}"
+        for summary in summaries
+        if summary.page_cache and summary.page_cache.warning
+    )
+    return tuple(dict.fromkeys(sentences))
+
+
+def issues_between(a: Side, b: Side) -> Iterator[str]:
+    """Yield a sentence for whatever makes the difference more than the storage's, and what each side warns of."""
     if a.workload != b.workload:
         yield f"A ran {a.workload} and B {b.workload}: the difference is not the storage's alone"
-    yield from differences(a.about, b.about)
+    if a.about is not None and b.about is not None:
+        yield from _differing_hosts(a.about.hosts, b.about.hosts)
+        yield from _differing_facts(a.about, b.about)
     for name, side in (("A", a), ("B", b)):
         yield from (f"{name}: {warning}" for warning in side.warnings)
 
 
-def _pairs(a: Side, b: Side) -> list[tuple[Settings, dict[str, Any], dict[str, Any]]]:
-    """Return the runs with equal settings; two single runs are a pair whatever was set."""
-    if len(a.runs) == len(b.runs) == 1:
-        return [((), one, two) for one, two in zip(a.runs.values(), b.runs.values(), strict=True)]
-    return [(settings, a.runs[settings], b.runs[settings]) for settings in a.runs if settings in b.runs]
+def _differing_hosts(a: Sequence[HostFacts], b: Sequence[HostFacts]) -> Iterator[str]:
+    names = [sorted(host.host for host in hosts) for hosts in (a, b)]
+    if names[0] != names[1]:
+        hosts = f"A was measured on {_listed(names[0])} and B on {_listed(names[1])}"
+        yield f"{hosts}: the difference is not the storage's alone"
+    for key in _HOST_FACTS:
+        facts = [sorted({_plain(getattr(host, key)) for host in hosts}) for hosts in (a, b)]
+        if facts[0] != facts[1]:
+            yield f"the hosts' {key} was {_listed(facts[0])} for A and {_listed(facts[1])} for B"
 
 
-def _told(side: Side) -> str:
-    runs = [" ".join(f"{key}={value}" for key, value in settings) or "one run" for settings in side.runs]
-    return "; ".join(runs) or "a search"
+def _differing_facts(a: Conditions, b: Conditions) -> Iterator[str]:
+    for key in sorted(setting.name for setting in fields(ReadSettings)):
+        values = getattr(a.how, key), getattr(b.how, key)
+        if values[0] != values[1]:
+            yield f"{key} was {values[0]} for A and {values[1]} for B"
+    for key in _DATASET_FACTS:
+        values = getattr(a.dataset, key), getattr(b.dataset, key)
+        if values[0] != values[1]:
+            yield f"the datasets differ: {key} is {values[0]} for A and {values[1]} for B"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    return str(value)
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(values[:4]) + (" ..." if len(values) > 4 else "") if values else "nothing known"

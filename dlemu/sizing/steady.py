@@ -1,4 +1,4 @@
-"""The steady part of a run as a series: how busy its accelerators were, and what was read for them, in equal stretches.
+"""The steady part of a run as a series: how busy its accelerators were, and what was read for them, in equal windows.
 
 Two things make the AU of a short run too high: batches that were read ahead while its first step waited, and batches
 that are left over when there is nothing more to read at the end of an epoch. So both ends are cut off, and beside what
@@ -18,13 +18,13 @@ Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
-    """One value a stretch, in percent of the stretch's time."""
+class SteadySeries:
+    """One value for each window of time, in percent of it."""
 
     busy: Values
     """Accelerators computed: AU, mean over ranks."""
     fed: Values
-    """Time the accelerators will compute on what was read in the stretch; a batch half read counts half."""
+    """Time the accelerators will compute on what was read in the window; a batch half read counts half."""
 
     @property
     def sustained(self) -> Values:
@@ -32,33 +32,33 @@ class Series:
         return self.fed if len(self.fed) and self.fed.mean() < self.busy.mean() else self.busy
 
 
-def steady_series(rows: Rows, *, ahead: int, stretch_seconds: float) -> Series:
-    """Return the series of training rows of one or more ranks; empty when there is no whole stretch yet.
+def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySeries:
+    """Return the series of training rows of one or more ranks; empty when there is no whole window yet.
 
     `ahead` is how many batches may be read before they are needed. Of each block of steps the first and the last
-    `ahead` are left out: what lies in the queue at an edge of the last stretch is known from the steps after it.
+    `ahead` are left out: what lies in the queue at an edge of the last window is known from the steps after it.
     Each rank's time is its own clock's, from the end of its first step.
     """
-    per_block: dict[tuple[int, int], list[Series]] = {}
+    per_block: dict[tuple[int, int], list[SteadySeries]] = {}
     for part in blocks(rows):
         key = int(part["epoch"][0]), int(part["block"][0])
-        per_block.setdefault(key, []).append(_of_rank(part, ahead, round(stretch_seconds * 1e9)))
+        per_block.setdefault(key, []).append(_of_rank(part, ahead, round(window_seconds * 1e9)))
     merged = [_mean_over_ranks(ranks) for _, ranks in sorted(per_block.items())]
-    return Series(
+    return SteadySeries(
         busy=np.concatenate([part.busy for part in merged]) if merged else np.empty(0),
         fed=np.concatenate([part.fed for part in merged]) if merged else np.empty(0),
     )
 
 
-def _of_rank(part: Rows, ahead: int, stretch_ns: int) -> Series:
+def _of_rank(part: Rows, ahead: int, window_ns: int) -> SteadySeries:
     last = len(part) - 1 - ahead
     if last <= 1:
-        return Series(busy=np.empty(0), fed=np.empty(0))
+        return SteadySeries(busy=np.empty(0), fed=np.empty(0))
     start_ns, end_ns = int(part["free_ns"][1]), int(part["free_ns"][last])
-    edges = start_ns + stretch_ns * np.arange((end_ns - start_ns) // stretch_ns + 1)
-    return Series(
-        busy=100 * np.diff(_computed_ns(part, edges)) / stretch_ns,
-        fed=100 * np.diff(_read_ns(part, edges)) / stretch_ns,
+    edges = start_ns + window_ns * np.arange((end_ns - start_ns) // window_ns + 1)
+    return SteadySeries(
+        busy=100 * np.diff(_computed_ns(part, edges)) / window_ns,
+        fed=100 * np.diff(_read_ns(part, edges)) / window_ns,
     )
 
 
@@ -81,9 +81,9 @@ def _read_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
     return read
 
 
-def _mean_over_ranks(ranks: list[Series]) -> Series:
+def _mean_over_ranks(ranks: list[SteadySeries]) -> SteadySeries:
     length = min(len(series.busy) for series in ranks)
-    return Series(
+    return SteadySeries(
         busy=np.mean([series.busy[:length] for series in ranks], axis=0),
         fed=np.mean([series.fed[:length] for series in ranks], axis=0),
     )

@@ -72,7 +72,12 @@ def test_shipped_workloads_can_be_trained() -> None:
     ("override", "said"),
     [
         ("workflow.train=false", "workflow.train is false: nothing would be trained"),
-        ("storage.storage_type=s3", "storage.storage_type is 's3': not possible yet; wanted local_fs"),
+        (
+            "storage.storage_type=s3",
+            "storage.storage_type is 's3': object storage is not possible yet; wanted local_fs",
+        ),
+        ("storage.storage_type=parallelfs", "storage.storage_type is 'parallelfs': did you mean parallel_fs?"),
+        ("storage.storage_type=no.such", "'no.such' is no module that Python can import"),
         ("dataset.data_folder=s3://bucket/x", "object storage is not possible yet"),
         ("dataset.format=npzz", "dataset.format is 'npzz': did you mean npz?"),
         ("reader.data_loader=pytorh", "reader.data_loader is 'pytorh': did you mean pytorch?"),

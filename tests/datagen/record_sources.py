@@ -45,7 +45,7 @@ def written(spec: DatasetSpec, shape: tuple[int, int], side: int | None = None) 
     writer = storage.create("x")
     job = FileJob(spec, Content(1), 7, shape)
     (made if side is None else made.sides[side]).write(job, writer, AlignedBuffer())
-    writer.commit(fsync=False)
+    writer.commit()
     return storage.files["x"]
 
 
@@ -64,6 +64,6 @@ def memory_dataset(**changes: Any) -> tuple[Files, memory.Storage]:
         for part in files.parts(number):
             writer = storage.create(part.path)
             part.write(writer, AlignedBuffer())
-            writer.commit(fsync=False)
+            writer.commit()
             assert part.size_bytes == len(storage.files[part.path])
     return files, storage

@@ -43,7 +43,7 @@ def written(file_format: Format, file_job: FileJob) -> bytes:
     storage = memory.Storage()
     writer = storage.create("x")
     file_format.write(file_job, writer, AlignedBuffer())
-    writer.commit(fsync=False)
+    writer.commit()
     return storage.files["x"]
 
 

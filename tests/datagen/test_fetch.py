@@ -23,6 +23,7 @@ from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 from tests.datagen.conftest import MakeSpec, make
+from tests.datasets import storage_named
 
 Spec = Callable[..., FetchSpec]
 Dataset = Callable[..., tuple[DatasetSpec, Spec]]
@@ -58,7 +59,7 @@ def fetched(fetch: FetchSpec, samples: list[int]) -> tuple[Fetched, list[bytes],
 def test_whole_samples(dataset: Dataset, storage: str, compression: str, samples_per_file: int) -> None:
     spec, fetch = dataset(compression=compression, num_samples_per_file=samples_per_file, compressibility=0.5)
     samples = [5, 0, 1, 1, 3]
-    _, data, _ = fetched(fetch(storage=storage, verify=True), samples)
+    _, data, _ = fetched(fetch(storage=storage_named(storage), verify=True), samples)
     assert data == [truth(spec, sample) for sample in samples]
 
 
@@ -67,7 +68,7 @@ def test_whole_samples(dataset: Dataset, storage: str, compression: str, samples
 def test_crops_are_of_the_sample(dataset: Dataset, storage: str, samples_per_file: int) -> None:
     spec, fetch = dataset(num_samples_per_file=samples_per_file)
     samples = [4, 2, 0]
-    result, data, _ = fetched(fetch(storage=storage, resize_bytes=5000, seed=8), samples)
+    result, data, _ = fetched(fetch(storage=storage_named(storage), resize_bytes=5000, seed=8), samples)
     assert result.places == [(0, 5000), (5000, 5000), (10000, 5000)]
     for sample, crop in zip(samples, data, strict=True):
         whole = truth(spec, sample)
@@ -96,7 +97,7 @@ def test_every_byte_of_every_file_is_counted(dataset: Dataset) -> None:
     spec, fetch = dataset()
     sizes = [os.path.getsize(layouts(spec)[0].path(i)) for i in range(6)]
     for storage in ("posix", "direct"):
-        result, _, _ = fetched(fetch(storage=storage, resize_bytes=4096), [0, 4, 4, 5])
+        result, _, _ = fetched(fetch(storage=storage_named(storage), resize_bytes=4096), [0, 4, 4, 5])
         assert result.app_bytes == sizes[0] + sizes[4] + sizes[5]
         assert result.read_calls == 3
         assert result.read_ns > 0
@@ -129,7 +130,9 @@ def test_null_storage_reads_nothing_and_copies_the_crop(small: MakeSpec) -> None
     spec = small()
     nominal = 141 * 141
     layout, _ = layouts(spec)
-    whole = FetchSpec(layout=layout, format="npz", storage="null", nominal_sample_bytes=nominal, verify=True)
+    whole = FetchSpec(
+        layout=layout, format="npz", storage=storage_named("null"), nominal_sample_bytes=nominal, verify=True
+    )
     result, data, _ = fetched(whole, [0, 5])
     assert [len(one) for one in data] == [nominal, nominal]
     assert (result.app_bytes, result.read_calls, result.read_ns) == (0, 0, 0)
@@ -144,9 +147,14 @@ def test_memory_storage(small: MakeSpec) -> None:
     for i in range(6):
         writer = storage.create(files.path(i))
         Format().write(files.job(i), writer, AlignedBuffer())
-        writer.commit(fsync=False)
+        writer.commit()
     fetch = FetchSpec(
-        layout=files.train, format="npz", storage="memory", verify=True, content=files.content, max_file_bytes=100_000
+        layout=files.train,
+        format="npz",
+        storage=storage_named("memory"),
+        verify=True,
+        content=files.content,
+        max_file_bytes=100_000,
     )
     out = AlignedBuffer().view(fetch.slot_bytes(12))
     result = Fetcher(fetch, storage).fetch(range(12), out)
@@ -222,7 +230,7 @@ def test_a_sample_larger_than_its_place(dataset: Dataset) -> None:
 def test_the_library_reads_ordinary_files_only(dataset: Dataset) -> None:
     _, fetch = dataset()
     with pytest.raises(UserError, match=r"reader\.engine=fast, or reader\.odirect=false"):
-        Fetcher(fetch(engine="library", storage="direct"))
+        Fetcher(fetch(engine="library", storage=storage_named("direct")))
 
 
 def test_verify_needs_our_names(dataset: Dataset) -> None:

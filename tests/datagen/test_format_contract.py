@@ -22,9 +22,10 @@ from datagen.groups import GroupFormat
 from datagen.inspection import Found, inspect
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory
-from datagen.storage.storage_base import Storage
+from datagen.storage.storage_base import StorageBase
 from datagen.verify import verify
 from tests.datagen.conftest import make
+from tests.datasets import storage_named
 
 FORMATS = [
     name
@@ -88,7 +89,7 @@ class Dataset:
     def fetch_spec(self, **options: Any) -> FetchSpec:
         return FetchSpec.for_dataset(self.found, self.found.train, **options)
 
-    def read(self, samples: Sequence[int], files: Storage | None = None, **options: Any) -> list[bytes]:
+    def read(self, samples: Sequence[int], files: StorageBase | None = None, **options: Any) -> list[bytes]:
         fetch = self.fetch_spec(**options)
         out = AlignedBuffer().view(fetch.slot_bytes(len(samples)))
         out[:] = b"\xaa" * len(out)
@@ -122,8 +123,8 @@ def test_every_sample_comes_back_from_every_storage(case: Case, tmp_path: Path) 
     held.files = {str(path): path.read_bytes() for path in tmp_path.rglob("*.*")}
     for decode in ("none", "full"):
         posix = dataset.read(order, verify=True, decode=decode)
-        assert dataset.read(order, verify=True, decode=decode, storage="direct") == posix
-        assert dataset.read(order, files=held, verify=True, decode=decode, storage="memory") == posix
+        assert dataset.read(order, verify=True, decode=decode, storage=storage_named("direct")) == posix
+        assert dataset.read(order, files=held, verify=True, decode=decode, storage=storage_named("memory")) == posix
 
 
 @each_case

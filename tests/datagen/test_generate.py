@@ -21,6 +21,7 @@ from datagen.generate import Progress, finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
+from datagen.storage import posix
 from datagen.storage.posix import FileWriter
 from datagen.storage.storage_base import Writer
 from datagen.verify import verify
@@ -113,7 +114,7 @@ def test_finish_needs_every_file(small: MakeSpec) -> None:
     generate(spec, rank=0, ranks=2)
     with pytest.raises(DatasetError, match=r"4 of 9 files are not made .*img_1_of_6\.npz"):
         finish(spec)
-    made = manifest.read(spec.data_folder)
+    made = manifest.read(spec.data_folder, posix.Storage())
     assert made is not None
     assert not made.complete
 
@@ -266,5 +267,5 @@ def test_a_writer_survives_short_writes(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: whole(fd, data[:7], offset))
     writer = FileWriter(str(tmp_path / "file"))
     writer.write(bytes(range(100)))
-    writer.commit(fsync=False)
+    writer.commit()
     assert (tmp_path / "file").read_bytes() == bytes(range(100))

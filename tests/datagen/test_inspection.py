@@ -17,6 +17,7 @@ from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.manifest import MANIFEST_NAME, read
 from datagen.spec import DatasetSpec
+from datagen.storage import posix
 from tests.datagen.conftest import MakeSpec, make
 
 
@@ -41,7 +42,7 @@ def test_what_was_made_is_found(small: MakeSpec) -> None:
     assert found.max_file_bytes == max(sizes)
     assert found.total_bytes == sum(sizes)
     assert found.notes == ()
-    manifest = read(spec.data_folder)
+    manifest = read(spec.data_folder, posix.Storage())
     assert manifest is not None
     assert found.manifest == manifest
     assert (manifest.complete, manifest.files, manifest.bytes) == (True, 9, sum(sizes))

@@ -23,6 +23,7 @@ class CountingStorage(posix.Storage):
     """Counts what is opened and what stays open."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.opened: list[str] = []
         self.open_now = 0
 

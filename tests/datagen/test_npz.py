@@ -41,7 +41,7 @@ def written(shape: tuple[int, int], samples: int = 1, compression: Compression =
     storage = memory.Storage()
     writer = storage.create("x")
     Format().write(FileJob(spec, Content(1, share), 7, shape), writer, AlignedBuffer())
-    writer.commit(fsync=False)
+    writer.commit()
     return storage.files["x"]
 
 

@@ -27,6 +27,7 @@ from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
 from tests.datagen.record_sources import MemorySource, payload, written
+from tests.datasets import storage_named
 
 COLUMNS = (
     ParquetColumn(name="label"),
@@ -202,7 +203,7 @@ def fetch_of(spec: DatasetSpec, **options: Any) -> FetchSpec:
 
 @pytest.mark.parametrize("storage", ["posix", "direct"])
 def test_a_batch_reads_each_row_group_once_and_only_columns_asked_for(dataset: DatasetSpec, storage: str) -> None:
-    fetch = fetch_of(dataset, storage=storage, verify=True)
+    fetch = fetch_of(dataset, storage=storage_named(storage), verify=True)
     result, stretches = fetched(fetch, list(range(30, 130)))  # groups 0, 1 and 2 of file 0, group 0 of file 1
     assert len(stretches) == 2 * 4  # `wide` lies between those that are read
     rows = 40 + 40 + 20 + 40
@@ -234,7 +235,9 @@ def test_the_library_decodes_the_columns_asked_for(dataset: DatasetSpec) -> None
 @pytest.mark.parametrize("storage", ["posix", "direct"])
 def test_decoding_reads_through_the_storage(dataset: DatasetSpec, storage: str) -> None:
     library = fetched(fetch_of(dataset, engine="library", verify=True), [0, 1, 45])[1]
-    result, stretches = fetched(fetch_of(dataset, decode="full", storage=storage, verify=True), [0, 1, 45])
+    result, stretches = fetched(
+        fetch_of(dataset, decode="full", storage=storage_named(storage), verify=True), [0, 1, 45]
+    )
     assert stretches == library
     assert result.app_bytes > 80 * READ_BYTES
     assert result.read_calls > 0
@@ -256,7 +259,7 @@ def test_what_is_decoded_is_verified(dataset: DatasetSpec, options: dict[str, An
 def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression: Any, storage: str) -> None:
     packed = small(format="parquet", num_samples_per_file=100, parquet=parquet(), compression=compression)
     spec = make(replace(packed, compressibility=0.5))
-    fetch = fetch_of(spec, storage=storage, verify=True)
+    fetch = fetch_of(spec, storage=storage_named(storage), verify=True)
     result, stretches = fetched(fetch, list(range(30, 130)))
     path = layouts(spec)[0].path(0)
     metadata = pq.read_metadata(path)
@@ -265,7 +268,7 @@ def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression
     start = metadata.row_group(0).column(0).dictionary_page_offset
     assert stretches[0] == Path(path).read_bytes()[start : start + sizes[0] + sizes[1]]
     library = fetched(fetch_of(spec, engine="library", verify=True), list(range(30, 130)))[1]
-    assert fetched(fetch_of(spec, storage=storage, decode="full"), list(range(30, 130)))[1] == library
+    assert fetched(fetch_of(spec, storage=storage_named(storage), decode="full"), list(range(30, 130)))[1] == library
     assert sum(map(len, library)) == (40 + 40 + 20 + 40) * READ_BYTES
     assert result.app_bytes < sum(map(len, library)) + 8 * 8192
 
@@ -310,7 +313,7 @@ def test_a_column_of_another_name_is_found(small: MakeSpec) -> None:
 
 
 def test_null_storage_reads_nothing(dataset: DatasetSpec) -> None:
-    result, stretches = fetched(replace(fetch_of(dataset), storage="null"), list(range(64)))
+    result, stretches = fetched(replace(fetch_of(dataset), storage=storage_named("null")), list(range(64)))
     assert (result.app_bytes, result.read_calls) == (0, 0)
     assert [len(one) for one in stretches] == [64 * READ_BYTES]
 

@@ -22,6 +22,7 @@ from datagen.records import MOST_OPEN_FILES, RecordReader, open_files_wanted, ru
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
 from tests.datagen.record_sources import memory_dataset, record_format
+from tests.datasets import storage_named
 
 Dataset = Callable[..., tuple[DatasetSpec, Callable[..., FetchSpec]]]
 FORMATS = ["tfrecord", "indexed_binary", "mmap_indexed_binary"]
@@ -56,7 +57,7 @@ def fetched(fetch: FetchSpec, samples: list[int]) -> tuple[Fetched, list[bytes]]
 def test_whole_records(dataset: Dataset, storage: str, verify: bool) -> None:
     spec, fetch = dataset()
     samples = [29, 0, 1, 2, 2, 14, 15, 16, 3]
-    _, data = fetched(fetch(storage=storage, verify=verify), samples)
+    _, data = fetched(fetch(storage=storage_named(storage), verify=verify), samples)
     for sample, seen in zip(samples, data, strict=True):
         assert len(seen) > 1000
         assert seen == truth(spec, sample, len(seen))
@@ -67,7 +68,7 @@ def test_whole_records(dataset: Dataset, storage: str, verify: bool) -> None:
 def test_crops_are_of_the_record(dataset: Dataset, storage: str, resize: int) -> None:
     _, fetch = dataset()
     samples = [*range(30), 7, 3]
-    result, data = fetched(fetch(storage=storage, resize_bytes=resize, seed=8, verify=True), samples)
+    result, data = fetched(fetch(storage=storage_named(storage), resize_bytes=resize, seed=8, verify=True), samples)
     _, whole = fetched(fetch(), samples)
     assert result.places == [(number * resize, resize) for number in range(32)]
     for sample, crop, full in zip(samples, data, whole, strict=True):
@@ -93,7 +94,7 @@ def test_only_records_are_read_and_neighbours_at_once(dataset: Dataset) -> None:
 
 def test_null_storage_reads_nothing(dataset: Dataset) -> None:
     _, fetch = dataset()
-    result, data = fetched(replace(fetch(), storage="null"), [0, 5])
+    result, data = fetched(replace(fetch(), storage=storage_named("null")), [0, 5])
     assert (result.app_bytes, result.read_calls, len(data)) == (0, 0, 2)
 
 
@@ -184,7 +185,12 @@ def test_a_slot_too_small_is_told(dataset: Dataset) -> None:
 def test_memory_storage(name: str) -> None:
     files, storage = memory_dataset(format=name)
     fetch = FetchSpec(
-        layout=files.train, format=name, storage="memory", verify=True, content=files.content, max_record_bytes=70_000
+        layout=files.train,
+        format=name,
+        storage=storage_named("memory"),
+        verify=True,
+        content=files.content,
+        max_record_bytes=70_000,
     )
     out = AlignedBuffer().view(fetch.slot_bytes(15))
     assert Fetcher(fetch, storage).fetch(range(15), out).read_calls == 3

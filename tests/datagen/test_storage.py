@@ -1,8 +1,14 @@
+"""Every file of `datagen/storage` keeps the promises of `StorageBase`, and each what it promises alone."""
+
 from __future__ import annotations
 
+import ast
+import io
 import os
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,15 +17,36 @@ from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.storage import direct, memory, posix
-from datagen.storage.storage_base import Storage
+from datagen.storage.storage_base import (
+    NULL_STORAGE,
+    StorageBase,
+    StorageSpec,
+    StoredFile,
+    open_storage,
+    read_whole,
+    storage_names,
+    storage_spec,
+)
 
-KEEPING = ["direct", "memory", "posix"]
+ALL = registry.names("datagen.storage")
+KEEPING = [name for name in ALL if name != "null"]
+FOLDERS = ["direct", "mapped", "posix"]
 DATA = bytes(range(256)) * 40
 
 
-def storage(name: str) -> Storage:
-    made: Storage = registry.find("datagen.storage", name, "Storage")()
-    return made
+def storage(name: str) -> StorageBase:
+    return open_storage(StorageSpec(type=name))
+
+
+def write(backend: StorageBase, path: str, data: bytes = DATA) -> None:
+    writer = backend.create(path)
+    writer.write(data)
+    writer.commit()
+
+
+def names_in(backend: StorageBase, folder: str) -> dict[str, bool]:
+    with backend.entries(folder) as entries:
+        return {entry.name: entry.is_dir() for entry in entries}
 
 
 @pytest.mark.parametrize("name", KEEPING)
@@ -31,7 +58,9 @@ def test_what_is_written_is_read(name: str, tmp_path: Path) -> None:
     writer.write(memoryview(DATA)[100:])
     writer.write_at(DATA[:4], 0)
     assert writer.position == len(DATA)
-    writer.commit(fsync=True)
+    writer.sync()
+    writer.commit()
+    writer.discard()
     reader = backend.open(path)
     buffer = AlignedBuffer().view(16384)
     assert reader.size_bytes == len(DATA)
@@ -43,25 +72,155 @@ def test_what_is_written_is_read(name: str, tmp_path: Path) -> None:
     assert bytes(buffer[: len(DATA) - 8192]) == DATA[8192:]
     assert reader.read_calls == 2
     reader.close()
+    assert bytes(read_whole(backend, path)) == DATA
 
 
 @pytest.mark.parametrize("name", KEEPING)
-def test_a_missing_file_raises_the_systems_error(name: str, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        storage(name).open(str(tmp_path / "none"))
+def test_bytes_that_were_skipped_are_zeros(name: str, tmp_path: Path) -> None:
+    backend, path = storage(name), str(tmp_path / "file")
+    writer = backend.create(path)
+    writer.skip(10)
+    writer.write(b"x")
+    writer.commit()
+    assert bytes(read_whole(backend, path)) == bytes(10) + b"x"
 
 
-@pytest.mark.parametrize("name", ["direct", "posix"])
+@pytest.mark.parametrize("name", KEEPING)
 def test_a_file_has_its_name_only_after_commit(name: str, tmp_path: Path) -> None:
-    writer = storage(name).create(str(tmp_path / "file"))
-    writer.write(DATA)
-    assert os.listdir(tmp_path) == [".file.part"]
+    backend, path = storage(name), str(tmp_path / "file")
+    backend.make_folder(str(tmp_path))
+    write(backend, path, b"old")
+    writer = backend.create(path)
+    writer.write(b"new")
+    assert bytes(read_whole(backend, path)) == b"old"
     writer.discard()
-    assert os.listdir(tmp_path) == []
-    writer = storage(name).create(str(tmp_path / "file"))
-    writer.commit(fsync=False)
-    writer.discard()
-    assert os.listdir(tmp_path) == ["file"]
+    assert names_in(backend, str(tmp_path)) == {"file": False}
+    writer = backend.create(path)
+    writer.write(b"new")
+    writer.commit()
+    assert bytes(read_whole(backend, path)) == b"new"
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_an_interrupted_writer_leaves_nothing_that_is_not_removed(name: str, tmp_path: Path) -> None:
+    backend = storage(name)
+    backend.make_folder(str(tmp_path))
+    write(backend, str(tmp_path / "whole"))
+    backend.create(str(tmp_path / "part")).write(b"x")
+    assert [seen for seen in names_in(backend, str(tmp_path)) if not seen.startswith(".")] == ["whole"]
+    backend.remove_unfinished(str(tmp_path))
+    assert names_in(backend, str(tmp_path)) == {"whole": False}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_folders_are_made_and_listed(name: str, tmp_path: Path) -> None:
+    backend, folder = storage(name), str(tmp_path / "a" / "b")
+    assert not backend.is_folder(folder)
+    with pytest.raises(FileNotFoundError), backend.entries(folder):
+        pass
+    backend.make_folder(folder)
+    backend.make_folder(folder)
+    write(backend, f"{folder}/file")
+    assert backend.is_folder(folder)
+    assert not backend.is_folder(f"{folder}/file")
+    assert names_in(backend, str(tmp_path / "a")) == {"b": True}
+    assert names_in(backend, folder) == {"file": False}
+    backend.sync(folder)
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_sizes_and_removal(name: str, tmp_path: Path) -> None:
+    backend, path, none = storage(name), str(tmp_path / "file"), str(tmp_path / "none")
+    write(backend, path)
+    assert backend.size_bytes(path) == len(DATA)
+    assert list(backend.sizes([none, path])) == [None, len(DATA)]
+    backend.evict(path, write_first=True)
+    backend.remove(path)
+    for failing in (backend.size_bytes, backend.remove, backend.open):
+        with pytest.raises(FileNotFoundError):
+            failing(path)
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_free_space_and_kind_of_memory_are_known_or_not(name: str, tmp_path: Path) -> None:
+    backend = storage(name)
+    free = backend.free_bytes(str(tmp_path))
+    assert free is None or free > 0
+    assert backend.memory_kind(str(tmp_path)) in ("", "memory", *posix.IN_MEMORY)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_paths_for_libraries_are_those_of_folders(name: str, tmp_path: Path) -> None:
+    backend, folder = storage(name), str(tmp_path)
+    assert backend.local_path(folder) == (folder if name in FOLDERS else None)
+    folders = [folder, folder, "/no/such/folder"]
+    assert list(backend.device_folders(folders)) == ([folder] if name in FOLDERS else [])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_only_folders_are_read_past_the_page_cache(name: str) -> None:
+    spec = StorageSpec(type=name, direct=True)
+    if name in ("posix", "direct"):
+        assert open_storage(spec).alignment == posix.DIRECT_ALIGNMENT
+        assert pickle.loads(pickle.dumps(spec)) == spec
+        assert open_storage(StorageSpec(type="posix", direct=True).buffered).alignment == 1
+    else:
+        with pytest.raises(UserError, match=f"storage {name} has no page cache to read past"):
+            open_storage(spec)
+
+
+@pytest.mark.parametrize("name", ["memory", "posix"])
+def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None:
+    backend, path = storage(name), str(tmp_path / "array.npy")
+    data = io.BytesIO()
+    np.save(data, np.arange(1000))
+    write(backend, path, data.getvalue())
+    with StoredFile(path, backend.open(path)) as file:
+        assert np.load(file).tolist() == list(range(1000))
+        assert file.seek(-8, io.SEEK_END) == len(data.getvalue()) - 8
+        assert int.from_bytes(file.readall(), "little") == 999
+        assert file.read(1) == b""
+        with pytest.raises(ValueError, match="seek"):
+            file.seek(-1)
+        assert file.reader.app_bytes >= 8000
+    file.close()
+
+
+def test_names_that_users_give() -> None:
+    assert storage_names() == ["direct", "local_fs", "parallel_fs", "posix"]
+    assert storage_spec("local_fs") == storage_spec("parallel_fs") == storage_spec("posix") == StorageSpec()
+    assert storage_spec("direct") == storage_spec("local_fs", direct=True) == StorageSpec(direct=True)
+    own = storage_spec("my.module", root="bucket", options={"b": 1, "a": "x"})
+    assert own == StorageSpec(type="my.module", root="bucket", options=(("a", "x"), ("b", 1)))
+    assert hash(own) == hash(pickle.loads(pickle.dumps(own)))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "local",
+            r"is 'local': did you mean local_fs\? wanted one of direct, local_fs, parallel_fs, posix,",
+        ),
+        ("null", "is 'null': that is for dlemu's own use; wanted one of direct"),
+        ("memory", "is 'memory': that is for dlemu's own use"),
+    ],
+)
+def test_a_name_that_is_none_is_answered_with_those_there_are(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        storage_spec(name)
+
+
+def test_folders_have_no_options() -> None:
+    with pytest.raises(UserError, match=r"storage_options has endpoint, but storage\.storage_type=local_fs has no"):
+        storage_spec("local_fs", options={"endpoint": "x"})
+
+
+def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="s3://bucket/data is a URL"):
+        posix.Storage().make_folder("s3://bucket/data")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_is_made_by_commit_alone() -> None:
@@ -71,14 +230,22 @@ def test_memory_is_made_by_commit_alone() -> None:
 
 
 def test_null_touches_nothing() -> None:
-    backend = storage("null")
+    backend = open_storage(NULL_STORAGE)
     assert backend.reads_nothing
     reader = backend.open("/no/such/file")
     assert reader.read_into(memoryview(bytearray(8)), 0) == 0
+    reader.close()
     writer = backend.create("/no/such/file")
     writer.write(b"abc")
-    writer.commit(fsync=True)
-    assert writer.position == 3
+    writer.skip(2)
+    writer.write_at(b"x", 0)
+    writer.sync()
+    writer.commit()
+    writer.discard()
+    assert writer.position == 5
+    assert names_in(backend, "/no/such") == {}
+    assert backend.size_bytes("/no/such/file") == 0
+    backend.remove("/no/such/file")
 
 
 @given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=30))
@@ -128,3 +295,29 @@ def test_a_buffer_grows_and_is_used_again() -> None:
     large[-1] = 3
     assert buffer.view(20 << 20)[-1] == 3
     assert len(buffer.view(0)) == 0
+
+
+NOT_DATA = {
+    "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
+    "formats/_hdf5_file.py": {"fstat", "pread"},  # HDF5's own temporary file
+}
+"""What files outside of `storage/` ask of the system, none of it about data."""
+
+
+def test_only_storages_touch_files() -> None:
+    """Formats may open a path by the library call of `reader.engine=library`, in `load`; all else asks the storage."""
+    root = Path(posix.__file__).parent.parent
+    for path in root.rglob("*.py"):
+        name = str(path.relative_to(root))
+        if name.startswith("storage/"):
+            continue
+        tree = ast.parse(path.read_text())
+        loads = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "load"]
+        allowed = {id(node) for load in loads for node in ast.walk(load)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and id(node) not in allowed:
+                called = ast.unparse(node.func)
+                module, _, attribute = called.partition(".")
+                assert called != "open", f"{name}:{node.lineno} opens a file by itself"
+                asks_system = module == "os" and not attribute.startswith("path.") and attribute != "strerror"
+                assert not asks_system or attribute in NOT_DATA.get(name, set()), f"{name}:{node.lineno} calls {called}"

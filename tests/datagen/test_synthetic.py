@@ -14,6 +14,7 @@ from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
+from tests.datasets import storage_named
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_damage_is_found_and_a_lost_file_made_again(dataset: DatasetSpec) -> Non
 @pytest.mark.parametrize("resize", [0, 3000])
 def test_samples_are_made_in_memory(dataset: DatasetSpec, storage: str, resize: int) -> None:
     found = inspect(dataset)
-    fetch = FetchSpec.for_dataset(found, found.train, storage=storage, resize_bytes=resize, verify=True)
+    fetch = FetchSpec.for_dataset(found, found.train, storage=storage_named(storage), resize_bytes=resize, verify=True)
     fetched = Fetcher(fetch).fetch([0, 35], memoryview(bytearray(fetch.slot_bytes(2))))
     assert [size for _, size in fetched.places] == [resize or 141 * 141] * 2
     assert (fetched.app_bytes, fetched.read_calls, fetched.read_ns) == (0, 0, 0)

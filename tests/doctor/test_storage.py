@@ -29,7 +29,7 @@ def test_a_dataset_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
     assert facts.usable_dataset is None
     assert check.level == "warn"
     assert check.advice.startswith("dlemu datagen")
-    assert facts.storage.folder == str(tmp_path), "the nearest folder that exists stands for it"
+    assert facts.folder == str(tmp_path), "the nearest folder that exists stands for it"
     assert free_space.check(facts) is not None
     assert page_cache.check(facts) is None
     assert ranks_fit.check(facts) is None
@@ -83,9 +83,9 @@ def test_a_file_system_in_memory_is_no_drive() -> None:
 
 def test_no_o_direct_fails_only_who_asks_for_it(tmp_path: Path) -> None:
     folder, absent = str(tmp_path), str(tmp_path / "absent.npz")
-    assert direct_reads.look(folder, absent, odirect=False).level == "warn"
-    assert direct_reads.look(folder, absent, odirect=True).level == "fail"
-    direct_reads.look(folder, None, odirect=True)
+    assert direct_reads.look(folder, absent, direct=False).level == "warn"
+    assert direct_reads.look(folder, absent, direct=True).level == "fail"
+    direct_reads.look(folder, None, direct=True)
     assert not list(tmp_path.iterdir()), "the file of the trial is gone"
 
 
@@ -142,6 +142,20 @@ def test_schedulers_that_hold_requests_back_are_warned_of() -> None:
 
 def test_a_folder_without_a_block_device_is_said_to_have_none() -> None:
     facts = Facts(Workload())
-    vars(facts).update(device=None, storage=StorageFacts(folder="/d", file_system="nfs4"))
+    vars(facts).update(device=None, file_system=StorageFacts(folder="/d", file_system="nfs4"))
     assert "nfs4" in scheduler_check.check(facts).observed
     assert read_ahead_check.check(facts) is None
+
+
+def test_a_storage_without_local_folders_has_no_device_nor_page_cache_to_look_at(tmp_path: Path) -> None:
+    make_dataset(tmp_path)
+    bucket = "storage.storage_type=tests.doctor.bucket"
+    facts = Facts(small(tmp_path, bucket))
+    assert facts.usable_dataset is not None
+    assert "tests.doctor.bucket, no file system of this host" in file_system.check(facts).observed
+    assert scheduler_check.check(facts).observed.endswith("lies behind tests.doctor.bucket")
+    for module in (read_ahead_check, direct_reads, page_cache, free_space):
+        assert module.check(facts) is None
+    assert free_space.check(Facts(small(tmp_path / "none", bucket))) is None
+    with pytest.raises(UserError, match="no page cache to read past"):
+        direct_reads.check(Facts(small(tmp_path, bucket, "reader.odirect=true")))

@@ -3,14 +3,28 @@
 from collections.abc import Iterable
 from typing import Any
 
-from dlemu.emulator.clock import FakeClock
+from dlemu.accelerators.accelerator_base import AcceleratorSpec
+from dlemu.accelerators.sleep import Accelerator
+from dlemu.comm.clock import FakeClock
+from dlemu.config.duration import NO_TIME
 from dlemu.emulator.prefetch import TakenBatch
+from dlemu.emulator.steplog import StepRecord
 from dlemu.loaders.loader_base import Batch, BatchTrace
 
 
 def trace(**changes: int) -> BatchTrace:
     values: dict[str, Any] = dict.fromkeys(BatchTrace._fields, 0) | {"places": [], "samples": 7, "app_bytes": 700}
     return BatchTrace(**(values | changes))
+
+
+def numbered(step: int) -> tuple[StepRecord, BatchTrace]:
+    """What makes a row that is the step's number in every column."""
+    return StepRecord(*[step] * len(StepRecord._fields)), BatchTrace(0, [], *[step] * (len(BatchTrace._fields) - 2))
+
+
+def sleeping(clock: FakeClock) -> Accelerator:
+    """An accelerator on a clock that takes no time."""
+    return Accelerator(AcceleratorSpec(rank=0, seed=0, computation_time=NO_TIME, eval_time=NO_TIME), clock)
 
 
 class ScriptedQueue:
@@ -32,7 +46,7 @@ class ScriptedQueue:
 
 
 class ScriptedComm:
-    """One rank among others whose step ends are given; a meeting costs `latency_ns` on the host's clock."""
+    """One rank among others whose step ends are given; an all-reduce costs `latency_ns` on the host's clock."""
 
     rank, size, local_rank, local_size, node = 0, 2, 0, 2, 0
     hosts: tuple[str, ...] = ("here",)

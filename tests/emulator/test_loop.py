@@ -2,11 +2,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.emulator.clock import FakeClock
-from dlemu.emulator.loop import StepRange, run_steps
-from dlemu.emulator.steplog import STEP_COLUMNS, TRAINING, StepLog, StepRows, read_log
+from dlemu.comm.clock import FakeClock
+from dlemu.emulator.loop import StepLoop, StepRange
+from dlemu.emulator.steplog import TRAINING, StepLog, StepRows, read_log
 from dlemu.metrics.au import au_dlio_percent, au_percent, kept_rows
-from tests.emulator.fakes import ScriptedComm, ScriptedQueue
+from tests.emulator.fakes import ScriptedComm, ScriptedQueue, numbered, sleeping
 
 C = 100
 
@@ -26,7 +26,8 @@ def run(
     computes = np.array(compute_ns or [C] * steps, dtype=np.int64)
     step_range = StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=computes)
     comm = ScriptedComm(others_end_ns or [0] * steps, clock, latency_ns)
-    run_steps(step_range, free_ns, ScriptedQueue(ready_ns, clock), comm, clock, log)
+    loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=log)
+    loop.run(step_range, free_ns, ScriptedQueue(ready_ns, clock))
     return log.rows
 
 
@@ -88,5 +89,5 @@ def test_rows_of_a_rank_that_died_are_read_back(tmp_path: object) -> None:
     path = f"{tmp_path}/rank_00000.steps"
     log = StepLog(10, path)
     for step in (1, 2, 3):
-        log.add(*[step] * len(STEP_COLUMNS))
+        log.add(*numbered(step))
     assert read_log(path)["step"].tolist() == [1, 2, 3]

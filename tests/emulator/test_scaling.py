@@ -11,8 +11,8 @@ import pytest
 
 from datagen.engines import FileSource
 from datagen.inspection import inspect
+from dlemu.comm.clock import FakeClock
 from dlemu.config.schema import Metric, Reader
-from dlemu.emulator.clock import FakeClock
 from dlemu.emulator.job import Job
 from dlemu.emulator.scaling import try_more_readers, worth_trying
 from dlemu.emulator.steplog import StepRows

@@ -10,18 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlemu.emulator.steplog import STEP_COLUMNS, StepLog, read_log
+from dlemu.emulator.steplog import STEP_COLUMNS, TRACE_COLUMNS, StepLog, StepRecord, read_log
+from tests.emulator.fakes import numbered
 
 
 def test_rows_outlive_a_killed_rank(tmp_path: Path) -> None:
     path = str(tmp_path / "rank_00000.steps")
-    values = np.arange(1, len(STEP_COLUMNS) + 1).tolist()
+    record, batch = numbered(3)
     if (child := os.fork()) == 0:
-        StepLog(4, path).add(*values)
+        StepLog(4, path).add(record, batch)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     rows = read_log(path)
-    assert [row.tolist() for row in rows] == [tuple(values)]
+    assert [row.tolist() for row in rows] == [(*record, *batch[2:])]
+
+
+def test_a_record_and_a_trace_make_a_row() -> None:
+    assert (*StepRecord._fields, *TRACE_COLUMNS) == tuple(STEP_COLUMNS)
 
 
 @pytest.mark.parametrize("kill", range(10))
@@ -32,7 +37,7 @@ def test_a_row_counts_only_once_all_its_columns_are_there(kill: int, tmp_path: P
     if (child := os.fork()) == 0:
         log = StepLog(capacity, path)
         for step in range(1, capacity + 1):
-            log.add(*[step] * len(STEP_COLUMNS))
+            log.add(*numbered(step))
         signal.pause()
     while not os.path.exists(path) or not os.path.getsize(path):
         time.sleep(0.001)

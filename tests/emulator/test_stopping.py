@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dlemu.emulator.clock import FakeClock
-from dlemu.emulator.loop import STOP_NS, StepRange, run_steps
+from dlemu.comm.clock import FakeClock
+from dlemu.emulator.loop import STOP_NS, StepLoop, StepRange
 from dlemu.emulator.steplog import TRAINING, StepLog
 from dlemu.emulator.stopping import StopFile, ask_to_stop
-from tests.emulator.fakes import ScriptedComm, ScriptedQueue
+from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping
 from tests.runs import make_job
 
 C = 100
@@ -20,11 +20,10 @@ def run(others_end_ns: list[int], stops: list[bool] | None = None) -> tuple[bool
     clock, log = FakeClock(0, 0), StepLog(4)
     step_range = StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=np.array([C] * 4, dtype=np.int64))
     comm = ScriptedComm(others_end_ns, clock)
-    told = iter(stops or [])
-    stopped = run_steps(
-        step_range, 0, ScriptedQueue([0] * 4, clock), comm, clock, log, stop=(lambda: next(told)) if stops else None
-    )
-    return stopped, log
+    answers = iter(stops or [])
+    stop = (lambda: next(answers)) if stops else None
+    loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=log, stop=stop)
+    return loop.run(step_range, 0, ScriptedQueue([0] * 4, clock)), log
 
 
 def test_who_stops_still_learns_when_the_slowest_was_done() -> None:

@@ -20,6 +20,7 @@ from datagen.fetch_spec import FetchSpec
 from datagen.inspection import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.config.schema import Duration
 from dlemu.loaders.loader_base import Batch, Loader, LoaderSpec, Phase
 from dlemu.loaders.traits_base import traits_of
@@ -46,7 +47,9 @@ def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **
         max_file_bytes=found.max_file_bytes,
         nominal_sample_bytes=int(dataset.record_length_bytes),
     )
-    null = FetchSpec(layout=found.train, format="npz", storage="null", nominal_sample_bytes=40_000, resize_bytes=resize)
+    null = FetchSpec(
+        layout=found.train, format="npz", storage=NULL_STORAGE, nominal_sample_bytes=40_000, resize_bytes=resize
+    )
     plan = Plan(
         num_files=found.train.num_files,
         num_samples_per_file=1,

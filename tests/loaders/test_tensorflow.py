@@ -17,6 +17,7 @@ from datagen.errors import DatasetError
 from datagen.fetch_spec import FetchSpec
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.config.schema import Duration
 from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, LoaderSpec, Phase
@@ -100,7 +101,7 @@ def make_spec(
         "rank": rank,
         "phases": {
             "train": Phase(fetch, RankStreamPlan(plan, rank), BATCH),
-            "ceiling": Phase(replace(fetch, storage="null"), EndlessPlan(plan, rank), BATCH),
+            "ceiling": Phase(replace(fetch, storage=NULL_STORAGE), EndlessPlan(plan, rank), BATCH),
         },
         "read_threads": plan.cycle,
         "prefetch_per_worker": 1,

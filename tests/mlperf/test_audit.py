@@ -17,6 +17,7 @@ from dlemu.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, s
 from dlemu.mlperf.audit.contradictions import Rulebook
 from dlemu.mlperf.audit.saved_audit import audit_row
 from dlemu.mlperf.dlio_files import write_dlio_files
+from dlemu.results.run import make_run
 from tests.mlperf.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
 from tests.runs import dlio_place, make_job, make_log, with_blocks, with_evaluation
 
@@ -106,7 +107,7 @@ def test_files_of_some_ranks_are_scaled_and_said_to_be_some(tmp_path: Path) -> N
 def test_our_own_files_are_found_again_exactly(sections: dict[str, Any], tmp_path: Path) -> None:
     job = make_job(ranks=3, **sections)
     log = make_log(job)
-    write_dlio_files(dlio_place(tmp_path), job=job, log=log)
+    write_dlio_files(dlio_place(tmp_path), make_run(job, log))
     run = audited(tmp_path)
     told = audit_row(run)
     assert (run.recomputed.basis, run.printed_by) == ("steps", "dlio")
@@ -247,30 +248,6 @@ def test_runs_of_every_layout_are_found_and_nothing_else(tmp_path: Path) -> None
     (tmp_path / "closed/Org/systems/system.json").write_text("{}")
     runs = audit_trees([str(tmp_path), str(tmp_path / "Closed")])
     assert [run.path for run in runs] == sorted(str(tmp_path / layout) for layout in LAYOUTS.values())
-
-
-def test_a_run_of_dlemu_is_audited_by_its_dlio_folder(tmp_path: Path) -> None:
-    job = make_job()
-    write_dlio_files(dlio_place(tmp_path / "done" / "dlio"), job=job, log=make_log(job))
-    for name in ("done", "failed"):
-        (tmp_path / name).mkdir(exist_ok=True)
-        write(tmp_path / name / "summary.json", {"schema_version": 1, "complete": name == "done"})
-        (tmp_path / name / "steps.parquet").write_bytes(b"")
-    done, failed = audit_trees([str(tmp_path)])
-    assert (done.path, failed.path) == (str(tmp_path / "done" / "dlio"), str(tmp_path / "failed"))
-    assert rules(done, "error") == []
-    assert rules(failed, "error") == ["no.training"]
-    assert "did not complete" in failed.findings[-1].seen
-
-
-def test_a_run_of_the_drop_in_is_audited_by_the_files_above_dlemus_own(tmp_path: Path) -> None:
-    job = make_job()
-    write_dlio_files(dlio_place(tmp_path), job=job, log=make_log(job))
-    for name in ("dlemu", "dlemu-2", "another"):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name / "summary.json", {"schema_version": 1, "complete": True})
-        (tmp_path / name / "steps.parquet").write_bytes(b"")
-    assert [run.path for run in audit_trees([str(tmp_path)])] == [str(tmp_path), str(tmp_path / "another")]
 
 
 def test_the_rules_are_applied_when_an_edition_is_named(tmp_path: Path) -> None:

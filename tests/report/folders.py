@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pyarrow.parquet as pq
 
 from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.report.folder import write_steps, write_summary
 from dlemu.report.summary import build_summary
+from dlemu.results.folder import write_run as write_result
+from dlemu.results.run import make_run
 from tests.runs import make_job, make_log
 
 HOST = "node0"
@@ -25,6 +28,7 @@ def write_run(folder: Path, *, telemetry: bool = True, changes: dict[str, Any] |
     clocks = {key: job.pop(key) for key in ("rank_nodes", "skew_ns") if key in job}
     made = make_job(**job)
     log = make_log(made, **clocks)
+    write_result(make_run(replace(made, folder=str(folder)), log))
     summary = build_summary(made, log) | (changes or {})
     write_summary(str(folder), summary)
     write_steps(str(folder), log.rows)
@@ -144,7 +148,12 @@ def _trial(accelerators: int, au_percent: float) -> dict[str, Any]:
     rates = {"samples_per_second": 10.0 * accelerators, "app_mb_per_second": 9.7 * accelerators}
     known = {"ceiling_au_percent": 99.5, "device_mb_per_second": 9.8 * accelerators, "seconds": 15.0}
     told = {"accelerators": accelerators, "folder": "trial-01", "au_percent": au_percent, "half_width_percent": 0.9}
-    return told | rates | known | {"settled": True, "limited_by": {"what": "storage"}}
+    return (
+        told
+        | rates
+        | known
+        | {"settled": True, "limited_by": {"what": "storage", "confidence": "high", "evidence": []}}
+    )
 
 
 def _count(accelerators: int, au_percent: float, passed: bool) -> dict[str, Any]:
@@ -162,7 +171,7 @@ def _figures(ranks: int, most_mb: float) -> dict[str, Any]:
         "epochs": 5,
         "passed": au >= 90,
         "verdict": "",
-        "limited_by": {"what": "storage" if au < 90 else "nothing"},
+        "limited_by": {"what": "storage" if au < 90 else "nothing", "confidence": "high", "evidence": []},
         "total_seconds": 100 / min(au, 99.0) * 100,
         "au_percent": {"mean": au, "per_epoch": [au] * 5},
         "samples_per_second": {"mean": mb / 2, "per_epoch": [mb / 2] * 5},

@@ -5,20 +5,20 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.registry import find, names
+from dlemu.config.schema import Model, Reader
 from dlemu.report.compare_terminal import print_comparison
 from dlemu.report.comparison import Comparison, open_comparison
 from dlemu.report.names import short_names
 from dlemu.report.units import at
-from dlemu.sizing.compare import Extras
-from dlemu.sizing.sides import compare_sides, read_side
-from dlemu.sizing.store import COMPARE, save_answer
+from dlemu.sizing.answers import COMPARE, save_answer
+from dlemu.sizing.compare_sides import Extras, compare
+from dlemu.sizing.sides import read_side
 from tests.report.folders import write_run, write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
@@ -37,7 +37,7 @@ GIVEN = Extras(price=900, watts=14), Extras(price=600, watts=11)
 def write_comparison(folder: Path, *compared: Path, extras: tuple[Extras, Extras] = GIVEN) -> Path:
     """Leave what `dlemu compare` leaves."""
     a, b = (side for one in compared for side in read_side(str(one)))
-    save_answer(str(folder), compare_sides(a, b, extras), COMPARE)
+    save_answer(str(folder), COMPARE, compare(a, b, extras))
     return folder
 
 
@@ -141,9 +141,8 @@ def test_no_days_are_saved_by_a_difference_that_is_not_shown(
 
 
 def test_what_is_not_the_storages_is_said(tmp_path: Path) -> None:
-    how = {"data_loader": "pytorch", "read_threads": 4}
-    a = write_run(tmp_path / "a", telemetry=False, changes={"how": how, "workload": "unet3d"})
-    b = write_run(tmp_path / "b", telemetry=False, changes={"how": how | {"read_threads": 8}})
+    a = write_run(tmp_path / "a", telemetry=False, reader=Reader(read_threads=4), model=Model(name="unet3d"))
+    b = write_run(tmp_path / "b", telemetry=False, reader=Reader(read_threads=8))
     issues = " ".join(open_comparison(str(write_comparison(tmp_path / "c", a, b))).found["issues"])
     assert "read_threads was 4 for A and 8 for B" in issues
     assert "A ran unet3d and B handmade" in issues
@@ -188,19 +187,3 @@ def test_a_comparison_shares_no_page(runs: Comparison, tmp_path: Path) -> None:
 )
 def test_sides_are_called_by_what_differs(a: str, b: str, short: tuple[str, str]) -> None:
     assert short_names([a, b]) == dict(zip((a, b), short, strict=True))
-
-
-def verdict(**changes: Any) -> str:
-    from dlemu.sizing.compare_verdict import compared
-
-    total = {"difference_percent": -12.2, "half_width_percent": 0.5, "distinct": True} | changes
-    run = {"ranks": [18, 18], "settings": {"ranks": "18"}, "passed": [True, True], "metrics": {"total_seconds": total}}
-    return compared({"runs": [run], "economy": [{"accelerators_fed": 18}, {"accelerators_fed": 17}]})
-
-
-def test_the_verdict_is_a_sentence() -> None:
-    assert verdict() == "with 18 accelerators A takes 12.2 % less time than B (+- 0.5); A feeds 18 accelerators, B 17"
-    assert "no difference in time is shown: A to B -0.3 % +- 0.5" in verdict(difference_percent=-0.3, distinct=False)
-    assert "3.0 % more time than B (one epoch" in verdict(
-        difference_percent=3.0, half_width_percent=None, distinct=None
-    )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.metrics.windows import mean_within
 from dlemu.results.activity import Activity, activity_during
 from dlemu.results.run import make_run

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlemu.emulator.job import Job
-from dlemu.emulator.run import RunLog
+from dlemu.emulator.trainer import RunLog
 from dlemu.results.folder import write_run
 from dlemu.results.run import make_run
 from dlemu.results.summary import Summary, TelemetrySummary

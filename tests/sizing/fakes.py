@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import UserError
-from dlemu.sizing.answer import Known, Question
-from dlemu.sizing.settled import estimate
-from dlemu.sizing.trial import Trial
+from dlemu.sizing.answers import Question, Trial
+from dlemu.sizing.size_verdict import Known
+from dlemu.sizing.t_interval import estimate
 
 DEMAND = 100.0
 """MB/s of one accelerator."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer, read_typed, save_typed
+from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer, read_answer, save_answer
 
 COUNT = {"accelerators": 2, "au_percent": 95, "half_width_percent": 1.5, "settled": True, "passed": True, "trials": 2}
 SIZED: dict[str, Any] = {
@@ -36,24 +36,24 @@ def write(folder: Path, answer: Any, name: str = SIZE) -> str:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    answer = read_typed(write(tmp_path, SIZED), SIZE, SizeAnswer)
+    answer = read_answer(write(tmp_path, SIZED), SIZE, SizeAnswer)
     assert answer is not None
     assert answer.edge.passing == answer.counts[0]
     assert answer.host_only is None
-    save_typed(str(tmp_path), SIZE, answer)
-    assert read_typed(str(tmp_path), SIZE, SizeAnswer) == answer
+    save_answer(str(tmp_path), SIZE, answer)
+    assert read_answer(str(tmp_path), SIZE, SizeAnswer) == answer
     written = json.loads((tmp_path / SIZE).read_text())
     assert {key: written[key] for key in SIZED if key != "question"} | {"question": SIZED["question"]} == SIZED
 
 
 def test_a_key_of_another_version_does_no_harm(tmp_path: Path) -> None:
-    answer = read_typed(write(tmp_path, SIZED | {"mood": "good"}), SIZE, SizeAnswer)
+    answer = read_answer(write(tmp_path, SIZED | {"mood": "good"}), SIZE, SizeAnswer)
     assert answer is not None
     assert answer.max_accelerators == 2
 
 
 def test_a_file_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
-    assert read_typed(str(tmp_path), SWEEP, SweepAnswer) is None
+    assert read_answer(str(tmp_path), SWEEP, SweepAnswer) is None
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_file_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_told_with_its_path(tmp_path: Path, content: Any, said: str) -> None:
     with pytest.raises(UserError, match=rf"size\.json.* {said}|size\.json has {said}"):
-        read_typed(write(tmp_path, content), SIZE, SizeAnswer)
+        read_answer(write(tmp_path, content), SIZE, SizeAnswer)

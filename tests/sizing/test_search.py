@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,29 +13,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
-from dlemu.sizing.search import REPEATS, Limits, next_count
-from dlemu.sizing.search_run import Watcher, search
-from dlemu.sizing.store import SIZE, saved_trials
-from dlemu.sizing.trial import Count, Trial
+from dlemu.metrics.limit import Limit
+from dlemu.sizing.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial, save_answer, to_json
+from dlemu.sizing.find_size import saved_trials, search
+from dlemu.sizing.search import REPEATS, Count, Limits, next_count
+from dlemu.sizing.size_verdict import build_answer
+from dlemu.sizing.sizing_events import TrialBegan, TrialEnded
 from tests.sizing.fakes import DEMAND, FakeRunner, known, make_trial, question
 
-SILENT = Watcher(before=lambda count, number: None, after=lambda trial, answer: None)
 
-
-def find(runner: FakeRunner, *, first: int = 8, most: int = 4096, trials: list[Trial] | None = None) -> dict[str, Any]:
-    limits = Limits(first=first, most=most)
-    return search(question(), known(most=most), limits, runner, [] if trials is None else trials, SILENT)
+def find(runner: FakeRunner, *, first: int = 8, most: int = 4096, trials: Sequence[Trial] = ()) -> SizeAnswer:
+    return search(question(), known(most=most), Limits(first=first, most=most), runner, trials)
 
 
 @given(feeds=st.integers(0, 400), part=st.floats(0.02, 0.98), first=st.integers(1, 600))
 def test_the_edge_is_found_from_any_estimate(feeds: int, part: float, first: int) -> None:
     runner = FakeRunner((feeds + part) * 0.9 * DEMAND, noise=0.001)
     answer = find(runner, first=first)
-    assert answer["max_accelerators"] == feeds
-    assert answer["edge"]["fail"]["accelerators"] == feeds + 1
+    assert answer.max_accelerators == feeds
+    assert answer.edge.failing is not None
+    assert answer.edge.failing.accelerators == feeds + 1
     assert len(set(runner.tried)) <= 20
-    edges = [count for count in answer["counts"] if count["accelerators"] in (feeds, feeds + 1)]
-    assert all(count["trials"] >= REPEATS for count in edges)
+    edges = [count for count in answer.counts if count.accelerators in (feeds, feeds + 1)]
+    assert all(count.trials >= REPEATS for count in edges)
 
 
 def test_a_good_estimate_costs_two_counts_and_their_repeats() -> None:
@@ -53,9 +54,9 @@ def test_what_is_too_close_to_tell_is_tried_again_and_not_called_a_pass() -> Non
     runner = FakeRunner(16.0 * 0.9 * DEMAND, noise=2.0)
     answer = find(runner, first=16)
     assert runner.tried.count(16) == 5
-    assert answer["too_close_to_tell"] == [16]
-    assert answer["max_accelerators"] == 15
-    assert "too close to tell" in answer["verdict"]
+    assert answer.too_close_to_tell == (16,)
+    assert answer.max_accelerators == 15
+    assert "too close to tell" in answer.verdict
 
 
 def counted(accelerators: int, au_percent: float, half_width_percent: float, trials: int) -> Count:
@@ -81,9 +82,9 @@ def test_below_a_count_that_stays_too_close_to_tell_one_is_shown_to_pass() -> No
 
 def test_the_range_ends_where_the_host_holds_no_more() -> None:
     answer = find(FakeRunner(100 * DEMAND, holds=11), first=20)
-    assert answer["max_accelerators"] == 11
-    assert answer["limited_by"]["what"] == "host"
-    assert "12 ranks want more memory" in answer["verdict"]
+    assert answer.max_accelerators == 11
+    assert answer.limited_by.what == "host"
+    assert "12 ranks want more memory" in answer.verdict
 
 
 class Fickle(FakeRunner):
@@ -107,76 +108,76 @@ def test_a_host_that_can_run_none_says_why() -> None:
 
 def test_a_count_that_may_not_be_passed_ends_the_search() -> None:
     answer = find(FakeRunner(1000 * DEMAND), first=500, most=8)
-    assert answer["max_accelerators"] == 8
-    assert answer["edge"]["fail"] is None
-    assert "no more were tried" in answer["verdict"]
+    assert answer.max_accelerators == 8
+    assert answer.edge.failing is None
+    assert "no more were tried" in answer.verdict
 
 
 def test_an_emulator_that_gives_out_first_is_not_called_storage() -> None:
     runner = FakeRunner(100 * DEMAND, ceiling=dict.fromkeys(range(5, 50), 80.0))
     answer = find(runner, first=10)
-    assert answer["max_accelerators"] == 4
-    assert answer["limited_by"]["what"] == "emulator"
-    assert answer["host_only"] == {"storage_could_feed": 11}  # 1000 MB/s of the probe / 90 MB/s
+    assert answer.max_accelerators == 4
+    assert answer.limited_by.what == "emulator"
+    assert answer.host_only == HostOnly(storage_could_feed=11)  # 1000 MB/s of the probe / 90 MB/s
     assert runner.tried.count(5) == 1, "a host that can't is not measured again"
 
 
 def test_a_host_that_limits_is_told_what_the_storage_could_have_fed() -> None:
-    limit = {"what": "host CPU", "evidence": ["no core was free"], "advice": ["more cores"]}
+    limit = Limit(what="host CPU", confidence="high", evidence=("no core was free",), advice=("more cores",))
     trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((4, 99.0), (5, 80.0)) for _ in range(2)]
     answer = find(FakeRunner(0), trials=trials)
-    assert answer["limited_by"] == {"what": "host CPU", "evidence": ["no core was free", "more cores"]}
-    assert "limited by host CPU; by what it was seen to give, the storage could have fed about 11" in answer["verdict"]
+    assert answer.limited_by == SizeLimit(what="host CPU", evidence=("no core was free", "more cores"))
+    assert "limited by host CPU; by what it was seen to give, the storage could have fed about 11" in answer.verdict
 
 
 def test_storage_that_fed_more_than_the_probe_read_is_not_called_slower() -> None:
-    limit = {"what": "host CPU", "evidence": []}
+    limit = Limit(what="host CPU", confidence="high", evidence=())
     trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((14, 99.0), (15, 80.0)) for _ in range(2)]
     answer = find(FakeRunner(0), trials=trials)
-    assert answer["host_only"]["storage_could_feed"] >= answer["max_accelerators"] == 14
+    assert answer.host_only is not None
+    assert (answer.host_only.storage_could_feed or 0) >= answer.max_accelerators == 14
 
 
 def test_none_passes() -> None:
     answer = find(FakeRunner(0.5 * DEMAND))
-    assert answer["max_accelerators"] == 0
-    assert answer["verdict"].startswith("not even 1 x h100 passes")
+    assert answer.max_accelerators == 0
+    assert answer.verdict.startswith("not even 1 x h100 passes")
 
 
 def test_the_limit_is_the_one_that_the_failing_trials_name() -> None:
-    limit = {"what": "storage", "evidence": ["the device was busy"]}
+    limit = Limit(what="storage", confidence="high", evidence=("the device was busy",))
     trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((4, 99.0), (5, 80.0)) for _ in range(2)]
     answer = find(FakeRunner(0), trials=trials)
-    assert answer["limited_by"] == limit
-    assert "limited by storage" in answer["verdict"]
-    assert answer["for_one_more"] == {
-        "accelerators": 5,
-        "wanted_mb_per_second": pytest.approx(450),
-        "most_delivered_mb_per_second": pytest.approx(400),
-    }
+    assert answer.limited_by == SizeLimit(what="storage", evidence=("the device was busy",))
+    assert "limited by storage" in answer.verdict
+    more = answer.for_one_more
+    assert more.accelerators == 5
+    assert more.wanted_mb_per_second == pytest.approx(450)
+    assert more.most_delivered_mb_per_second == pytest.approx(400)
 
 
 def test_finished_trials_are_taken_up_again(tmp_path: Path) -> None:
-    trials: list[Trial] = []
-    answers: list[dict[str, Any]] = []
-    watcher = Watcher(before=lambda count, number: None, after=lambda trial, answer: answers.append(answer))
-    search(question(), known(), Limits(first=8, most=99), FakeRunner(8.5 * 0.9 * DEMAND), trials, watcher)
-    (tmp_path / SIZE).write_text(json.dumps(answers[1]))
-    assert saved_trials(str(tmp_path), question()) == trials[:2]
+    events: list[TrialBegan | TrialEnded] = []
+    runner = FakeRunner(8.5 * 0.9 * DEMAND)
+    whole = search(question(), known(), Limits(first=8, most=99), runner, on_event=events.append)
+    ended = [event for event in events if isinstance(event, TrialEnded)]
+    save_answer(str(tmp_path), SIZE, ended[1].answer)
+    finished = saved_trials(str(tmp_path), question())
+    assert finished == whole.trials[:2]
+    assert find(FakeRunner(8.5 * 0.9 * DEMAND), trials=finished).max_accelerators == whole.max_accelerators
 
 
 @pytest.mark.parametrize(
     ("saved", "reason"),
     [
-        ({"schema_version": 1, "complete": True}, "holds a finished search"),
-        (
-            {"schema_version": 1, "complete": False, "question": asdict(question(cached=True))},
-            "cached was True, is False",
-        ),
-        ([], "no schema_version"),
+        ({"complete": True}, "holds a finished search"),
+        ({"question": asdict(question(cached=True))}, "cached was True, is False"),
+        ({"schema_version": None}, "no schema_version"),
     ],
 )
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, saved: Any, reason: str) -> None:
-    (tmp_path / SIZE).write_text(json.dumps(saved))
+    answer = build_answer(question(), known(), [])
+    (tmp_path / SIZE).write_text(json.dumps(json.loads(to_json(answer)) | saved))
     with pytest.raises(UserError, match=reason):
         saved_trials(str(tmp_path), question())
 

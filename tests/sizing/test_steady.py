@@ -32,21 +32,21 @@ def run(read_ms: list[float], *, rank: int = 0, queue: int = 3, compute_ns: int 
 
 
 def test_a_storage_that_keeps_up() -> None:
-    series = steady_series(run([60.0] * 200), ahead=4, stretch_seconds=1.0)
+    series = steady_series(run([60.0] * 200), ahead=4, window_seconds=1.0)
     assert len(series.busy) == 19
     assert series.busy == pytest.approx([100.0] * 19)
     assert series.sustained.mean() == pytest.approx(100, abs=1)
 
 
 def test_a_storage_that_is_too_slow() -> None:
-    series = steady_series(run([125.0] * 200), ahead=4, stretch_seconds=1.0)
+    series = steady_series(run([125.0] * 200), ahead=4, window_seconds=1.0)
     assert series.sustained.mean() == pytest.approx(80, abs=0.5)
     assert series.busy.mean() == pytest.approx(80, abs=0.5)
 
 
-def test_a_queue_that_runs_dry_flatters_nobody() -> None:
+def test_a_queue_that_runs_dry_counts_what_is_read() -> None:
     """What was read before the window lasts for all of it, though reading is too slow."""
-    series = steady_series(run([1.0] * 11 + [110.0] * 89, queue=10), ahead=11, stretch_seconds=0.5)
+    series = steady_series(run([1.0] * 11 + [110.0] * 89, queue=10), ahead=11, window_seconds=0.5)
     assert series.busy.mean() == pytest.approx(100)
     assert series.sustained.mean() == pytest.approx(100 / 1.1, abs=1)
 
@@ -54,7 +54,7 @@ def test_a_queue_that_runs_dry_flatters_nobody() -> None:
 def test_the_end_of_an_epoch_counts_no_leftovers() -> None:
     """At its end an epoch lives on its queue, with nothing more to read."""
     rows = run([100.0] * 50, queue=10)
-    series = steady_series(rows, ahead=11, stretch_seconds=0.5)
+    series = steady_series(rows, ahead=11, window_seconds=0.5)
     assert len(series.busy) == 2 * (50 - 1 - 11 - 1) // 10
     assert series.fed.mean() == pytest.approx(100, abs=1)
 
@@ -63,12 +63,12 @@ def test_epochs_stand_one_behind_the_other_and_ranks_are_averaged() -> None:
     one, two = run([60.0] * 100), run([200.0] * 100, rank=1)
     next_epoch = one.copy()
     next_epoch["epoch"] = 2
-    series = steady_series(np.concatenate([next_epoch, one]), ahead=4, stretch_seconds=1.0)
+    series = steady_series(np.concatenate([next_epoch, one]), ahead=4, window_seconds=1.0)
     assert len(series.busy) == 18
-    both = steady_series(np.concatenate([one, two]), ahead=4, stretch_seconds=1.0)
+    both = steady_series(np.concatenate([one, two]), ahead=4, window_seconds=1.0)
     assert both.busy.mean() == pytest.approx(75, abs=1)
 
 
 def test_too_little_says_nothing() -> None:
-    assert len(steady_series(run([60.0] * 5), ahead=4, stretch_seconds=1.0).sustained) == 0
-    assert len(steady_series(run([60.0] * 1)[:0], ahead=4, stretch_seconds=1.0).sustained) == 0
+    assert len(steady_series(run([60.0] * 5), ahead=4, window_seconds=1.0).sustained) == 0
+    assert len(steady_series(run([60.0] * 1)[:0], ahead=4, window_seconds=1.0).sustained) == 0

@@ -19,10 +19,10 @@ import yaml
 from datagen.errors import DlemuError, UserError
 from dlemu.config.workload_files import SUFFIX, workload_names
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
+from dlemu.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, from_blocks, from_steps
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.mlperf.audit.step_files import Logs, read_logs
-from dlemu.mlperf.dlio_config import OWN_FOLDER
 from dlemu.mlperf.finding import Finding
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
@@ -54,24 +54,18 @@ class AuditedRun:
 
 
 def find_runs(trees: Iterable[str]) -> list[str]:
-    """Return the run folders in the trees, sorted, each once. Links to folders are not followed below a tree."""
-    found: set[str] = set()
+    """Return the run folders in the trees, sorted, each once. Links to folders are not followed below a tree.
+
+    A run of dlemu that has DLIO's files too is one run: it is where those are.
+    """
+    folders: set[str] = set()
     for tree in trees:
         for folder, below, names in os.walk(tree):
             below[:] = [name for name in below if not _SKIPPED.match(name)]
             if any(_RUN_FILE.match(name) for name in names):
-                found.add(os.path.normpath(folder))
-    return sorted(folder for folder in found if not _told_in_dlios_files(folder))
-
-
-def _told_in_dlios_files(folder: str) -> bool:
-    """Whether a folder is a run of dlemu that is told in DLIO's files: in its dlio/, or right above it (drop-in)."""
-    if not os.path.isfile(os.path.join(folder, "steps.parquet")):
-        return False
-    places = [os.path.join(folder, "dlio")]
-    if os.path.basename(folder).split("-")[0] == OWN_FOLDER:
-        places.append(os.path.dirname(folder))
-    return any(os.path.isfile(os.path.join(place, "summary.json")) for place in places)
+                folders.add(os.path.normpath(folder))
+    in_dlios_files = {own for folder in folders if (own := own_folder_of(folder)) is not None}
+    return sorted(folders - in_dlios_files)
 
 
 def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebook | None = None) -> list[AuditedRun]:
@@ -119,28 +113,47 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
 
     With a rulebook the run is also held against that edition's rules.
     """
+    if is_own(folder):
+        return _audit_own_folder(folder, book)
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
     logs = read_logs(folder, _names(folder, findings), printed.start, findings)
     setup = completed(setup, shipped, workload=printed.model, step_seconds=_configured_seconds(logs), findings=findings)
-    found = NOTHING
+    again = NOTHING
     if _trained(printed, logs):
-        found = from_steps(setup, printed.accelerators, logs)
-        found = from_blocks(setup, printed, logs) if found is NOTHING else found
-        findings += contradictions(setup, printed, logs, found)
+        again = from_steps(setup, printed.accelerators, logs)
+        again = from_blocks(setup, printed, logs) if again is NOTHING else again
+        findings += contradictions(setup, printed, logs, again)
         findings += rule_findings(setup, printed, book) if book else []
     else:
-        findings = [one for one in findings if not one.rule.startswith("config.")]  # they matter to training alone
+        findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # of training alone
         findings.append(_no_training(printed))
+    own = own_folder_of(folder)
+    findings += audit_own(own).findings if own else ()
     return AuditedRun(
         path=folder,
         setup=setup,
         printed=printed,
-        recomputed=found,
-        printed_by=closest_formula(printed, found),
+        recomputed=again,
+        printed_by=closest_formula(printed, again),
         findings=tuple(findings),
         by_dlemu=logs.by_dlemu,
+    )
+
+
+def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:
+    """Return what a folder of dlemu's holds that has no DLIO files."""
+    own = audit_own(folder)
+    broken = rule_findings(own.setup, own.printed, book) if book and own.recomputed is not NOTHING else []
+    return AuditedRun(
+        path=folder,
+        setup=own.setup,
+        printed=own.printed,
+        recomputed=own.recomputed,
+        printed_by=closest_formula(own.printed, own.recomputed),
+        findings=(*own.findings, *broken),
+        by_dlemu=True,
     )
 
 
@@ -162,7 +175,7 @@ def _no_training(printed: Printed) -> Finding:
         fix = "nothing: the audit is of training"
         seen = "a run of checkpoints alone" if printed.checkpoints else "the summary of another kind of benchmark"
         return Finding("info", "no.training", seen, "a training run", fix)
-    seen = "a run of dlemu that did not complete" if printed.ours else "no training in its files"
+    seen = "no training in its files"
     return Finding("error", "no.training", seen, "a training run that ended", "see the run's log for why it ended")
 
 

@@ -190,8 +190,6 @@ class Printed:
     mib_per_second: float | None = None
     checkpoints: bool = False
     """Whether it has numbers of checkpoints."""
-    ours: bool = False
-    """Whether it is dlemu's own summary, not DLIO's."""
     foreign: bool = False
     """Whether it is another benchmark's: MLPerf Storage v3.0 has some that DLIO does not run."""
 
@@ -233,7 +231,6 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
         samples_per_second_by_epoch=tuple(numbers(metric.get(rate)) or ()),
         mib_per_second=number(metric.get("train_io_mean_MB_per_second")),
         checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
-        ours=count(summary.get("schema_version")) is not None,
         foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
     )
 

@@ -32,7 +32,7 @@ from dlemu.mlperf.dlio_config import dlio_hydra, dlio_workload
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.attempts import Attempt, finished
 from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Figures, RehearsalPlan, sum_up
-from dlemu.sizing.process import LOG
+from dlemu.sizing.train_process import LOG
 
 README = "README.txt"
 _SEED = "++workload.train.seed="

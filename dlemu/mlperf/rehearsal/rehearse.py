@@ -31,7 +31,7 @@ from dlemu.mlperf.rehearsal.edition_tree import (
     write_system,
 )
 from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Outcome, RehearsalPlan, sum_up
-from dlemu.sizing.process import run_train
+from dlemu.sizing.train_process import run_train
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 
@@ -115,7 +115,11 @@ class Rehearsal:
     def _dataset(self) -> Manifest | None:
         """Raise UserError when the dataset is not there, whole, and as asked for; return its manifest."""
         workload = self.plan.workload
-        return inspect(workload.dataset, command_hint=lambda: f"{datagen_command(workload)}, or say --make").manifest
+        return inspect(
+            workload.dataset,
+            command_hint=lambda: f"{datagen_command(workload)}, or say --make",
+            storage=workload.storage_spec,
+        ).manifest
 
     def _opening(self, attempts: Sequence[Attempt]) -> list[str]:
         plan, bound = self.plan, self.size.bound

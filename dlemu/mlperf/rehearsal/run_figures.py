@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
+from dlemu.mlperf.dlio_results import GIB, MIB, DlioRun, rated_epochs
 from dlemu.mlperf.editions import Edition
 from dlemu.mlperf.rules import Division
+from dlemu.results.folder import read_run
 
 WARM_UP = "warm-up"
 
@@ -146,36 +146,38 @@ class Outcome:
 
 
 def read_figures(folder: str) -> Figures:
-    """Read the figures of a finished run off its folder."""
-    own, told = _json(os.path.join(folder, "summary.json")), _json(os.path.join(folder, "dlio", "summary.json"))
-    metric, metrics = told["metric"], own["metrics"]
+    """Return the figures of a finished run, made from its steps; raises UserError for a damaged folder."""
+    run = read_run(folder)
+    summary, facts, dlio = run.summary, run.facts, DlioRun(run=run)
+    epochs, journal = rated_epochs(dlio), facts.journal
+    rate = float(np.mean([epoch.samples_per_second for epoch in epochs]))
     return Figures(
-        au_dlio_percent=metric["train_au_mean_percentage"],
-        samples_per_second=metric["train_throughput_mean_samples_per_second"],
-        mib_per_second=metric["train_io_mean_MB_per_second"],
-        au_threshold_percent=metrics["au_threshold_percent"],
-        au_percent=(metrics.get("au_percent") or {}).get("mean"),
-        ceiling_au_percent=metrics.get("ceiling_au_percent"),
-        limited_by=(own.get("limited_by") or {}).get("what"),
-        accelerators=told["num_accelerators"],
-        hosts=told["num_hosts"],
-        memory_gib_per_host=told["host_memory_GB"][0],
-        num_files=told["num_files_train"],
-        samples_per_file=told["num_samples_per_file"],
-        start=told["start"],
-        end=told["end"],
+        au_dlio_percent=float(np.mean([100 * epoch.au for epoch in epochs])),
+        samples_per_second=rate,
+        mib_per_second=rate * (facts.workload.dataset.record_length_bytes / MIB),
+        au_threshold_percent=summary.metrics.au_threshold_percent,
+        au_percent=summary.au.mean if summary.au else None,
+        ceiling_au_percent=summary.metrics.ceiling_au_percent,
+        limited_by=summary.limited_by.what if summary.limited_by else None,
+        accelerators=facts.ranks,
+        hosts=len(journal.hosts),
+        memory_gib_per_host=journal.hosts[0].memory_bytes / GIB,
+        num_files=facts.num_files_train,
+        samples_per_file=facts.workload.dataset.num_samples_per_file,
+        start=dlio.stamp(journal.started_ns),
+        end=dlio.stamp(journal.started_ns if journal.ended_ns is None else journal.ended_ns),
     )
 
 
 def sum_up(measured: Sequence[Figures]) -> Outcome:
     """Return what the measured runs show together; there is at least one."""
-    own = [one.au_percent for one in measured if one.au_percent is not None]
+    own = [run.au_percent for run in measured if run.au_percent is not None]
     whole = len(own) == len(measured)
-    au, rate = [one.au_dlio_percent for one in measured], [one.samples_per_second for one in measured]
-    mib = [one.mib_per_second for one in measured]
+    au, rate = [run.au_dlio_percent for run in measured], [run.samples_per_second for run in measured]
+    mib = [run.mib_per_second for run in measured]
     return Outcome(
         runs=len(measured),
-        passed=sum(one.passed for one in measured),
+        passed=sum(run.passed for run in measured),
         au_dlio_mean_percent=float(np.mean(au)),
         au_dlio_std_percent=float(np.std(au)),
         samples_per_second_mean=float(np.mean(rate)),
@@ -185,9 +187,3 @@ def sum_up(measured: Sequence[Figures]) -> Outcome:
         au_mean_percent=float(np.mean(own)) if whole else None,
         au_std_percent=float(np.std(own)) if whole else None,
     )
-
-
-def _json(path: str) -> dict[str, Any]:
-    with open(path) as lines:
-        found: dict[str, Any] = json.load(lines)
-    return found

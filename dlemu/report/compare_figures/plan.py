@@ -10,7 +10,7 @@ from dlemu.report.comparison import Comparison
 from dlemu.report.figures.figure_base import Canvas, Figure
 from dlemu.report.series import Point
 from dlemu.report.units import at
-from dlemu.sizing.compare import PLANNED_EPOCHS
+from dlemu.sizing.compare_sides import PLANNED_EPOCHS
 
 PLACE = 40
 

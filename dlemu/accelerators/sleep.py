@@ -1,0 +1,37 @@
+"""An emulated accelerator: it computes nothing, and the host sleeps as long as a real one would compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.accelerators.accelerator_base import AcceleratorSpec, Phase, draw_ns
+from dlemu.comm.clock import Clock
+
+
+class Accelerator:
+    """The `sleep` accelerator. A step takes exactly its nominal time, however late the host wakes."""
+
+    def __init__(self, spec: AcceleratorSpec, clock: Clock) -> None:
+        self._spec, self._clock = spec, clock
+
+    @classmethod
+    def check_host(cls, spec: AcceleratorSpec) -> None:
+        """Every host can sleep."""
+
+    def draw_compute_ns(self, phase: Phase, epoch: int, steps: int) -> NDArray[np.int64]:
+        """Return the nominal time of each step; evaluations draw apart from training."""
+        if phase == "valid":
+            return draw_ns(self._spec.eval_time, self._spec, -epoch, steps)
+        return draw_ns(self._spec.computation_time, self._spec, epoch, steps)
+
+    def start(self, data: Any, begin_ns: int, compute_ns: int) -> int:
+        """Return when the step is over: its length is known from the start."""
+        return begin_ns + compute_ns
+
+    def finish(self, end_ns: int) -> int:
+        """Sleep until then."""
+        self._clock.sleep_until(end_ns)
+        return end_ns

@@ -1,0 +1,1 @@
+"""Checkpoints of a model: what they are made of, written through the storage and timed."""

@@ -1,0 +1,273 @@
+"""One rank's run, from its loader's start to the gathered log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from datagen.storage.storage_base import open_storage
+from dlemu.accelerators.accelerator_base import Accelerator, Phase
+from dlemu.checkpoints.save import save_checkpoint
+from dlemu.comm import Comm
+from dlemu.comm.clock import Clock, MonotonicClock
+from dlemu.emulator.environment import HostFacts, describe_host, describe_storage
+from dlemu.emulator.evict import evict, evicts_before
+from dlemu.emulator.job import Job, accelerator_class
+from dlemu.emulator.journal import Journal, StoppedEarly, read_journal
+from dlemu.emulator.loop import StepLoop, StepRange, Watcher
+from dlemu.emulator.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
+from dlemu.emulator.recording import recorder_of
+from dlemu.emulator.scaling import try_more_readers
+from dlemu.emulator.schedule import Epoch
+from dlemu.emulator.steplog import EVALUATION, TRAINING, StepLog, StepRows, read_log
+from dlemu.emulator.stopping import StopFile
+from dlemu.loaders.loader_base import Loader, LoaderSpec
+from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.telemetry import HostTelemetry, Recorder, Telemetry, read_logs
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """What a run measured; every published number is computed from it."""
+
+    rows: StepRows
+    """The step logs of all ranks."""
+    journal: Journal
+    telemetry: Telemetry = ()
+    """What the recorders of the hosts read."""
+
+
+def run_rank(
+    job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Loader], watch: Watcher | None = None
+) -> RunLog | None:
+    """Run this rank to its end; return the whole run's log on rank 0, None elsewhere.
+
+    Raises DlemuError with a message for users. The rank's rows up to then lie in `job.live_folder`; workers die with
+    the rank, so after an error the process must end.
+    """
+    recorder = recorder_of(job, comm)
+    loader = make_loader(job.loader_spec(comm.rank))
+    try:
+        trainer = _Trainer(job, comm, loader, watch, recorder)
+        journal = trainer.run()
+    except Exception as error:
+        explained = loader.explain(error)
+        if explained is not None:
+            raise explained from error
+        raise
+    cpu_seconds = trainer.cpu_seconds()
+    telemetry = recorder.stop() if recorder is not None else None
+    ended_ns = comm.all_reduce_max(time.monotonic_ns())
+    noted = journal.noting(ended_ns=ended_ns, scaling=try_more_readers(job, comm, trainer.log.rows))
+    loader.close()
+    return _gather(comm, noted, _RankResult(trainer.log.rows.copy(), cpu_seconds, telemetry))
+
+
+def measure_ceiling(job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
+    """Measure nothing but the emulator's own ceiling; return its AU in percent on rank 0, None elsewhere."""
+    loader = make_loader(job.loader_spec(comm.rank))
+    trainer = _Trainer(job, comm, loader, None, None)
+    loader.start()
+    percent = trainer.measure_ceiling()
+    comm.all_reduce_max(time.monotonic_ns())
+    loader.close()
+    return percent
+
+
+def salvage(job: Job) -> RunLog | None:
+    """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
+    journal = read_journal(job.live_folder)
+    if journal is None:
+        return None
+    logs = sorted(name for name in os.listdir(job.live_folder) if name.startswith("rank_"))
+    rows = [read_log(os.path.join(job.live_folder, name)) for name in logs]
+    return RunLog(np.concatenate(rows), journal, read_logs(job.live_folder))
+
+
+class _RankResult(NamedTuple):
+    """What a rank has to hand over at its end."""
+
+    rows: StepRows
+    cpu_seconds: float
+    telemetry: HostTelemetry | None
+    """Of its host, when the rank has the recorder."""
+
+
+def _gather(comm: Comm, journal: Journal, own: _RankResult) -> RunLog | None:
+    parts: list[_RankResult] | None = comm.gather(own)
+    if parts is None:
+        return None
+    noted = journal.noting(cpu_seconds=tuple(part.cpu_seconds for part in parts))
+    hosts = sorted((part.telemetry for part in parts if part.telemetry is not None), key=lambda host: host.node)
+    return RunLog(np.concatenate([part.rows for part in parts]), noted, tuple(hosts))
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time so far of this process and those it started that are alive."""
+    rank = psutil.Process()
+    times = [process.cpu_times() for process in (rank, *rank.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
+
+
+class _Trainer:
+    """One rank's epochs, and what their parts share."""
+
+    def __init__(self, job: Job, comm: Comm, loader: Loader, watch: Watcher | None, recorder: Recorder | None) -> None:
+        self._job, self._comm, self._loader, self._recorder = job, comm, loader, recorder
+        self._clock: Clock = MonotonicClock()
+        self._journal = Journal(
+            wall_clock_offset_ns=time.time_ns() - time.monotonic_ns(), started_ns=self._clock.now_ns()
+        )
+        # Into memory alone where the run's folder can't be seen from this host.
+        there = os.path.isdir(job.live_folder)
+        path = os.path.join(job.live_folder, f"rank_{comm.rank:05d}.steps") if there else None
+        self.log = StepLog(job.rows_per_rank, path)
+        self._accelerator: Accelerator = accelerator_class(job.workload)(job.accelerator_spec(comm.rank), self._clock)
+        self._loop = StepLoop(
+            accelerator=self._accelerator,
+            comm=comm,
+            clock=self._clock,
+            log=self.log,
+            watch=watch,
+            stop=StopFile(job.live_folder) if comm.rank == 0 else None,
+        )
+        self._cpu_seconds_before = 0.0
+
+    def run(self) -> Journal:
+        """Run all epochs; return what was noted, which is rank 0's to keep."""
+        self._loader.start()
+        self._describe()
+        ceiling = self.measure_ceiling()
+        self._note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
+        self._cpu_seconds_before = _cpu_seconds()
+        for epoch in self._job.schedule:
+            if evicts_before(self._job, epoch.number):
+                self._evict(write_first=epoch.number == 1)
+            self._synchronise_clocks()
+            self._mark(training=True)
+            stopped = self._train(epoch)
+            self._mark(training=False)
+            if stopped:
+                self._note(stopped_early=self._stopped_early())
+                break
+            if epoch.evaluation:
+                self._evaluate(epoch)
+        return self._journal
+
+    def measure_ceiling(self) -> float | None:
+        """Run the same loop against null storage and return its AU in percent on rank 0; None when not asked for."""
+        steps = self._job.ceiling_steps
+        if not steps:
+            return None
+        log = StepLog(steps)
+        loop = replace(self._loop, log=log, watch=None, stop=None)
+        compute_ns = self._accelerator.draw_compute_ns("ceiling", 0, steps)
+        step_range = StepRange(phase=TRAINING, epoch=0, block=1, first_step=1, compute_ns=compute_ns)
+        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
+        with self._batch_queue("ceiling", 0, steps) as batch_queue:
+            loop.run(step_range, free_ns, batch_queue)
+        logs = self._comm.gather(log.rows.copy())
+        return None if logs is None else au_percent(kept_rows(np.concatenate(logs), 1, 0))
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of this rank and its workers since the first epoch began."""
+        return _cpu_seconds() - self._cpu_seconds_before
+
+    def _describe(self) -> None:
+        host = describe_host() if self._comm.local_rank == 0 else None
+        nodes: list[tuple[int, HostFacts | None]] | None = self._comm.gather((self._comm.node, host))
+        if nodes is not None:
+            hosts = {node: described for node, described in nodes if described is not None}
+            self._note(
+                hosts=tuple(hosts[node] for node in sorted(hosts)),
+                rank_nodes=tuple(node for node, _ in nodes),
+                storage=describe_storage(self._job.workload.storage_spec, self._job.workload.dataset.data_folder),
+            )
+
+    def _evict(self, *, write_first: bool) -> None:
+        """Drop the dataset's pages from this host's memory, the files shared among its ranks."""
+        began_ns = self._clock.now_ns()
+        evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
+        seconds = (self._comm.all_reduce_max(self._clock.now_ns()) - began_ns) / 1e9
+        self._note(eviction_seconds=(*self._journal.eviction_seconds, seconds))
+
+    def _synchronise_clocks(self) -> None:
+        offsets_ns = self._comm.synchronise_clocks()
+        if len(offsets_ns) > 1:
+            with contextlib.suppress(OSError):  # a disk that is full now is named when the results are written
+                self._note(clock_offsets_ns=(*self._journal.clock_offsets_ns, offsets_ns))
+
+    def _mark(self, *, training: bool) -> None:
+        """Have the recorder read now, so that what an epoch did is not mixed with what went before or came after."""
+        if self._recorder is not None:
+            self._recorder.mark(training=training)
+
+    def _note(self, **changes: object) -> None:
+        self._journal = self._journal.noting(**changes)
+        if self._comm.rank == 0:
+            self._journal.save(self._job.live_folder)
+
+    def _batch_queue(self, phase: Phase, epoch: int, steps: int) -> BatchQueue:
+        batches = self._loader.batches(phase, epoch, steps)
+        reader, train = self._job.workload.reader, self._job.workload.train
+        if train.synchronous or reader.read_threads == 0:
+            return OnDemandQueue(batches, self._clock)
+        return PrefetchQueue(batches, self._clock, self._job.workload.timeout_seconds, self._comm.rank)
+
+    def _train(self, epoch: Epoch) -> bool:
+        """Train one epoch; return whether the run was asked to end in it."""
+        compute_ns = self._accelerator.draw_compute_ns("train", epoch.number, epoch.steps)
+        first_step = 1
+        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
+        with self._batch_queue("train", epoch.number, epoch.steps) as batch_queue:
+            for block in epoch.blocks:
+                step_range = StepRange(
+                    phase=TRAINING,
+                    epoch=epoch.number,
+                    block=block.number,
+                    first_step=first_step,
+                    compute_ns=compute_ns[first_step - 1 :][: block.steps],
+                )
+                if self._loop.run(step_range, free_ns, batch_queue):
+                    return True
+                first_step += block.steps
+                if block.checkpoint:
+                    free_ns = self._checkpoint(epoch.number, block.number)
+        return False
+
+    def _stopped_early(self) -> StoppedEarly | None:
+        taken = int((self.log.rows["phase"] == TRAINING).sum())
+        planned = sum(epoch.steps for epoch in self._job.schedule)
+        return StoppedEarly(steps=taken, planned_steps=planned) if taken < planned else None
+
+    def _checkpoint(self, epoch: int, block: int) -> int:
+        """Save a checkpoint; return when it was done."""
+        workload = self._job.workload
+        saved = save_checkpoint(
+            workload.checkpoint,
+            open_storage(workload.storage_spec.buffered),
+            workload.model.model_size_bytes,
+            self._comm,
+            self._clock,
+            epoch=epoch,
+            block=block,
+        )
+        self._note(checkpoints=(*self._journal.checkpoints, saved))
+        return self._comm.all_reduce_max(self._clock.now_ns())
+
+    def _evaluate(self, epoch: Epoch) -> None:
+        plan = self._job.valid_plan
+        assert plan is not None  # checked by make_job
+        steps = plan.steps_per_epoch
+        compute_ns = self._accelerator.draw_compute_ns("valid", epoch.number, steps)
+        step_range = StepRange(phase=EVALUATION, epoch=epoch.number, block=1, first_step=1, compute_ns=compute_ns)
+        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
+        with self._batch_queue("valid", epoch.number, steps) as batch_queue:
+            replace(self._loop, stop=None).run(step_range, free_ns, batch_queue)

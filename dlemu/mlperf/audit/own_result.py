@@ -1,0 +1,232 @@
+"""dlemu's own results: summary.json beside what its steps and facts give again."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from datagen.errors import UserError
+from dlemu.config.duration import mean_seconds
+from dlemu.mlperf.audit.recompute import NOTHING, Formula, Recomputed
+from dlemu.mlperf.audit.run_settings import Printed, Setup
+from dlemu.mlperf.audit.tolerant import read_json
+from dlemu.mlperf.dlio_config import OWN_FOLDER, dlio_workload
+from dlemu.mlperf.finding import Finding
+
+if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
+    from dlemu.results.run import Run
+    from dlemu.results.summary import Spread, Summary
+
+DLIO_FOLDER = "dlio"
+"""Folder of DLIO's files in a folder of dlemu's."""
+SAME = 1e-6
+"""Relative: numbers that must be equal but for the order in which they were added up."""
+_MARKS = ("facts.json", "steps.parquet")
+"""Files of which any, beside a summary.json, make a folder one of dlemu's."""
+_VERSION = re.compile(rb'^\s*\{\s*"schema_version":\s*\d')
+"""How dlemu's summary.json begins."""
+_OWN_NAME = re.compile(rf"^{OWN_FOLDER}(-\d+)?$")
+_NOTES = ("issues", "limited_by.evidence", "limited_by.advice", "page_cache.warning", "telemetry.notes")
+"""Sentences, whose wording may change from version to version."""
+_FIRST = ("passed", "verdict", "metrics.au_percent.mean", "metrics.samples_per_second.mean", "limited_by.what")
+"""Keys that come before the others."""
+_MOST = 50
+"""Differences that are listed."""
+_ASK = "take the folder from the run again; `dlemu report` shows what the steps give"
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnResult:
+    """A folder of dlemu's, recomputed; all but `findings` as in an audit of DLIO's files."""
+
+    setup: Setup
+    printed: Printed
+    recomputed: Recomputed
+    findings: tuple[Finding, ...]
+
+
+def is_own(folder: str) -> bool:
+    """Say whether a folder is one of `dlemu train`'s, also when some of its files are missing or damaged."""
+    summary = os.path.join(folder, "summary.json")
+    if not os.path.isfile(summary):
+        return False
+    if any(os.path.isfile(os.path.join(folder, name)) for name in _MARKS):
+        return True
+    try:
+        with open(summary, "rb") as file:
+            return bool(_VERSION.match(file.read(200)))
+    except OSError:
+        return False
+
+
+def own_folder_of(folder: str) -> str | None:
+    """Return the folder of dlemu's whose run a folder has in DLIO's files: right above it, or the newest right below.
+
+    None when there is none, or when the folder has no results of DLIO's.
+    """
+    if not os.path.isfile(os.path.join(folder, "summary.json")) or is_own(folder):
+        return None
+    above = os.path.normpath(os.path.join(folder, os.pardir))
+    if os.path.basename(folder) == DLIO_FOLDER and is_own(above):
+        return above
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_dir() and _OWN_NAME.match(entry.name)]
+    newest_first = sorted(names, key=lambda name: (len(name), name), reverse=True)
+    return next((path for name in newest_first if is_own(path := os.path.join(folder, name))), None)
+
+
+def audit_own(folder: str) -> OwnResult:
+    """Read a folder of dlemu's, recompute every number of its summary, and compare. What is wrong is a finding."""
+    from dlemu.results.folder import read_run, read_summary
+
+    try:
+        saved = read_summary(folder)
+    except UserError as error:
+        return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
+    findings: list[Finding] = [] if saved.complete else [_incomplete(saved)]
+    try:
+        run = read_run(folder)
+        summary = run.summary
+    except UserError as error:
+        return OwnResult(
+            setup=Setup(workload=saved.workload, accelerator=saved.accelerator),
+            printed=_printed(saved),
+            recomputed=NOTHING,
+            findings=(*findings, _broken(error)),
+        )
+    return OwnResult(
+        setup=_setup(run.facts.workload),
+        printed=_printed(saved),
+        recomputed=_recomputed(run),
+        findings=(*findings, *differences(read_json(os.path.join(folder, "summary.json"), findings), summary)),
+    )
+
+
+def _broken(error: UserError) -> Finding:
+    return Finding("error", "result.broken", str(error), "the whole folder of the run", "take it from the run again")
+
+
+def _incomplete(saved: Summary) -> Finding:
+    seen = f"a run of dlemu that did not complete: {(saved.failure or 'no reason given').splitlines()[0][:200]}"
+    return Finding("error", "no.training", seen, "a training run that ended", "see the run's log for why it ended")
+
+
+def differences(printed: object, again: Summary) -> Iterator[Finding]:
+    """Yield a finding for each number or verdict of a summary.json that is not what steps and facts give.
+
+    `printed` is what the file holds. Keys that it lacks altogether, as those of an older version do, are not compared.
+    """
+    import msgspec
+
+    old, new = dict(_leaves(printed)), dict(_leaves(msgspec.to_builtins(again)))
+    keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
+    keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
+    for key in keys[:_MOST]:
+        seen = f"summary.json: {key} is {_text(old[key])}; recomputed {_text(new[key])}"
+        if key.removeprefix("entries of ").startswith(_NOTES) or (
+            key == "verdict" and _judgement(old[key]) == _judgement(new[key])
+        ):
+            yield Finding("warning", "summary.notes", seen, "the sentences that the steps give", _ASK)
+        else:
+            yield Finding("error", "summary.differs", seen, "what steps.parquet and facts.json give", _ASK)
+    if len(keys) > _MOST:
+        seen = f"summary.json: {len(keys) - _MOST} more values differ"
+        yield Finding("error", "summary.differs", seen, "what steps.parquet and facts.json give", _ASK)
+
+
+def _leaves(value: object, key: str = "") -> Iterator[tuple[str, Value]]:
+    """Yield every number and text with its key, `metrics.au_percent.per_epoch[0]`, and the length of every list."""
+    if isinstance(value, dict):
+        if key:
+            yield key, "a mapping"
+        for name, item in value.items():
+            yield from _leaves(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        yield f"entries of {key}", len(value)
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{key}[{index}]")
+    elif value is None or isinstance(value, str | int | float):
+        yield key, value
+
+
+def _same(old: Value, new: Value) -> bool:
+    if (isinstance(old, float) and isinstance(new, int | float)) or (isinstance(new, float) and isinstance(old, int)):
+        return math.isclose(old, new, rel_tol=SAME, abs_tol=1e-9)
+    return old == new
+
+
+def _judgement(verdict: Value) -> tuple[str, list[str]]:
+    """Return what a verdict says in whatever words: PASS of `PASS: AU ...`, and its numbers."""
+    return str(verdict).partition(":")[0], re.findall(r"\d+(?:\.\d+)?", str(verdict))
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "null" if value is None else str(value)[:120]
+
+
+def _setup(workload: Workload) -> Setup:
+    dataset, metric = workload.dataset, workload.metric
+    return Setup(
+        workload=workload.model.name,
+        accelerator=workload.accelerator or None,
+        batch_size=workload.reader.batch_size,
+        computation_seconds=mean_seconds(workload.train.computation_time) or None,
+        drawn=workload.train.computation_time.type != "fixed",
+        record_bytes=dataset.record_length_bytes,
+        num_files=dataset.num_files_train,
+        samples_per_file=dataset.num_samples_per_file,
+        epochs=workload.train.epochs,
+        total_training_steps=workload.train.total_training_steps or None,
+        au_threshold_percent=100 * metric.au,
+        exclude_start_steps=metric.exclude_start_steps,
+        exclude_end_steps=metric.exclude_end_steps,
+        config=dlio_workload(workload),
+    )
+
+
+def _printed(saved: Summary) -> Printed:
+    """Return the summary's numbers in DLIO's words: its AU is that of DLIO 2.x, its verdict the headline's."""
+    metrics, hosts = saved.metrics, saved.environment.hosts
+    au = metrics.au_dlio_percent
+    return Printed(
+        start=saved.started_at or None,
+        end=saved.ended_at,
+        model=saved.workload,
+        accelerators=saved.ranks,
+        hosts=len(saved.hosts) or None,
+        epochs=metrics.epochs or None,
+        num_files=saved.dataset.num_files_train,
+        samples_per_file=saved.dataset.num_samples_per_file,
+        memory_gib=sum(host.memory_bytes for host in hosts) / 2**30 if hosts else None,
+        verdict=None if saved.passed is None else ("success" if saved.passed else "fail"),
+        au_percent=au.mean if au else None,
+        au_by_epoch=_known(au),
+    )
+
+
+def _recomputed(run: Run) -> Recomputed:
+    metrics, rows = run.summary.metrics, run.training
+    if not len(rows):
+        return NOTHING
+    formulas = {"dlio_v1": metrics.au_dlio_v1_percent, "dlio": metrics.au_dlio_percent}
+    return Recomputed(
+        basis="steps",
+        ranks_kept=len(set(rows["rank"].tolist())),
+        epochs=len(set(rows["epoch"].tolist())),
+        steps_per_epoch=max(metrics.steps_per_epoch, default=None),
+        formulas={name: Formula(au_by_epoch=_known(spread)) for name, spread in formulas.items()},
+        au_rules_percent=metrics.au_rules_percent.mean if metrics.au_rules_percent else None,
+    )
+
+
+def _known(spread: Spread | None) -> tuple[float, ...]:
+    return tuple(value for value in spread.per_epoch if value is not None) if spread else ()

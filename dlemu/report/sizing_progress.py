@@ -1,0 +1,77 @@
+"""What the terminal shows while a search or a sweep goes on: a line for each trial or point."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from dlemu.sizing.answers import Trial
+from dlemu.sizing.sizing_events import (
+    PointBegan,
+    PointEnded,
+    SearchBegan,
+    SizingEvent,
+    StorageProbed,
+    SweepBegan,
+    TrialBegan,
+    TrialEnded,
+)
+
+_PAGE_CACHE = {
+    "direct": "read past the page cache (O_DIRECT)",
+    "large": "five times the memory of this host or more",
+    "evicted": "dropped from the page cache before each epoch",
+    "cached": "the page cache may serve: this sizes memory as much as storage",
+}
+
+
+class SizingProgress:
+    """Shows the events of a search or a sweep."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __call__(self, event: SizingEvent) -> None:
+        """Show an event."""
+        match event:
+            case SearchBegan():
+                self._show_search(event)
+            case StorageProbed():
+                self._print(
+                    f"read probe: {event.probe_mb_per_second:,.0f} MB/s; one accelerator asks for "
+                    f"{event.mb_per_accelerator:,.1f} MB/s"
+                )
+            case TrialBegan():
+                self._print(f"trial {event.number}: {_accelerators(event.accelerators)} ...")
+            case TrialEnded():
+                self._show_trial(event.trial)
+            case SweepBegan():
+                self._print(f"results: {event.folder}; {event.points} points, {event.finished_points} of them done")
+            case PointBegan():
+                self._print(f"{' '.join(f'{key}={value}' for key, value in event.settings.items())} ...")
+            case PointEnded():
+                pass  # the table at the end has them all
+
+    def _show_search(self, began: SearchBegan) -> None:
+        self._print(f"results: {began.folder}")
+        self._print(
+            f"dataset: {began.total_bytes / 1e9:.1f} GB, {_PAGE_CACHE[began.page_cache]}; enough for "
+            f"{_accelerators(began.capacity.most)}"
+        )
+        if began.finished_trials:
+            self._print(f"going on after {began.finished_trials} finished trial{'s' * (began.finished_trials != 1)}")
+
+    def _show_trial(self, trial: Trial) -> None:
+        self._print(
+            f"  au {trial.au_percent:.2f} % +- {trial.half_width_percent:.2f} "
+            f"({'decided' if trial.settled else 'open'}), {trial.app_mb_per_second:,.1f} MB/s, {trial.seconds:.0f} s"
+        )
+        if trial.page_cache_warning:
+            self._print(f"  {trial.page_cache_warning}", "bold yellow")
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _accelerators(count: int) -> str:
+    return f"{count} accelerator{'s' * (count != 1)}"

@@ -1,0 +1,75 @@
+"""A run's folder: its name, how it is made, and how it goes when nothing was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from datetime import datetime
+
+from datagen.errors import SpaceError
+
+LIVE = "live"
+"""Subfolder of the ranks' step logs while the run goes on."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run."""
+
+    path: str
+    made: tuple[str, ...]
+    """Folders that were made for it, the outermost first: those that were there before are not ours to remove."""
+
+    def drop(self) -> None:
+        """Remove the folder of a run that measured nothing, with what was made for it and holds nothing else."""
+        drop_live(self.path)
+        for folder in reversed(self.made):
+            with contextlib.suppress(OSError):  # something else lies there now; it stays
+                os.rmdir(folder)
+
+
+def new_folder(name: str, prefix: str = "") -> str:
+    """Return results/NAME/PREFIXTIME, with a number behind it when two runs begin in one second."""
+    first = os.path.join("results", name, prefix + datetime.now().strftime("%Y%m%d-%H%M%S"))
+    folder, number = first, 1
+    while os.path.exists(folder):
+        number += 1
+        folder = f"{first}-{number}"
+    return folder
+
+
+def check_free(folder: str) -> None:
+    """Raise SpaceError for the folder of another run: everything in it belongs to one."""
+    if os.path.exists(os.path.join(folder, "summary.json")):
+        raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
+
+
+def make_folder(folder: str) -> RunFolder:
+    """Make a run's folder with its live part; raises SpaceError when it can't be written, or is another run's."""
+    check_free(folder)
+    missing = _missing(folder)
+    try:
+        os.makedirs(os.path.join(folder, LIVE), exist_ok=True)
+    except OSError as error:
+        RunFolder(folder, missing).drop()
+        raise SpaceError(
+            f"the results folder {folder} can't be made: {error.strerror}; set output.folder to a folder you may write"
+        ) from error
+    return RunFolder(folder, missing)
+
+
+def _missing(folder: str) -> tuple[str, ...]:
+    """Return the folder and those above it that are not there, the outermost first."""
+    missing: list[str] = []
+    path = os.path.abspath(folder)
+    while not os.path.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return tuple(reversed(missing))
+
+
+def drop_live(folder: str) -> None:
+    """Remove the live part once its content stands in steps.parquet and summary.json."""
+    shutil.rmtree(os.path.join(folder, LIVE), ignore_errors=True)

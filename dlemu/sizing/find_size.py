@@ -1,0 +1,253 @@
+"""How many accelerators does a storage feed? From the question to the answer, in size.json and as a value."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+
+import psutil
+
+from datagen.errors import UserError
+from datagen.inspection import inspect
+from dlemu.config import check_runnable, datagen_command, load
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.emulator.environment import describe_folder
+from dlemu.emulator.evict import evict
+from dlemu.emulator.job import Job, make_job
+from dlemu.metrics.demand import demand
+from dlemu.run.run_folder import new_folder
+from dlemu.sizing.answers import SIZE, Question, SizeAnswer, Trial, check_same, read_answer, save_answer
+from dlemu.sizing.prerequisites import (
+    Capacity,
+    Treatment,
+    check_launcher,
+    measure_capacity,
+    probe_mb_per_second,
+    take_word,
+    treatment,
+)
+from dlemu.sizing.search import Limits, next_count, pool
+from dlemu.sizing.size_verdict import Known, build_answer, sentence
+from dlemu.sizing.sizing_events import OnEvent, SearchBegan, StorageProbed, TrialBegan, TrialEnded, ignore
+from dlemu.sizing.trials import Runner, TrainRunner, TrialPlan
+
+WINDOW_SECONDS = 1.0
+"""Least length of a window: long beside the slices in which drives, caches and throttles do their work."""
+WINDOW_STEPS = 2
+
+
+def size(
+    overrides: Sequence[str],
+    *,
+    config_dir: str | None = None,
+    at_least: int | None = None,
+    most: int = 4096,
+    confidence_percent: float = 95.0,
+    trial_seconds: float = 120.0,
+    cached: bool = False,
+    make: Callable[[Workload], None] | None = None,
+    on_event: OnEvent = ignore,
+) -> SizeAnswer:
+    """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
+
+    Args:
+        overrides: as of `dlemu train`, without `ranks`; also `launcher=...` and `output.folder=...`.
+        config_dir: a folder with workload/NAME.yaml.
+        at_least: `passed` says whether so many pass, instead of one.
+        most: no more are tried.
+        confidence_percent: of the verdicts.
+        trial_seconds: most compute time of a trial.
+        cached: the page cache may serve.
+        make: makes what is missing of the workload's dataset, before anything is looked at.
+        on_event: is called with what goes on.
+
+    An interrupted search is in `output.folder`, and goes on from there when it is called with the same question.
+    Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
+    """
+    launcher, words = take_word(overrides, "launcher")
+    check_launcher("size", launcher)
+    if any(word.lstrip("+").startswith("ranks=") for word in words):
+        raise UserError("ranks is what `dlemu size` finds: leave it out, or say --most N to try no more than N")
+    workload = load(words, config_dir=config_dir)
+    check_runnable(workload)
+    if mean_seconds(workload.train.computation_time) <= 0:
+        raise UserError("train.computation_time is 0: nothing computes, so any count passes; choose an accelerator")
+    if make is not None:
+        make(workload)
+    folder = workload.output.folder or new_folder(workload.model.name, "size-")
+    question = Question(
+        workload=workload.model.name,
+        accelerator=workload.accelerator,
+        scale=workload.scale,
+        overrides=tuple(word for word in words if not word.startswith("output.folder=")),
+        launcher=launcher,
+        threshold_percent=100 * workload.metric.au,
+        confidence_percent=confidence_percent,
+        trial_seconds=trial_seconds,
+        cached=cached,
+    )
+    prepared = _prepare(question, workload, folder)
+    trials = saved_trials(folder, question)
+    on_event(
+        SearchBegan(
+            folder=folder,
+            workload=workload,
+            page_cache=prepared.page_cache,
+            total_bytes=prepared.job.found.total_bytes,
+            capacity=prepared.capacity,
+            finished_trials=len(trials),
+        )
+    )
+    if prepared.page_cache == "evicted":
+        evict(prepared.job, 0, 1, write_first=True)
+    known = prepared.known(most)
+    on_event(StorageProbed(probe_mb_per_second=known.probe_mb_per_second, mb_per_accelerator=known.mb_per_accelerator))
+    fed = known.probe_mb_per_second / (workload.metric.au * known.mb_per_accelerator) if known.mb_per_accelerator else 1
+    first = max(1, int(fed))
+    runner = TrainRunner(prepared.trial_plan(config_dir))
+
+    def save_and_tell(event: TrialBegan | TrialEnded) -> None:
+        if isinstance(event, TrialEnded):
+            save_answer(folder, SIZE, event.answer)
+        on_event(event)
+
+    answer = search(question, known, Limits(first=first, most=known.most), runner, trials, save_and_tell)
+    answer = replace(answer, at_least=at_least, passed=answer.max_accelerators >= (at_least or 1))
+    save_answer(folder, SIZE, answer)
+    return answer
+
+
+def search(
+    question: Question,
+    known: Known,
+    limits: Limits,
+    runner: Runner,
+    trials: Sequence[Trial] = (),
+    on_event: Callable[[TrialBegan | TrialEnded], None] = ignore,
+) -> SizeAnswer:
+    """Try, look at all trials, try again, until the edge is found and decided; `trials` are there already.
+
+    Raises what a trial raises, but for a count that can't run here when a smaller one can: that ends the range.
+    """
+    trials, refusal = list(trials), ""
+    while True:
+        counts = pool(trials, question.threshold_percent, question.confidence_percent / 100)
+        wanted = next_count(counts, limits)
+        if wanted is None:
+            break
+        on_event(TrialBegan(number=len(trials) + 1, accelerators=wanted))
+        try:
+            trial = runner.run(wanted, len(trials) + 1)
+        except UserError as error:
+            if wanted == 1 or any(trial.accelerators == wanted for trial in trials):
+                raise
+            limits, refusal = replace(limits, first=wanted // 2, most=wanted - 1), f"{wanted} can't run here: {error}"
+            continue
+        trials.append(trial)
+        on_event(TrialEnded(trial=trial, answer=build_answer(question, known, trials, refusal=refusal)))
+    answer = build_answer(question, known, trials, refusal=refusal)
+    return replace(answer, complete=True, verdict=sentence(answer))
+
+
+def saved_trials(folder: str, question: Question) -> tuple[Trial, ...]:
+    """Return the finished trials of an interrupted search for the same question.
+
+    Raises UserError when the folder holds a finished search, a run, or a search for something else.
+    """
+    if os.path.exists(os.path.join(folder, "summary.json")):
+        raise UserError(f"{folder} holds the results of a run; set output.folder to a new folder")
+    saved = read_answer(folder, SIZE, SizeAnswer)
+    if saved is None:
+        return ()
+    if saved.complete:
+        raise UserError(f"{folder} holds a finished search; set output.folder to a new folder, or read its {SIZE}")
+    check_same(folder, asdict(saved.question), asdict(question))
+    return saved.trials
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A search that may begin: what all counts have in common."""
+
+    question: Question
+    job: Job
+    """Of one accelerator."""
+    page_cache: Treatment
+    capacity: Capacity
+    step_seconds: float
+    window_seconds: float
+    batches_ahead: int
+
+    def known(self, most: int) -> Known:
+        """Probe the storage and return what is known before any trial; no more than `most` may be tried."""
+        workload = self.job.workload
+        fetch = self.job.loader_spec(0).phases["train"].fetch
+        wanted = most <= self.capacity.most
+        return Known(
+            hosts=(platform.node(),),
+            probe_mb_per_second=probe_mb_per_second(replace(fetch, verify=False, decode="none", engine="fast")),
+            mb_per_accelerator=demand(workload.model.name, workload).mb_per_second or 0.0,
+            most=most if wanted else self.capacity.most,
+            most_why=f"--most {most}" if wanted else self.capacity.why,
+            naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule) * self.step_seconds,
+        )
+
+    def trial_plan(self, config_dir: str | None) -> TrialPlan:
+        """Return what all trials have in common."""
+        question, train = self.question, self.job.workload.train
+        most_steps = ceil(question.trial_seconds / self.step_seconds) + 1 + self.batches_ahead
+        return TrialPlan(
+            words=(
+                *question.overrides,
+                "workflow.generate_data=false",
+                "workflow.checkpoint=false",  # a trial measures training's reads; au counts nothing else
+                "workflow.evaluation=false",
+                "output.report=false",
+                *(["reader.evict_page_cache=epochs"] if self.page_cache == "evicted" else []),
+            ),
+            options=("--config-dir", config_dir) if config_dir else (),
+            launcher=question.launcher,
+            folder=self.job.folder,
+            threshold_percent=question.threshold_percent,
+            confidence=question.confidence_percent / 100,
+            window_seconds=self.window_seconds,
+            batches_ahead=self.batches_ahead,
+            total_steps=min(most_steps, train.total_training_steps) if train.total_training_steps > 0 else most_steps,
+            cached=question.cached,
+            seed=train.seed,
+        )
+
+
+def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
+    """Look at the dataset; raises UserError where it can't be sized with."""
+    found = inspect(workload.dataset, command_hint=lambda: f"{datagen_command(workload)} (or say --make here)")
+    job = make_job(workload, 1, found, folder=folder, started_at="")
+    step_seconds = mean_seconds(workload.train.computation_time)
+    window_seconds = max(WINDOW_SECONDS, WINDOW_STEPS * step_seconds)
+    ahead = job.batches_ahead + (not workload.train.synchronous)
+    return _Prepared(
+        question=question,
+        job=job,
+        page_cache=treatment(
+            odirect=workload.reader.odirect,
+            cached=question.cached,
+            total_bytes=found.total_bytes,
+            memory_bytes=psutil.virtual_memory().total,
+            file_system=describe_folder(workload.dataset.data_folder).file_system,
+        ),
+        capacity=measure_capacity(
+            samples=found.train.num_samples,
+            samples_per_file=found.train.num_samples_per_file,
+            batch_size=workload.reader.batch_size,
+            epochs=workload.train.epochs,
+            ahead=ahead,
+            window_steps=ceil(window_seconds / step_seconds),
+        ),
+        step_seconds=step_seconds,
+        window_seconds=window_seconds,
+        batches_ahead=ahead,
+    )

@@ -1,0 +1,168 @@
+"""From the trials to size.json: how many, why no more, what one more would take, and all that as a sentence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlemu.sizing.answers import CountResult, Edge, HostOnly, OneMore, Question, SizeAnswer, SizeLimit, Trial
+from dlemu.sizing.search import Count, edge, pool
+
+HOST = ("emulator", "host", "host CPU", "loader", "memory")
+"""Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known before any trial."""
+
+    hosts: tuple[str, ...]
+    probe_mb_per_second: float
+    """What a short read of the dataset's files got, with nothing else going on."""
+    mb_per_accelerator: float
+    """What one accelerator asks for, by the workload's nominal sizes."""
+    most: int
+    """The largest count that may be tried, and why no larger one."""
+    most_why: str
+    naive_seconds_per_trial: float
+    """Nominal time of one run as configured, all steps of all epochs."""
+
+
+def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, refusal: str = "") -> SizeAnswer:
+    """Return what the trials so far say, marked incomplete.
+
+    `refusal` is the message of a trial that could not run at all above the counts that could.
+    """
+    counts = pool(trials, question.threshold_percent, question.confidence_percent / 100)
+    low, high = edge(counts)
+    by_number = {count.accelerators: count for count in counts}
+    shown = max((c.accelerators for c in counts if c.accelerators <= low and c.passes and c.decided), default=0)
+    failing = None if high is None else by_number[high]
+    limited_by = _limited_by(failing, trials, known, refusal)
+    storage_mb_per_second = max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)])
+    return SizeAnswer(
+        complete=False,
+        max_accelerators=shown,
+        question=question,
+        hosts=known.hosts,
+        threshold_percent=question.threshold_percent,
+        too_close_to_tell=tuple(c.accelerators for c in counts if not c.decided and c.accelerators in (low, high)),
+        limited_by=limited_by,
+        edge=Edge(
+            passing=by_number[shown].result if shown else None,
+            failing=None if failing is None else failing.result,
+        ),
+        for_one_more=_for_one_more(shown, trials, question, known),
+        host_only=_host_only(limited_by, shown, storage_mb_per_second, question, known),
+        probe_mb_per_second=known.probe_mb_per_second,
+        storage_mb_per_second=storage_mb_per_second,
+        counts=tuple(count.result for count in counts),
+        issues=tuple(sorted({trial.page_cache_warning for trial in trials if trial.page_cache_warning})),
+        trials=tuple(trials),
+        seconds=sum(trial.seconds for trial in trials),
+        naive_seconds=_naive_seconds(high or shown, counts, known),
+    )
+
+
+def _limited_by(failing: Count | None, trials: Sequence[Trial], known: Known, refusal: str) -> SizeLimit:
+    """Return what keeps the next count from passing: what most of the failing trials' own verdicts name."""
+    if failing is None:
+        return SizeLimit(what="host" if refusal else "count", evidence=(refusal or known.most_why,))
+    if failing.held_back:
+        evidence = (
+            f"with {failing.accelerators} accelerator{'s' * (failing.accelerators != 1)} this host reaches an AU of "
+            f"{failing.ceiling_au_percent:.1f} % without any storage: use a host with more cores, or several"
+        )
+        return SizeLimit(what="emulator", evidence=(evidence,))
+    limits = [trial.limited_by for trial in trials if trial.accelerators == failing.accelerators and trial.limited_by]
+    if not limits:
+        return SizeLimit(what="not known", evidence=("the trials' summaries do not say",))
+    names = [limit.what for limit in limits]
+    limit = limits[names.index(max(set(names), key=names.count))]
+    return SizeLimit(what=limit.what, evidence=(*limit.evidence, *limit.advice))
+
+
+def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known: Known) -> OneMore:
+    """Return what the storage would have to deliver for one accelerator more, and the most that it did."""
+    per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
+    return OneMore(
+        accelerators=shown + 1,
+        wanted_mb_per_second=(shown + 1) * question.threshold_percent / 100 * per_accelerator,
+        most_delivered_mb_per_second=max((trial.app_mb_per_second for trial in trials), default=None),
+    )
+
+
+def _host_only(
+    limited_by: SizeLimit, shown: int, storage_mb_per_second: float, question: Question, known: Known
+) -> HostOnly | None:
+    """Return what the storage could have fed where the host gave out first, by the most that it was seen to give."""
+    if limited_by.what not in HOST:
+        return None
+    each = question.threshold_percent / 100 * known.mb_per_accelerator
+    return HostOnly(storage_could_feed=max(shown, int(storage_mb_per_second / each)) if each else None)
+
+
+def _naive_seconds(last: int, counts: Sequence[Count], known: Known) -> float:
+    """Return the time of running every count up to the last one at full length, at the AU measured or 100 %."""
+    measured = {count.accelerators: count.au_percent for count in counts if count.au_percent > 0}
+    return sum(
+        known.naive_seconds_per_trial * 100 / min(100.0, measured.get(number, 100.0)) for number in range(1, last + 1)
+    )
+
+
+def sentence(answer: SizeAnswer) -> str:
+    """Return how many pass, how the next count fares, and what limits it."""
+    name = answer.question.accelerator
+    kind = f"x {name}" if name else "accelerator"
+    passing, failing = answer.edge.passing, answer.edge.failing
+    if passing is None:
+        parts = [f"not even 1 {kind} passes"]
+    else:
+        several = "s" * (not name and passing.accelerators > 1)
+        parts = [f"{passing.accelerators} {kind}{several} {_fares(passing)} (au {_au(passing)})"]
+    if failing:
+        parts.append(f"{failing.accelerators} {_fares(failing)} ({_au(failing)})")
+    parts += [
+        f"{count.accelerators} {_fares(count)} ({_au(count)})"
+        for count in answer.counts
+        if count.accelerators in answer.too_close_to_tell and count != failing
+    ]
+    return f"{', '.join(parts)}: {_limit(answer)}{_rates(answer)}"
+
+
+def _fares(count: CountResult) -> str:
+    if count.passed is None:
+        return "is too close to tell"
+    if count.accelerators == 1:
+        return "passes" if count.passed else "fails"
+    return "pass" if count.passed else "fail"
+
+
+def _au(count: CountResult) -> str:
+    return f"{count.au_percent:.1f} % +- {count.half_width_percent:.1f}"
+
+
+def _limit(answer: SizeAnswer) -> str:
+    what = answer.limited_by.what
+    if what == "count":
+        return f"no more were tried: {answer.limited_by.evidence[0]}"
+    if what == "host":
+        limit = f"this host holds no more: {answer.limited_by.evidence[0]}"
+    else:
+        limit = "what limits it is not known" if what == "not known" else f"limited by {what}"
+    if answer.host_only:
+        could = answer.host_only.storage_could_feed
+        return f"{limit}; by what it was seen to give, the storage could have fed about {could}"
+    return limit
+
+
+def _rates(answer: SizeAnswer) -> str:
+    passing = answer.edge.passing
+    if not passing:
+        return ""
+    rates = [trial.app_mb_per_second for trial in answer.trials_of(passing.accelerators)]
+    return f"; {_gb(sum(rates) / len(rates))} of the {_gb(answer.storage_mb_per_second)} that the storage gives"
+
+
+def _gb(mb_per_second: float) -> str:
+    return f"{mb_per_second / 1e3:.2f} GB/s" if mb_per_second >= 1000 else f"{mb_per_second:.1f} MB/s"

@@ -1,0 +1,83 @@
+"""Every accelerator keeps the loop's contract, and one of the user's own is one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datagen.errors import UserError
+from datagen.registry import find, names
+from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
+from dlemu.comm.clock import FakeClock
+from dlemu.config.duration import Duration
+from tests.cli_runs import run_dlemu
+
+SPEC = AcceleratorSpec(
+    rank=3,
+    seed=11,
+    computation_time=Duration(type="normal", mean=0.05, stdev=0.01),
+    eval_time=Duration(mean=0.02),
+)
+
+
+def make(name: str, clock: FakeClock) -> Accelerator:
+    accelerator: type[Accelerator] = find("dlemu.accelerators", name, "Accelerator")
+    accelerator.check_host(SPEC)
+    return accelerator(SPEC, clock)
+
+
+@pytest.mark.parametrize("name", names("dlemu.accelerators"))
+def test_durations_depend_on_seed_rank_and_epoch_alone(name: str) -> None:
+    one, other = make(name, FakeClock()), make(name, FakeClock(99))
+    times = one.draw_compute_ns("train", 2, 50)
+    assert times.dtype == np.int64
+    assert times.tolist() == other.draw_compute_ns("train", 2, 50).tolist()
+    assert times.tolist() != one.draw_compute_ns("train", 3, 50).tolist()
+    assert one.draw_compute_ns("valid", 2, 3).tolist() == [20_000_000] * 3
+
+
+@pytest.mark.parametrize("name", names("dlemu.accelerators"))
+def test_a_late_host_makes_no_step_longer(name: str) -> None:
+    clock = FakeClock(0, oversleep_ns=500)
+    accelerator = make(name, clock)
+    end_ns = accelerator.start(None, 1_000, 2_000)
+    assert accelerator.finish(end_ns) == 3_000
+    assert clock.now_ns() == 3_500
+
+
+OWN = '''
+"""An accelerator that takes twice its nominal time, and refuses hosts when told to."""
+import os
+
+from datagen.errors import UserError
+from dlemu.accelerators.sleep import Accelerator as Sleep
+
+
+class Accelerator(Sleep):
+    @classmethod
+    def check_host(cls, spec):
+        if os.environ.get("REFUSE"):
+            raise UserError("slow: this host has no slow accelerator; use another host")
+
+    def start(self, data, begin_ns, compute_ns):
+        assert data is not None  # it is handed the batch
+        return begin_ns + 2 * compute_ns
+'''
+
+
+@pytest.mark.slow
+def test_an_accelerator_of_the_users_own_is_one_file(tmp_path: Path) -> None:
+    (tmp_path / "slow_accelerator.py").write_text(OWN)
+    run = run_dlemu(tmp_path, "train.compute=slow_accelerator.Accelerator", "train.computation_time=0.01")
+    assert run.facts.workload.train.compute == "slow_accelerator.Accelerator"
+    assert set(run.training["compute_ns"].tolist()) == {20_000_000}
+
+
+@pytest.mark.slow
+def test_an_accelerator_may_refuse_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_accelerator.py").write_text(OWN)
+    monkeypatch.setenv("REFUSE", "1")
+    with pytest.raises(UserError, match="this host has no slow accelerator"):
+        run_dlemu(tmp_path, "train.compute=slow_accelerator.Accelerator", "train.computation_time=0.01")

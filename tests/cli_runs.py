@@ -1,0 +1,48 @@
+"""A small run by the command line, for tests of what users plug in: 2 ranks, reader threads, a few small files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from datagen.errors import UserError
+from dlemu.results.folder import read_run
+from dlemu.results.run import Run
+
+SMALL = (
+    "dataset.format=npz",
+    "dataset.num_files_train=16",
+    "dataset.record_length_bytes=4096",
+    "reader.data_loader=threads",
+    "reader.batch_size=2",
+    "metric.ceiling_seconds=0",
+    "metric.scaling_seconds=0",
+    "telemetry.enabled=false",
+    "output.report=false",
+    "ranks=2",
+)
+
+
+def run_dlemu(folder: Path, *overrides: str) -> Run:
+    """Make a dataset in `folder`, train on it, and return the run; modules in `folder` can be named in settings.
+
+    Raises UserError with what the command said when it exits with 2.
+    """
+    words = (*SMALL, f"dataset.data_folder={folder / 'data'}", *overrides)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    for command in (["datagen"], ["train", f"output.folder={folder / 'run'}"]):
+        ended = subprocess.run(
+            [sys.executable, "-m", "dlemu", *command, *words],
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if ended.returncode == UserError.exit_status:
+            raise UserError(ended.stderr)
+        assert ended.returncode in (0, 1), ended.stderr
+    return read_run(str(folder / "run"))

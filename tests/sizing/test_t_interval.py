@@ -1,0 +1,61 @@
+"""Intervals hold what they promise, however often they are looked at."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dlemu.sizing.t_interval import FEWEST, SequentialTest, estimate, half_width, quantile
+
+
+@pytest.mark.parametrize(
+    ("share", "degrees", "wanted"),
+    [
+        (0.975, 1, 12.706),
+        (0.975, 2, 4.303),
+        (0.975, 3, 3.182),
+        (0.975, 7, 2.365),
+        (0.995, 4, 4.604),
+        (0.9875, 7, 2.841),
+        (0.95, 30, 1.697),
+        (0.5, 9, 0.0),
+    ],
+)
+def test_quantiles_are_those_of_the_tables(share: float, degrees: int, wanted: float) -> None:
+    assert quantile(share, degrees) == pytest.approx(wanted, rel=0.02, abs=1e-9)
+
+
+def test_one_value_says_nothing() -> None:
+    assert half_width(1.0, 1, 0.95) == math.inf
+    assert not estimate(np.array([95.0]), 0.95).decides(90)
+    assert math.isnan(estimate(np.empty(0), 0.95).au_percent)
+
+
+def test_looking_often_errs_no_more_than_promised() -> None:
+    """The truth lies on the threshold, so each verdict is an error."""
+    random = np.random.default_rng(3)
+    wrong = sum(_decides(90 + random.standard_normal(60)) for _ in range(600))
+    assert wrong / 600 <= 0.05
+
+
+def _decides(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+    looks = SequentialTest(90.0, 0.95)
+    return any(looks(values[:length]) for length in range(1, len(values) + 1))
+
+
+def test_a_clear_case_is_decided_at_the_first_look() -> None:
+    values = 97 + 0.5 * np.random.default_rng(1).standard_normal(FEWEST)
+    looks = SequentialTest(90.0, 0.95)
+    assert not any(looks(values[:length]) for length in range(FEWEST))
+    assert looks(values)
+
+
+def test_neighbours_that_are_alike_count_for_less() -> None:
+    random = np.random.default_rng(5)
+    alone = random.standard_normal(40)
+    alike = np.repeat(random.standard_normal(10), 4)
+    share = alike.std(ddof=1) / alone.std(ddof=1)
+    wider = estimate(alike, 0.95).half_width_percent / (share * estimate(alone, 0.95).half_width_percent)
+    assert wider > 1.5

@@ -1,0 +1,67 @@
+"""A run of another process ends as a result or as an explanation, never as silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import DlemuError, UserError
+from dlemu.comm import Interrupted, interrupt_once
+from dlemu.sizing.train_process import LOG, run_train
+
+
+def run(folder: Path, script: str) -> None:
+    """Run a shell script in the place of `dlemu train`."""
+    run_train([], str(folder), lambda: None, launcher=["sh", "-c", script, sys.executable])
+
+
+def test_a_run_that_leaves_its_summary_has_completed(tmp_path: Path) -> None:
+    run(tmp_path, f"echo all is well; touch {tmp_path}/summary.json; exit 1")
+    assert (tmp_path / LOG).read_text() == "all is well\n"
+
+
+def test_a_mistake_is_told_in_its_own_words(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^no such dataset$"):
+        run(tmp_path, "echo 'dlemu: no such dataset' >&2; exit 2")
+
+
+def test_the_cause_is_told_and_not_only_the_last_word(tmp_path: Path) -> None:
+    script = "echo 'dlemu: rank 3 was killed' >&2; echo 'dlemu: 450 steps are kept' >&2; exit 3"
+    with pytest.raises(DlemuError, match=r"status 3; it said:\nrank 3 was killed\ndlemu: 450 steps are kept"):
+        run(tmp_path, script)
+
+
+@pytest.mark.parametrize(("script", "ended"), [("exit 1", "with status 1"), ("kill -9 $$", "by signal 9")])
+def test_an_end_without_a_result_is_a_failure(tmp_path: Path, script: str, ended: str) -> None:
+    with pytest.raises(DlemuError, match=ended):
+        run(tmp_path, f"echo Traceback; {script}")
+
+
+def test_being_told_to_stop_never_breaks_off_the_waiting_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Popen takes a lock to wait: what is raised just then leaves it taken, and the end of the run is never seen."""
+    wait, kept, waited = subprocess.Popen.wait, [], []
+
+    def told_to_stop(process: subprocess.Popen[bytes], timeout: float | None = None) -> Any:
+        kept.append(process)
+        if len(kept) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        waited.append(timeout)  # not reached by a handler that raises
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", told_to_stop)
+    before = signal.signal(signal.SIGTERM, interrupt_once())
+    try:
+        with pytest.raises(Interrupted):
+            run(tmp_path, "exec sleep 60")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(waited) == len(kept)
+    assert kept[0].returncode == -signal.SIGINT
