@@ -183,7 +183,7 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
 
 def _loader_problems(workload: Workload) -> list[str]:
     unknown = list(_name_problems("reader.data_loader", workload.reader.data_loader, LOADERS))
-    return unknown or loader_problems(workload.reader, workload.dataset)
+    return unknown or loader_problems(workload)
 
 
 def _verify_problems(workload: Workload) -> Iterator[str]:
