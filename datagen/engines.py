@@ -285,8 +285,8 @@ def unreadable(path: str, error: OSError) -> DlemuError:
     reason = f"{path}: {error.strerror or error}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
-    if error.errno == errno.ENOENT:
+    if isinstance(error, FileNotFoundError):
         return DatasetError(f"{reason}: it was there at the start of the run; make it again with `dlemu datagen`")
-    if error.errno in (errno.EACCES, errno.EPERM):
+    if isinstance(error, PermissionError):
         return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
     return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")

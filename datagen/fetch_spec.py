@@ -92,19 +92,20 @@ class FetchSpec:
         """Nothing is read: what is measured is the reader itself."""
         return self.storage == NULL_STORAGE
 
-    def local_layout(self, needed_by: str) -> Layout:
-        """Return the layout by paths that a library on this host can open; `needed_by` is the setting that wants them.
+    def by_local_paths(self, needed_by: str) -> FetchSpec:
+        """Return the spec for a library on this host that opens files itself; `needed_by` is the setting that wants it.
 
         Raises:
-            UserError: the storage has no such paths.
+            UserError: the storage has no paths that it could open.
         """
-        folder = open_storage(self.storage).local_path(self.layout.folder)
+        folder = open_storage(self.storage.buffered).local_path(self.layout.folder)
         if folder is None:
             raise UserError(
-                f"{needed_by} opens files by their path, and storage {self.storage.type} has none: set "
+                f"{needed_by} opens {self.format} files by their path, and storage {self.storage.type} has none: set "
                 "reader.data_loader=pytorch or threads, which read through the storage, or put the dataset in a folder"
             )
-        return replace(self.layout, folder=folder)
+        storage = replace(FOLDERS, direct=self.storage.direct)
+        return replace(self, layout=replace(self.layout, folder=folder), storage=storage)
 
     @property
     def in_place(self) -> bool:

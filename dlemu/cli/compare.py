@@ -29,11 +29,10 @@ def command(
 
     Exit status: 0 compared, 2 a usage error.
     """
-    import msgspec
     from rich.console import Console
 
-    from dlemu.cli.reporting import report_result
-    from dlemu.report.compare_terminal import print_comparison
+    from dlemu.cli.options import report_result
+    from dlemu.report.comparison_report import print_comparison
     from dlemu.run.run_folder import new_folder
     from dlemu.sizing.answers import COMPARE, save_answer, to_json
     from dlemu.sizing.compare_sides import Extras, compare
@@ -48,7 +47,7 @@ def command(
     if as_json:
         click.echo(to_json(comparison), nl=False)
     else:
-        print_comparison(msgspec.to_builtins(comparison), Console())
+        print_comparison(comparison, Console())
     folder = output or (None if as_json else new_folder(a.workload, "compare-"))
     if folder is None:
         return

@@ -116,6 +116,8 @@ def _with_folders_resolved(workload: Workload) -> Workload:
         dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
         checkpoint=replace(checkpoint, checkpoint_folder=storage.resolved(checkpoint.checkpoint_folder)),
         storage=replace(storage, storage_root=root),
+        # `storage_type=direct` is another word for it.
+        reader=replace(workload.reader, odirect=workload.reader.odirect or storage.storage_type == "direct"),
     )
 
 

@@ -169,7 +169,7 @@ class Job:
 
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
         reader = self.workload.reader
-        return FetchSpec.for_dataset(
+        spec = FetchSpec.for_dataset(
             self.found,
             layout,
             storage=self.workload.storage_spec,
@@ -179,6 +179,7 @@ class Job:
             verify=reader.verify,
             seed=self.seed,
         )
+        return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
 
 
 def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:

@@ -109,8 +109,8 @@ class LoaderTraits:
         storage_type = workload.storage.storage_type
         if self.reads_files(name) and storage_type not in FOLDER_TYPES:
             problems.append(
-                f"storage.storage_type is {storage_type!r}: {self.framework or 'the loader'} itself reads {name} files, "
-                f"which it finds in folders alone; wanted local_fs, or {instead}"
+                f"storage.storage_type is {storage_type!r}: {self.framework or 'the loader'} itself reads {name} files "
+                f"and finds them in folders alone; wanted local_fs, or {instead}"
             )
         return problems
 

@@ -48,13 +48,13 @@ def dlio_yaml(workload: Workload) -> str:
 
 
 def _check(workload: Workload) -> None:
-    for key, seen, known in (
+    for key, value, known in (
         ("reader.data_loader", workload.reader.data_loader, LOADERS),
         ("dataset.format", workload.dataset.format, FORMATS),
         ("dataset.compression", workload.dataset.compression, COMPRESSIONS),
     ):
-        if seen not in known:
-            raise UserError(f"{key} is {seen!r}, which DLIO does not have: wanted one of {', '.join(known)}")
+        if value not in known:
+            raise UserError(f"{key} is {value!r}, which DLIO does not have: wanted one of {', '.join(known)}")
 
 
 def _head(workload: Workload) -> str:
@@ -71,13 +71,13 @@ def _head(workload: Workload) -> str:
 
 def _own(workload: Workload) -> list[str]:
     """Name the settings that differ from their defaults and that DLIO does not have."""
-    found = []
+    settings = []
     for section, keys in OWN_KEYS.items():
         given, plain = getattr(workload, section), getattr(Workload(), section)
         for field in fields(given):
             if field.name in keys and getattr(given, field.name) != getattr(plain, field.name):
-                found.append(f"{section}.{field.name}={_word(getattr(given, field.name))}")
-    return found
+                settings.append(f"{section}.{field.name}={_word(getattr(given, field.name))}")
+    return settings
 
 
 def _word(value: Any) -> str:

@@ -183,7 +183,7 @@ def _configured_seconds(logs: Logs) -> float | None:
     """Return the configured time of a step when the arrays hold it and it is the same in all of them."""
     if logs.measured_compute:
         return None
-    kept = [np.unique(one.compute) for blocks in logs.arrays.values() for one in blocks.values()]
+    kept = [np.unique(arrays.compute) for blocks in logs.arrays.values() for arrays in blocks.values()]
     values = np.unique(np.concatenate(kept)) if kept else np.empty(0)
     return float(values[0]) if len(values) == 1 else None
 
