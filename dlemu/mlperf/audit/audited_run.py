@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from datagen.errors import DlemuError, UserError
-from dlemu.config.names import SUFFIX, workload_names
+from dlemu.config.workload_files import SUFFIX, workload_names
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
 from dlemu.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
