@@ -107,7 +107,6 @@ def run_command(
     from dlemu.cli import complain
     from dlemu.cli.again import again
     from dlemu.cli.mlperf_lines import rehearsal_lines
-    from dlemu.cli.prepare import new_folder
     from dlemu.comm.comm_base import Interrupted
     from dlemu.config import check_runnable, load, to_yaml
     from dlemu.mlperf.datasize import datasize, host_memory_gib
@@ -115,6 +114,7 @@ def run_command(
     from dlemu.mlperf.rehearsal import NOTE
     from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
     from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan
+    from dlemu.run.run_folder import new_folder
     from dlemu.sizing.prerequisites import check_launcher, take_word
 
     if cfg:

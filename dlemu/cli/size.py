@@ -62,7 +62,7 @@ def command(
     from rich.console import Console
 
     from dlemu.cli.again import Watched, interrupted
-    from dlemu.cli.reporting import report_result
+    from dlemu.cli.options import report_result
     from dlemu.comm import Interrupted
     from dlemu.config import load, to_yaml
     from dlemu.report.series_report import print_answer
@@ -93,13 +93,8 @@ def command(
 
 def _make(workload: Workload, *, asked: bool) -> None:
     """Make what is missing of the dataset, with a rank for each core, where that is asked for."""
-    from dlemu.cli.launcher import forked
-    from dlemu.cli.making import make_dataset
+    from dlemu.cli.frontends import TerminalFrontend
+    from dlemu.run.datasets import make_on_this_host
 
-    if not asked and not workload.workflow.generate_data:
-        return
-    failure = forked(
-        len(os.sched_getaffinity(0)), partial(make_dataset, workload, fsync=True), workload.timeout_seconds
-    )
-    if failure is not None:
-        raise SystemExit(failure.status)
+    if asked or workload.workflow.generate_data:
+        make_on_this_host(workload, len(os.sched_getaffinity(0)), TerminalFrontend([], None).tell, fsync=True)

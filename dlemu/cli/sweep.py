@@ -25,7 +25,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
     from rich.console import Console
 
     from dlemu.cli.again import Watched, interrupted
-    from dlemu.cli.reporting import report_result
+    from dlemu.cli.options import report_result
     from dlemu.comm import Interrupted
     from dlemu.report.series_report import print_sweep
     from dlemu.sizing.run_sweep import sweep

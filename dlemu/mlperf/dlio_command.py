@@ -70,28 +70,6 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     return replace(workload, output=output), place
 
 
-def refuse_without_training(workload: Workload) -> None:
-    """Raise UserError for a run without training that is not possible here; making data alone is.
-
-    DLIO (2.x, main.py) knows two: data, and checkpoints alone. An evaluation alone it does not know: it trains, too.
-    """
-    asked = workload.workflow
-    if asked.train:
-        return
-    if asked.checkpoint and any(note.startswith(_CHECKPOINTS_ALONE) for note in workload.notes):
-        raise UserError(
-            "checkpoints without training are not possible: a checkpoint is model.model_size_bytes of bytes here, not "
-            "the parts of a model on each rank; set workflow.train=True, or use DLIO for this run"
-        )
-    if asked.evaluation or not asked.generate_data:
-        what = "evaluation, which is part of training, in DLIO too" if asked.evaluation else "nothing else"
-        raise UserError(
-            f"workflow.train is false, and the workload asks for {what}; set workflow.train=True, or "
-            "workflow.generate_data=True alone to make the dataset"
-        )
-
-
-_CHECKPOINTS_ALONE = ("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read")
 _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
-from dlemu.emulator.files import write_file, write_text
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures

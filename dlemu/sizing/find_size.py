@@ -10,6 +10,7 @@ from math import ceil
 
 import psutil
 
+from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
 from datagen.storage.storage_base import open_storage
@@ -17,7 +18,6 @@ from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.emulator.evict import evict
-from dlemu.emulator.files import write_text
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
 from dlemu.run.run_folder import new_folder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import dlemu.results.folder
-from dlemu.emulator.files import write_text
+from datagen.atomic import write_text
 from dlemu.emulator.trainer import RunLog
 from dlemu.results.run import Run, make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
 from dlemu.comm.comm_base import Interrupted
-from dlemu.emulator.files import write_text
 from dlemu.mlperf.check.judge import REHEARSAL
 from dlemu.mlperf.check.result_rules import GAP_FACTOR
 from dlemu.mlperf.check.submission_tree import STAMP_FORMAT

@@ -18,11 +18,11 @@ from typing import Any
 import psutil
 import yaml
 
+from datagen.atomic import write_text
 from datagen.errors import SpaceError
 from datagen.manifest import Manifest
 from dlemu import __version__
 from dlemu.emulator.environment import describe_host
-from dlemu.emulator.files import write_text
 from dlemu.mlperf.check.result_rules import SEPARATION
 from dlemu.mlperf.check.submission_tree import METADATA, STAMP_FORMAT
 from dlemu.mlperf.check.system_description import PLACEHOLDER

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from datagen.atomic import write_file, write_text
 from datagen.errors import SpaceError
-from dlemu.emulator.files import write_file, write_text
 
 
 def test_a_file_appears_whole_with_the_folders_it_needs(tmp_path: Path) -> None:
@@ -31,13 +31,14 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_of_the_new(tmp_path: Path) 
         Path(path).write_text("ne")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(SpaceError, match=r"the disk is full: .*summary.json could not be written.*output.folder"):
-        write_file(str(tmp_path), "summary.json", fail)
+    with pytest.raises(SpaceError, match=r"the disk is full: .*summary.json could not be written; .*, or move house"):
+        write_file(str(tmp_path), "summary.json", fail, advice="move house")
     assert os.listdir(tmp_path) == ["summary.json"]
     assert (tmp_path / "summary.json").read_text() == "old"
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "dlio").write_text("")
-    with pytest.raises(SpaceError, match=r"dlio/summary\.json could not be written"):
+    with pytest.raises(SpaceError, match=r"dlio/summary\.json could not be written") as failed:
         write_text(str(tmp_path / "dlio"), "summary.json", "{}")
+    assert "live/" not in str(failed.value), "only a run's own files have step logs beside them"
