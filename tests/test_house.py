@@ -24,7 +24,7 @@ DOORS = {
     "pynvml": ["dlemu/telemetry/*"],
     "rich": ["dlemu/cli/*", "dlemu/report/*"],
     "tensorflow": ["dlemu/loaders/tensorflow.py", "dlemu/loaders/_tf_*.py"],
-    "torch": ["dlemu/loaders/pytorch.py"],
+    "torch": ["dlemu/loaders/pytorch.py", "dlemu/loaders/_torch_*.py"],
     "vl_convert": ["dlemu/report/*"],
 }
 """Foreign library -> the only files that import it."""

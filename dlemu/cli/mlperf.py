@@ -107,7 +107,6 @@ def run_command(
     from dlemu.cli import complain
     from dlemu.cli.again import again
     from dlemu.cli.mlperf_lines import rehearsal_lines
-    from dlemu.cli.prepare import new_folder
     from dlemu.comm.comm_base import Interrupted
     from dlemu.config import check_runnable, load, to_yaml
     from dlemu.mlperf.datasize import datasize, host_memory_gib
@@ -115,6 +114,7 @@ def run_command(
     from dlemu.mlperf.rehearsal import NOTE
     from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
     from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan
+    from dlemu.run.run_folder import new_folder
     from dlemu.sizing.prerequisites import check_launcher, take_word
 
     if cfg:
@@ -182,13 +182,13 @@ def check_command(
     Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """
     from dlemu.cli.mlperf_lines import check_lines
-    from dlemu.mlperf.check.judge import as_csv, check_folder, plain
+    from dlemu.mlperf.check.judge import as_csv, check_folder, check_report
 
     checked = check_folder(folder, edition, division)
     if csv_file:
         _write(csv_file, as_csv(checked))
     if as_json:
-        click.echo(json.dumps(plain(checked), indent=2))
+        click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:
         for line, style in check_lines(checked):
             click.secho(line, **style)

@@ -67,7 +67,7 @@ def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure
     """Yield name and figure of every file in the folder of figures that has something to show of the result."""
     from altair.utils.schemapi import debug_mode
 
-    ordered = sorted(names(folder), key=lambda name: find(folder, name, "PLACE"))
+    ordered = sorted(names(folder), key=lambda name: find(folder, name, "ORDER"))
     for name in ordered:
         with debug_mode(False):  # altair's own checks take as long as all the rest; the tests draw with them
             figure = find(folder, name, "draw")(result, canvas)

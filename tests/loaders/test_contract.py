@@ -97,7 +97,7 @@ def test_each_rank_gets_exactly_its_planned_samples(
     name: str, threads: int, dataset: DatasetSpec, tmp_path: Path
 ) -> None:
     skip_without_framework(name)
-    if problems := traits_of(name).problems(Reader(), dataset):
+    if problems := traits_of(name).problems(Workload(dataset=dataset)):
         pytest.skip(problems[0])
     job = run_of(dataset, name, threads, tmp_path)
     traces = []

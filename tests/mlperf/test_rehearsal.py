@@ -15,7 +15,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.inspection import Found
 from datagen.layout import layouts
 from datagen.manifest import Manifest
-from dlemu.cli.finish import finish
+from dlemu.cli.frontends import TerminalFrontend
 from dlemu.config import load
 from dlemu.emulator.job import Job
 from dlemu.mlperf.check.judge import check_folder
@@ -31,7 +31,8 @@ from dlemu.mlperf.rehearsal.edition_tree import (
     write_system,
 )
 from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan, read_figures, sum_up
-from tests.runs import dlio_place, make_log
+from dlemu.run.save import save as save_run
+from tests.runs import make_log
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
 LAPTOP |= {"dataset.filesystem", "au.low", "au.rules", "workflow.checkpoint"}
@@ -79,7 +80,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
         started_at="2026-01-02T03:04:05+00:00",
     )
     (Path(folder) / "console.txt").write_text("a run\n")
-    finish(job, make_log(job, seed=workload.train.seed), dlio_place(Path(folder) / "dlio"))
+    save_run(job, make_log(job, seed=workload.train.seed), TerminalFrontend([], None))
 
 
 def minutes() -> Callable[[], datetime]:

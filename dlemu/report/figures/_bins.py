@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dlemu.report.figures.figure_base import AMBER, BLUE, INK, PAPER, Canvas, Row, colours, data, legend, rounded
-from dlemu.report.result import Floats, Run
+from dlemu.results.run import Floats, Run
 
 OPERATIONS = ("read", "write")
 _PERCENTILES = (50, 90, 99)

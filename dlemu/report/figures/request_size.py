@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dlemu.report.figures._bins import OPERATIONS, histogram, traced_bins
-from dlemu.report.figures.figure_base import Canvas, Figure, Result
+from dlemu.report.figures.figure_base import Canvas, Figure
+from dlemu.results.run import Run
 
-PLACE = 61
+ORDER = 61
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    found = {name: bins for name in OPERATIONS if (bins := traced_bins(result, "request_kib", name))}
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    found = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "request_kib", name))}
     if not found:
         return None
     chart = histogram(found, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)

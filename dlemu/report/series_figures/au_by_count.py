@@ -13,13 +13,13 @@ from dlemu.report.figures.figure_base import (
     percent_domain,
     rule,
 )
-from dlemu.report.series import Series
+from dlemu.report.series import RunSeries
 from dlemu.report.series_figures._lines import colour, lines, rows, x_axis
 
-PLACE = 10
+ORDER = 10
 
 
-def draw(series: Series, canvas: Canvas) -> Figure | None:
+def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
     found = rows(series, lambda point: point.au_percent)
     if not found:
         return None
