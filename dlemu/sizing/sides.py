@@ -193,13 +193,13 @@ def _without_spread(figure: Mean | None) -> Mean | None:
 
 
 def max_device_mb_per_second(run: Run) -> float | None:
-    """Return the most that the counted devices of a host delivered together in one interval of the telemetry.
+    """Return the most that the counted devices delivered in one interval; those read at one moment are added up.
 
     None where no device is counted (`counted`, docs/telemetry.md).
     """
-    totals: dict[tuple[str, float], float] = {}
-    for (host, _, _, seconds), rate in _readings(run, "read_mb_per_second").items():
-        totals[host, seconds] = totals.get((host, seconds), 0.0) + rate
+    totals: dict[float, float] = {}
+    for (_, _, _, seconds), rate in _readings(run, "read_mb_per_second").items():
+        totals[seconds] = totals.get(seconds, 0.0) + rate
     return max(totals.values(), default=None)
 
 

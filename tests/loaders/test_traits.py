@@ -106,6 +106,6 @@ def test_who_reads_files_itself_finds_them_in_folders_alone() -> None:
     workload = Workload(dataset=DatasetSpec(format="tfrecord"), storage=Storage(storage_type="my.objects"))
     (said,) = traits_of("tensorflow").problems(workload)
     assert said.startswith(
-        "storage.storage_type is 'my.objects': TensorFlow itself reads tfrecord files, which it finds"
+        "storage.storage_type is 'my.objects': TensorFlow itself reads tfrecord files and finds them"
     )
     assert not traits_of("pytorch").problems(workload)

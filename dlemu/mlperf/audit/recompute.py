@@ -1,7 +1,7 @@
 """A run's numbers recomputed from the steps of its ranks, where they were kept, or from block times, with bounds.
 
-DLIO's formulas are those of `dlemu.metrics.dlio_formulas`. AU `rules` is the text of the rules, v2.0 section 4: compute /
-running time, no step dropped (https://github.com/mlcommons/storage).
+DLIO's formulas are those of `dlemu.metrics.dlio_formulas`. AU `rules` is the text of the rules, v2.0 section 4:
+compute / running time, no step dropped (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
