@@ -9,7 +9,7 @@ from datagen.errors import UserError
 from datagen.inspection import Found, inspect
 from datagen.layout import layouts, nominal_sample_bytes
 from datagen.registry import find
-from dlemu.config import check_runnable, datagen_command
+from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job, make_job
 from dlemu.loaders.loader_base import Loader
@@ -40,12 +40,6 @@ def check(workload: Workload) -> None:
         check_data(workload)
     if workload.output.folder:
         check_free(workload.output.folder)
-
-
-def check_data(workload: Workload) -> None:
-    """Raise UserError when the dataset's format is not known, or lies on a storage that is not possible."""
-    data_alone = Workload(dataset=workload.dataset, storage=workload.storage)
-    check_runnable(data_alone)
 
 
 def _check_without_training(workload: Workload) -> None:
