@@ -168,9 +168,9 @@ class _Inspection:
             return ruled
         scanned = scan(asked.folder, asked.extension, self._storage)
         if not scanned.names and scanned.other_extensions:
-            seen, count = scanned.other_extensions.most_common(1)[0]
+            extension, count = scanned.other_extensions.most_common(1)[0]
             raise DatasetError(
-                f"{asked.folder} holds {count} files {seen}, none of .{asked.extension}: "
+                f"{asked.folder} holds {count} files {extension}, none of .{asked.extension}: "
                 f"set dataset.format to what is there, or dataset.data_folder to another folder. {self._advice}"
             )
         layout, notes = recognise(scanned, asked, self._advice)

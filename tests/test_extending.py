@@ -19,7 +19,7 @@ from datagen.registry import find
 from datagen.storage.storage_base import open_storage, read_whole, storage_spec
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
-LOADER, FORMAT, STORAGE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+LOADER, READING_LOADER, FORMAT, STORAGE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 READER = """
 from datagen.errors import UserError
 from mine.raw import Format as Raw
@@ -38,7 +38,8 @@ def mine(tmp_path: Path) -> Path:
     """A package of the user's own."""
     package = tmp_path / "mine"
     package.mkdir()
-    for name, text in (("loader", LOADER), ("raw", FORMAT), ("dat", READER), ("store", STORAGE)):
+    texts = {"loader": LOADER, "reading": READING_LOADER, "raw": FORMAT, "dat": READER, "store": STORAGE}
+    for name, text in texts.items():
         (package / f"{name}.py").write_text(text)
     return tmp_path
 
@@ -73,6 +74,21 @@ def test_the_loader_of_the_page_trains_by_its_dotted_name(mine: Path) -> None:
     made = dlemu(mine, "datagen", "dataset.format=npz")
     assert made.returncode == 0, made.stderr
     trained(mine, "dataset.format=npz", "reader.data_loader=mine.loader", "train.synchronous=true")
+
+
+@pytest.mark.slow
+def test_a_loader_that_reads_files_itself_is_one_file(mine: Path) -> None:
+    made = dlemu(mine, "datagen", "dataset.format=npz")
+    assert made.returncode == 0, made.stderr
+    chosen = ("reader.data_loader=mine.reading", "train.synchronous=true", "ranks=2")
+    trained(mine, "dataset.format=npz", *chosen, "metric.ceiling_seconds=0.1")
+    for wrong, why in (
+        ("reader.odirect=true", "reader.odirect is true: the loader itself reads npz files"),
+        ("dataset.format=npy", "dataset.format is 'npy', which the loader has no reader for; wanted one of npz"),
+    ):
+        refused = dlemu(mine, "train", "dataset.format=npz", *chosen, wrong)
+        assert refused.returncode == 2
+        assert why in refused.stderr
 
 
 @pytest.mark.slow

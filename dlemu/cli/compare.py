@@ -23,7 +23,8 @@ def command(
     dlemu compare results/unet3d/new-drive results/unet3d/old-drive
     dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11
 
-    A and B are folders that `dlemu train`, `sweep` or `size` left; a single sweep over two drives compares these.
+    A and B are folders that `dlemu train`, `sweep` or `size` left, or that DLIO or MLPerf Storage did; a single sweep
+    over two drives compares these.
     A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json and report.html go
     to a folder of their own, which a line at the end names.
 
@@ -32,6 +33,7 @@ def command(
     from rich.console import Console
 
     from dlemu.cli.options import report_result
+    from dlemu.mlperf.foreign_side import foreign_side
     from dlemu.report.comparison_report import print_comparison
     from dlemu.run.run_folder import new_folder
     from dlemu.sizing.answers import COMPARE, save_answer, to_json
@@ -41,7 +43,7 @@ def command(
     if output is not None:
         _check_free(output)
     prices, powers = _two(price, "--price"), _two(watts, "--watts")
-    a, b = read_sides(folders)
+    a, b = read_sides(folders, foreign_side)
     extras = (Extras(price=prices[0], watts=powers[0]), Extras(price=prices[1], watts=powers[1]))
     comparison = compare(a, b, extras)
     if as_json:

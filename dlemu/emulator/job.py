@@ -10,7 +10,7 @@ from typing import Any
 
 from datagen import registry
 from datagen.errors import UserError
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import FetchSpec
 from datagen.inspection import Found
 from datagen.layout import Layout
 from datagen.storage.storage_base import NULL_STORAGE

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from datagen.errors import DatasetError, DlemuError
 from datagen.formats.tfrecord import Index
 from dlemu.loaders import _dali_graph as graph
+from dlemu.loaders._dali_settings import reading_ahead
 from dlemu.loaders.loader_base import LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
@@ -83,7 +84,7 @@ class Records:
     def suspects(self, step: int) -> list[int]:
         """Return a sample of each file that may be at fault."""
         begun = max(self._done, default=-1) + 1
-        ahead = (graph.reading_ahead(self._spec) + 1) * self._phase.batch_size + self._spec.shuffle_window
+        ahead = (reading_ahead(self._spec) + 1) * self._phase.batch_size + self._spec.shuffle_window
         places = [place for place in range(min(begun + ahead, len(self._files))) if place not in self._done]
         return [self._files[place] * self._layout.num_samples_per_file for place in places]
 

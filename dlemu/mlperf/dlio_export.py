@@ -9,6 +9,7 @@ import yaml
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
+from dlemu.config.translate import RENAMED_VALUES
 from dlemu.mlperf.dlio_config import OWN_KEYS, dlio_workload
 
 LOADERS = ("pytorch", "tensorflow", "dali")
@@ -36,8 +37,10 @@ def dlio_yaml(workload: Workload) -> str:
         del tree["dataset"]["parquet"]
     if not tree["reader"]["transfer_size"]:
         del tree["reader"]["transfer_size"]  # DLIO takes a 0 as no buffer at all
-    if tree["reader"]["data_loader"] == "dali":
-        tree["reader"]["data_loader"] = "native_dali"  # DLIO's `dali` has its own readers in Python
+    # DLIO's loader of the same name may be another: its `dali` has its own readers in Python.
+    theirs = {ours: theirs for theirs, ours in RENAMED_VALUES["reader", "data_loader"].items()}
+    loader = tree["reader"]["data_loader"]
+    tree["reader"]["data_loader"] = theirs.get(loader, loader)
     metric = tree["metric"]
     # It reads the excluded steps from `output`, and the threshold from `metric`.
     tree["output"] = {"metric": {key: metric.pop(key) for key in ("exclude_start_steps", "exclude_end_steps")}}

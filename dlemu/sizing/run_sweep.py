@@ -26,8 +26,8 @@ from dlemu.sizing.answers import (
     read_answer,
     save_answer,
 )
-from dlemu.sizing.compared_figures import run_figures
 from dlemu.sizing.prerequisites import check_launcher, take_word
+from dlemu.sizing.sides import run_figures
 from dlemu.sizing.sizing_events import OnEvent, PointBegan, PointEnded, SweepBegan, ignore
 from dlemu.sizing.train_process import run_train
 
@@ -110,7 +110,7 @@ def run_points(
     """Run the points that are not finished, save sweep.json after each, and return it."""
     results: list[SweepPoint] = []
     for number, point in enumerate(all_points, start=1):
-        result = next((one for one in finished if one.settings == point.settings), None)
+        result = next((kept for kept in finished if kept.settings == point.settings), None)
         if result is None:
             on_event(PointBegan(settings=point.settings))
             result = _run_point(point, folder, f"point-{number:02}", run)

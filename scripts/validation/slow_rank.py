@@ -38,6 +38,6 @@ class Loader(pytorch.Loader):
 
 
 def _slowed(phase: Phase) -> Phase:
-    if phase.fetch.storage == "null":
+    if phase.fetch.reads_nothing:
         return phase
     return replace(phase, fetch=replace(phase.fetch, storage=__name__))

@@ -86,6 +86,27 @@ def test_null_asks_for_the_default_of_the_schema() -> None:
     assert load(["workload=unet3d", "reader.read_threads=null"]).reader.read_threads == Workload().reader.read_threads
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "reader.data_loader=null",
+            "reader.data_loader is null, which names nothing: wanted one of dali, none, pytorch, tensorflow, threads, "
+            "or the dotted name of your own module; leave it out for pytorch",
+        ),
+        ("dataset.format=null", "dataset.format is null, which names nothing: wanted one of csv,"),
+        ("reader.file_shuffle=null", "reader.file_shuffle is empty: wanted one of off, seed, random"),
+        ("dataset.data_folder=null", "dataset.data_folder is empty: wanted text"),
+    ],
+)
+def test_null_is_no_word(override: str, said: str) -> None:
+    assert said in message([override])
+
+
+def test_a_word_that_is_empty_by_itself_may_be_null() -> None:
+    assert load(["workload=unet3d", "output.folder=null", "scale=null"]) == load(["workload=unet3d"])
+
+
 def test_a_sections_mapping_is_merged_and_a_time_is_replaced() -> None:
     merged = load(["workload=unet3d", "dataset={num_files_train: 3}"])
     assert (merged.dataset.num_files_train, merged.dataset.format) == (3, "npz")

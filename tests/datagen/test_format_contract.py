@@ -14,8 +14,7 @@ import pytest
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, UserError
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.files import files_of
 from datagen.formats.format_base import StreamFormat, UnreadFormat
 from datagen.groups import GroupFormat

@@ -61,6 +61,39 @@ class Recomputed:
 NOTHING = Recomputed(basis="nothing")
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunTimes:
+    """How long a run took by the time stamps of its lowest rank that kept some; empty without any."""
+
+    total_seconds: float | None = None
+    """From the first block's start to the last one's end, checkpoints and evaluations between them included."""
+    training_seconds_by_epoch: tuple[float, ...] = ()
+    """Of all blocks of an epoch."""
+    first_batch_seconds_by_epoch: tuple[float, ...] = ()
+    """The slowest rank's wait for the first batch of an epoch; empty unless each epoch's steps were kept."""
+
+
+def run_times(logs: Logs) -> RunTimes:
+    """Return how long the run took."""
+    spans = logs.spans.get(min(logs.spans, default=0), {})
+    if not spans:
+        return RunTimes()
+    epochs = sorted({epoch for epoch, _ in spans})
+    first = {
+        epoch: max((arrays[epoch, 1].load[0] for arrays in logs.arrays.values() if (epoch, 1) in arrays), default=None)
+        for epoch in epochs
+    }
+    waits = [float(wait) for wait in first.values() if wait is not None]
+    start_us, end_us = min(span.start_us for span in spans.values()), max(span.end_us for span in spans.values())
+    return RunTimes(
+        total_seconds=(end_us - start_us) / 1e6,
+        training_seconds_by_epoch=tuple(
+            sum(span.seconds for (number, _), span in spans.items() if number == epoch) for epoch in epochs
+        ),
+        first_batch_seconds_by_epoch=tuple(waits) if len(waits) == len(epochs) else (),
+    )
+
+
 def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed:
     """Return what the arrays of the ranks give, or NOTHING when there is no block that all of them kept.
 

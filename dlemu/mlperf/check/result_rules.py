@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
 from dlemu.mlperf.audit.tolerant import mapping, read_json, stamp_us
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
@@ -32,20 +31,9 @@ def by_the_rules(result: Result) -> Iterator[Located]:
     book = Rulebook(result.edition.name, result.division)
     for leaf in result.runs:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
-            printed = replace(leaf.printed, au_percent=judged_au_percent(leaf.run))
+            printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
             for finding in rule_findings(leaf.setup, printed, book):
                 yield Located(leaf.path, _in_result(finding, leaf, result))
-
-
-def judged_au_percent(run: AuditedRun) -> float | None:
-    """Return the run's AU by the formula that printed it, from its steps; as printed where no steps were kept.
-
-    The word `success` counts for nothing.
-    """
-    formula = run.recomputed.formulas.get(run.printed_by or "")
-    if run.recomputed.basis == "steps" and formula is not None and formula.au_percent is not None:
-        return formula.au_percent
-    return run.printed.au_percent
 
 
 def _in_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:

@@ -6,8 +6,7 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
-from dlemu.config import resolved_folder
-from dlemu.config.layers import DURATIONS, layer, merged
+from dlemu.config.loading import DURATIONS, layer, merged
 from dlemu.config.schema import Duration, Storage, Workload
 
 
@@ -55,4 +54,4 @@ def test_a_spread_joins_a_number() -> None:
 )
 def test_a_folder_starts_at_the_root(root: str, folder: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    assert resolved_folder(Storage(storage_root=root), folder) == wanted
+    assert Storage(storage_root=root).resolved(folder) == wanted

@@ -1,4 +1,4 @@
-"""What values are possible (`check`), and what this version can train (`check_runnable`)."""
+"""What values are possible (`check`), and what this version can't do of what a workload asks for (`problems`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from datagen.registry import companion, names
 from datagen.spec import together
 from datagen.storage.storage_base import open_storage
 from dlemu.config.loader_settings import LOADERS, loader_problems
-from dlemu.config.names import nearest
 from dlemu.config.schema import Workload
+from dlemu.config.workload_files import nearest
 
 SMALLEST = sys.float_info.min
 Limit = tuple[float, float, str]
@@ -58,30 +58,54 @@ OBJECT_STORAGES = ("s3", "aistore")
 
 def check(workload: Workload) -> None:
     """Raise one UserError that lists every value that is impossible in itself."""
-    problems = [
+    impossible = [
         *_range_problems(workload),
         *_duration_problems(workload),
         *_table_problems(workload),
         *workload.dataset.check(),
     ]
-    if problems:
-        raise UserError(together(problems))
+    if impossible:
+        raise UserError(together(impossible))
+
+
+def problems(workload: Workload) -> list[str]:
+    """Return what this version can't do of what the workload asks for, a sentence each."""
+    return data_problems(workload) if only_makes_data(workload) else _training_problems(workload)
 
 
 def check_runnable(workload: Workload) -> None:
-    """Raise one UserError that lists all this version can't do of what the workload asks for, before any training."""
-    problems = [
-        *_scope_problems(workload),
+    """Raise one UserError that lists all that stands in the way of training with the workload."""
+    in_the_way = _training_problems(workload)
+    if in_the_way:
+        raise UserError(together(in_the_way))
+
+
+def only_makes_data(workload: Workload) -> bool:
+    """Say whether the workload asks for its dataset and nothing more, as DLIO's files do that generate data."""
+    workflow = workload.workflow
+    return workflow.generate_data and not workflow.train and not workflow.checkpoint
+
+
+def data_problems(workload: Workload) -> list[str]:
+    """Return what this version can't do to make the workload's dataset."""
+    return [
         *_storage_problems(workload),
+        *_folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder),
+        *_name_problems("dataset.format", workload.dataset.format, "datagen.formats"),
+    ]
+
+
+def _training_problems(workload: Workload) -> list[str]:
+    return [
+        *_scope_problems(workload),
+        *data_problems(workload),
+        *_checkpoint_problems(workload),
+        *_name_problems("train.compute", workload.train.compute, "dlemu.accelerators"),
         *_loader_problems(workload),
         *_evict_problems(workload),
         *_verify_problems(workload),
+        *workload.unsupported,
     ]
-    problems += workload.unsupported
-    problems += _name_problems("dataset.format", workload.dataset.format, "datagen.formats")
-    problems += _name_problems("train.compute", workload.train.compute, "dlemu.accelerators")
-    if problems:
-        raise UserError(together(problems))
 
 
 def _range_problems(workload: Workload) -> Iterator[str]:
@@ -123,12 +147,11 @@ def _table_problems(workload: Workload) -> Iterator[str]:
 
 def _scope_problems(workload: Workload) -> Iterator[str]:
     if not workload.workflow.train:
-        only = [name for name in ("generate_data", "checkpoint") if getattr(workload.workflow, name)]
-        advice = ", or run dlemu datagen" if "generate_data" in only else ""
-        asks = " and ".join(only) or "nothing"
+        asked = [name for name in ("generate_data", "checkpoint") if getattr(workload.workflow, name)]
+        advice = ", or run dlemu datagen" if "generate_data" in asked else ""
         yield (
-            f"workflow.train is false: nothing would be trained, the workload asks for {asks};"
-            f" set workflow.train=true{advice}"
+            "workflow.train is false: nothing would be trained, the workload asks for "
+            f"{' and '.join(asked) or 'nothing'}; set workflow.train=true{advice}"
         )
 
 
@@ -146,18 +169,21 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
                 open_storage(kind)
         except UserError as error:
             yield str(error)
-    folders = {"dataset.data_folder": workload.dataset.data_folder}
+
+
+def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
+    if "://" in folder and "." not in workload.storage.storage_type:
+        yield f"{key} is {folder!r}: object storage is not possible yet; wanted a folder of a mounted file system"
+
+
+def _checkpoint_problems(workload: Workload) -> Iterator[str]:
     if workload.workflow.checkpoint:
-        folders["checkpoint.checkpoint_folder"] = workload.checkpoint.checkpoint_folder
-    for key, folder in folders.items():
-        if "://" in folder and "." not in storage_type:
-            yield f"{key} is {folder!r}: object storage is not possible yet; wanted a folder of a mounted file system"
+        yield from _folder_problems(workload, "checkpoint.checkpoint_folder", workload.checkpoint.checkpoint_folder)
 
 
 def _loader_problems(workload: Workload) -> list[str]:
-    name = workload.reader.data_loader
-    problems = list(_name_problems("reader.data_loader", name, LOADERS))
-    return problems or loader_problems(workload.reader, workload.dataset)
+    unknown = list(_name_problems("reader.data_loader", workload.reader.data_loader, LOADERS))
+    return unknown or loader_problems(workload)
 
 
 def _verify_problems(workload: Workload) -> Iterator[str]:

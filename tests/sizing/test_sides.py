@@ -1,4 +1,4 @@
-"""What is compared of a run: its summary's figures, and what its devices did by the telemetry."""
+"""What is compared of a storage: its runs' figures, what its devices did by the telemetry, and what it warns of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dlemu.results.run import Run, make_run
-from dlemu.sizing.compared_figures import run_figures
+from dlemu.results.summary import Mean, PageCache
+from dlemu.sizing.sides import run_figures, side_of_runs
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import make_job, make_log
 
@@ -81,3 +82,15 @@ def test_figures_are_the_summarys() -> None:
     assert figures.au_percent is not None
     assert run.summary.au is not None
     assert (figures.au_percent.mean, figures.au_percent.per_epoch) == (run.summary.au.mean, run.summary.au.per_epoch)
+
+
+@pytest.mark.parametrize(("ranks", "accelerators"), [(1, "1 accelerator"), (2, "2 accelerators")])
+def test_what_a_run_warns_of_is_said_once_with_its_count(ranks: int, accelerators: str) -> None:
+    job = make_job(ranks=ranks)
+    run = make_run(job, make_log(job))
+    cache = PageCache(from_storage_percent=Mean(mean=3.0), warning="the page cache served the reads")
+    summary = replace(run.summary, page_cache=cache)
+    side = side_of_runs("drive", {(): run_figures(run)}, [summary, summary])
+    assert side.warnings == (f"with {accelerators} the page cache served the reads",)
+    assert side.about is not None
+    assert side.about.dataset == run.summary.dataset

@@ -1,4 +1,4 @@
-"""DLIO's words, old and new: which key is ours by another name, which has no effect here, which is not possible yet.
+"""From DLIO's words, old and new, to ours: which key has another name here, no effect, or is not possible.
 
 The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConfig`), and a few of its first releases.
 """
@@ -6,9 +6,15 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
+
+from datagen.errors import UserError
+from datagen.registry import names
+from datagen.spec import together
+from dlemu.config.loader_settings import LOADERS, settings_used
+from dlemu.config.schema import Workload
 
 KeyPath = tuple[str, ...]
 """The parts of a dotted key."""
@@ -106,6 +112,13 @@ OF_SOME_LOADERS = {
 }
 """Key -> why it changes nothing with a loader that does not say that it uses it; harmless are the schema's defaults."""
 
+PLUG_INS = {
+    ("reader", "data_loader"): LOADERS,
+    ("dataset", "format"): "datagen.formats",
+    ("train", "compute"): "dlemu.accelerators",
+}
+"""Section and key whose value names a plug-in -> the folder of these."""
+
 _BYTES = Reason("samples are shipped as bytes", (None, "uint8"))
 
 UNSUPPORTED = {
@@ -143,3 +156,124 @@ def renamed(path: KeyPath, value: Any) -> KeyPath:
     path = (RENAMED_SECTIONS.get(path[0], path[0]), *path[1:])
     key = ".".join(path)
     return tuple(RENAMED_KEYS[key].split(".")) if key in RENAMED_KEYS else path
+
+
+def translated(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mapping with values as the schema wants them, and with `notes` and `unsupported` filled.
+
+    A null asks for the default of a number, a time or a list. It is no word: YAML and hydra have nothing else for
+    "none" and "null", so what is meant by it is asked back. A bare `off`, which YAML reads as false, is meant so for
+    the shuffles.
+
+    Raises:
+        UserError: the loader or the format is null.
+    """
+    tree = _with_our_values(tree)
+    problems = list(_nameless(tree))
+    if problems:
+        raise UserError(together(problems))
+    removed = _Removed(tree)
+    left = _without(tree, (), removed)
+    reader = left.get("reader")
+    if isinstance(reader, dict):
+        reader.update({key: "off" for key in ("file_shuffle", "sample_shuffle") if reader.get(key) is False})
+    return {**left, **removed.texts()}
+
+
+def _with_our_values(tree: Mapping[str, Any]) -> dict[str, Any]:
+    ours = dict(tree)
+    for (section, key), values in RENAMED_VALUES.items():
+        given = ours.get(section)
+        if isinstance(given, Mapping) and isinstance(given.get(key), str):
+            ours[section] = {**given, key: values.get(given[key], given[key])}
+    return ours
+
+
+def _nameless(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Ask back where a plug-in is null; null for other words is told by the strict builder."""
+    for (section, key), package in PLUG_INS.items():
+        given = tree.get(section)
+        if isinstance(given, Mapping) and key in given and given[key] is None:
+            yield (
+                f"{section}.{key} is null, which names nothing: wanted one of {', '.join(names(package))}, or the "
+                f"dotted name of your own module; leave it out for {_default((section, key))}"
+            )
+
+
+class _Removed:
+    """What was taken out of one configuration; starts with what a saved configuration already says."""
+
+    def __init__(self, tree: Mapping[str, Any]) -> None:
+        self._saved = {name: tree.get(name) or [] for name in ("notes", "unsupported")}
+        self._notes: list[str] = []
+        self._keys_by_reason: dict[str, list[str]] = {}
+        workflow = tree.get("workflow")
+        checkpoints = isinstance(workflow, Mapping) and bool(workflow.get("checkpoint"))
+        used = settings_used(_value(tree, "reader", "data_loader"), _value(tree, "dataset", "format"))
+        shape = dict.fromkeys(CHECKPOINT_SHAPE_KEYS, CHECKPOINT_SHAPE if checkpoints else NO_CHECKPOINT)
+        unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
+        if "." not in _value(tree, "storage", "storage_type"):
+            unused |= NO_EFFECT_ON_FOLDERS
+        self._no_effect = NO_EFFECT | unused | ({} if checkpoints else shape)
+        self._unsupported = UNSUPPORTED | (shape if checkpoints else {})
+
+    def takes(self, key: str, value: Any) -> bool:
+        """Say whether DLIO's key is none of ours; if it asked for something, remember that."""
+        if reason := LEFT_OUT if SECRET.fullmatch(key) else self._no_effect.get(key):
+            self._note(key, value, reason)
+        elif reason := self._unsupported.get(key):
+            if not reason.is_harmless(value):
+                self._keys_by_reason.setdefault(reason.text, []).append(key)
+        else:
+            return False
+        return True
+
+    def texts(self) -> dict[str, Any]:
+        """Return both lists, what was saved first; a sentence that it already has is not repeated."""
+        unsupported = [f"{', '.join(keys)}: not possible yet, {text}" for text, keys in self._keys_by_reason.items()]
+        new = {"notes": self._notes, "unsupported": unsupported}
+        # A saved value that is no list is left for the strict builder to name.
+        return {
+            name: [*saved, *(text for text in new[name] if text not in saved)] if isinstance(saved, list) else saved
+            for name, saved in self._saved.items()
+        }
+
+    def _note(self, key: str, value: Any, reason: Reason) -> None:
+        if "." not in key and isinstance(value, Mapping):
+            for name, item in value.items():
+                self._note(f"{key}.{name}", item, reason)
+        elif not reason.is_harmless(value):
+            self._notes.append(f"{key} has no effect: {reason.text}")
+
+
+def _value(tree: Mapping[str, Any], section: str, key: str) -> str:
+    """Return what the configuration says, or what the schema says where it is silent."""
+    given = tree.get(section)
+    value = given.get(key) if isinstance(given, Mapping) else None
+    return str(_default((section, key)) if value is None else value)
+
+
+def _without(tree: Mapping[str, Any], above: KeyPath, removed: _Removed) -> dict[str, Any]:
+    left: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = (*above, str(key))
+        if removed.takes(".".join(path), value) or (value is None and _may_be_null(path)):
+            continue
+        left[str(key)] = _without(value, path, removed) if isinstance(value, Mapping) else value
+    return left
+
+
+def _may_be_null(path: KeyPath) -> bool:
+    """Whether the schema has this key, and anything but a word for it: the rest is left for the strict builder."""
+    default = _default(path)
+    return default is not None and not (isinstance(default, str) and default)
+
+
+def _default(path: KeyPath) -> Any:
+    """Return the schema's default, which is never None; None where it has no such key."""
+    section: Any = Workload()
+    for name in path:
+        if not is_dataclass(section) or name not in [field.name for field in fields(section)]:
+            return None
+        section = getattr(section, name)
+    return section
