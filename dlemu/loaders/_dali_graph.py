@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from datagen.crops import PLACE_BYTES, crop_word
 from datagen.extras import library
+from datagen.fetch import PLACE_BYTES, crop_word
 from dlemu.loaders._dali_settings import depths, num_threads
 from dlemu.loaders.loader_base import LoaderSpec, Phase
 

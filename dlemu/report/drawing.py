@@ -45,11 +45,14 @@ def pictures(result: Any, folder: str) -> list[Picture]:
     """Draw every figure of a folder (a package's name) that the result holds something for, in the page's order."""
     from dlemu.report.figures.figure_base import DESK, PHONE
 
-    found = []
+    drawn = []
     for (name, desk), (_, phone) in zip(figures(result, folder, DESK), figures(result, folder, PHONE), strict=True):
-        svgs = (_unique(_svg(one, "transparent"), f"{name}-{kind}") for one, kind in ((desk, "desk"), (phone, "phone")))
-        found.append(Picture(name, desk.title, desk.says, *svgs))
-    return found
+        svgs = (
+            _unique(_svg(figure, "transparent"), f"{name}-{kind}")
+            for kind, figure in (("desk", desk), ("phone", phone))
+        )
+        drawn.append(Picture(name, desk.title, desk.says, *svgs))
+    return drawn
 
 
 def picture_file(figure: Figure, kind: str) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from datagen.errors import UserError
 from dlemu.report.units import short_names
 from dlemu.results.folder import holds_run, read_run
 from dlemu.results.run import Run
@@ -195,11 +197,12 @@ def _mean_of(values: Iterator[float | None]) -> float | None:
 
 
 def _first_run(folder: str, points: Sequence[Point]) -> Run | None:
-    """Return the first run that is still there; of a series that was sent on alone, none."""
+    """Return the first run that is still there and whole; of a series that was sent on alone, none."""
     for point in points:
         path = os.path.join(folder, point.folder)
         if point.folder and holds_run(path):
-            return read_run(path)
+            with contextlib.suppress(UserError):  # the series has its own numbers; this is for hosts and settings
+                return read_run(path)
     return None
 
 

@@ -190,8 +190,8 @@ def _size_words(answer: SizeAnswer) -> Iterator[Words]:
     if answer.host_only:
         could = answer.host_only.storage_could_feed
         enough = f", enough for about {count(could, 'accelerator')}" if could is not None else ""
-        seen = f"It was seen to give {number(answer.storage_mb_per_second)} MB/s{enough}"
-        sentence = f"{seen}: use a host with more cores, or several."
+        given = f"It was seen to give {number(answer.storage_mb_per_second)} MB/s{enough}"
+        sentence = f"{given}: use a host with more cores, or several."
         yield Words("The host gave out first, not the storage", [sentence])
     if answer.issues:
         yield Words("What to know about these numbers", answer.issues)

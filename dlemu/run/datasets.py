@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Literal
 
-from datagen.crew import Progress
 from datagen.errors import DatasetError
 from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_folder
+from datagen.thread_pool import Progress
 from datagen.verify import verify
 from dlemu.comm import Comm
 from dlemu.config import check_data

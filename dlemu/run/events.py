@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from datagen.crew import Progress
+from datagen.thread_pool import Progress
 from datagen.verify import Finding
 from dlemu.config.schema import Workload
 from dlemu.results.run import Run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from datagen.errors import UserError
-from datagen.inspection import Found, inspect
+from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, nominal_sample_bytes
 from datagen.registry import find
 from dlemu.config import check_data, check_runnable, datagen_command
@@ -68,7 +68,7 @@ def check_before_making(workload: Workload, ranks: int) -> None:
     """
     train, valid = layouts(workload.dataset)
     size_bytes = nominal_sample_bytes(workload.dataset)
-    to_be = Found(
+    to_be = Dataset(
         spec=workload.dataset,
         train=train,
         valid=valid if valid.num_files else None,

@@ -12,8 +12,7 @@ from typing import Literal
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
 from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.sizing.t_interval import FEWEST

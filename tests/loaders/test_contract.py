@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from datagen.buffers import AlignedBuffer
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec, ParquetSpec

@@ -113,6 +113,14 @@ def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
     assert 'class="verdict passed"' in text
 
 
+def test_a_search_whose_run_is_damaged_keeps_its_page(tmp_path: Path) -> None:
+    folder = write_size(tmp_path)
+    (folder / "trial-01" / "steps.parquet").write_bytes(b"no parquet")
+    text = Path(write_page([str(folder)])).read_text()
+    assert "8 x h100 pass" in text
+    assert "Host node0" not in text
+
+
 def test_a_host_that_gave_out_first_is_said_with_what_the_storage_could_feed(tmp_path: Path) -> None:
     folder = write_size(tmp_path)
     answer = json.loads((folder / "size.json").read_text())

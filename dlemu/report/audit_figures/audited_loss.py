@@ -58,16 +58,16 @@ def _known(runs: list[AuditRow]) -> list[str]:
 
 def _bars(runs: list[AuditRow], canvas: Canvas) -> Figure:
     parts = _known(runs)
-    found: list[Row] = []
+    rows: list[Row] = []
     for run in runs:
         known = [(part, run.loss_percent[part]) for part in parts]
         shares = [(part, max(0.0, value)) for part, value in known if value is not None]
         for place, (part, value) in enumerate(shares):
-            found.append({"run": run.name, "part": _LOSS[part][1], "place": place, "value": rounded([value])[0]})
-    chart = alt.Chart(data(found)).mark_bar(height={"band": 0.75})
+            rows.append({"run": run.name, "part": _LOSS[part][1], "place": place, "value": rounded([value])[0]})
+    chart = alt.Chart(data(rows)).mark_bar(height={"band": 0.75})
     chart = chart.encode(
         x=alt.X("sum(value):Q", title="lost, % of the blocks' time", stack="zero"),
-        y=alt.Y("run:N", title=None, sort=None, axis=label_axis(canvas, [row["run"] for row in found])),
+        y=alt.Y("run:N", title=None, sort=None, axis=label_axis(canvas, [row["run"] for row in rows])),
         color=_colour(canvas, parts),
         order=alt.Order("place:Q"),
     )
@@ -77,7 +77,7 @@ def _bars(runs: list[AuditRow], canvas: Canvas) -> Figure:
 
 
 def _spread(runs: list[AuditRow], canvas: Canvas) -> Figure:
-    found: list[Row] = []
+    rows: list[Row] = []
     for name in sorted({run.kind for run in runs}):
         for part in _LOSS:
             values = [value for run in runs if run.kind == name and (value := run.loss_percent[part]) is not None]
@@ -89,11 +89,11 @@ def _spread(runs: list[AuditRow], canvas: Canvas) -> Figure:
                     "low": low,
                     "left": left,
                 }
-                found.append(row | {"middle": middle, "right": right, "high": high})
+                rows.append(row | {"middle": middle, "right": right, "high": high})
     x = {name: alt.X(f"{name}:Q", title="lost, % of the blocks' time") for name in ("low", "left", "middle")}
-    y = alt.Y("row:N", title=None, sort=None, axis=label_axis(canvas, [row["row"] for row in found], most=36))
+    y = alt.Y("row:N", title=None, sort=None, axis=label_axis(canvas, [row["row"] for row in rows], most=36))
     colour = alt.Color("part:N", scale=_colours(list(_LOSS)), legend=None)
-    base = alt.Chart(data(found)).encode(y=y, color=colour)
+    base = alt.Chart(data(rows)).encode(y=y, color=colour)
     chart = alt.layer(
         base.mark_rule(strokeWidth=1.4).encode(x=x["low"], x2="high:Q"),
         base.mark_bar(height={"band": 0.7}).encode(x=x["left"], x2="right:Q"),
@@ -103,5 +103,5 @@ def _spread(runs: list[AuditRow], canvas: Canvas) -> Figure:
         "Of each kind of run: half of the runs lie within the bar, 9 of 10 on the line, and the stroke is the median. "
         "In brackets: of how many runs the part is known."
     )
-    height = max(90, 16 * len(found))
+    height = max(90, 16 * len(rows))
     return Figure("Where the time went", says, chart.properties(width=plot_width(canvas), height=height))

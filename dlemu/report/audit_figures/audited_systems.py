@@ -16,10 +16,10 @@ _ROW_PIXELS = 11
 
 
 def draw(audit: Audit, canvas: Canvas) -> Figure | None:
-    found = [row for name, runs in audit.systems if (row := _row(name, runs))]
-    if not found:
+    rows = [row for name, runs in audit.systems if (row := _row(name, runs))]
+    if not rows:
         return None
-    shown = sorted(found, key=lambda row: row["printed"])[:_MOST_SYSTEMS]
+    shown = sorted(rows, key=lambda row: row["printed"])[:_MOST_SYSTEMS]
     order = [row["system"] for row in reversed(shown)]
     levels = [value for row in shown for value in (row["low"], row["rules"], row["pass"]) if value is not None]
     x = alt.Scale(domain=percent_domain(levels), nice=False)
@@ -38,8 +38,8 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
         "Full points: the mean of a system's runs as printed, with their range. Hollow: the same by the text of the "
         "rules, with no step dropped. Small strokes: where a run passes."
     )
-    if len(shown) < len(found):
-        says += f" The {len(shown)} of {len(found)} systems with the lowest AU."
+    if len(shown) < len(rows):
+        says += f" The {len(shown)} of {len(rows)} systems with the lowest AU."
     height = max(60, _ROW_PIXELS * len(shown))
     return Figure("AU of each system", says, chart.properties(width=plot_width(canvas), height=height))
 

@@ -45,8 +45,8 @@ def _rows(audit: Audit, value: Callable[[AuditRow], float | None]) -> list[Row]:
     return sorted(rows, key=lambda row: -abs(row["off"]))[:_MOST_POINTS]
 
 
-def _panel(audit: Audit, found: list[Row], title: str, tolerance: float, canvas: Canvas) -> alt.LayerChart:
-    reach = 2 * max([tolerance, *(abs(row["off"]) for row in found)])
+def _panel(audit: Audit, rows: list[Row], title: str, tolerance: float, canvas: Canvas) -> alt.LayerChart:
+    reach = 2 * max([tolerance, *(abs(row["off"]) for row in rows)])
     scale = alt.Scale(type="symlog", constant=tolerance, domain=[-reach, reach], nice=False)
     ticks = [sign * tolerance * 10**power for sign in (-1, 1) for power in range(6) if tolerance * 10**power <= reach]
     axis = alt.Axis(values=[0, *ticks], format="~g", grid=False)
@@ -55,7 +55,7 @@ def _panel(audit: Audit, found: list[Row], title: str, tolerance: float, canvas:
     lines = alt.Chart(data([{"off": level} for level in (-tolerance, 0, tolerance)]))
     edges = lines.transform_filter(alt.datum.off != 0).mark_rule(color=MUTED, strokeDash=[6, 4]).encode(y=y)
     zero = lines.transform_filter(alt.datum.off == 0).mark_rule(color=GRID).encode(y=y)
-    points = alt.Chart(data(found)).encode(x=x, y=y, color=kind_colour(audit, canvas))
+    points = alt.Chart(data(rows)).encode(x=x, y=y, color=kind_colour(audit, canvas))
     full = points.transform_filter("datum.exact").mark_point(filled=True, size=38, opacity=0.9)
     hollow = points.transform_filter("!datum.exact").mark_point(size=18, opacity=0.7, strokeWidth=1)
     return alt.layer(zero, edges, hollow, full).properties(width=canvas.width, height=200)

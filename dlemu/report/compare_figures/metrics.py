@@ -28,10 +28,10 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     if chart is None:
         return None
     says = "Of whole runs; device figures are those of the devices behind the dataset, by the kernel's counters."
-    told = (
+    marks = (
         "Thin lines: 95 % intervals. Dashed: the pass line." if single else "Full points passed, hollow ones did not."
     )
-    return Figure("The figures side by side", f"{says} {told}", chart)
+    return Figure("The figures side by side", f"{says} {marks}", chart)
 
 
 def _lines(comparison: OpenedComparison, metric: str, canvas: Canvas) -> Panel:

@@ -77,8 +77,8 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     hosts = hosts_by_load(run)
     if not hosts:
         return None
-    found = [(panel, rows) for panel in _PANELS if (rows := list(_rows(run, panel, hosts[0], canvas)))]
-    panels = [_panel(run, panel, rows, canvas, last=panel is found[-1][0]) for panel, rows in found]
+    filled = [(panel, rows) for panel in _PANELS if (rows := list(_rows(run, panel, hosts[0], canvas)))]
+    panels = [_panel(run, panel, rows, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
     chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
     says = (
         "CPU: all cores together, what is left to 100 % is idle. Stalled: share of the time in which some task waited "

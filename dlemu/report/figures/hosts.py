@@ -36,8 +36,8 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     if len(hosts) < 2:
         return None
     shown = hosts[:_MOST_HOSTS]
-    found = [(panel, rows) for panel in _PANELS if (rows := _rows(run, panel, shown, canvas))]
-    panels = [_panel(run, panel, rows, shown, canvas, last=panel is found[-1][0]) for panel, rows in found]
+    filled = [(panel, rows) for panel in _PANELS if (rows := _rows(run, panel, shown, canvas))]
+    panels = [_panel(run, panel, rows, shown, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
     chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
     says = "Throughput is that of all ranks; below it a line a host, each by its own clock from its own first step on."
     if len(hosts) > len(shown):

@@ -10,10 +10,10 @@ ORDER = 60
 
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
-    found = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "latency_us", name))}
-    if not found:
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "latency_us", name))}
+    if not histograms:
         return None
-    chart = histogram(found, canvas, x="latency, us (log)", y="share of requests, %", log=True, marks=True)
+    chart = histogram(histograms, canvas, x="latency, us (log)", y="share of requests, %", log=True, marks=True)
     says = (
         "From the issue of a request to its completion, by the device's driver (block trace). Percentiles are those of "
         "reads."

@@ -65,15 +65,15 @@ def _depths(run: Run) -> tuple[list[tuple[str, str, Series]], str]:
 def _by_littles_law(run: Run, rate: str, latency: str) -> list[Series]:
     """Return each device's mean number of requests of one kind: none are there where none had a latency."""
     times = {(series.host, series.source): series for series in run.device_series("block", latency)}
-    found = []
+    depths = []
     for series in run.device_series("block", rate):
         took = times.get((series.host, series.source))
         if took is None:
             continue
         known = dict(zip(took.seconds.tolist(), took.values.tolist(), strict=True))
         ms = np.array([known.get(second, 0.0) for second in series.seconds.tolist()])
-        found.append(replace(series, metric="depth", values=np.nan_to_num(series.values * ms / 1e3)))
-    return found
+        depths.append(replace(series, metric="depth", values=np.nan_to_num(series.values * ms / 1e3)))
+    return depths
 
 
 def _lines(depths: list[tuple[str, str, Series]]) -> dict[str, list[Series]]:

@@ -13,23 +13,23 @@ _MOST_SAMPLED_BINS = 64
 
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
-    found = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "queue_depth_seconds", name))}
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "queue_depth_seconds", name))}
     says = "Share of the run's time that the device's queue was so deep, exactly, by operation (block trace)."
-    if not found:
+    if not histograms:
         sampled = _sampled(run)
         if sampled is None:
             return None
-        found = {"request": sampled}
+        histograms = {"request": sampled}
         says = (
             "Share of the readings that found so many requests in the device's queue, reads and writes together. "
             "Sampled: telemetry.block_trace=true measures it exactly."
         )
-    chart = histogram(found, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False)
+    chart = histogram(histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False)
     return Figure("Time at each queue depth", says, chart.properties(width=canvas.width, height=180))
 
 
 def _sampled(run: Run) -> Bins | None:
-    """Return a histogram of the depths that the readings during training found, devices together."""
+    """Return a histogram of the depths that the readings during training saw, devices together."""
     devices = run.device_series("block", "in_flight")
     if not devices:
         return None

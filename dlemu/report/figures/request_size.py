@@ -10,9 +10,9 @@ ORDER = 61
 
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
-    found = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "request_kib", name))}
-    if not found:
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "request_kib", name))}
+    if not histograms:
         return None
-    chart = histogram(found, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)
+    chart = histogram(histograms, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)
     says = "Sizes as the device saw them (block trace): large reads are split at the device's limit, neighbours merged."
     return Figure("Request sizes", says, chart.properties(width=canvas.width, height=180))

@@ -27,7 +27,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     most = _NARROW_BARS if canvas.narrow else _MOST_BARS
     ranks, epochs = (_panel(_rows(rows[name], split, most), name, canvas) for name in ("rank", "epoch"))
     says = (
-        "All steps, the first of each epoch included. Series, decoding, queueing in the loader and hand-over are what "
+        "All steps, the first of each epoch included. Reading, decoding, queueing in the loader and hand-over are what "
         "an accelerator waited for; a rank that is slow shows there, and the others wait for it: sync."
     )
     return Figure("The accelerators' time", says, ranks & epochs if canvas.narrow else ranks | epochs)

@@ -73,7 +73,7 @@ def _rows(values: Sequence[float | None], first: int) -> list[Row]:
     by_place = dict(known)
     rows = []
     for part in parts(list(by_place), _MOST_POINTS):
-        found = [by_place[place] for place in part]
-        mean, low, high = rounded([sum(found) / len(found), min(found), max(found)], 6)
+        group = [by_place[place] for place in part]
+        mean, low, high = rounded([sum(group) / len(group), min(group), max(group)], 6)
         rows.append({"at": sum(part) / len(part), "AU": mean, "low": low, "high": high})
     return rows

@@ -15,15 +15,15 @@ Value = Callable[[Point], float | None]
 
 def rows(series: RunSeries, value: Value) -> list[Row]:
     """Return a row for each point that has the value."""
-    found = []
+    marks = []
     for point in series.points:
         number = value(point)
         if number is not None:
             verdict = verdict_word(point.passed, unknown="open")
             row = {"line": series.line(point), "at": series.position(point), "value": number, "verdict": verdict}
             half = point.half_width_percent or 0.0
-            found.append(row | {"low": number - half, "high": number + half})
-    return sorted(found, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
+            marks.append(row | {"low": number - half, "high": number + half})
+    return sorted(marks, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
 
 
 def x_axis(series: RunSeries) -> alt.X:
@@ -51,9 +51,9 @@ def colour(series: RunSeries, canvas: Canvas) -> alt.Color:
     return alt.Color("line:N", scale=colours(names), legend=shown)
 
 
-def lines(series: RunSeries, found: list[Row], y: alt.Y, canvas: Canvas) -> alt.LayerChart:
+def lines(series: RunSeries, marks: list[Row], y: alt.Y, canvas: Canvas) -> alt.LayerChart:
     """Draw lines with points: full where the run passed, hollow where not."""
-    base = alt.Chart(data(found)).encode(x=x_axis(series), y=y, color=colour(series, canvas))
+    base = alt.Chart(data(marks)).encode(x=x_axis(series), y=y, color=colour(series, canvas))
     line = base.mark_line(strokeWidth=1.6)
     full, hollow = alt.datum.verdict == "pass", alt.datum.verdict != "pass"
     points = base.transform_filter(full).mark_point(filled=True, size=55, opacity=1)

@@ -28,9 +28,9 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
 
 
 def _panel(series: RunSeries, title: str, value: Value, canvas: Canvas) -> alt.LayerChart | None:
-    found = rows(series, value)
-    if not found:
+    marks = rows(series, value)
+    if not marks:
         return None
     y = alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=0))
     width = canvas.width if canvas.narrow else (canvas.width - 70) // 2
-    return lines(series, found, y, canvas).properties(width=width, height=170)
+    return lines(series, marks, y, canvas).properties(width=width, height=170)

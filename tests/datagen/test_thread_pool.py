@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datagen.crew import Tally
+from datagen.thread_pool import Tally
 
 
 def test_unknown_sizes_are_estimated_from_the_files_made() -> None:
