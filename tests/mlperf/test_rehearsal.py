@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import DlemuError, UserError
-from datagen.inspection import Found
+from datagen.inspection import Dataset
 from datagen.layout import layouts
 from datagen.manifest import Manifest
 from dlemu.cli.frontends import TerminalFrontend
@@ -63,7 +63,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
     workload = load(words)
     train, _ = layouts(workload.dataset)
     size = train.num_files * 1000
-    found = Found(
+    found = Dataset(
         spec=workload.dataset,
         train=train,
         valid=None,
