@@ -23,7 +23,7 @@ from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.run.events import Frontend, RankFailed
-from dlemu.run.save import Kept
+from dlemu.run.save_run import Kept
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
