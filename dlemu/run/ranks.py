@@ -50,6 +50,15 @@ class RunFailedError(DlemuError):
         return type(self), (self.failure, self.kept, self._also)
 
 
+class RunUserError(RunFailedError, UserError):
+    """The same for a failure that the user can mend: a damaged file, a full disk."""
+
+
+def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
+    kind = RunUserError if failure.status == UserError.exit_status else RunFailedError
+    return kind(failure, kept, also)
+
+
 class Ranks(Protocol):
     """The ranks of one command, seen by a process that takes part in all of it."""
 
@@ -167,15 +176,6 @@ class ForkedRanks:
         except BaseException as error:  # before the ranks began: nothing was measured
             save_failed(str(error))
             raise
-
-
-class RunUserError(RunFailedError, UserError):
-    """The same for a failure that the user can mend: a damaged file, a full disk."""
-
-
-def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
-    kind = RunUserError if failure.status == UserError.exit_status else RunFailedError
-    return kind(failure, kept, also)
 
 
 class LaunchedRanks:

@@ -26,10 +26,11 @@ def test_made_kept_and_verified(tmp_path: Path) -> None:
     assert (progress[-1].verb, progress[-1].ranks, progress[-1].done.files) == ("made", 1, 6)
     files[2].unlink()
     make_dataset(workload, LocalComm(), events.append)
-    assert isinstance(events[-1], DatasetMade)
-    assert (events[-1].files, events[-1].kept_files) == (1, 5)
+    again = events[-1]
+    assert isinstance(again, DatasetMade)
+    assert (again.files, again.kept_files) == (1, 5)
     verify_dataset(workload, LocalComm(), events.append)
-    assert events[-1] == DatasetVerified(folder=str(tmp_path), files=6, findings=())
+    assert events.pop() == DatasetVerified(folder=str(tmp_path), files=6, findings=())
 
 
 def test_what_is_wrong_is_told_before_it_is_raised(tmp_path: Path) -> None:
