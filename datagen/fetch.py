@@ -21,7 +21,7 @@ from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat
 from datagen.groups import GroupFormat, GroupReader, most_groups
-from datagen.inspection import Found
+from datagen.inspection import Dataset
 from datagen.layout import Layout, nominal_sample_bytes
 from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode
@@ -66,7 +66,7 @@ class FetchSpec:
     @classmethod
     def for_dataset(
         cls,
-        dataset: Found,
+        dataset: Dataset,
         layout: Layout,
         *,
         storage: StorageSpec = FOLDERS,

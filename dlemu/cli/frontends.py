@@ -60,6 +60,8 @@ class TerminalFrontend:
     def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
         self.overrides, self._config_dir = overrides, config_dir
         self.makes_page = False
+        self.command = shlex.join(sys.argv)
+        """What the log says was run."""
         self._training: TrainingProgress | None = None
         self._dataset: DatagenProgress | None = None
 
@@ -95,7 +97,9 @@ class TerminalFrontend:
     def write(self, run: Run) -> None:
         if run.facts.failure is None:
             write_dlio_files(self.dlio_folders(run.folder), run)
-        write_text(run.folder, "log.txt", _as_text(run.summary, run.folder), advice=ADVICE)
+        text = io.StringIO()
+        print_result(run.summary, run.folder, Console(width=100, file=text))
+        write_text(run.folder, "log.txt", f"$ {self.command}\n\n{text.getvalue()}", advice=ADVICE)
 
     def dlio_folders(self, run_folder: str) -> DlioFolders:
         """Return where DLIO's files of the run go."""
@@ -152,9 +156,3 @@ def _made_line(made: DatasetMade) -> str:
     rate = f", {made.bytes / 1e6 / made.seconds:.0f} MB/s" if made.bytes else ""
     there = f"; {made.kept_files} were there already" if made.kept_files else ""
     return f"made {made.files} files, {made.bytes / 1e9:.2f} GB, in {made.folder}{rate}{there}"
-
-
-def _as_text(summary: Summary, folder: str) -> str:
-    text = io.StringIO()
-    print_result(summary, folder, Console(width=100, file=text))
-    return f"$ {shlex.join(sys.argv)}\n\n{text.getvalue()}"

@@ -10,16 +10,7 @@ from collections.abc import Sequence
 from dlemu.config.schema import Workload
 from dlemu.config.workload_files import workload_names
 
-__all__ = [
-    "check_runnable",
-    "data_problems",
-    "datagen_command",
-    "load",
-    "only_makes_data",
-    "problems",
-    "to_yaml",
-    "workload_names",
-]
+__all__ = ["check_data", "check_runnable", "datagen_command", "load", "to_yaml", "workload_names"]
 
 
 def load(overrides: Sequence[str], *, config_dir: str | None = None) -> Workload:
@@ -52,32 +43,15 @@ def datagen_command(source: Sequence[str] | Workload) -> str:
     return dump.datagen_command(source)
 
 
-def problems(workload: Workload) -> list[str]:
-    """Return what this version can't do of what the workload asks for, a sentence each; mostly none.
-
-    A workload that asks for its dataset alone has those of `data_problems`, any other those of training.
-    """
-    from dlemu.config import validate
-
-    return validate.problems(workload)
-
-
-def data_problems(workload: Workload) -> list[str]:
-    """Return what this version can't do to make the workload's dataset, a sentence each; mostly none."""
-    from dlemu.config import validate
-
-    return validate.data_problems(workload)
-
-
-def only_makes_data(workload: Workload) -> bool:
-    """Say whether the workload asks for its dataset and nothing more, as DLIO's files do that generate data."""
-    from dlemu.config import validate
-
-    return validate.only_makes_data(workload)
-
-
 def check_runnable(workload: Workload) -> None:
     """Raise UserError that lists what this version can't do to train with the workload, whatever it asks for."""
     from dlemu.config import validate
 
     validate.check_runnable(workload)
+
+
+def check_data(workload: Workload) -> None:
+    """Raise UserError that lists what this version can't do to make the workload's dataset."""
+    from dlemu.config import validate
+
+    validate.check_data(workload)

@@ -152,7 +152,7 @@ class Metric:
     au: float = 0.90
     """The run passes when the headline AU reaches this share."""
     exclude_start_steps: int = 1
-    """Steps dropped from `au` at the start of each block (a stretch of steps between epoch starts and checkpoints)."""
+    """Steps dropped from `au` at the start of each block (a range of steps between epoch starts and checkpoints)."""
     exclude_end_steps: int = 0
     ceiling_seconds: float = 2.0
     """How long the emulator's own ceiling is measured against null storage before the run; 0 skips it."""

@@ -190,7 +190,7 @@ def _with_our_values(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nameless(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Ask back where a plug-in is null; null for other words is told by the strict builder."""
+    """Ask back where a plug-in is null; null for other words is a problem of the strict builder's."""
     for (section, key), package in PLUG_INS.items():
         given = tree.get(section)
         if isinstance(given, Mapping) and key in given and given[key] is None:

@@ -1,4 +1,4 @@
-"""What values are possible (`check`), and what this version can't do of what a workload asks for (`problems`)."""
+"""What values are possible (`check`), and what this version can train (`check_runnable`) and make (`check_data`)."""
 
 from __future__ import annotations
 
@@ -58,36 +58,43 @@ OBJECT_STORAGES = ("s3", "aistore")
 
 def check(workload: Workload) -> None:
     """Raise one UserError that lists every value that is impossible in itself."""
-    impossible = [
-        *_range_problems(workload),
-        *_duration_problems(workload),
-        *_table_problems(workload),
-        *workload.dataset.check(),
-    ]
-    if impossible:
-        raise UserError(together(impossible))
-
-
-def problems(workload: Workload) -> list[str]:
-    """Return what this version can't do of what the workload asks for, a sentence each."""
-    return data_problems(workload) if only_makes_data(workload) else _training_problems(workload)
+    _refuse(
+        [
+            *_range_problems(workload),
+            *_duration_problems(workload),
+            *_table_problems(workload),
+            *workload.dataset.check(),
+        ]
+    )
 
 
 def check_runnable(workload: Workload) -> None:
     """Raise one UserError that lists all that stands in the way of training with the workload."""
-    in_the_way = _training_problems(workload)
-    if in_the_way:
-        raise UserError(together(in_the_way))
+    _refuse(
+        [
+            *_scope_problems(workload),
+            *_data_problems(workload),
+            *_checkpoint_problems(workload),
+            *_name_problems("train.compute", workload.train.compute, "dlemu.accelerators"),
+            *_loader_problems(workload),
+            *_evict_problems(workload),
+            *_verify_problems(workload),
+            *workload.unsupported,
+        ]
+    )
 
 
-def only_makes_data(workload: Workload) -> bool:
-    """Say whether the workload asks for its dataset and nothing more, as DLIO's files do that generate data."""
-    workflow = workload.workflow
-    return workflow.generate_data and not workflow.train and not workflow.checkpoint
+def check_data(workload: Workload) -> None:
+    """Raise one UserError that lists all that stands in the way of making the workload's dataset."""
+    _refuse(_data_problems(workload))
 
 
-def data_problems(workload: Workload) -> list[str]:
-    """Return what this version can't do to make the workload's dataset."""
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise UserError(together(problems))
+
+
+def _data_problems(workload: Workload) -> list[str]:
     return [
         *_storage_problems(workload),
         *_folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder),
@@ -95,34 +102,21 @@ def data_problems(workload: Workload) -> list[str]:
     ]
 
 
-def _training_problems(workload: Workload) -> list[str]:
-    return [
-        *_scope_problems(workload),
-        *data_problems(workload),
-        *_checkpoint_problems(workload),
-        *_name_problems("train.compute", workload.train.compute, "dlemu.accelerators"),
-        *_loader_problems(workload),
-        *_evict_problems(workload),
-        *_verify_problems(workload),
-        *workload.unsupported,
-    ]
-
-
 def _range_problems(workload: Workload) -> Iterator[str]:
     for key, (least, greatest, words) in LIMITS.items():
-        if not least <= (seen := _value(workload, key)) <= greatest:
-            yield f"{key} is {seen}: wanted {words}"
+        if not least <= (number := _value(workload, key)) <= greatest:
+            yield f"{key} is {number}: wanted {words}"
     for key, meaning in MINUS_ONE_OR_POSITIVE.items():
-        if (seen := _value(workload, key)) < 1 and seen != -1:
-            yield f"{key} is {seen}: wanted 1 or more, or {meaning}"
+        if (number := _value(workload, key)) < 1 and number != -1:
+            yield f"{key} is {number}: wanted 1 or more, or {meaning}"
 
 
 def _value(workload: Workload, key: str) -> float:
-    seen: object = workload
+    value: object = workload
     for name in key.split("."):
-        seen = getattr(seen, name)
-    assert isinstance(seen, (int, float))
-    return seen
+        value = getattr(value, name)
+    assert isinstance(value, (int, float))
+    return value
 
 
 def _duration_problems(workload: Workload) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from datagen import registry
 from datagen.errors import UserError
 from datagen.fetch import FetchSpec
-from datagen.inspection import Found
+from datagen.inspection import Dataset
 from datagen.layout import Layout
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
@@ -33,7 +33,7 @@ class Job:
 
     workload: Workload
     ranks: int
-    found: Found
+    found: Dataset
     seed: int
     """Seed of the shuffles and draws; `train.seed`, or a fresh one when a shuffle is `random`."""
     folder: str
@@ -195,7 +195,7 @@ def accelerator_class(workload: Workload) -> type[Accelerator]:
     return accelerator
 
 
-def make_job(workload: Workload, ranks: int, found: Found, *, folder: str, started_at: str) -> Job:
+def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, started_at: str) -> Job:
     """Put a job together and check that it can run; raises UserError (DatasetError when samples do not fill a step)."""
     shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
     seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed

@@ -54,8 +54,8 @@ class Files:
 
     def account(self, step: int, read: Any) -> tuple[int, int]:
         ids, path, app_bytes = self._batch(step), self._fetch.layout.path, 0
-        for place, file in enumerate((ids // self._samples).tolist()):
-            sample, planned = read[place], path(file)
+        for index, file in enumerate((ids // self._samples).tolist()):
+            sample, planned = read[index], path(file)
             if sample.source_info() != planned:
                 raise DlemuError(f"DALI delivered {sample.source_info()} where {planned} was planned")
             app_bytes += self._file_bytes(planned, np.asarray(sample))

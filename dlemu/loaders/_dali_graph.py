@@ -37,7 +37,7 @@ class Feed(Protocol):
         ...
 
     def indices(self, step: int) -> list[int] | None:
-        """Return the place of each sample of a batch within its array; None where files are no arrays of several."""
+        """Return the index of each sample of a batch within its array; None where files are no arrays of several."""
         ...
 
     def account(self, step: int, read: Any) -> tuple[int, int]:

@@ -111,8 +111,8 @@ class Loader:
         for sample in named or suspects:
             try:
                 fetcher.fetch([sample], room)
-            except DatasetError as found:
-                return found
+            except DatasetError as fault:
+                return fault
         if named:
             return DatasetError(
                 f"{paths[named[0]]}: DALI can't read it ({reason}). Run `dlemu datagen verify` to find every damaged "

@@ -12,9 +12,9 @@ from datagen.generate import prepare as prepare_folder
 from datagen.thread_pool import Progress
 from datagen.verify import verify
 from dlemu.comm import Comm
+from dlemu.config import check_data
 from dlemu.config.schema import Workload
 from dlemu.run.events import DatasetMade, DatasetProgress, DatasetVerified, Event, Frontend
-from dlemu.run.prepare import check_data
 from dlemu.run.ranks import ForkedRanks, ranks_for
 
 Tell = Callable[[Event], None]

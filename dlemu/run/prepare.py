@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from datagen.errors import UserError
-from datagen.inspection import Found, inspect
+from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, nominal_sample_bytes
 from datagen.registry import find
-from dlemu.config import check_runnable, datagen_command
+from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job, make_job
 from dlemu.loaders.loader_base import Loader
@@ -42,12 +42,6 @@ def check(workload: Workload) -> None:
         check_free(workload.output.folder)
 
 
-def check_data(workload: Workload) -> None:
-    """Raise UserError when the dataset's format is not known, or lies on a storage that is not possible."""
-    data_alone = Workload(dataset=workload.dataset, storage=workload.storage)
-    check_runnable(data_alone)
-
-
 def _check_without_training(workload: Workload) -> None:
     """Refuse a run without training that is not possible; making data alone is.
 
@@ -74,7 +68,7 @@ def check_before_making(workload: Workload, ranks: int) -> None:
     """
     train, valid = layouts(workload.dataset)
     size_bytes = nominal_sample_bytes(workload.dataset)
-    to_be = Found(
+    to_be = Dataset(
         spec=workload.dataset,
         train=train,
         valid=valid if valid.num_files else None,

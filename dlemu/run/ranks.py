@@ -41,10 +41,13 @@ class RunFailedError(DlemuError):
 
     def __init__(self, failure: Failure, kept: Kept | None = None, also: str = "") -> None:
         super().__init__("\n".join(part for part in (failure.message, also, kept.sentence if kept else "") if part))
-        self.failure, self.kept = failure, kept
+        self.failure, self.kept, self._also = failure, kept, also
         self.exit_status = failure.status
         if failure.traceback:
             self.add_note(failure.traceback.rstrip())
+
+    def __reduce__(self) -> tuple[type[RunFailedError], tuple[Failure, Kept | None, str]]:
+        return type(self), (self.failure, self.kept, self._also)
 
 
 class Ranks(Protocol):

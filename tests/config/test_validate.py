@@ -7,7 +7,7 @@ import re
 import pytest
 
 from datagen.errors import UserError
-from dlemu.config import check_runnable, data_problems, load, only_makes_data, problems
+from dlemu.config import check_data, check_runnable, load
 from dlemu.config.schema import Workload
 from dlemu.config.validate import LIMITS, MINUS_ONE_OR_POSITIVE, check
 
@@ -91,22 +91,11 @@ def test_what_cannot_be_trained_is_said(override: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_data_alone_is_nothing_to_refuse() -> None:
-    data = load(["workflow.generate_data=true", "workflow.train=false", "reader.data_loader=pytorh"])
-    assert only_makes_data(data)
-    assert problems(data) == []
-    with pytest.raises(UserError, match=r"workflow\.train is false.*or run dlemu datagen"):
-        check_runnable(data)
-    for more in ("workflow.train=true", "workflow.checkpoint=true"):
-        asked = load(["workflow.generate_data=true", "workflow.train=false", more])
-        assert not only_makes_data(asked)
-
-
-def test_data_that_can_not_be_made_is_said_whatever_else_is_asked() -> None:
-    words = ["workflow.generate_data=true", "dataset.data_folder=s3://bucket/x", "dataset.format=npzz"]
-    making, training = load([*words, "workflow.train=false"]), load(words)
-    assert data_problems(making) == problems(making) == problems(training)
-    assert [text.partition(" is ")[0] for text in problems(making)] == ["dataset.data_folder", "dataset.format"]
+def test_data_that_can_not_be_made_is_refused_whatever_trains_on_it() -> None:
+    check_data(load(["workflow.train=false", "reader.data_loader=pytorh", "train.compute=slep"]))
+    with pytest.raises(UserError) as caught:
+        check_data(load(["dataset.data_folder=s3://bucket/x", "dataset.format=npzz"]))
+    assert all(key in str(caught.value) for key in ("2 problems", "dataset.data_folder is", "dataset.format is"))
 
 
 def test_a_module_of_ones_own_is_let_through_when_it_is_there() -> None:

@@ -18,7 +18,7 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.files import files_of
 from datagen.formats.format_base import StreamFormat, UnreadFormat
 from datagen.groups import GroupFormat
-from datagen.inspection import Found, inspect
+from datagen.inspection import inspect
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory
 from datagen.storage.storage_base import StorageBase
@@ -81,7 +81,7 @@ class Dataset:
 
     def __init__(self, case: Case, folder: Path) -> None:
         self.spec = make(case.spec(folder))
-        self.found: Found = inspect(self.spec)
+        self.found = inspect(self.spec)
         self.all = range(FILES * case.samples)
         self.first_file = self.found.train.path(0)
 
