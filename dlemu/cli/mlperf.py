@@ -107,7 +107,7 @@ def run_command(
     from dlemu.cli import complain
     from dlemu.cli.again import again
     from dlemu.cli.mlperf_lines import rehearsal_lines
-    from dlemu.comm.comm_base import Interrupted
+    from dlemu.comm import Interrupted, interrupt_once
     from dlemu.config import check_runnable, load, to_yaml
     from dlemu.mlperf.datasize import datasize, host_memory_gib
     from dlemu.mlperf.editions import EDITIONS
@@ -144,6 +144,8 @@ def run_command(
         make=make,
         tell=lambda line: click.echo(line, err=True),
     )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
     try:
         rehearsed = rehearsal.run()
     except Interrupted as stop:

@@ -30,8 +30,9 @@ from dlemu.mlperf.rehearsal.edition_tree import (
     write_sums,
     write_system,
 )
+from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
 from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan, read_figures, sum_up
-from dlemu.run.save import save as save_run
+from dlemu.run.save_run import save as save_run
 from tests.runs import make_log
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
@@ -245,3 +246,33 @@ def test_passing_is_by_dlios_au_and_not_by_dlemus(tmp_path: Path) -> None:
     at = replace(figures, au_dlio_percent=90.0, au_percent=10.0, au_threshold_percent=90.0)
     assert at.passed
     assert not replace(at, au_dlio_percent=89.99, au_percent=100.0).passed
+
+
+def test_a_dataset_that_cannot_be_made_ends_it_with_datagens_own_status(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "2.0")
+    size = datasize(plan.workload, edition="2.0", hosts=1, memory_gib_per_host=64)
+    mistaken = replace(plan, words=(*plan.words, "dataset.formatt=npz"))
+    rehearsal = Rehearsal(plan=mistaken, size=size, launcher="", config_dir=None, make=True, tell=lambda line: None)
+    with pytest.raises(DatagenFailed) as failed:
+        rehearsal.run()
+    assert failed.value.exit_status == 2
+    assert not (Path(plan.folder) / "tree").exists()
+
+
+def test_names_are_those_that_the_rules_allow(tmp_path: Path) -> None:
+    plan = replace(make_plan(tmp_path, "2.0"), organisation="my lab")
+    size = datasize(plan.workload, edition="2.0", hosts=1, memory_gib_per_host=64)
+    with pytest.raises(UserError, match="--org 'my lab'"):
+        Rehearsal(plan=plan, size=size, launcher="", config_dir=None, make=False, tell=lambda line: None).run()
+
+
+def test_figures_are_those_of_dlios_files(tmp_path: Path) -> None:
+    run_by_hand(list(make_plan(tmp_path, "2.0").words), str(tmp_path))
+    figures = read_figures(str(tmp_path))
+    summary = json.loads((tmp_path / "dlio" / "summary.json").read_text())
+    metric = summary["metric"]
+    assert figures.au_dlio_percent == pytest.approx(metric["train_au_mean_percentage"], rel=1e-12)
+    assert figures.samples_per_second == pytest.approx(metric["train_throughput_mean_samples_per_second"], rel=1e-12)
+    assert figures.mib_per_second == pytest.approx(metric["train_io_mean_MB_per_second"], rel=1e-12)
+    assert (figures.start, figures.end) == (summary["start"], summary["end"])
+    assert (figures.accelerators, figures.num_files) == (summary["num_accelerators"], summary["num_files_train"])

@@ -1,7 +1,7 @@
 """A run's numbers recomputed from the steps of its ranks, where they were kept, or from block times, with bounds.
 
-DLIO's formulas are those of `dlemu.metrics.dlio`. AU `rules` is the text of the rules, v2.0 section 4: compute /
-running time, no step dropped (https://github.com/mlcommons/storage).
+DLIO's formulas are those of `dlemu.metrics.dlio_formulas`. AU `rules` is the text of the rules, v2.0 section 4:
+compute / running time, no step dropped (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dlemu.metrics.dlio import BlockTimes, Rated, Times, over_blocks, over_ranks, rate_v1, rate_v2, rate_v3
+from dlemu.metrics.dlio_formulas import BlockTimes, Rated, Times, over_blocks, over_ranks, rate_v1, rate_v2, rate_v3
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.step_files import STAMP_SECONDS, BlockArrays, BlockKey, Logs, Seconds, Span
 
