@@ -1,7 +1,12 @@
-"""CPU time by state, of all cores together, from the first line of /proc/stat (proc(5))."""
+"""CPU time by state, of all cores together, from the first line of /proc/stat (proc(5)); and what a CPU limit withheld.
+
+A control group with a limit counts its periods and those in which it had used up its share, in `cpu.stat`
+(https://docs.kernel.org/scheduler/sched-bwc.html; in both versions of control groups).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scope
@@ -9,6 +14,7 @@ from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scop
 _STATES = {"user": (0, 1), "system": (2, 5, 6), "idle": (3,), "iowait": (4,), "steal": (7,)}
 """Columns of each state: user has nice, system the interrupts. The columns after them (guest) stand in user already."""
 _COLUMNS = 8
+_PERIODS = re.compile(r"^(nr_periods|nr_throttled) (\d+)$", re.MULTILINE)
 
 
 class Probe(ProbeBase):
@@ -16,6 +22,7 @@ class Probe(ProbeBase):
 
     def __init__(self, scope: Scope) -> None:
         self._stat, self._rates = Counters(f"{scope.proc}/stat"), Rates()
+        self._groups = {folder: Counters(f"{folder}/cpu.stat") for folder in scope.cpu_groups}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the shares since the last reading."""
@@ -28,3 +35,16 @@ class Probe(ProbeBase):
         for state, columns in _STATES.items():
             grown = sum(max(0.0, sums[column + 1] - sums[column]) for column in columns)
             yield Reading("", f"{state}_percent", 100 * grown / passed[1][-1])
+        yield from self._throttled(now_ns)
+
+    def _throttled(self, now_ns: int) -> Iterator[Reading]:
+        """Yield the share of its periods in which the tightest group had to wait for the next one."""
+        shares = []
+        for folder, counters in self._groups.items():
+            counts = dict(_PERIODS.findall(counters.text()))
+            passed = self._rates.since_last(folder, now_ns, [int(count) for count in counts.values()])
+            if passed is not None and len(counts) == 2:
+                grown = dict(zip(counts, passed[1], strict=True))
+                shares.append(100 * grown["nr_throttled"] / grown["nr_periods"] if grown["nr_periods"] else 0.0)
+        if shares:
+            yield Reading("", "throttled_percent", max(shares))
