@@ -87,15 +87,15 @@ class Content:
 
     def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
         """Return the index in `data` of the first byte that is not the payload's at `offset` on; None if all are."""
-        seen = np.frombuffer(data, np.uint8)
+        actual = np.frombuffer(data, np.uint8)
         step = POOL_ROWS * BLOCK_BYTES
-        wanted = np.empty(min(step, seen.size), np.uint8)
+        wanted = np.empty(min(step, actual.size), np.uint8)
         start = 0
-        while start < seen.size:
+        while start < actual.size:
             # The first piece ends on a block, so that all others begin on one.
-            size = min(step - (offset + start) % BLOCK_BYTES, seen.size - start)
+            size = min(step - (offset + start) % BLOCK_BYTES, actual.size - start)
             self.fill(wanted[:size], file, offset + start)
-            differs = seen[start : start + size] != wanted[:size]
+            differs = actual[start : start + size] != wanted[:size]
             if differs.any():
                 return start + int(differs.argmax())
             start += size
@@ -155,32 +155,32 @@ def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
     """Return (index, stamp) of every stamp in `data`, wherever it lies."""
     view = bytes(data)
     magic = MAGIC.to_bytes(4, "little")
-    found = []
+    stamps = []
     at = view.find(magic)
     while at >= 0:
         stamp = identify(view[at : at + STAMP_BYTES])
         if stamp is not None:
-            found.append((at, stamp))
+            stamps.append((at, stamp))
         at = view.find(magic, at + 1)
-    return found
+    return stamps
 
 
-def explain(seen: memoryview | bytes, at: int, content: Content, file: int) -> tuple[bool, str]:
+def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> tuple[bool, str]:
     """Say what lies at index `at` of `seen`, where the payload of `file` was wanted.
 
     Returns whether it belongs to another file (or dataset), and the words for it.
     """
     first = max(0, at - BLOCK_BYTES + 1)
-    covering = [stamp for index, stamp in find_stamps(seen[first : at + STAMP_BYTES]) if index <= at - first]
+    covering = [stamp for index, stamp in find_stamps(data[first : at + STAMP_BYTES]) if index <= at - first]
     if not covering:
         return False, "there are bytes without a stamp of dlemu"
     stamp = covering[-1]
-    place = f"file number {stamp.file}, payload offset {stamp.offset}"
+    origin = f"file number {stamp.file}, payload offset {stamp.offset}"
     if stamp.seed_hash != content.seed_hash:
-        return True, f"there is a block of another dataset ({place})"
+        return True, f"there is a block of another dataset ({origin})"
     if stamp.file != file:
-        return True, f"there is a block of {place}"
-    return False, f"there is a block stamped {place}, but not with its bytes or not in its place"
+        return True, f"there is a block of {origin}"
+    return False, f"there is a block stamped {origin}, but not with its bytes or not in its place"
 
 
 def _check(seed_hash: Words, file: Words, offset: Words) -> Words:

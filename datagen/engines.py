@@ -24,8 +24,8 @@ class Engine(Protocol):
     read_calls: int
     read_ns: int
 
-    def read(self, path: str, index: int, room: memoryview) -> Sample:
-        """Return a sample of a file, valid until the next call; where possible it lies in `room`, which is aligned.
+    def read(self, path: str, index: int, out: memoryview) -> Sample:
+        """Return a sample of a file, valid until the next call; where possible it lies in `out`, which is aligned.
 
         Raises:
             DatasetError: the file is gone, unreadable or damaged.
@@ -59,27 +59,27 @@ class FastEngine:
         self._samples = samples
         self._buffer = AlignedBuffer(max_file_bytes)
         self._buffer.take_pages()
-        self._rooms: list[AlignedBuffer] = []
+        self._scratch: list[AlignedBuffer] = []
 
-    def read(self, path: str, index: int, room: memoryview) -> Sample:
+    def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
             if self._opened is None or self._source is None or path != self._source.path:
-                self._opened = self._open(path, room)
+                self._opened = self._open(path, out)
             return self._opened.sample(index)
         except OSError as error:
             raise unreadable(path, error) from error
 
-    def _open(self, path: str, room: memoryview) -> OpenFile:
+    def _open(self, path: str, out: memoryview) -> OpenFile:
         self.finish()
         if path in self._kept:
             self._source, kept = self._kept.pop(path)
             return kept
         # Several samples share the bytes of a file, so these can't lie where one of the samples belongs.
-        in_place = room if self._samples == 1 else None
+        in_place = out if self._samples == 1 else None
         begun = time.monotonic_ns()
         reader = self._storage.open(path)
         self.read_ns += time.monotonic_ns() - begun  # of small files on a network, most of the time
-        self._source = FileSource(path, reader, self._storage.alignment, in_place, self._buffer, self._rooms)
+        self._source = FileSource(path, reader, self._storage.alignment, in_place, self._buffer, self._scratch)
         return self._format.open(self._source, self._samples)
 
     def finish(self) -> None:
@@ -113,9 +113,9 @@ class FastEngine:
 
 
 class FileSource:
-    """One open file; what is read from it lies in `in_place` as long as that has room, then in `buffer`.
+    """One open file; what is read from it lies in `in_place` as long as that has space, then in `buffer`.
 
-    Decoded bytes lie in `rooms`, which grow in number as a file needs them and serve the next file again.
+    Decoded bytes lie in `scratch`, which grow in number as a file needs them and serve the next file again.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class FileSource:
         alignment: int,
         in_place: memoryview | None,
         buffer: AlignedBuffer,
-        rooms: list[AlignedBuffer],
+        scratch: list[AlignedBuffer],
     ) -> None:
         self.path = path
         self.size_bytes = reader.size_bytes
@@ -134,8 +134,8 @@ class FileSource:
         self._alignment = alignment
         self._in_place = in_place
         self._buffer = buffer
-        self._rooms = rooms
-        self._used_rooms = 0
+        self._scratch = scratch
+        self._used_scratch = 0
         self._used_bytes = 0
         self._settled = (0, 0, 0)
 
@@ -147,7 +147,7 @@ class FileSource:
 
     def forget(self) -> None:
         """Use the memory again from its beginning."""
-        self._used_rooms = self._used_bytes = 0
+        self._used_scratch = self._used_bytes = 0
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
         start = offset - offset % self._alignment
@@ -160,11 +160,11 @@ class FileSource:
             raise damaged(self.path, f"the file ended, {before + size_bytes - got} bytes early,", start + got)
         return target[before : before + size_bytes]
 
-    def room(self, size_bytes: int) -> memoryview:
-        if self._used_rooms == len(self._rooms):
-            self._rooms.append(AlignedBuffer())
-        self._used_rooms += 1
-        return self._rooms[self._used_rooms - 1].view(size_bytes)
+    def scratch(self, size_bytes: int) -> memoryview:
+        if self._used_scratch == len(self._scratch):
+            self._scratch.append(AlignedBuffer())
+        self._used_scratch += 1
+        return self._scratch[self._used_scratch - 1].view(size_bytes)
 
     def close(self) -> None:
         self._reader.close()
@@ -203,7 +203,7 @@ class LibraryEngine:
                 )
             self._stream = file_format
 
-    def read(self, path: str, index: int, room: memoryview) -> Sample:
+    def read(self, path: str, index: int, out: memoryview) -> Sample:
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
             stream = self._stream
@@ -269,8 +269,8 @@ class NullEngine:
         self._bytes = nominal_sample_bytes
         self._data = AlignedBuffer().view(nominal_sample_bytes)
 
-    def read(self, path: str, index: int, room: memoryview) -> Sample:
-        data = room[: self._bytes] if len(room) >= self._bytes else self._data
+    def read(self, path: str, index: int, out: memoryview) -> Sample:
+        data = out[: self._bytes] if len(out) >= self._bytes else self._data
         return Sample(data, data, 0)
 
     def finish(self) -> None:
@@ -285,8 +285,8 @@ def unreadable(path: str, error: OSError) -> DlemuError:
     reason = f"{path}: {error.strerror or error}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
-    if error.errno == errno.ENOENT:
+    if isinstance(error, FileNotFoundError):
         return DatasetError(f"{reason}: it was there at the start of the run; make it again with `dlemu datagen`")
-    if error.errno in (errno.EACCES, errno.EPERM):
+    if isinstance(error, PermissionError):
         return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
     return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")

@@ -5,7 +5,7 @@ Every message says what was seen, what was wanted and what to do next. Only the 
     DlemuError            exit status 3   a run that could not go on (a rank or worker died, a deadline passed)
     +- UserError          exit status 2   something the user can mend: a key, a value, a missing tool
        +- DatasetError    exit status 2   the dataset is missing, incomplete, foreign or damaged
-       +- SpaceError      exit status 2   no room: disk, memory, file descriptors
+       +- SpaceError      exit status 2   no space: disk, memory, file descriptors
 """
 
 
@@ -26,4 +26,4 @@ class DatasetError(UserError):
 
 
 class SpaceError(UserError):
-    """There is no room: on disk, in memory, in the table of file descriptors."""
+    """There is no space: on disk, in memory, in the table of file descriptors."""

@@ -8,22 +8,151 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
-from datagen.content import explain
-from datagen.crops import PLACE_BYTES, crop_start, put_crop
+from datagen.content import Content, explain
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.fetch_spec import CROP_BYTES, FetchSpec
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat
-from datagen.groups import GroupFormat, GroupReader
+from datagen.groups import GroupFormat, GroupReader, most_groups
+from datagen.inspection import Dataset
+from datagen.layout import Layout, nominal_sample_bytes
 from datagen.records import RecordReader
-from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
+from datagen.spec import DatasetSpec, Decode
+from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
+
+CROP_BYTES = 1 << 20
+"""Records read at a time before they are cropped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchSpec:
+    """What a worker needs to know to read samples of one split."""
+
+    layout: Layout
+    format: str
+    storage: StorageSpec = FOLDERS
+    engine: Literal["fast", "library"] = "fast"
+    decode: Decode = "none"
+    """`full` unpacks what the format encodes (pixels, numbers, packed chunks); `none` ships it as it was read."""
+    resize_bytes: int = 0
+    """Bytes to ship of each sample, cropped from what was read; 0 ships samples whole."""
+    verify: bool = False
+    """Compare every byte read with `content`."""
+    content: Content = field(default=Content(0))
+    max_file_bytes: int = 0
+    """Size of the largest file."""
+    max_sample_bytes: int = 0
+    """Size of the largest sample, where it may exceed its file (compressed formats); else 0."""
+    plain_samples: bool = False
+    """No sample is larger than `max_sample_bytes`: nothing is packed or written as text."""
+    max_record_bytes: int = 0
+    """Size of the largest record, framing included, where records are read by themselves; 0: files are read whole."""
+    max_group_bytes: int = 0
+    """Memory that the largest row group takes, where these are read whole (`datagen.groups`); else 0."""
+    dataset: DatasetSpec = field(default=DatasetSpec())
+    """What the files are made from, for formats of row groups."""
+    nominal_sample_bytes: int = 0
+    """Bytes of a sample of null storage."""
+    seed: int = 0
+    """Picks where samples are cropped."""
+
+    @classmethod
+    def for_dataset(
+        cls,
+        dataset: Dataset,
+        layout: Layout,
+        *,
+        storage: StorageSpec = FOLDERS,
+        engine: Literal["fast", "library"] = "fast",
+        decode: Decode = "none",
+        resize_bytes: int = 0,
+        verify: bool = False,
+        seed: int = 0,
+    ) -> FetchSpec:
+        """Return the spec that reads `layout`, one of the two of a dataset that was found."""
+        stored, unpacked = dataset.max_group_bytes
+        return cls(
+            layout=layout,
+            format=dataset.spec.format,
+            storage=storage,
+            engine=engine,
+            decode=decode,
+            resize_bytes=resize_bytes,
+            verify=verify,
+            content=Content(dataset.spec.seed, dataset.spec.compressibility),
+            max_file_bytes=dataset.max_file_bytes,
+            max_sample_bytes=dataset.max_sample_bytes,
+            plain_samples=dataset.plain_samples,
+            max_record_bytes=dataset.max_record_bytes,
+            max_group_bytes=unpacked if decode == "full" or engine == "library" else stored,
+            dataset=dataset.spec,
+            nominal_sample_bytes=nominal_sample_bytes(dataset.spec),
+            seed=seed,
+        )
+
+    @property
+    def reads_nothing(self) -> bool:
+        """Nothing is read: what is measured is the reader itself."""
+        return self.storage == NULL_STORAGE
+
+    def by_local_paths(self, needed_by: str) -> FetchSpec:
+        """Return the spec for a library on this host that opens files itself; `needed_by` is the setting that wants it.
+
+        Raises:
+            UserError: the storage has no paths that it could open.
+        """
+        folder = open_storage(self.storage.buffered).local_path(self.layout.folder)
+        if folder is None:
+            raise UserError(
+                f"{needed_by} opens {self.format} files by their path, and storage {self.storage.type} has none: set "
+                "reader.data_loader=pytorch or threads, which read through the storage, or put the dataset in a folder"
+            )
+        storage = replace(FOLDERS, direct=self.storage.direct)
+        return replace(self, layout=replace(self.layout, folder=folder), storage=storage)
+
+    @property
+    def in_place(self) -> bool:
+        """Samples are read straight to where the caller wants them."""
+        by_record = self.layout.num_samples_per_file == 1 or self.max_record_bytes > 0
+        return self.max_group_bytes > 0 or (self.resize_bytes == 0 and by_record)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Return the most memory of its own that a `Fetcher` touches, beside the caller's."""
+        if self.max_group_bytes:
+            return 0
+        if self.max_record_bytes:
+            return max(self.place_bytes, CROP_BYTES) if self.resize_bytes else 0
+        samples = 0 if self.max_sample_bytes <= self.max_file_bytes else self.max_sample_bytes
+        decoded = self.max_sample_bytes if self.decode == "full" else 0
+        return decoded + (samples if self.in_place else self.max_file_bytes + max(samples, self.resize_bytes))
+
+    @property
+    def place_bytes(self) -> int:
+        """Memory set aside for each whole sample."""
+        shares_its_file = self.plain_samples and self.layout.num_samples_per_file > 1
+        largest = self.max_sample_bytes if shares_its_file else max(self.max_file_bytes, self.max_sample_bytes)
+        most = max(self.max_record_bytes or largest, self.nominal_sample_bytes, 1)
+        places = -(-most // PLACE_BYTES) + (self.max_record_bytes > 0)  # a record may begin and end within a place
+        return places * PLACE_BYTES
+
+    def slot_bytes(self, batch_size: int) -> int:
+        """Return the memory that a batch needs, a multiple of 4096 bytes."""
+        if self.max_group_bytes:
+            rows = self.layout.num_samples_per_file
+            groups = most_groups(batch_size, rows, self.dataset.parquet.row_group_size)
+            return groups * self.max_group_bytes + PLACE_BYTES
+        if self.resize_bytes:
+            return -(-batch_size * self.resize_bytes // PLACE_BYTES) * PLACE_BYTES
+        return batch_size * self.place_bytes + PLACE_BYTES  # one more, for memory that is not aligned itself
+
 
 _NoBytes = ctypes.c_char * 0
 
@@ -139,14 +268,16 @@ class Fetcher:
         spec, target = self._spec, np.frombuffer(out, np.uint8)
         size = spec.resize_bytes
         together = max(1, CROP_BYTES // spec.place_bytes)
-        room = self._buffer.view(together * spec.place_bytes)
+        records = self._buffer.view(together * spec.place_bytes)
         for first in range(0, len(samples), together):
-            some = samples[first : first + together]
-            for number, (sample, (start, length)) in enumerate(zip(some, reader.read(some, room), strict=True), first):
+            part = samples[first : first + together]
+            for number, (sample, (start, length)) in enumerate(
+                zip(part, reader.read(part, records), strict=True), first
+            ):
                 if self._verify:
-                    self._compare_record(sample, room[start : start + length])
+                    self._compare_record(sample, records[start : start + length])
                 start += crop_start(spec.seed, sample, length, size)
-                crop = np.frombuffer(room[start : start + min(size, length)], np.uint8)
+                crop = np.frombuffer(records[start : start + min(size, length)], np.uint8)
                 put_crop(target[number * size : (number + 1) * size], crop)
         return [(number * size, size) for number in range(len(samples))]
 
@@ -174,11 +305,11 @@ class Fetcher:
             begin += -(-(offset - begin + size) // PLACE_BYTES) * PLACE_BYTES
         return places
 
-    def _read(self, engine: Engine, sample: int, room: memoryview) -> Sample:
+    def _read(self, engine: Engine, sample: int, out: memoryview) -> Sample:
         layout = self._spec.layout
         file, index = layout.locate(sample)
         path = "" if self._reads_nothing else layout.path(file)
-        read = engine.read(path, index, room)
+        read = engine.read(path, index, out)
         if self._verify:
             self._compare(read, file)
         if self._decode and read.decode is not None:
@@ -193,10 +324,10 @@ class Fetcher:
         at = read.first_difference(content, running_index)
         if at is None:
             return
-        _, seen = explain(read.plain_payload, at, content, running_index)
+        _, words = explain(read.plain_payload, at, content, running_index)
         raise DatasetError(
             f"{layout.path(file)} (file number {running_index}) is not what was generated: "
-            f"at payload offset {read.payload_offset + at} {seen}. "
+            f"at payload offset {read.payload_offset + at} {words}. "
             "Run `dlemu datagen verify`; if it finds nothing, the storage returned wrong bytes"
         )
 
@@ -229,3 +360,34 @@ def _engine(spec: FetchSpec, given: StorageBase | None) -> Engine | RecordReader
 def _address(memory: memoryview) -> int:
     """Return where writable memory begins, in a sixth of the time that an array over it takes to tell."""
     return ctypes.addressof(_NoBytes.from_buffer(memory))
+
+
+PLACE_BYTES = 4096
+"""Samples begin at a multiple of this in memory, and so do crops in their sample: O_DIRECT and DMA want it."""
+
+_MASK = (1 << 64) - 1
+
+
+def crop_word(seed: int, sample: int) -> int:
+    """Return the number that (seed, sample) draws, 0 to 2^63 - 1: splitmix64 of the pair, without its last bit.
+
+    In whole numbers: a numpy call for one number costs ten times as much.
+    """
+    word = (seed * 0xD1342543DE82EF95 + sample * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+    return (word ^ (word >> 31)) >> 1
+
+
+def crop_start(seed: int, sample: int, sample_bytes: int, crop_bytes: int) -> int:
+    """Return where the crop of a sample begins: a multiple of 4096 drawn by (seed, sample), or 0 if it is shorter."""
+    spare = sample_bytes - crop_bytes
+    if spare < PLACE_BYTES:
+        return 0
+    return PLACE_BYTES * (crop_word(seed, sample) % (spare // PLACE_BYTES + 1))
+
+
+def put_crop(target: NDArray[np.uint8], crop: NDArray[np.uint8]) -> None:
+    """Copy a crop into its place; what it leaves is made zero."""
+    np.copyto(target[: crop.size], crop)
+    target[crop.size :] = 0

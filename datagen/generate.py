@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from datagen import crew, manifest
+from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
 from datagen.content import CONTENT_VERSION
-from datagen.crew import Progress, Tally
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.files import Files, Part, files_of
 from datagen.layout import layouts
@@ -20,6 +19,7 @@ from datagen.manifest import Manifest
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, open_storage
+from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
 
@@ -84,7 +84,7 @@ def generate(
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
     maker = _Maker(files, open_storage(storage.buffered), tally, fsync)
-    crew.run(maker.worker, share, tally, threads, progress)
+    thread_pool.run(maker.worker, share, tally, threads, progress)
     if progress:
         progress(tally.progress())
     return Made(maker.files, maker.bytes, tally.files - maker.files, time.monotonic() - started)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from datagen.engines import ThreadReads, unreadable
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import Format, Source, damaged
-from datagen.group_values import Held, Values, paired
 from datagen.layout import Layout
 from datagen.records import Place, SmallReads, runs
 from datagen.spec import DatasetSpec, Decode
@@ -35,7 +34,7 @@ class GroupBytes(NamedTuple):
     def most(cls, all_of: Iterable[GroupBytes]) -> GroupBytes:
         """Return the most that any of them takes of either; 0 of none."""
         sizes = [*all_of, NO_GROUPS]
-        return cls(max(one.stored for one in sizes), max(one.unpacked for one in sizes))
+        return cls(max(group.stored for group in sizes), max(group.unpacked for group in sizes))
 
 
 NO_GROUPS = GroupBytes(0, 0)
@@ -161,13 +160,13 @@ class GroupReader:
 
     def _groups(self, samples: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[OpenGroups, int]]:
         """Yield each row group once."""
-        seen = set()
+        read = set()
         for first, count in runs(samples, self._layout.num_samples_per_file):
             file, index = self._layout.locate(first)
             opened = self._file(file)
             for group in opened.groups.groups_of(index, count):
-                if (file, group) not in seen:
-                    seen.add((file, group))
+                if (file, group) not in read:
+                    read.add((file, group))
                     yield opened, group
 
     def _file(self, file: int) -> OpenGroups:
@@ -202,7 +201,7 @@ class GroupReader:
             before = offset % alignment
             start = at + before
             stop = -(-(start + size) // alignment) * alignment
-            _check_room(stop, out)
+            _check_fits(stop, out)
             self._fill(opened, out[at:stop], offset - before, before + size)
             places.append((start, size))
             if self._verify:
@@ -237,7 +236,7 @@ class GroupReader:
         columns = []
         for column in self._by_library(opened, group) if self._library else self._by_decoding(opened, group):
             stop = at + len(column)
-            _check_room(stop, out)
+            _check_fits(stop, out)
             out[at:stop] = column
             places.append((at, len(column)))
             columns.append(out[at:stop])
@@ -272,7 +271,7 @@ class GroupReader:
         return columns
 
 
-def _check_room(wanted: int, out: memoryview) -> None:
+def _check_fits(wanted: int, out: memoryview) -> None:
     if wanted > len(out):
         raise SpaceError(
             f"the rows of a batch lie in row groups of more than {len(out)} bytes, which neighbouring rows would fit: "
@@ -296,3 +295,46 @@ def _largest(file_format: GroupFormat, path: str, spec: DatasetSpec, storage: St
         return file_format.open_groups(SmallReads(path, reader, storage.alignment), spec).largest_bytes()
     finally:
         reader.close()
+
+
+class Values(NamedTuple):
+    """Some of a file's payload as it was read."""
+
+    file: int
+    data: memoryview
+    payload_offset: int
+
+
+class Held:
+    """A file of which some stretches are in memory: a `Source` that reads only the rest."""
+
+    def __init__(self, source: Source, stretches: Sequence[tuple[int, memoryview]]) -> None:
+        self.path, self.size_bytes, self.scratch = source.path, source.size_bytes, source.scratch
+        self._source = source
+        self._stretches = stretches
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        for begin, data in self._stretches:
+            if begin <= offset and offset + size_bytes <= begin + len(data):
+                return data[offset - begin : offset - begin + size_bytes]
+        return self._source.read(offset, size_bytes)
+
+
+def paired(file: int, path: str, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Values]:
+    """Return the values of unpacked columns, cut as `payload` says it: (bytes, payload offset), column by column.
+
+    Raises:
+        DatasetError: the columns have more or fewer bytes.
+    """
+    values: list[Values] = []
+    column, data, at = iter(columns), memoryview(b""), 0
+    for size, payload_offset in payload:
+        if at == len(data):
+            data, at = next(column, memoryview(b"")), 0
+        if at + size > len(data):
+            break
+        values.append(Values(file, data[at : at + size], payload_offset))
+        at += size
+    if len(values) < len(payload) or at < len(data) or next(column, None) is not None:
+        raise damaged(path, "a row group has other values than its schema says,", 0)
+    return values

@@ -38,7 +38,7 @@ READ_KEYS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Dataset:
     """A dataset as it stands on disk."""
 
     spec: DatasetSpec
@@ -79,7 +79,7 @@ class _Advice:
 
 def inspect(
     spec: DatasetSpec, command_hint: str | Callable[[], str] = "dlemu datagen", storage: StorageSpec = FOLDERS
-) -> Found:
+) -> Dataset:
     """Find the dataset that `spec` asks for in a storage.
 
     `command_hint` is the command that makes it, or returns it, for messages.
@@ -96,7 +96,7 @@ def inspect(
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
             _check_manifest(manifest, spec, advice)
-        return _Inspection(spec, manifest, advice, opened).found()
+        return _Inspection(spec, manifest, advice, opened).dataset()
     except OSError as error:
         raise DatasetError(
             f"{error.filename or spec.data_folder}: {error.strerror or error}: the dataset can't be inspected; "
@@ -134,7 +134,7 @@ class _Inspection:
         self._lawless: set[Split] = set()
         """Splits whose files are not those of the settings."""
 
-    def found(self) -> Found:
+    def dataset(self) -> Dataset:
         asked_train, asked_valid = layouts(self._asked)
         if not self._storage.is_folder(self._asked.data_folder):
             raise DatasetError(f"there is no dataset: {self._asked.data_folder} is no folder. {self._advice}")
@@ -144,7 +144,7 @@ class _Inspection:
         spec = self._spec_on_disk(train, valid)
         used = [layout for layout in (train, valid) if layout.num_files]
         sizes = [self._sizes(spec, layout) for layout in used]
-        return Found(
+        return Dataset(
             spec=spec,
             train=train,
             valid=valid if valid.num_files else None,
@@ -168,9 +168,9 @@ class _Inspection:
             return ruled
         scanned = scan(asked.folder, asked.extension, self._storage)
         if not scanned.names and scanned.other_extensions:
-            seen, count = scanned.other_extensions.most_common(1)[0]
+            extension, count = scanned.other_extensions.most_common(1)[0]
             raise DatasetError(
-                f"{asked.folder} holds {count} files {seen}, none of .{asked.extension}: "
+                f"{asked.folder} holds {count} files {extension}, none of .{asked.extension}: "
                 f"set dataset.format to what is there, or dataset.data_folder to another folder. {self._advice}"
             )
         layout, notes = recognise(scanned, asked, self._advice)

@@ -37,7 +37,7 @@ Place = tuple[int, int]
 """Start and bytes of a sample in memory."""
 OpenRecords = tuple[str, Reader, RecordFile]
 """Path of an open file, and what reads it. Plain tuples: small records are read at a few microseconds each."""
-Asked = tuple[OpenRecords, int, int, int, int]
+Request = tuple[OpenRecords, int, int, int, int]
 """An open file, index of a record, how many, their offset and bytes."""
 
 
@@ -64,12 +64,12 @@ class RecordReader:
         """
         if samples and not 0 <= min(samples) <= max(samples) < self._samples:
             raise IndexError(f"samples {min(samples)} to {max(samples)} of {self._samples}")
-        found = runs(samples, self._samples_per_file)
+        batch_runs = runs(samples, self._samples_per_file)
         most = self._files.most
         places: list[Place] = []
         at = 0
-        for start in range(0, len(found), most):  # so that no file is closed before its turn
-            at = self._read_runs(found[start : start + most], out, at, places)
+        for start in range(0, len(batch_runs), most):  # so that no file is closed before its turn
+            at = self._read_runs(batch_runs[start : start + most], out, at, places)
         return places
 
     def finish(self) -> None:
@@ -79,43 +79,43 @@ class RecordReader:
         """Close what is open."""
         self._files.close()
 
-    def _read_runs(self, found: list[Run], out: memoryview, at: int, places: list[Place]) -> int:
+    def _read_runs(self, batch_runs: list[Run], out: memoryview, at: int, places: list[Place]) -> int:
         """Read runs one behind the other from `at` on, add the samples' places, return where the last run ends."""
         while True:
-            asked = self._asked(found)
-            starts, end = self._fill(asked, out, at)
+            requests = self._requests(batch_runs)
+            starts, end = self._fill(requests, out, at)
             try:
-                places += self._places(asked, starts, out)
+                places += self._places(requests, starts, out)
                 return end
             except MovedError:  # once for each file at most
                 continue
 
-    def _asked(self, found: list[Run]) -> list[Asked]:
+    def _requests(self, batch_runs: list[Run]) -> list[Request]:
         get, per_file = self._files.get, self._samples_per_file
-        asked = []
-        for first, count in found:
+        requests = []
+        for first, count in batch_runs:
             file, index = divmod(first, per_file)
             opened = get(file)
             records = opened[2]
             if count > 1 and records.scattered:
-                asked += [(opened, one, 1, *records.span(one, 1)) for one in range(index, index + count)]
+                requests += [(opened, record, 1, *records.span(record, 1)) for record in range(index, index + count)]
             else:
                 offset, size = records.span(index, count)
-                asked.append((opened, index, count, offset, size))
-        return asked
+                requests.append((opened, index, count, offset, size))
+        return requests
 
-    def _fill(self, asked: list[Asked], out: memoryview, at: int) -> tuple[list[int], int]:
-        """Read all that is asked; return where each begins and the end of the last."""
-        alignment, room = self._alignment, len(out)
+    def _fill(self, requests: list[Request], out: memoryview, at: int) -> tuple[list[int], int]:
+        """Read all requests; return where each begins and the end of the last."""
+        alignment, most_bytes = self._alignment, len(out)
         starts = []
         app_bytes = read_calls = 0
         begun = time.monotonic_ns()
-        for (path, reader, _), _, _, offset, size in asked:
+        for (path, reader, _), _, _, offset, size in requests:
             before = offset % alignment
             start = at + before
             stop = -(-(start + size) // alignment) * alignment
-            if stop > room:
-                raise SpaceError(f"{path}: its records are larger than the {room} bytes set aside for a batch")
+            if stop > most_bytes:
+                raise SpaceError(f"{path}: its records are larger than the {most_bytes} bytes set aside for a batch")
             calls = reader.read_calls
             try:
                 got = reader.read_into(out[at:stop], offset - before)
@@ -132,10 +132,10 @@ class RecordReader:
         self.read_calls += read_calls
         return starts, at
 
-    def _places(self, asked: list[Asked], starts: list[int], out: memoryview) -> list[Place]:
+    def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> list[Place]:
         verify = self._verify
         places = []
-        for ((_, _, records), index, count, _, size), start in zip(asked, starts, strict=True):
+        for ((_, _, records), index, count, _, size), start in zip(requests, starts, strict=True):
             for place, sample_bytes in records.samples(index, count, out[start : start + size], verify):
                 places.append((start + place, sample_bytes))
         return places
@@ -145,18 +145,18 @@ def runs(samples: Sequence[int] | NDArray[np.int64], samples_per_file: int) -> l
     """Cut a batch into runs (first sample, count) of ascending neighbours within a file, in the order given."""
     if isinstance(samples, np.ndarray) or len(samples) > LONG_BATCH:
         return _long_runs(np.asarray(samples, np.int64), samples_per_file)
-    found = []
+    batch_runs = []
     first = following = -1
     for sample in samples:
         if sample == following and sample % samples_per_file:
             following += 1
             continue
         if first >= 0:
-            found.append((first, following - first))
+            batch_runs.append((first, following - first))
         first, following = sample, sample + 1
     if first >= 0:
-        found.append((first, following - first))
-    return found
+        batch_runs.append((first, following - first))
+    return batch_runs
 
 
 def _long_runs(samples: NDArray[np.int64], samples_per_file: int) -> list[Run]:
@@ -260,7 +260,7 @@ class SmallReads:
             raise damaged(self.path, f"the file ended, {wanted - got} bytes early,", offset - before + got)
         return target[before:wanted]
 
-    def room(self, size_bytes: int) -> memoryview:
+    def scratch(self, size_bytes: int) -> memoryview:
         return memoryview(bytearray(size_bytes))
 
 

@@ -16,8 +16,8 @@ from datagen.errors import UserError
 def names(package: str) -> list[str]:
     """Return the names a user may write: the modules of `package`, in order, without `_private` and `..._base` ones."""
     folder = importlib.import_module(package).__path__
-    found = [module.name for module in pkgutil.iter_modules(folder)]
-    return sorted(name for name in found if not name.endswith("_base") and not name.startswith("_"))
+    modules = [module.name for module in pkgutil.iter_modules(folder)]
+    return sorted(name for name in modules if not name.endswith("_base") and not name.startswith("_"))
 
 
 def find(package: str, name: str, attribute: str) -> Any:

@@ -99,7 +99,7 @@ def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) ->
     """
     if layout.named_files < layout.num_files:
         return None
-    seen = bytearray(layout.named_files)
+    listed = bytearray(layout.named_files)
     numbered = _numbered(layout)
     for folder in layout.folders():
         below = folder[len(layout.folder) + 1 :]
@@ -109,12 +109,12 @@ def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) ->
                     match = numbered(entry.name)
                     file = int(match[1]) if match else layout.named_files
                     if file < layout.named_files and (not below or layout.subfolder(file) == below):
-                        seen[file] = 1
+                        listed[file] = 1
                     elif alone and _may_hold_samples(entry, layout):
                         return None
         except FileNotFoundError:
             return None
-    return sum(seen) if all(memoryview(seen)[: layout.num_files]) else None
+    return sum(listed) if all(memoryview(listed)[: layout.num_files]) else None
 
 
 def _may_hold_samples(entry: Entry, layout: Layout) -> bool:

@@ -146,8 +146,8 @@ class DatasetSpec:
                 "one size; leave one of the two out"
             )
         if not _is_number_type(self.record_element_type):
-            seen = f"dataset.record_element_type is {self.record_element_type!r}"
-            problems.append(f"{seen}: wanted NumPy's name of a type of number, such as uint8 or float32")
+            actual = f"dataset.record_element_type is {self.record_element_type!r}"
+            problems.append(f"{actual}: wanted NumPy's name of a type of number, such as uint8 or float32")
         return problems
 
     def _check_format(self) -> list[str]:

@@ -92,10 +92,10 @@ class _Builder:
             return _FAILED
 
     def _literal(self, allowed: tuple[object, ...], value: object, where: str) -> Any:
-        for one in allowed:
-            if one == value and type(one) is type(value):
-                return one
-        near = difflib.get_close_matches(str(value), [str(one) for one in allowed], 1)
+        for option in allowed:
+            if option == value and type(option) is type(value):
+                return option
+        near = difflib.get_close_matches(str(value), [str(option) for option in allowed], 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         return self._wrong(where, value, _describe_literal(allowed) + hint)
 
@@ -110,38 +110,38 @@ class _Builder:
     def _tuple(self, hint: Any, value: object, where: str) -> Any:
         if not isinstance(value, list | tuple):
             return self._wrong(where, value, _describe(hint))
-        item = get_args(hint)[0]
-        made = tuple(self.value(item, one, f"{where}[{i}]") for i, one in enumerate(value))
-        return _FAILED if any(one is _FAILED for one in made) else made
+        kind = get_args(hint)[0]
+        made = tuple(self.value(kind, item, f"{where}[{i}]") for i, item in enumerate(value))
+        return _FAILED if any(item is _FAILED for item in made) else made
 
     def _dict(self, hint: Any, value: object, where: str) -> Any:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
             return self._wrong(where, value, _describe(hint))
-        item = get_args(hint)[1]
-        made = {str(key): self.value(item, one, _join(where, str(key))) for key, one in value.items()}
-        return _FAILED if any(one is _FAILED for one in made.values()) else made
+        kind = get_args(hint)[1]
+        made = {str(key): self.value(kind, item, _join(where, str(key))) for key, item in value.items()}
+        return _FAILED if any(item is _FAILED for item in made.values()) else made
 
     def _wrong(self, where: str, value: object, wanted: str) -> Any:
-        seen = "empty" if value is None else f"{value!r} ({type(value).__name__})"
-        self.problems.append(f"{where or 'the settings'} is {seen}: wanted {wanted}")
+        actual = "empty" if value is None else f"{value!r} ({type(value).__name__})"
+        self.problems.append(f"{where or 'the settings'} is {actual}: wanted {wanted}")
         return _FAILED
 
     def _unknown(self, cls: type[Any], key: str, where: str) -> str:
-        seen = f"unknown key {_join(where, key)}"
+        unknown = f"unknown key {_join(where, key)}"
         elsewhere = _paths(self._root, self._where)
         same_name = [path for path in elsewhere if path.rpartition(".")[2] == key]
         if same_name:
-            return f"{seen}: it belongs at {' or '.join(same_name)}"
+            return f"{unknown}: it belongs at {' or '.join(same_name)}"
         near = difflib.get_close_matches(key, _keys(cls), 1)
         if near:
-            return f"{seen}: did you mean {_join(where, near[0])}?"
+            return f"{unknown}: did you mean {_join(where, near[0])}?"
         near = difflib.get_close_matches(key, [path.rpartition(".")[2] for path in elsewhere], 1)
         if near:
             paths = [path for path in elsewhere if path.rpartition(".")[2] == near[0]]
-            return f"{seen}: did you mean {' or '.join(paths)}?"
-        return f"{seen}: {where or 'the top level'} knows {', '.join(_keys(cls))}"
+            return f"{unknown}: did you mean {' or '.join(paths)}?"
+        return f"{unknown}: {where or 'the top level'} knows {', '.join(_keys(cls))}"
 
 
 def _keys(cls: type[Any]) -> list[str]:
@@ -212,4 +212,4 @@ def _describe(hint: Any) -> str:
 
 
 def _describe_literal(allowed: tuple[object, ...]) -> str:
-    return "one of " + ", ".join(str(one) for one in allowed)
+    return "one of " + ", ".join(str(option) for option in allowed)

@@ -9,10 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from datagen import crew, manifest
+from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
-from datagen.crew import Progress, Tally
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError
 from datagen.files import Files, Part, files_of
@@ -20,6 +19,7 @@ from datagen.groups import GroupFormat
 from datagen.records import SmallReads
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, open_storage
+from datagen.thread_pool import Progress, Tally
 
 Kind = Literal["truncated", "changed", "swapped", "missing", "foreign", "unreadable"]
 
@@ -61,11 +61,11 @@ def verify(
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
     checker = _Checker(files, opened, tally)
-    crew.run(checker.worker, share, tally, threads, progress)
+    thread_pool.run(checker.worker, share, tally, threads, progress)
     if progress:
         progress(tally.progress())
-    found = checker.findings + (_foreign(files, opened) if rank == 0 else [])
-    return sorted(found, key=lambda finding: finding.path)
+    findings = checker.findings + (_foreign(files, opened) if rank == 0 else [])
+    return sorted(findings, key=lambda finding: finding.path)
 
 
 class _Checker:
@@ -80,16 +80,16 @@ class _Checker:
 
     def worker(self) -> Callable[[int], None]:
         """Return a function that checks one file, with buffers of its own."""
-        made, seen = AlignedBuffer(), AlignedBuffer()
+        made, stored = AlignedBuffer(), AlignedBuffer()
 
         def check(running_index: int) -> None:
             for part in self._files.parts(running_index):
-                self._check(running_index, part, made, seen)
+                self._check(running_index, part, made, stored)
             self._tally.add(files=1)
 
         return check
 
-    def _check(self, running_index: int, part: Part, made: AlignedBuffer, seen: AlignedBuffer) -> None:
+    def _check(self, running_index: int, part: Part, made: AlignedBuffer, stored: AlignedBuffer) -> None:
         path = part.path
         finding: Finding | None
         try:
@@ -97,7 +97,7 @@ class _Checker:
             if part.size_bytes is None:
                 finding = self._check_table(path) or self._check_payload(running_index)
             else:
-                finding = self._check_bytes(running_index, part, part.size_bytes, made, seen)
+                finding = self._check_bytes(running_index, part, part.size_bytes, made, stored)
         except FileNotFoundError:
             finding = Finding("error", path, "missing", "there is no such file")
         except OSError as error:
@@ -109,12 +109,12 @@ class _Checker:
                 self.findings.append(finding)
 
     def _check_bytes(
-        self, running_index: int, part: Part, wanted: int, made: AlignedBuffer, seen: AlignedBuffer
+        self, running_index: int, part: Part, wanted: int, made: AlignedBuffer, stored: AlignedBuffer
     ) -> Finding | None:
         """Write the file again, into a writer that compares instead."""
         reader = self._storage.open(part.path)
         try:
-            comparison = _Comparison(reader, seen, self._tally)
+            comparison = _Comparison(reader, stored, self._tally)
             try:
                 part.write(comparison, made)
             except _DifferenceError as difference:
@@ -133,8 +133,8 @@ class _Checker:
             message = f"it differs from what was generated at offset {offset}"
             return Finding("error", path, "changed", message)
         if reader.size_bytes == wanted:
-            seen, at = _around(reader, offset)
-            swapped, words = explain(seen, at, content, running_index)
+            around, at = _around(reader, offset)
+            swapped, words = explain(around, at, content, running_index)
             message = f"it differs from what was generated at offset {offset}: {words}, not of file {running_index}"
             return Finding("error", path, "swapped" if swapped else "changed", message)
         first = next(iter(find_stamps(_around(reader, 0)[0])), None)
@@ -218,8 +218,8 @@ class _Comparison:
     def write_at(self, data: Bytes, offset: int) -> None:
         view = self._buffer.view(len(data))
         got = self._reader.read_into(view, offset)
-        seen, wanted = np.frombuffer(view[:got], np.uint8), np.frombuffer(data, np.uint8)
-        differs = seen != wanted[:got]
+        stored, wanted = np.frombuffer(view[:got], np.uint8), np.frombuffer(data, np.uint8)
+        differs = stored != wanted[:got]
         if differs.any():
             raise _DifferenceError(offset + int(differs.argmax()))
         if got < len(data):

@@ -1,6 +1,43 @@
 """dlemu knows time: it streams datasets through real loaders while emulated accelerators compute, and says what waited.
 
-It knows no bytes: what a dataset holds and how it is read is `datagen`'s.
+It knows no bytes: what a dataset holds and how it is read is `datagen`'s. The functions here are those of the command
+line (docs/python.md); importing them costs nothing before one is called.
+
+    run = dlemu.train(workload="unet3d", accelerator="h100", ranks=4, **{"dataset.data_folder": "/mnt/nvme/unet3d"})
+    print(run.summary.au.mean, run.summary.verdict)
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datagen.errors import DlemuError, UserError
+    from dlemu.api import compare, datagen, load_result, size, sweep, train
+    from dlemu.run.ranks import RunFailedError
+
 __version__ = "0.1.0"
+__all__ = [
+    "DlemuError",
+    "RunFailedError",
+    "UserError",
+    "compare",
+    "datagen",
+    "load_result",
+    "size",
+    "sweep",
+    "train",
+]
+
+_HOMES = {"DlemuError": "datagen.errors", "UserError": "datagen.errors", "RunFailedError": "dlemu.run.ranks"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'dlemu' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES.get(name, "dlemu.api")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

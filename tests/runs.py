@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from datagen.inspection import Found
+from datagen.inspection import Dataset
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from dlemu.checkpoints.save import SavedCheckpoint
@@ -55,7 +55,7 @@ def make_job(*, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = 
     )
     workload = replace(workload, **changes)
     train, valid = layouts(workload.dataset)
-    found = Found(
+    found = Dataset(
         spec=workload.dataset,
         train=train,
         valid=valid if valid.num_files else None,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datagen.registry import find
+from datagen.storage.storage_base import open_storage, read_whole, storage_spec
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
-LOADER, FORMAT = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+LOADER, READING_LOADER, FORMAT, STORAGE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 READER = """
 from datagen.errors import UserError
 from mine.raw import Format as Raw
@@ -33,14 +38,15 @@ def mine(tmp_path: Path) -> Path:
     """A package of the user's own."""
     package = tmp_path / "mine"
     package.mkdir()
-    for name, text in (("loader", LOADER), ("raw", FORMAT), ("dat", READER)):
+    texts = {"loader": LOADER, "reading": READING_LOADER, "raw": FORMAT, "dat": READER, "store": STORAGE}
+    for name, text in texts.items():
         (package / f"{name}.py").write_text(text)
     return tmp_path
 
 
-def dlemu(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def dlemu(where: Path, *words: str, folder: str = "") -> subprocess.CompletedProcess[str]:
     settings = [
-        f"dataset.data_folder={where / 'data'}",
+        f"dataset.data_folder={folder or where / 'data'}",
         "dataset.num_files_train=12",
         "dataset.num_samples_per_file=2",
         "dataset.record_length_bytes=40000",
@@ -51,15 +57,16 @@ def dlemu(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-def trained(where: Path, *settings: str) -> None:
+def trained(where: Path, *settings: str, folder: str = "") -> dict[str, Any]:
     """Train, and see that each sample was read once."""
-    folder = where / "run"
-    fixed = ("train.epochs=2", "train.computation_time=0.005", "metric.ceiling_seconds=0", f"output.folder={folder}")
-    ended = dlemu(where, "train", *fixed, *settings)
+    run = where / "run"
+    fixed = ("train.epochs=2", "train.computation_time=0.005", "metric.ceiling_seconds=0", f"output.folder={run}")
+    ended = dlemu(where, "train", *fixed, *settings, folder=folder)
     assert ended.returncode in (0, 1), ended.stderr
-    summary = json.loads((folder / "summary.json").read_text())
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
     assert summary["complete"] is True
     assert [epoch["each_sample_once"] for epoch in summary["audit"]] == [True, True]
+    return summary
 
 
 @pytest.mark.slow
@@ -67,6 +74,21 @@ def test_the_loader_of_the_page_trains_by_its_dotted_name(mine: Path) -> None:
     made = dlemu(mine, "datagen", "dataset.format=npz")
     assert made.returncode == 0, made.stderr
     trained(mine, "dataset.format=npz", "reader.data_loader=mine.loader", "train.synchronous=true")
+
+
+@pytest.mark.slow
+def test_a_loader_that_reads_files_itself_is_one_file(mine: Path) -> None:
+    made = dlemu(mine, "datagen", "dataset.format=npz")
+    assert made.returncode == 0, made.stderr
+    chosen = ("reader.data_loader=mine.reading", "train.synchronous=true", "ranks=2")
+    trained(mine, "dataset.format=npz", *chosen, "metric.ceiling_seconds=0.1")
+    for wrong, why in (
+        ("reader.odirect=true", "reader.odirect is true: the loader itself reads npz files"),
+        ("dataset.format=npy", "dataset.format is 'npy', which the loader has no reader for; wanted one of npz"),
+    ):
+        refused = dlemu(mine, "train", "dataset.format=npz", *chosen, wrong)
+        assert refused.returncode == 2
+        assert why in refused.stderr
 
 
 @pytest.mark.slow
@@ -88,7 +110,72 @@ def test_a_reader_alone_reads_files_of_others(mine: Path) -> None:
     trained(mine, "dataset.format=mine.dat", "reader.data_loader=threads")
 
 
+@pytest.mark.slow
+def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_name(mine: Path) -> None:
+    """All of datagen and training works on a storage that is one file of the user's: that is what a storage is."""
+    there = ("storage.storage_type=mine.store", f"storage.storage_root={mine / 'files.db'}", "dataset.format=npz")
+    for command in (("datagen", "ranks=2"), ("datagen", "verify")):
+        ended = dlemu(mine, *command, *there, folder="set")
+        assert ended.returncode == 0, ended.stderr
+    for loader, engine in (("pytorch", "fast"), ("threads", "library")):
+        summary = trained(
+            mine,
+            *there,
+            "ranks=2",
+            "reader.batch_size=2",
+            "reader.verify=true",
+            "reader.evict_page_cache=epochs",
+            "workflow.checkpoint=true",
+            "checkpoint.checkpoint_folder=saved",
+            f"reader.data_loader={loader}",
+            f"reader.engine={engine}",
+            folder="set",
+        )
+        assert summary["environment"]["storage"]["file_system"] == "mine.store"
+        shutil.rmtree(mine / "run")
+    with contextlib.closing(sqlite3.connect(mine / "files.db")) as database:
+        paths = {path for (path,) in database.execute("SELECT path FROM files")}
+    assert "set/train/img_00_of_12.npz" in paths
+    assert "saved/epoch_2_block_1/rank_0.ckpt" in paths
+    assert {path.split("/")[0] for path in paths} == {"set", "saved"}
+    assert sorted(path.name for path in mine.iterdir()) == ["files.db", "mine"], "no data lies anywhere else"
+
+
+@pytest.mark.slow
+def test_a_framework_that_opens_files_by_path_is_refused_on_a_storage_without_paths(mine: Path) -> None:
+    store = ("storage.storage_type=mine.store", f"storage.storage_root={mine / 'files.db'}")
+    settings = (*store, "dataset.format=tfrecord")
+    made = dlemu(mine, "datagen", *settings, folder="set")
+    assert made.returncode == 0, made.stderr
+    ended = dlemu(mine, "train", *settings, "reader.data_loader=tensorflow", f"output.folder={mine}/run", folder="set")
+    message = "reader.data_loader=tensorflow opens tfrecord files by their path, and storage mine.store has none"
+    assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
+
+
+def test_the_storage_of_the_page_keeps_its_promises(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(mine))
+    storage = open_storage(storage_spec("mine.store", root=str(mine / "files.db")))
+    with pytest.raises(FileNotFoundError), storage.entries("set"):
+        pass
+    assert not storage.is_folder("set")
+    for path in ("set/a/file", "set/other"):
+        writer = storage.create(path)
+        writer.skip(2)
+        writer.write(b"three")
+        writer.write_at(b"on", 0)
+        assert not storage.is_folder(path)
+        writer.commit()
+    assert bytes(read_whole(storage, "set/other")) == b"onthree"
+    with storage.entries("set") as entries:
+        assert {entry.name: entry.is_dir() for entry in entries} == {"a": True, "other": False}
+    assert list(storage.sizes(["set/a/file", "set/none"])) == [7, None]
+    storage.remove("set/other")
+    with pytest.raises(FileNotFoundError):
+        storage.open("set/other")
+
+
 def test_the_page_names_what_is_there() -> None:
-    for package, attribute in (("dlemu.loaders", "Loader"), ("datagen.formats", "Format")):
+    kinds = (("dlemu.loaders", "threads", "Loader"), ("datagen.formats", "npz", "Format"))
+    for package, name, attribute in (*kinds, ("datagen.storage", "posix", "Storage")):
         assert attribute in PAGE.read_text()
-        assert find(package, "threads" if package == "dlemu.loaders" else "npz", attribute).__name__ == attribute
+        assert find(package, name, attribute).__name__ == attribute

@@ -157,13 +157,13 @@ class Samples:
         """Copy x[..., index] out: in C order its items lie one stride apart."""
         array = self._array
         if array.last_axis != self._samples:
-            found = f"{self._name} holds {array.last_axis} samples, not {self._samples} as in the settings"
-            raise damaged(self._source.path, found, 0)
+            problem = f"{self._name} holds {array.last_axis} samples, not {self._samples} as in the settings"
+            raise damaged(self._source.path, problem, 0)
         size = len(array.payload) // self._samples
         if array.fortran_order:
             return array.payload[index * size : (index + 1) * size]
         items = np.frombuffer(array.payload, np.uint8).reshape(-1, self._samples, array.item_bytes)
-        self._picked = self._picked or self._source.room(size)
+        self._picked = self._picked or self._source.scratch(size)
         np.frombuffer(self._picked, np.uint8).reshape(-1, array.item_bytes)[...] = items[:, index]
         return self._picked
 

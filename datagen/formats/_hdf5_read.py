@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from datagen.errors import DatasetError
-from datagen.formats._hdf5_file import Window, hdf5
+from datagen.errors import DatasetError, DlemuError
+from datagen.extras import library
 from datagen.formats.format_base import Sample, Source, damaged
 
 OLD_NAME = "records"
 """The one dataset of records in files of DLIO up to 2.0.0; files with it are read, and never written."""
+BLOCK_BYTES = 16 << 10
+"""HDF5's records of a file's structure are read in pieces of this, which hold several."""
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)
 """What h5py raises of files that are damaged or foreign."""
+
+
+def hdf5() -> Any:
+    """Return h5py. Raises UserError where it is not installed."""
+    return library("h5py", "hdf5")
 
 
 class Hdf5File:
@@ -78,8 +86,8 @@ class Hdf5File:
         self._check_storage()
         for part in parts:
             if part.samples != samples:
-                found = f"a dataset holds {part.samples} samples, not {samples} as in the settings"
-                raise damaged(source.path, found, 0)
+                problem = f"a dataset holds {part.samples} samples, not {samples} as in the settings"
+                raise damaged(source.path, problem, 0)
             if isinstance(part, _Stretch) and part.offset + part.samples * part.bytes > source.size_bytes:
                 raise damaged(source.path, "a dataset ends behind the file", part.offset)
         if all(isinstance(part, _Stretch) for part in parts):
@@ -88,11 +96,11 @@ class Hdf5File:
 
     def sample(self, index: int) -> Sample:
         try:
-            places = [place for part in self._parts for place in part.places(index)]
+            extents = [extent for part in self._parts for extent in part.extents(index)]
         except HDF5_ERRORS as error:
             raise self._failed(f"no readable chunks of sample {index}", error) from error
         self._check_storage()
-        data = self._together(self._window.extents(places))
+        data = self._together(self._window.extents(extents))
         offset = index * self._record_bytes
         if self._is_plain:
             return Sample(data, data, offset)
@@ -109,22 +117,22 @@ class Hdf5File:
             return pieces[0]
         size = sum(map(len, pieces))
         if self._gathered is None or len(self._gathered) < size:
-            self._gathered = self._source.room(size)
+            self._gathered = self._source.scratch(size)
         target = self._gathered[:size]
         np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(target, np.uint8))
         return target
 
     def _decode(self, index: int) -> memoryview:
         """Let HDF5 put a sample together from its chunks, which lie in memory by now."""
-        self._decoded = self._decoded or self._source.room(self._record_bytes)
+        self._decoded = self._decoded or self._source.scratch(self._record_bytes)
         done = 0
         try:
             for part in self._parts:
-                room = self._decoded[done : done + part.bytes]
+                out = self._decoded[done : done + part.bytes]
                 if isinstance(part, _Chunked):
-                    part.read(index, room)
+                    part.read(index, out)
                 else:
-                    (room[:],) = self._window.extents([*part.places(index)])
+                    (out[:],) = self._window.extents([*part.extents(index)])
                 done += part.bytes
         except HDF5_ERRORS as error:
             raise self._failed(f"no readable chunks of sample {index}", error) from error
@@ -136,10 +144,10 @@ class Hdf5File:
         if self._window.failure is not None:
             raise self._window.failure
 
-    def _failed(self, found: str, error: Exception) -> DatasetError | OSError:
+    def _failed(self, problem: str, error: Exception) -> DatasetError | OSError:
         if isinstance(self._window.failure, DatasetError | OSError):
             return self._window.failure
-        return damaged(self._source.path, f"{found} ({error})", 0)
+        return damaged(self._source.path, f"{problem} ({error})", 0)
 
 
 @dataclass(frozen=True)
@@ -151,7 +159,7 @@ class _Stretch:
     """Of one sample."""
     offset: int
 
-    def places(self, index: int) -> Iterator[tuple[int, int]]:
+    def extents(self, index: int) -> Iterator[tuple[int, int]]:
         """Return (offset, bytes) of a sample."""
         yield self.offset + index * self.bytes, self.bytes
 
@@ -193,24 +201,24 @@ class _Chunked:
         self.samples = self._shape[0]
         self.bytes = sample_bytes
 
-    def places(self, index: int) -> Iterator[tuple[int, int]]:
+    def extents(self, index: int) -> Iterator[tuple[int, int]]:
         """Return (offset, bytes) of the chunks that a sample has a share in."""
         first = index - index % self._chunk[0]
         grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self._chunk[1:], strict=True)]
-        for place in np.ndindex(*map(len, grid)):
-            start = tuple(axis[i] for axis, i in zip(grid, place, strict=True))
+        for cell in np.ndindex(*map(len, grid)):
+            start = tuple(axis[i] for axis, i in zip(grid, cell, strict=True))
             chunk = self._dataset.get_chunk_info_by_coord((first, *start))
             if chunk.byte_offset is None:
                 raise ValueError(f"the chunk at {(first, *start)} was never written")
             yield chunk.byte_offset, chunk.size
 
-    def read(self, index: int, room: memoryview) -> None:
+    def read(self, index: int, out: memoryview) -> None:
         """Read a sample by HDF5."""
         spaces = hdf5().h5s
         count = (1, *self._shape[1:])
         there = self._dataset.get_space()
         there.select_hyperslab((index, *[0] * (len(count) - 1)), count)
-        array = np.frombuffer(room, self._dataset.dtype).reshape(count)
+        array = np.frombuffer(out, self._dataset.dtype).reshape(count)
         self._dataset.read(spaces.create_simple(count), there, array)
 
 
@@ -229,3 +237,95 @@ def _records(file: Any) -> Iterator[Any]:
     names = itertools.takewhile(lambda name: name in group, (b"records_%d" % part for part in itertools.count()))
     for name in list(names) or [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]:
         yield h5py.h5d.open(group, name)
+
+
+class Window:
+    """A file that HDF5 reads, brought by a `Source`: whole, or in the pieces that are asked for, each of them once."""
+
+    def __init__(self, source: Source, *, whole: bool) -> None:
+        self.failure: DlemuError | OSError | None = None
+        """What the storage said of a read that HDF5 asked for: look at it after each call of HDF5.
+
+        HDF5 was given zeros instead. An error thrown through it would leave a file open inside, which then calls a
+        window that is no more when Python ends.
+        """
+        self._source = source
+        self._whole = source.read(0, source.size_bytes) if whole else None
+        self._blocks: dict[int, memoryview] = {}
+        self._extents: dict[int, memoryview] = {}
+        self._position = 0
+
+    def extents(self, extents: list[tuple[int, int]]) -> list[memoryview]:
+        """Return the bytes at each (offset, bytes); those that lie one behind the other come by one read.
+
+        Raises:
+            DatasetError: the file has fewer.
+        """
+        if self._whole is not None:
+            return [self._whole[offset : offset + size] for offset, size in extents]
+        missing = sorted(extent for extent in extents if extent[0] not in self._extents)
+        for first, last in _runs(missing):
+            start = missing[first][0]
+            read = self._source.read(start, sum(missing[last]) - start)
+            for offset, size in missing[first : last + 1]:
+                self._extents[offset] = read[offset - start : offset - start + size]
+        return [self._extents[offset] for offset, _ in extents]
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size_bytes: int) -> bytes:
+        out = bytearray(size_bytes)
+        return bytes(out[: self.readinto(memoryview(out))])
+
+    def readinto(self, out: memoryview) -> int:
+        try:
+            done = self._copy(out)
+        except (DlemuError, OSError) as error:
+            self.failure = error
+            out[:] = bytes(len(out))
+            done = len(out)
+        self._position += done
+        return done
+
+    def _copy(self, out: memoryview) -> int:
+        start = self._position
+        size = max(0, min(len(out), self._source.size_bytes - start))
+        known = self._whole[start : start + size] if self._whole is not None else self._extents.get(start)
+        if known is not None and len(known) >= size:
+            out[:size] = known[:size]
+            return size
+        done = 0
+        while done < size:
+            number, within = divmod(start + done, BLOCK_BYTES)
+            piece = self._block(number)[within : within + size - done]
+            out[done : done + len(piece)] = piece
+            done += len(piece)
+        return size
+
+    def _block(self, number: int) -> memoryview:
+        if number not in self._blocks:
+            start = number * BLOCK_BYTES
+            read = self._source.read(start, min(BLOCK_BYTES, self._source.size_bytes - start))
+            self._blocks[number] = memoryview(bytes(read))  # the structure outlives the memory of a batch
+        return self._blocks[number]
+
+    def forget(self) -> None:
+        """Forget all but the structure."""
+        self._extents = {}
+
+    def flush(self) -> None:
+        return
+
+
+def _runs(extents: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Return (first, last) of each stretch of places that follow each other without a gap."""
+    first = 0
+    for i, extent in enumerate(extents):
+        if i + 1 == len(extents) or sum(extent) != extents[i + 1][0]:
+            yield first, i
+            first = i + 1

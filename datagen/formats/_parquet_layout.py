@@ -1,9 +1,10 @@
-"""What lies where in a Parquet file of ours: plain values in pages of about 1 MiB.
+"""What lies where in a Parquet file of ours: plain values in pages of about 1 MiB, and the metadata in bytes.
 
 Each column is required. A number of 4 or 8 bytes is Parquet's own type and several of them a list, as DLIO has them;
 all else is a byte array of fixed length. What is said of a compressed file's offsets and sizes is what they would be
 were it plain.
-Format: github.com/apache/parquet-format, README.md, Encodings.md, LogicalTypes.md, src/main/thrift/parquet.thrift.
+Format: github.com/apache/parquet-format, README.md, Encodings.md, LogicalTypes.md, src/main/thrift/parquet.thrift;
+metadata are in Thrift's compact protocol (github.com/apache/thrift, doc/specs/thrift-compact-protocol.md).
 """
 
 from __future__ import annotations
@@ -14,19 +15,209 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from datagen.formats._parquet_meta import (
-    FIXED,
-    TYPES,
-    Column,
-    Stored,
-    dictionary_page,
-    footer,
-    footer_bytes,
-    page_header,
-)
-from datagen.formats._thrift import varint
 from datagen.spec import DatasetSpec
+
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+
+
+def varint(value: int) -> bytes:
+    """Return a number of 7 bits a byte, the low ones first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(value: int) -> bytes:
+    """Return a whole number, 0 or more, in zigzag."""
+    return varint(value << 1)
+
+
+def text(value: str) -> bytes:
+    """Return a string."""
+    data = value.encode()
+    return varint(len(data)) + data
+
+
+def array(kind: int, items: Sequence[bytes]) -> bytes:
+    """Return a list of items of one kind."""
+    head = bytes([len(items) << 4 | kind]) if len(items) < 15 else bytes([0xF0 | kind]) + varint(len(items))
+    return head + b"".join(items)
+
+
+def struct(*fields: tuple[int, int, bytes]) -> bytes:
+    """Return a struct of fields (id, kind, value) in the order of ids."""
+    return part(0, *fields) + b"\0"
+
+
+def part(last: int, *fields: tuple[int, int, bytes]) -> bytes:
+    """Return some fields of a struct, which come after the one of id `last`."""
+    out = bytearray()
+    for field, kind, value in fields:
+        out.append((field - last) << 4 | kind)
+        out += value
+        last = field
+    return bytes(out)
+
+
+_INT32, _INT64, _FLOAT, _DOUBLE, FIXED = 1, 2, 4, 5, 7
+_TYPE_NAMES = {_INT32: "INT32", _INT64: "INT64", _FLOAT: "FLOAT", _DOUBLE: "DOUBLE", FIXED: "FIXED_LEN_BYTE_ARRAY"}
+TYPES = {"int32": _INT32, "int64": _INT64, "float32": _FLOAT, "float64": _DOUBLE}
+_PLAIN, _RLE = 0, 3
+_REQUIRED, _REPEATED = 0, 2
+_LIST = 3
+_DICTIONARY_PAGE = 2
+_MOST_DICTIONARY_BYTES = 64
+_CODECS = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
+COMPRESSIONS = tuple(_CODECS)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a file."""
+
+    name: str
+    type: int
+    """Parquet's number of its physical type."""
+    width: int
+    """Bytes of a row's value."""
+    read: bool
+    length: int = 1
+    """Numbers in each row's list; of 1 they are no list."""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Its names in the schema, from the outside in."""
+        return (self.name,) if self.length == 1 else (self.name, "list", "element")
+
+    @property
+    def dictionary(self) -> bytes:
+        """The values of its dictionary, which no page uses: one, or none where that would weigh."""
+        value = bytes(self.width // self.length)
+        return value if len(value) <= _MOST_DICTIONARY_BYTES else b""
+
+    @property
+    def in_schema(self) -> tuple[str, str, int]:
+        """Path, physical type and length as pyarrow tells them of a file's schema."""
+        return ".".join(self.path), _TYPE_NAMES[self.type], self.width if self.type == FIXED else 0
+
+
+class Stored(NamedTuple):
+    """One column chunk as it lies in the file."""
+
+    offset: int
+    dictionary_bytes: int
+    size_bytes: int
+    plain_bytes: int
+    """Its size were nothing compressed."""
+
+
+def footer(
+    columns: Sequence[Column], counts: Sequence[int], groups: Sequence[Sequence[Stored]], compression: str
+) -> bytes:
+    """Return a file's metadata, of the rows of each row group and where its column chunks lie."""
+    root = struct((4, BINARY, text("schema")), (5, I32, number(len(columns))))
+    elements = [element for column in columns for element in _schema_elements(column)]
+    codec = _CODECS[compression]
+    metas = [_group_meta(columns, rows, chunks, codec) for rows, chunks in zip(counts, groups, strict=True)]
+    return struct(
+        (1, I32, number(1)),
+        (2, LIST, array(STRUCT, [root, *elements])),
+        (3, I64, number(sum(counts))),
+        (4, LIST, array(STRUCT, metas)),
+        (6, BINARY, text("dlemu")),
+    )
+
+
+def footer_bytes(columns: Sequence[Column], stretches: Sequence[tuple[int, Sequence[Stored], Sequence[int]]]) -> int:
+    """Return the size of a footer of uncompressed row groups that are alike but for where they begin.
+
+    Each stretch has the rows of its groups, the chunks of one that begins at 0, and where the groups begin.
+    """
+    groups = sum(len(starts) for _, _, starts in stretches)
+    rows = sum(rows * len(starts) for rows, _, starts in stretches)
+    total = len(footer(columns, [], [], "none")) + len(number(rows)) + len(array(STRUCT, [b""] * groups))
+    total -= len(number(0)) + len(array(STRUCT, []))
+    for rows, chunks, starts in stretches:
+        begins = np.array([chunk.offset for chunk in chunks])
+        pages = begins + [chunk.dictionary_bytes for chunk in chunks]
+        placeless = len(_group_meta(columns, rows, chunks, _CODECS["none"])) - _places_bytes(begins, pages)
+        at = np.array(starts, np.int64).reshape(-1, 1)
+        total += placeless * len(starts) + _places_bytes(at + begins, at + pages)
+    return total
+
+
+def _places_bytes(begins: NDArray[np.int64], pages: NDArray[np.int64]) -> int:
+    """Return the bytes that the places of chunks take in `_chunk_meta`: begins twice, pages once."""
+    return 2 * _numbers_bytes(begins) + _numbers_bytes(pages)
+
+
+def _numbers_bytes(values: NDArray[np.int64]) -> int:
+    """Return the bytes of numbers together, as `number` writes them: 7 bits a byte, after a shift by one."""
+    return values.size + sum(int((values >= 1 << bits).sum()) for bits in range(6, 62, 7))
+
+
+def _group_meta(columns: Sequence[Column], rows: int, chunks: Sequence[Stored], codec: int) -> bytes:
+    metas = [_chunk_meta(column, stored, rows, codec) for column, stored in zip(columns, chunks, strict=True)]
+    plain_bytes = sum(stored.plain_bytes for stored in chunks)
+    return struct((1, LIST, array(STRUCT, metas)), (2, I64, number(plain_bytes)), (3, I64, number(rows)))
+
+
+def page_header(numbers: int, plain_bytes: int, stored_bytes: int) -> bytes:
+    """Return what precedes a page of so many bytes, levels included, plain and as they are stored."""
+    data = struct((1, I32, number(numbers)), (2, I32, number(_PLAIN)), (3, I32, number(_RLE)), (4, I32, number(_RLE)))
+    return struct((1, I32, number(0)), (2, I32, number(plain_bytes)), (3, I32, number(stored_bytes)), (5, STRUCT, data))
+
+
+def dictionary_page(column: Column, stored: bytes) -> bytes:
+    """Return a column's dictionary, given how it is stored.
+
+    pyarrow's files begin each chunk with one, used or not, and DLIO's reader does not go on without.
+    """
+    values = column.dictionary
+    header = struct((1, I32, number(len(values) // (column.width // column.length))), (2, I32, number(_PLAIN)))
+    sizes = (2, I32, number(len(values))), (3, I32, number(len(stored)))
+    return struct((1, I32, number(_DICTIONARY_PAGE)), *sizes, (7, STRUCT, header)) + stored
+
+
+def _schema_elements(column: Column) -> list[bytes]:
+    required, name = (3, I32, number(_REQUIRED)), (4, BINARY, text(column.name))
+    if column.length == 1:
+        width = [(2, I32, number(column.width))] if column.type == FIXED else []
+        return [struct((1, I32, number(column.type)), *width, required, name)]
+    one_child = (5, I32, number(1))
+    return [
+        struct(required, name, one_child, (6, I32, number(_LIST))),
+        struct((3, I32, number(_REPEATED)), (4, BINARY, text("list")), one_child),
+        struct((1, I32, number(column.type)), required, (4, BINARY, text("element"))),
+    ]
+
+
+def _chunk_meta(column: Column, stored: Stored, rows: int, codec: int) -> bytes:
+    begins, pages = number(stored.offset), number(stored.offset + stored.dictionary_bytes)
+    meta = _placeless(column, stored.size_bytes, stored.plain_bytes, rows, codec)
+    places = part(7, (9, I64, pages), (11, I64, begins)) + b"\0"
+    return struct((2, I64, begins), (3, STRUCT, meta + places))
+
+
+@functools.lru_cache(maxsize=4096)
+def _placeless(column: Column, size_bytes: int, plain_bytes: int, rows: int, codec: int) -> bytes:
+    """Return the metadata of a chunk up to where it lies: alike in all full row groups, of which there are hundreds."""
+    return part(
+        0,
+        (1, I32, number(column.type)),
+        (2, LIST, array(I32, [number(_PLAIN), number(_RLE)])),
+        (3, LIST, array(BINARY, [text(name) for name in column.path])),
+        (4, I32, number(codec)),
+        (5, I64, number(rows * column.length)),
+        (6, I64, number(plain_bytes)),
+        (7, I64, number(size_bytes)),
+    )
+
 
 MAGIC = b"PAR1"
 LENGTH_BYTES = 4
@@ -80,7 +271,10 @@ class Group:
 
     def stored(self, start: int) -> list[Stored]:
         """Return where its chunks lie in a file that has it at `start`, nothing compressed."""
-        return [Stored(start + one.offset, one.dictionary_bytes, one.size_bytes, one.size_bytes) for one in self.chunks]
+        return [
+            Stored(start + chunk.offset, chunk.dictionary_bytes, chunk.size_bytes, chunk.size_bytes)
+            for chunk in self.chunks
+        ]
 
     @functools.cached_property
     def payload_bytes(self) -> int:
@@ -162,7 +356,7 @@ class FilePlan:
 
 def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
     """Return the plan of a file; without `dataset.parquet.columns` it has one column `data` of `record_bytes`."""
-    columns = tuple(_column(one.name, one.dtype, one.size, one.read) for one in spec.parquet.columns)
+    columns = tuple(_column(column.name, column.dtype, column.size, column.read) for column in spec.parquet.columns)
     if not columns:
         columns = (Column("data", FIXED, record_bytes, True),)
     return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns)

@@ -43,8 +43,8 @@ class Shape(NamedTuple):
 class PictureError(Exception):
     """What is wrong with a picture's file, and where; its path is added by who knows it."""
 
-    def __init__(self, found: str, offset: int) -> None:
-        super().__init__(found)
+    def __init__(self, problem: str, offset: int) -> None:
+        super().__init__(problem)
         self.offset = offset
 
 
@@ -70,8 +70,8 @@ class Codec(Protocol):
         """
         ...
 
-    def decode(self, data: memoryview, shape: Shape, room: memoryview) -> memoryview:
-        """Return a picture's pixels, in `room` (which is theirs) if the library can. Raises what the library does."""
+    def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
+        """Return a picture's pixels, in `scratch` (which is theirs) if the library can. Raises as the library does."""
         ...
 
 
@@ -87,8 +87,8 @@ class PictureFormat:
         if spec.compression != "none":
             problems.append(f"dataset.compression is {spec.compression}: format {name} knows none only")
         if spec.num_samples_per_file != 1:
-            seen = spec.num_samples_per_file
-            problems.append(f"dataset.num_samples_per_file is {seen}: a {name} file holds one picture")
+            samples = spec.num_samples_per_file
+            problems.append(f"dataset.num_samples_per_file is {samples}: a {name} file holds one picture")
         if spec.record_element_type != "uint8":
             problems.append(f"dataset.record_element_type is {spec.record_element_type}: pixels of {name} are uint8")
         return problems or self._unfit_shape(spec)
@@ -124,7 +124,7 @@ class PictureFormat:
 
     def open(self, source: Source, samples: int) -> PictureFile:
         """Read the file whole, by one call."""
-        return PictureFile(self.codec, source.path, source.read(0, source.size_bytes), source.room)
+        return PictureFile(self.codec, source.path, source.read(0, source.size_bytes), source.scratch)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read the file whole; Pillow decodes it, as it does in most scripts."""
@@ -142,11 +142,11 @@ class PictureFormat:
 class PictureFile:
     """One picture, whose file is in memory."""
 
-    def __init__(self, codec: Codec, path: str, data: memoryview, room: Callable[[int], memoryview]) -> None:
+    def __init__(self, codec: Codec, path: str, data: memoryview, scratch: Callable[[int], memoryview]) -> None:
         self._codec = codec
         self._path = path
         self._data = data
-        self._room = room
+        self._scratch = scratch
         try:
             self._shape = codec.look(data)
         except PictureError as error:
@@ -166,7 +166,7 @@ class PictureFile:
 
     def _decode(self) -> memoryview:
         shape = self._shape
-        return self.guarded(lambda: self._codec.decode(self._data, shape, self._room(shape.size_bytes)))
+        return self.guarded(lambda: self._codec.decode(self._data, shape, self._scratch(shape.size_bytes)))
 
     def _rebuild(self, content: Content, file: int) -> memoryview:
         if len(self._data) < self._codec.smallest(self._shape):

@@ -1,4 +1,10 @@
-"""The reading half of TFRecord: where records lie, by arithmetic, by the index, or by walking; and what is in them."""
+"""The reading half of TFRecord: where records lie, by arithmetic, by the index, or by walking; and what is in them.
+
+A record is a tf.train.Example of two features, `image` (bytes) and `size` (int64), in protobuf's wire format by hand.
+Wire format: protobuf.dev/programming-guides/encoding. Messages: tensorflow/core/example/{example,feature}.proto, where
+Example.features = 1; Features.feature = 1, a map whose entries have key = 1 and value = 2; Feature.bytes_list = 1,
+.int64_list = 3; BytesList.value = 1; Int64List.value = 1, packed.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +17,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.formats._records import no_such_record
-from datagen.formats._tfexample import find_image
-from datagen.formats.format_base import MovedError, OpenSide, Source, damaged
+from datagen.formats.format_base import MovedError, OpenSide, Source, damaged, no_such_record
 
 HEAD_BYTES = 12
 """Length and its sum, before the data."""
@@ -88,7 +92,7 @@ class TfrecordFile:
             self._check_length(record, offset, size)
             if verify:
                 _check_sum(self._source.path, record, offset)
-            start, image_bytes = image_place(self._source.path, record[HEAD_BYTES:-4], offset)
+            start, image_bytes = image_extent(self._source.path, record[HEAD_BYTES:-4], offset)
             start += HEAD_BYTES
             self._before, self._image_bytes = bytes(record[:start]), image_bytes
             places.append((at + start, image_bytes))
@@ -103,8 +107,8 @@ class TfrecordFile:
         if masked_crc(bytes(record[:8])) != crc:
             raise damaged(self._source.path, "a record's length does not match its sum", offset)
         if length + FRAME_BYTES != size:
-            found = f"a record states {length} bytes of data where its index gives {size - FRAME_BYTES}"
-            raise damaged(self._source.path, found, offset)
+            problem = f"a record states {length} bytes of data where its index gives {size - FRAME_BYTES}"
+            raise damaged(self._source.path, problem, offset)
 
     def _find_offsets(self) -> NDArray[np.int64]:
         """Return where each record begins and the last one ends: from the index if it fits the file, or by a walk."""
@@ -188,9 +192,111 @@ def _check_sum(path: str, record: memoryview, offset: int) -> None:
         raise damaged(path, "a record's data does not match its sum (CRC32C)", offset)
 
 
-def image_place(path: str, example: memoryview, offset: int) -> tuple[int, int]:
+def image_extent(path: str, example: memoryview, offset: int) -> tuple[int, int]:
     """Return start and bytes of the image in an Example; of a record that is no Example, all of it."""
     try:
         return find_image(example)
     except ValueError:
         return 0, len(example)
+
+
+IMAGE, SIZE = b"image", b"size"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_KEY_OF_FIELD_1, _KEY_OF_FIELD_2, _KEY_OF_FIELD_3 = b"\x0a", b"\x12", b"\x1a"
+_FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
+
+
+def around_image(image_bytes: int) -> tuple[bytes, bytes]:
+    """Return what stands before and behind the image in an Example with an image of so many bytes."""
+    values = _field(_KEY_OF_FIELD_1, _varint(image_bytes))
+    size = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, values))
+    behind = _field(_KEY_OF_FIELD_1, size)
+    # From the inside out: each message's length counts the image, which is put in by the caller.
+    before = _KEY_OF_FIELD_1 + _varint(image_bytes)  # BytesList.value
+    for key in (_KEY_OF_FIELD_1, _KEY_OF_FIELD_2):  # Feature.bytes_list, the entry's value
+        before = key + _varint(len(before) + image_bytes) + before
+    before = _field(_KEY_OF_FIELD_1, IMAGE) + before
+    before = _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes) + before  # Features.feature
+    return _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes + len(behind)) + before, behind
+
+
+def example_bytes(image_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the size of Examples with images of so many bytes."""
+    unique, places = np.unique(image_bytes, return_inverse=True)
+    sizes = np.array([sum(map(len, around_image(size))) for size in unique.tolist()], np.int64) + unique
+    return sizes[places]
+
+
+def find_image(example: memoryview) -> tuple[int, int]:
+    """Return start and bytes of the feature `image` in an Example, or of all of it where it has no such feature.
+
+    Raises:
+        ValueError: it is no Example.
+    """
+    start, stop = _only(example, 0, len(example))
+    while start < stop:
+        entry_start, entry_stop, start = _message(example, start, stop)
+        key, value = _entry(example, entry_start, entry_stop)
+        if bytes(example[slice(*key)]) == IMAGE:
+            values = _only(example, *value)
+            first = _only(example, *values)
+            return first[0], first[1] - first[0]
+    return 0, len(example)
+
+
+def _field(key: bytes, value: bytes) -> bytes:
+    return key + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
+    """Return a number and the offset behind it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= stop:
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a number that never ends")
+
+
+def _message(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:
+    """Return start and stop of the first field with a length from `at` on, and the offset behind it."""
+    while at < stop:
+        key, at = _read_varint(data, at, stop)
+        kind = key & 7
+        if kind == _BYTES:
+            size, at = _read_varint(data, at, stop)
+            if at + size > stop:
+                raise ValueError("a field longer than its message")
+            return at, at + size, at + size
+        if kind == _VARINT:
+            _, at = _read_varint(data, at, stop)
+        elif kind in _FIXED_BYTES:
+            at += _FIXED_BYTES[kind]
+        else:
+            raise ValueError(f"a field of unknown kind {kind}")
+    raise ValueError("an empty message")
+
+
+def _only(data: memoryview, start: int, stop: int) -> tuple[int, int]:
+    """Return start and stop of a message's first field."""
+    return _message(data, start, stop)[:2]
+
+
+def _entry(data: memoryview, start: int, stop: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return where key and value of a map's entry lie."""
+    key_start, key_stop, at = _message(data, start, stop)
+    value_start, value_stop, _ = _message(data, at, stop)
+    return (key_start, key_stop), (value_start, value_stop)

@@ -78,8 +78,8 @@ class CsvFile:
         ends = np.flatnonzero(text == LINE_FEED)
         if len(ends) != samples or ends[-1] + 1 != len(text):
             more = "" if len(text) and text[-1] == LINE_FEED else ", the last of them without its end,"
-            found = f"{len(ends)} whole lines{more} where {samples} samples were wanted"
-            raise damaged(path, found, len(text))
+            problem = f"{len(ends)} whole lines{more} where {samples} samples were wanted"
+            raise damaged(path, problem, len(text))
         self._bounds = [0, *(ends + 1).tolist()]
 
     def sample(self, index: int) -> Sample:
@@ -117,9 +117,9 @@ def _numbers(line: Bytes) -> Bytes:
     if ((digits > 9) & (line != COMMA)).any() or (digits[(ends - lengths)[lengths > 1]] == 0).any():
         raise ValueError("a field that is no number from 0 to 255")
     values = digits[ends - 1].astype(np.int64)
-    for place, worth in ((2, 10), (3, 100)):
-        longer = lengths >= place
-        values[longer] += worth * digits[ends[longer] - place].astype(np.int64)
+    for column, worth in ((2, 10), (3, 100)):
+        longer = lengths >= column
+        values[longer] += worth * digits[ends[longer] - column].astype(np.int64)
     if (values > 255).any():
         raise ValueError("a field that is no number from 0 to 255")
     numbers: Bytes = values.astype(np.uint8)

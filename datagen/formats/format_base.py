@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +44,15 @@ class Sample(NamedTuple):
         Raises:
             DatasetError: it can't be unpacked.
         """
-        seen = self.plain_payload
+        actual = self.plain_payload
         if self.rebuild is None:
-            return content.first_difference(seen, file, self.payload_offset)
+            return content.first_difference(actual, file, self.payload_offset)
         wanted = np.frombuffer(self.rebuild(content, file), np.uint8)
-        size = min(wanted.size, len(seen))
-        differs = np.frombuffer(seen, np.uint8)[:size] != wanted[:size]
+        size = min(wanted.size, len(actual))
+        differs = np.frombuffer(actual, np.uint8)[:size] != wanted[:size]
         if differs.any():
             return int(differs.argmax())
-        return None if wanted.size == len(seen) else size
+        return None if wanted.size == len(actual) else size
 
     @property
     def plain_payload(self) -> memoryview:
@@ -74,7 +74,7 @@ class Source(Protocol):
         """
         ...
 
-    def room(self, size_bytes: int) -> memoryview:
+    def scratch(self, size_bytes: int) -> memoryview:
         """Return memory for decoded bytes, other at each call; it stays until the file is closed."""
         ...
 
@@ -264,9 +264,48 @@ def sides_of(file_format: Format) -> tuple[SideFile, ...]:
     return file_format.sides if isinstance(file_format, RecordFormat) else ()
 
 
-def damaged(path: str, found: str, offset: int) -> DatasetError:
+def damaged(path: str, problem: str, offset: int) -> DatasetError:
     """Say that a file is not what it should be, and what to do."""
     return DatasetError(
-        f"{path}: {found} at offset {offset}. Run `dlemu datagen verify` to find every damaged file; "
+        f"{path}: {problem} at offset {offset}. Run `dlemu datagen verify` to find every damaged file; "
         "delete those and run `dlemu datagen` with the same settings to make them again"
+    )
+
+
+def sample_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of the samples in files with records of these shapes (files, axes)."""
+    return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)
+
+
+def no_side(_number: int) -> Source | None:
+    """Stand in where side files are out of reach."""
+    return None
+
+
+class RecordSamples:
+    """A file of records as an `OpenFile`: reads each record when it is asked for."""
+
+    def __init__(self, source: Source, records: RecordFile) -> None:
+        self._source = source
+        self._records = records
+
+    def sample(self, index: int) -> Sample:
+        """Return a sample; its payload is the sample itself."""
+        try:
+            return self._read(index)
+        except MovedError:
+            return self._read(index)
+
+    def _read(self, index: int) -> Sample:
+        data = self._source.read(*self._records.span(index, 1))
+        ((start, size),) = self._records.samples(index, 1, data, False)
+        payload = data[start : start + size]
+        return Sample(payload, payload, index * size)
+
+
+def no_such_record(path: str, index: int, samples: int) -> DatasetError:
+    """Say that a file has fewer records than the settings state."""
+    return DatasetError(
+        f"{path} has no record {index}: it holds {samples}. "
+        "Set dataset.num_samples_per_file to what its files hold, or make the dataset again with `dlemu datagen`"
     )

@@ -11,23 +11,30 @@ Sample i's payload is its part of each dataset in order, then comes sample i + 1
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
+import os
+import tempfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
+from datagen.errors import SpaceError
 from datagen.formats import _array
-from datagen.formats._hdf5_file import Outline, Skeleton, hdf5, skeleton, writing
-from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known
+from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
 LABEL_BYTES = 8
+_LIBC = ctypes.CDLL(None)
+_PUNCH_HOLE = 0x03
+"""FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)."""
 _TOGETHER_BYTES = 16 << 20
 Chunk = tuple[tuple[int, ...], bytes]
 """Its first element, and what is stored of it."""
@@ -183,14 +190,14 @@ def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, 
 
 def _write_plain(job: FileJob, writer: Writer, chunk: memoryview) -> None:
     structure, offsets = _outline(job.spec, job.shape)
-    places: dict[int, bytes | int] = {**structure.pieces, **{offset: part for part, offset in enumerate(offsets)}}
-    for offset in sorted(places):
+    contents: dict[int, bytes | int] = {**structure.pieces, **{offset: part for part, offset in enumerate(offsets)}}
+    for offset in sorted(contents):
         writer.write(bytes(offset - writer.position))
-        place = places[offset]
-        if isinstance(place, bytes):
-            writer.write(place)
-        elif place < job.spec.hdf5.num_dset_per_record:
-            _write_part(job, place, writer, chunk)
+        content = contents[offset]
+        if isinstance(content, bytes):
+            writer.write(content)
+        elif content < job.spec.hdf5.num_dset_per_record:
+            _write_part(job, content, writer, chunk)
         else:
             _write_labels(job, writer)
 
@@ -278,8 +285,8 @@ def _chunks(job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, .
     grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
     for first in range(0, shape[0], chunk[0]):
         slab = _slab(job, part, shape, first, min(chunk[0], shape[0] - first))
-        for place in np.ndindex(*map(len, grid)):
-            start = tuple(axis[i] for axis, i in zip(grid, place, strict=True))
+        for cell in np.ndindex(*map(len, grid)):
+            start = tuple(axis[i] for axis, i in zip(grid, cell, strict=True))
             cut = tuple(slice(a, a + size) for a, size in zip(start, chunk[1:], strict=True))
             piece = slab[(slice(None), *cut)]
             full = np.zeros(chunk, slab.dtype)
@@ -295,3 +302,61 @@ def _slab(job: FileJob, part: int, shape: tuple[int, ...], first: int, samples: 
     for i in range(samples):
         job.content.fill(slab[i], job.running_index, (first + i) * job.record_bytes + part * part_bytes)
     return slab.view(job.spec.record_element_type).reshape(samples, *shape[1:])
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A file's structure: its size, and all bytes that are not a dataset's own."""
+
+    size_bytes: int
+    pieces: dict[int, bytes]
+    """Offset -> bytes there."""
+
+
+@contextlib.contextmanager
+def skeleton() -> Iterator[Skeleton]:
+    """Make a skeleton, which is gone afterwards. Raises SpaceError."""
+    with contextlib.ExitStack() as stack:
+        with writing():
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="dlemu-hdf5-"))
+        yield Skeleton(file.fileno(), file.name.encode())
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Tell what the system has against a skeleton as that: the dataset's folder is not at fault. Raises SpaceError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # which of them is h5py's choice
+        folder = tempfile.tempdir or "any temporary folder"
+        raise SpaceError(
+            f"HDF5's temporary file can't be written in {folder} ({error}); wanted: room for some chunks of a file "
+            "there. Set TMPDIR to a folder that has it"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A temporary file that HDF5 writes by its own driver, sparse where datasets lie.
+
+    Through any other driver it would give them other places: only the drivers for real files gather the pieces of a
+    structure into blocks.
+    """
+
+    descriptor: int
+    path: bytes
+
+    def empty(self, offset: int, size_bytes: int) -> None:
+        """Give back the memory of bytes that nobody will read again."""
+        # Where the kernel can't, the file stays as large as it is.
+        _LIBC.fallocate(self.descriptor, _PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(size_bytes))
+
+    def outline(self, extents: list[tuple[int, int]]) -> Outline:
+        """Return what the file holds around the (offset, bytes) given."""
+        size_bytes = os.fstat(self.descriptor).st_size
+        pieces, at = {}, 0
+        for offset, extent_bytes in [*sorted(extents), (size_bytes, 0)]:
+            if offset > at:
+                pieces[at] = os.pread(self.descriptor, offset - at, at)
+            at = offset + extent_bytes
+        return Outline(size_bytes, pieces)

@@ -1,4 +1,9 @@
-"""Records one behind the other, found by two index files, read by ordinary reads (DLIO's `indexed_binary`)."""
+"""Records one behind the other without framing, read by ordinary reads (DLIO's `indexed_binary`).
+
+FILE holds the records; FILE.off.idx and FILE.sz.idx hold for each the offset and the bytes, little-endian uint64, as
+Megatron-like data sets have them. There may be hundreds of millions of records a file, so nothing here keeps anything
+for each of them.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +11,174 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats import _indexed
-from datagen.formats._records import RecordSamples, no_side, sample_bytes
-from datagen.formats.format_base import FileJob, OpenSide, Sample, Source, damaged
+from datagen.formats.format_base import (
+    FileJob,
+    OpenSide,
+    RecordSamples,
+    Sample,
+    Source,
+    damaged,
+    no_side,
+    no_such_record,
+    sample_bytes,
+)
+from datagen.layout import Layout
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
+
+CHUNK_BYTES = 1 << 20
+"""Bytes made and written, or looked through, at a time."""
+ENTRY_BYTES = 8
+OFFSETS, SIZES = 0, 1
+"""The side files by their numbers."""
+
+
+class Side:
+    """One of the two index files."""
+
+    def __init__(self, suffix: str, number: int) -> None:
+        self._suffix = suffix
+        self._number = number
+
+    def path(self, layout: Layout, file: int) -> str:
+        return layout.path(file) + self._suffix
+
+    def folder(self, layout: Layout) -> str | None:
+        return None
+
+    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.full(len(shapes), ENTRY_BYTES * spec.num_samples_per_file, np.int64)
+
+    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        size = job.record_bytes
+        samples = job.spec.num_samples_per_file
+        chunk_entries = np.frombuffer(buffer.view(CHUNK_BYTES), "<u8")
+        if self._number == SIZES:
+            chunk_entries[:] = size
+        for first in range(0, samples, chunk_entries.size):
+            entries = chunk_entries[: min(chunk_entries.size, samples - first)]
+            if self._number == OFFSETS:
+                entries[:] = np.arange(first, first + entries.size, dtype=np.uint64) * np.uint64(size)
+            writer.write(entries.view(np.uint8).data)
+
+
+SIDES = (Side(".off.idx", OFFSETS), Side(".sz.idx", SIZES))
 
 
 class Format:
     """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
 
-    sides = _indexed.SIDES
+    sides = SIDES
     mapped = False
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        return _indexed.unfit(spec)
+        if spec.compression != "none":
+            return [f"dataset.compression is {spec.compression}: format {spec.format} knows none"]
+        return []
 
     def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
         return sample_bytes(spec, shapes)
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        return _indexed.file_bytes(spec, shapes)
+        return sample_bytes(spec, shapes) * spec.num_samples_per_file
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        _indexed.write(job, writer, buffer)
+        total = job.payload_bytes
+        chunk = buffer.view(CHUNK_BYTES)
+        for offset in range(0, total, CHUNK_BYTES):
+            piece = chunk[: min(CHUNK_BYTES, total - offset)]
+            job.content.fill(piece, job.running_index, offset)
+            writer.write(piece)
 
     def open(self, source: Source, samples: int) -> RecordSamples:
         return RecordSamples(source, self.open_records(source, samples, no_side))
 
-    def open_records(self, source: Source, samples: int, side: OpenSide) -> _indexed.IndexedFile:
-        return _indexed.IndexedFile(source, samples, side)
+    def open_records(self, source: Source, samples: int, side: OpenSide) -> IndexedFile:
+        return IndexedFile(source, samples, side)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read a record by np.fromfile, after the whole index."""
-        offset, size = _indexed.entry(path, index, samples)
+        offset, size = entry(path, index, samples)
         record = np.fromfile(path, np.uint8, size, offset=offset)
         if record.size != size:
             raise damaged(path, f"the file ends within record {index}", offset + record.size)
         return Sample(record.data, record.data, offset)
+
+
+class IndexedFile:
+    """One data file: records of one length are found by arithmetic, others by their entries in the index."""
+
+    def __init__(self, source: Source, samples: int, side: OpenSide) -> None:
+        self._source = source
+        self._samples = samples
+        self._record_bytes, rest = divmod(source.size_bytes, samples)
+        offsets, sizes = side(OFFSETS), side(SIZES)
+        self._index: tuple[Source, Source] | None = None
+        if offsets is not None and sizes is not None:
+            self._check_length(offsets)
+            self._check_length(sizes)
+            if rest or not self._is_even(offsets, sizes):
+                self._index = offsets, sizes
+        elif rest or not self._record_bytes:
+            problem = f"its {source.size_bytes} bytes do not make {samples} records of one length, and it has no index"
+            raise damaged(source.path, problem + " (FILE.off.idx, FILE.sz.idx);", 0)
+
+    @property
+    def scattered(self) -> bool:
+        return self._index is not None
+
+    def span(self, index: int, count: int) -> tuple[int, int]:
+        if not 0 <= index <= index + count <= self._samples:
+            raise no_such_record(self._source.path, index, self._samples)
+        if self._index is None:
+            return index * self._record_bytes, count * self._record_bytes
+        at = index * ENTRY_BYTES
+        start, size = (int.from_bytes(side.read(at, ENTRY_BYTES), "little") for side in self._index)
+        if start + size > self._source.size_bytes:
+            problem = f"by its index record {index} ends at {start + size}, behind the file,"
+            raise damaged(self._source.path, problem, start)
+        return start, size
+
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
+        if self._index is None:
+            size = self._record_bytes
+            return [(start, size) for start in range(0, count * size, size)]
+        return [(0, len(data))]
+
+    def largest_bytes(self) -> int:
+        if self._index is None:
+            return self._record_bytes
+        sizes = self._index[SIZES]
+        stop = self._samples * ENTRY_BYTES
+        read = (sizes.read(at, min(CHUNK_BYTES, stop - at)) for at in range(0, stop, CHUNK_BYTES))
+        return max(int(np.frombuffer(piece, "<u8").max()) for piece in read)
+
+    def _check_length(self, side: Source) -> None:
+        wanted = self._samples * ENTRY_BYTES
+        if side.size_bytes < wanted:
+            problem = f"the index ends; {self._samples} records want {wanted} bytes,"
+            raise damaged(side.path, problem, side.size_bytes)
+
+    def _is_even(self, offsets: Source, sizes: Source) -> bool:
+        """Say whether the first, middle and last entries are those of records of one length that fill the file."""
+        for number in {0, self._samples // 2, self._samples - 1}:
+            at = number * ENTRY_BYTES
+            offset, size = (int.from_bytes(side.read(at, ENTRY_BYTES), "little") for side in (offsets, sizes))
+            if (offset, size) != (number * self._record_bytes, self._record_bytes):
+                return False
+        return True
+
+
+def entry(path: str, index: int, samples: int) -> tuple[int, int]:
+    """Return offset and bytes of one record, from the whole index in memory, as scripts do it.
+
+    Raises:
+        DatasetError: the index is missing, or shorter than stated.
+    """
+    entry_numbers = []
+    for suffix in (".off.idx", ".sz.idx"):
+        entries = np.fromfile(path + suffix, "<u8", samples)
+        if entries.size != samples:
+            raise damaged(path + suffix, f"an index of {entries.size} records, not {samples},", 0)
+        entry_numbers.append(int(entries[index]))
+    return entry_numbers[0], entry_numbers[1]

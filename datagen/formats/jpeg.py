@@ -81,10 +81,10 @@ class Jpeg:
             raise PictureError("JPEG data that does not end with its end marker", len(data))
         return shape
 
-    def decode(self, data: memoryview, shape: Shape, room: memoryview) -> memoryview:
+    def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
         # simplejpeg decodes a small picture in a fifth of Pillow's time.
         colours = "GRAY" if shape.channels == 1 else "RGB"
-        pixels: NDArray[np.uint8] = library("simplejpeg", "image").decode_jpeg(data, colours, buffer=room)
+        pixels: NDArray[np.uint8] = library("simplejpeg", "image").decode_jpeg(data, colours, buffer=scratch)
         return pixels.reshape(-1).data
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from datagen.formats import _indexed, indexed_binary
+from datagen.formats import indexed_binary
 from datagen.formats.format_base import Sample, damaged
 
 
@@ -19,7 +19,7 @@ class Format(indexed_binary.Format):
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Copy a record out of np.memmap, after the whole index."""
-        offset, size = _indexed.entry(path, index, samples)
+        offset, size = indexed_binary.entry(path, index, samples)
         try:
             record = np.array(np.memmap(path, np.uint8, "r")[offset : offset + size])
         except ValueError as error:  # an empty file can't be mapped

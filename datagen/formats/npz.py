@@ -1,7 +1,9 @@
 """NumPy's .npz: a zip archive of two arrays, `x` (d1, d2, ..., samples) of records and `y` (samples) of zeros.
 
 Files have the exact layout of `np.savez(path, x=..., y=[0] * samples)` (DLIO's datasets): two members, each with zip64
-sizes in its local header, then the central directory. Format: APPNOTE.TXT of PKWARE; NEP 1 for the arrays in it.
+sizes in its local header, then the central directory, as Python's zipfile writes them with force_zip64: written as a
+stream, taken apart in memory. Format: APPNOTE.TXT of PKWARE, sections 4.3 (records) and 4.5.3 (the zip64 field); NEP 1
+for the arrays in it.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
+from isal import isal_zlib
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats import _array, _zip
+from datagen.formats import _array
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
@@ -37,28 +40,28 @@ class Format:
         samples = spec.num_samples_per_file
         x_bytes = _array.array_bytes(np.dtype(spec.record_element_type).str, shapes, samples)
         y_bytes = len(_array.array_header("<i8", (samples,))) + 8 * samples
-        return _zip.archive_bytes("x.npy", x_bytes, "y.npy", y_bytes)
+        return archive_bytes("x.npy", x_bytes, "y.npy", y_bytes)
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         samples = job.spec.num_samples_per_file
-        method = _zip.DEFLATED if job.spec.compression == "zip" else _zip.STORED
-        x = _zip.MemberWriter(writer, "x.npy", method, job.spec.compression_level)
+        method = DEFLATED if job.spec.compression == "zip" else STORED
+        x = MemberWriter(writer, "x.npy", method, job.spec.compression_level)
         x.write(_array.header(job))
         _array.write_payload(job, buffer.view(_array.CHUNK_BYTES), x.write)
         x_entry = x.close()
-        y = _zip.MemberWriter(writer, "y.npy", method, job.spec.compression_level)
+        y = MemberWriter(writer, "y.npy", method, job.spec.compression_level)
         y.write(_array.array_header("<i8", (samples,)))
         y.write(bytes(8 * samples))
-        writer.write(_zip.directory([x_entry, y.close()], writer.position))
+        writer.write(directory([x_entry, y.close()], writer.position))
 
     def open(self, source: Source, samples: int) -> _array.Samples:
         """Read the archive whole, by one call; nothing is copied unless it is deflated or its samples interleave."""
         data = source.read(0, source.size_bytes)
         try:
-            entry = _zip.find_entry(data, b"x.npy")
+            entry = find_entry(data, b"x.npy")
             start = entry.start
             array = _array.parse(_member(source, data, entry), X_NAME)
-        except _zip.StructureError as error:
+        except StructureError as error:
             raise damaged(source.path, str(error), error.offset) from error
         except _array.ArrayError as error:
             raise damaged(source.path, str(error), start) from error
@@ -83,9 +86,229 @@ def _loaded(path: str, file: BinaryIO | StoredFile, index: int, samples: int) ->
         raise damaged(path, f"np.load can't read array x ({error})", 0) from error
 
 
-def _member(source: Source, data: memoryview, entry: _zip.Entry) -> memoryview:
+def _member(source: Source, data: memoryview, entry: Entry) -> memoryview:
     """Return the plain bytes of a member."""
-    packed, start = _zip.packed(data, entry)
-    if entry.method == _zip.STORED:
+    packed, start = packed_member(data, entry)
+    if entry.method == STORED:
         return packed
-    return _zip.inflate(packed, source.room(entry.plain_bytes), start)
+    return inflate(packed, source.scratch(entry.plain_bytes), start)
+
+
+STORED, DEFLATED = 0, 8
+ZIP64_LIMIT = (1 << 31) - 1
+"""Above this, Python's zipfile stores sizes and offsets as 64-bit numbers in the central directory."""
+DATE_1980 = 1 << 5 | 1
+"""MS-DOS date 1980-01-01: a file's bytes do not depend on when it was made."""
+ZIP64_VERSION = 45
+"""The version of the zip format that knows 64-bit sizes."""
+UNIX = 3
+READABLE = 0o600
+"""Mode that an unpacked member gets."""
+END_BYTES = 22
+MAX_COMMENT_BYTES = 65535
+
+_DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
+Sizes = NDArray[np.int64]
+
+_LOCAL = struct.Struct("<4sHHHHHLLLHH")
+_LOCAL_ZIP64 = struct.Struct("<HHQQ")
+_ENTRY = struct.Struct("<4sHHHHHHLLLHHHHHLL")
+_END = struct.Struct("<4sHHHHLLH")
+_END64_LOCATOR = struct.Struct("<4sLQL")
+_END64 = struct.Struct("<4sQHHLLQQQQ")
+INFLATE_BYTES = 1 << 20
+"""Plain bytes unpacked at a time."""
+MOST_INFLATION = 1032
+"""No deflate stream grows by more (zlib's technical notes)."""
+
+
+class StructureError(Exception):
+    """What is wrong with a file, and where; its path is added by who knows it."""
+
+    def __init__(self, problem: str, offset: int) -> None:
+        super().__init__(problem)
+        self.offset = offset
+
+
+class Entry(NamedTuple):
+    """A member as the central directory knows it."""
+
+    name: str
+    method: int
+    crc: int
+    packed_bytes: int
+    plain_bytes: int
+    start: int
+    """Offset of its local header."""
+
+
+class MemberWriter:
+    """Writes one member; its local header comes last, when the sum is known."""
+
+    def __init__(self, writer: Writer, name: str, method: int, level: int) -> None:
+        self._writer = writer
+        self._name = name
+        self._method = method
+        self._deflate = zlib.compressobj(level, zlib.DEFLATED, -15) if method == DEFLATED else None
+        self._start = writer.position
+        self._crc = 0
+        self._plain_bytes = 0
+        writer.skip(local_bytes(name))
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._crc = isal_zlib.crc32(data, self._crc)
+        self._plain_bytes += len(data)
+        self._writer.write(self._deflate.compress(data) if self._deflate else data)
+
+    def close(self) -> Entry:
+        if self._deflate:
+            self._writer.write(self._deflate.flush())
+        packed = self._writer.position - self._start - local_bytes(self._name)
+        entry = Entry(self._name, self._method, self._crc, packed, self._plain_bytes, self._start)
+        self._writer.write_at(_local_header(entry), self._start)
+        return entry
+
+
+def archive_bytes(first: str, first_bytes: Sizes, second: str, second_bytes: int) -> Sizes:
+    """Return the size of archives of two stored members with so many plain bytes."""
+    second_start = local_bytes(first) + first_bytes
+    start = second_start + local_bytes(second) + second_bytes
+    listed = 2 * _ENTRY.size + len(first) + len(second)
+    wide = 20 * (first_bytes > ZIP64_LIMIT) + 12 * (second_start > ZIP64_LIMIT)
+    end64 = (_END64.size + _END64_LOCATOR.size) * (start > ZIP64_LIMIT)
+    return cast("Sizes", start + listed + wide + end64 + END_BYTES)
+
+
+def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
+    """Return a member's bytes as they lie in the file, and their offset."""
+    signature, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data, entry.start)
+    if signature != b"PK\x03\x04":
+        raise StructureError("no member where the directory says", entry.start)
+    if entry.method not in (STORED, DEFLATED):
+        raise StructureError(f"member {entry.name} is packed by method {entry.method}, which NumPy never uses,", 0)
+    start = entry.start + _LOCAL.size + name_bytes + extra_bytes
+    member = data[start : start + entry.packed_bytes]
+    if len(member) != entry.packed_bytes:
+        raise StructureError(f"member {entry.name} ends behind the file", entry.start)
+    if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
+        raise StructureError(f"member {entry.name} is stored, yet has two sizes,", entry.start)
+    if entry.plain_bytes > MOST_INFLATION * (entry.packed_bytes + 1):
+        raise StructureError(f"member {entry.name} can't hold {entry.plain_bytes} bytes, as stated", entry.start)
+    return member, start
+
+
+def find_entry(data: memoryview, name: bytes) -> Entry:
+    """Find a member in the central directory."""
+    position, count, size = _find_directory(data)
+    stop = position + size
+    for _ in range(count):
+        fields = _ENTRY.unpack_from(data, position)
+        if fields[0] != b"PK\x01\x02" or position >= stop:
+            raise StructureError("the zip directory is damaged", position)
+        name_bytes, extra_bytes, comment_bytes = fields[10:13]
+        name_at = position + _ENTRY.size
+        extra_at = name_at + name_bytes
+        if data[name_at:extra_at] == name:
+            extra = data[extra_at : extra_at + extra_bytes]
+            plain, packed, start = _wide([fields[9], fields[8], fields[16]], extra)
+            return Entry(name.decode(), fields[4], fields[7], packed, plain, start)
+        position = extra_at + extra_bytes + comment_bytes
+    raise StructureError(f"no member {name.decode()} in the zip directory", stop - size)
+
+
+def _find_directory(data: memoryview) -> tuple[int, int, int]:
+    """Return offset, entries and bytes of the central directory, from the record at the end of the file."""
+    end = len(data) - END_BYTES
+    if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":  # a comment follows, or the end is missing
+        first = max(0, end - MAX_COMMENT_BYTES)
+        end = first + bytes(data[first:]).rfind(b"PK\x05\x06")
+        if end < first or end + END_BYTES > len(data):
+            raise StructureError("no end of a zip directory: the file is truncated or no .npz;", len(data))
+    *_, count, size, position, comment_bytes = _END.unpack_from(data, end)
+    if end + END_BYTES + comment_bytes != len(data):
+        raise StructureError("the end of the zip directory is not the end of the file", end)
+    if position == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
+        end = _END64_LOCATOR.unpack_from(data, end - _END64_LOCATOR.size)[2]
+        signature, *_, count, size, position = _END64.unpack_from(data, end)
+        if signature != b"PK\x06\x06":
+            raise StructureError("the zip64 end of the directory is missing", end)
+    if position + size != end:
+        raise StructureError("the zip directory does not end where the end record says", end)
+    return position, count, size
+
+
+def _wide(values: list[int], extra: memoryview) -> list[int]:
+    """Replace each 32-bit value that is full by its 64-bit one from the zip64 field (id 1), which keeps the order."""
+    position = 0
+    while position + 4 <= len(extra):
+        field, size = struct.unpack_from("<HH", extra, position)
+        if field == 1:
+            wide = iter(struct.unpack_from(f"<{size // 8}Q", extra, position + 4))
+            return [next(wide, value) if value == 0xFFFFFFFF else value for value in values]
+        position += 4 + size
+    return values
+
+
+def local_bytes(name: str) -> int:
+    return _LOCAL.size + len(name) + _LOCAL_ZIP64.size
+
+
+def _local_header(entry: Entry) -> bytes:
+    """Return a local header whose sizes stand in a zip64 field, as zipfile writes it with force_zip64."""
+    name = entry.name.encode()
+    full = 0xFFFFFFFF
+    fixed = _LOCAL.pack(
+        b"PK\x03\x04", ZIP64_VERSION, 0, entry.method, 0, DATE_1980, entry.crc, full, full, len(name), 20
+    )
+    return fixed + name + _LOCAL_ZIP64.pack(1, 16, entry.plain_bytes, entry.packed_bytes)
+
+
+def directory(entries: list[Entry], start: int) -> bytes:
+    """Return the central directory that begins at `start`, and the records after it, as zipfile writes them."""
+    listed = b"".join(_listed(entry) for entry in entries)
+    count, size = len(entries), len(listed)
+    end64 = b""
+    if start > ZIP64_LIMIT:
+        version = ZIP64_VERSION
+        end64 = _END64.pack(b"PK\x06\x06", _END64.size - 12, version, version, 0, 0, count, count, size, start)
+        end64 += _END64_LOCATOR.pack(b"PK\x06\x07", 0, start + size, 1)
+    end = _END.pack(b"PK\x05\x06", 0, 0, count, count, size, min(start, 0xFFFFFFFF), 0)
+    return listed + end64 + end
+
+
+def _listed(entry: Entry) -> bytes:
+    """Return a member's entry in the central directory; numbers above the limit move to a zip64 field."""
+    plain, packed, start = entry.plain_bytes, entry.packed_bytes, entry.start
+    wide: list[int] = []
+    if max(plain, packed) > ZIP64_LIMIT:
+        wide += [plain, packed]
+        plain = packed = 0xFFFFFFFF
+    if start > ZIP64_LIMIT:
+        wide.append(start)
+        start = 0xFFFFFFFF
+    extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
+    name = entry.name.encode()
+    made_by = UNIX << 8 | ZIP64_VERSION
+    sizes = (entry.crc, packed, plain, len(name), len(extra))
+    fixed = _ENTRY.pack(
+        b"PK\x01\x02", made_by, ZIP64_VERSION, 0, entry.method, 0, DATE_1980, *sizes, 0, 0, 0, READABLE << 16, start
+    )
+    return fixed + name + extra
+
+
+def inflate(packed: memoryview, out: memoryview, offset: int) -> memoryview:
+    """Unpack a deflated member into `out`, which has its plain size, in pieces that stay in the cache."""
+    inflater = isal_zlib.decompressobj(-15)
+    done = 0
+    try:
+        for start in range(0, len(packed), INFLATE_BYTES):
+            piece = inflater.decompress(packed[start : start + INFLATE_BYTES], INFLATE_BYTES)
+            while piece:
+                out[done : done + len(piece)] = piece
+                done += len(piece)
+                piece = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
+    except (_DAMAGED, ValueError) as error:
+        raise StructureError(f"deflated data is damaged ({error})", offset) from error
+    if not inflater.eof or done != len(out):
+        raise StructureError(f"deflated data gives {done} bytes, not {len(out)},", offset)
+    return out

@@ -1,25 +1,36 @@
 """Parquet: fixed-width columns in row groups; training reads whole row groups, of the columns asked for.
 
-What is written is laid out by `_parquet_layout`, so an uncompressed file's bytes do not depend on a library's version.
-`_parquet_write` and `_parquet_read` are the two halves.
+What is written here is laid out by `_parquet_layout`, so an uncompressed file's bytes do not depend on a library's
+version: pages of content, as they are or compressed each by itself, and the footer. `_parquet_read` is the other half.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats._parquet_arrow import RowsFile, Stream, decoded
-from datagen.formats._parquet_layout import plan_of
-from datagen.formats._parquet_meta import COMPRESSIONS
-from datagen.formats._parquet_read import GroupsFile, packed_bytes, room_bytes
-from datagen.formats._parquet_write import write_packed, write_plain
-from datagen.formats._records import sample_bytes
-from datagen.formats.format_base import FileJob, Sample, Source
+from datagen.formats._parquet_layout import (
+    COMPRESSIONS,
+    MAGIC,
+    PAGE_BYTES,
+    FilePlan,
+    Group,
+    Page,
+    Stored,
+    dictionary_page,
+    page_header,
+    plan_of,
+)
+from datagen.formats._parquet_read import GroupsFile, RowsFile, Stream, decoded, packed_bytes, spans_bytes
+from datagen.formats.format_base import FileJob, Sample, Source, sample_bytes
 from datagen.groups import GroupBytes
-from datagen.spec import DatasetSpec
+from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
 _KNOWN = f"{', '.join(COMPRESSIONS[:-1])} and {COMPRESSIONS[-1]}"
@@ -39,13 +50,13 @@ class Format:
             problems.append(f"dataset.parquet.row_group_size is {spec.parquet.row_group_size}: wanted 1 or more")
         columns = spec.parquet.columns
         problems += [
-            f"dataset.parquet.columns: {one.name} has size {one.size}: wanted 1 or more"
-            for one in columns
-            if one.size < 1
+            f"dataset.parquet.columns: {column.name} has size {column.size}: wanted 1 or more"
+            for column in columns
+            if column.size < 1
         ]
-        if len({one.name for one in columns}) != len(columns):
+        if len({column.name for column in columns}) != len(columns):
             problems.append("dataset.parquet.columns: two columns have one name")
-        if columns and not any(one.read for one in columns):
+        if columns and not any(column.read for column in columns):
             problems.append("dataset.parquet.columns: none has read: true, so there is nothing to train on")
         return problems
 
@@ -73,7 +84,7 @@ class Format:
         """Return the most memory that a row group takes."""
         sizes = [0] if spec.parquet.columns else np.unique(sample_bytes(spec, shapes)).tolist()
         groups = [plan_of(spec, size).group(0) for size in sizes]
-        plain = max(room_bytes(group.spans) for group in groups)
+        plain = max(spans_bytes(group.spans) for group in groups)
         return GroupBytes(plain if spec.compression == "none" else max(map(packed_bytes, groups)), plain)
 
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
@@ -90,3 +101,99 @@ class Format:
 
     def load_group(self, path: str, index: int, spec: DatasetSpec) -> list[memoryview]:
         return decoded(path, path, index, spec)
+
+
+def write_plain(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write a file as it is laid out."""
+    writer.write(MAGIC)
+    for index in range(plan.groups):
+        _write_group(job, plan.group(index), plan.payload_start(index), writer, buffer)
+    writer.write(plan.tail)
+
+
+def write_packed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write a file whose pages are compressed; where they lie is known as they are written."""
+    compression = job.spec.compression
+    # Snappy knows no levels.
+    level = None if compression == "snappy" else job.spec.compression_level
+    codec = pa.Codec(compression, compression_level=level)
+    writer.write(MAGIC)
+    at, groups = len(MAGIC), []
+    for index in range(plan.groups):
+        group, chunks = plan.group(index), []
+        pages = _pages_with_values(job, group, plan.payload_start(index), buffer)
+        for column, chunk in zip(plan.columns, group.chunks, strict=True):
+            dictionary = dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
+            begin, plain = at, chunk.dictionary_bytes
+            writer.write(dictionary)
+            at += len(dictionary)
+            for page, values in itertools.islice(pages, len(chunk.pages)):
+                data, header = _packed(codec, page, values)
+                writer.write(header + data)
+                at += len(header) + len(data)
+                plain += len(header) + len(page.levels) + page.value_bytes
+            chunks.append(Stored(begin, len(dictionary), at - begin, plain))
+        groups.append(chunks)
+    writer.write(plan.tail_of(groups, compression))
+
+
+def _packed(codec: Any, page: Page, values: memoryview) -> tuple[bytes, bytes]:
+    """Return a page's compressed bytes, levels and values together, and its header."""
+    plain = page.levels + values if page.levels else values
+    data = codec.compress(plain, asbytes=True)
+    return data, page_header(page.numbers, len(plain), len(data))
+
+
+def _write_group(job: FileJob, group: Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write a row group, as many pages at a time as make a chunk of content."""
+    for pages in _batches(group):
+        pieces: list[bytes | memoryview] = []
+        for page, values in _with_values(job, pages, payload, buffer):
+            pieces += [page.before, values]
+            payload += page.value_bytes
+        if len(pages) == 1:
+            for piece in pieces:
+                writer.write(piece)
+        else:
+            writer.write(b"".join(pieces))
+
+
+def _pages_with_values(
+    job: FileJob, group: Group, payload: int, buffer: AlignedBuffer
+) -> Iterator[tuple[Page, memoryview]]:
+    """Yield the pages of a row group with their values, which the next page may overwrite."""
+    for pages in _batches(group):
+        yield from _with_values(job, pages, payload, buffer)
+        payload += sum(page.value_bytes for page in pages)
+
+
+def _with_values(
+    job: FileJob, pages: list[Page], payload: int, buffer: AlignedBuffer
+) -> Iterator[tuple[Page, memoryview]]:
+    """Yield pages with their values, those from `payload` on, made in one go."""
+    values = _values(job, payload, sum(page.value_bytes for page in pages), buffer)
+    at = 0
+    for page in pages:
+        yield page, values[at : at + page.value_bytes]
+        at += page.value_bytes
+
+
+def _batches(group: Group) -> Iterator[list[Page]]:
+    """Yield a row group's pages, as many at a time as make a chunk of content."""
+    batch: list[Page] = []
+    waiting = 0
+    for page in (page for chunk in group.chunks for page in chunk.pages):
+        if batch and waiting + page.value_bytes > PAGE_BYTES:
+            yield batch
+            batch, waiting = [], 0
+        batch.append(page)
+        waiting += page.value_bytes
+    yield batch
+
+
+def _values(job: FileJob, payload: int, size_bytes: int, buffer: AlignedBuffer) -> memoryview:
+    """Return a stretch of the file's payload, which is made in whole blocks."""
+    before = payload % BLOCK_BYTES
+    made = buffer.view(before + size_bytes)
+    job.content.fill(made, job.running_index, payload - before)
+    return made[before:]

@@ -81,7 +81,7 @@ class Png:
         except struct.error as error:
             raise PictureError("a PNG file without its end", len(data)) from error
 
-    def decode(self, data: memoryview, shape: Shape, room: memoryview) -> memoryview:
+    def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
         return pillow_pixels(data)
 
 

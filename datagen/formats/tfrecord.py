@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats._records import RecordSamples, no_side, sample_bytes
-from datagen.formats._tfexample import around_image, example_bytes
 from datagen.formats._tfrecord_file import (
     CRC_MASK,
     FRAME_BYTES,
     HEAD,
     HEAD_BYTES,
     TfrecordFile,
-    image_place,
+    around_image,
+    example_bytes,
+    image_extent,
     mask,
     masked_crc,
     seek_record,
 )
-from datagen.formats.format_base import FileJob, OpenSide, Sample, Source
+from datagen.formats.format_base import FileJob, OpenSide, RecordSamples, Sample, Source, no_side, sample_bytes
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
@@ -108,7 +108,7 @@ class Format:
 def _loaded(file: BinaryIO, index: int, samples: int) -> Sample:
     at = seek_record(file, index, samples) + HEAD_BYTES
     data = memoryview(file.read(HEAD.unpack(file.read(HEAD_BYTES))[0]))
-    start, size = image_place(file.name, data, at)
+    start, size = image_extent(file.name, data, at)
     payload = data[start : start + size]
     return Sample(payload, payload, index * size)
 
@@ -155,8 +155,8 @@ def _write_small(job: FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuf
     """Write many records at a time: content is made in whole blocks, then put into its frames."""
     together = CHUNK_BYTES // frame.record_bytes
     memory = np.frombuffer(buffer.view(2 * CHUNK_BYTES + BLOCK_BYTES), np.uint8)
-    content, room = memory[: CHUNK_BYTES + BLOCK_BYTES], memory[CHUNK_BYTES + BLOCK_BYTES :]
-    records = room[: together * frame.record_bytes].reshape(together, frame.record_bytes)
+    content, framed = memory[: CHUNK_BYTES + BLOCK_BYTES], memory[CHUNK_BYTES + BLOCK_BYTES :]
+    records = framed[: together * frame.record_bytes].reshape(together, frame.record_bytes)
     image = slice(len(frame.before), len(frame.before) + frame.image_bytes)
     records[:, : image.start] = np.frombuffer(frame.before, np.uint8)
     records[:, image.stop : -4] = np.frombuffer(frame.behind, np.uint8)
@@ -169,13 +169,13 @@ def _write_small(job: FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuf
 
 
 def _images(
-    content: Content, file: int, first: int, count: int, image_bytes: int, room: NDArray[np.uint8]
+    content: Content, file: int, first: int, count: int, image_bytes: int, out: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
     """Make the payload of neighbouring records as an array (count, image_bytes)."""
     start, stop = first * image_bytes, (first + count) * image_bytes
     block = start - start % BLOCK_BYTES
-    content.fill(room[: stop - block], file, block)
-    return room[start - block : stop - block].reshape(count, image_bytes)
+    content.fill(out[: stop - block], file, block)
+    return out[start - block : stop - block].reshape(count, image_bytes)
 
 
 def _sums(data: NDArray[np.uint8]) -> NDArray[np.uint8]:

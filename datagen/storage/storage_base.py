@@ -311,8 +311,8 @@ class StoredFile(io.RawIOBase):
 
     def readall(self) -> bytes:
         """Read what is left by one call."""
-        room = bytearray(max(0, self.reader.size_bytes - self._at))
-        return bytes(memoryview(room)[: self.readinto(room)])
+        left = bytearray(max(0, self.reader.size_bytes - self._at))
+        return bytes(memoryview(left)[: self.readinto(left)])
 
     def close(self) -> None:
         if not self.closed:

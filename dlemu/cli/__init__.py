@@ -84,11 +84,18 @@ def guarded(command: click.Command, name: str) -> None:
         complain("interrupted by Ctrl-C (SIGINT)")
         sys.exit(130)
     except DlemuError as error:
-        complain(str(error))
+        complain_of(error)
         sys.exit(error.exit_status)
     except Exception:
         complain(traceback.format_exc().rstrip())
         sys.exit(DlemuError.exit_status)  # not Python's 1, which says that a run did not pass
+
+
+def complain_of(error: DlemuError) -> None:
+    """Say on stderr what went wrong; of what nobody foresaw in a rank, its traceback too."""
+    for note in getattr(error, "__notes__", ()):
+        complain(note)
+    complain(str(error))
 
 
 def complain(message: str) -> None:

@@ -61,7 +61,7 @@ def command(
         for line, style in audit_lines(runs):
             click.secho(line, **style)
     if report_folder:
-        from dlemu.cli.reporting import report_result
+        from dlemu.cli.options import report_result
 
         save_audit(report_folder, runs, folders, book)
         report_result(True, report_folder)

@@ -44,7 +44,7 @@ def _head(width: int) -> Iterator[Line]:
     for text in (
         f"  {'':{width}} |{'AU in percent':^27}|{'loss in percent of the time':^35}|{'samples/s':^20}|",
         f"  {'run':{width}} |{'printed':>8}{'again':>9}{'rules':>8}  |"
-        f"{'first':>7}{'load':>7}{'late':>6}{'slower':>7}{'barrier':>8}|{'printed':>11}{'again':>9}| found",
+        f"{'first':>7}{'load':>7}{'late':>6}{'slower':>7}{'barrier':>8}|{'printed':>11}{'again':>9}| findings",
     ):
         yield text, {"dim": True}
 

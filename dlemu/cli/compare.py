@@ -23,17 +23,18 @@ def command(
     dlemu compare results/unet3d/new-drive results/unet3d/old-drive
     dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11
 
-    A and B are folders that `dlemu train`, `sweep` or `size` left; a single sweep over two drives compares these.
+    A and B are folders that `dlemu train`, `sweep` or `size` left, or that DLIO or MLPerf Storage did; a single sweep
+    over two drives compares these.
     A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json and report.html go
     to a folder of their own, which a line at the end names.
 
     Exit status: 0 compared, 2 a usage error.
     """
-    import msgspec
     from rich.console import Console
 
-    from dlemu.cli.reporting import report_result
-    from dlemu.report.compare_terminal import print_comparison
+    from dlemu.cli.options import report_result
+    from dlemu.mlperf.foreign_side import foreign_side
+    from dlemu.report.comparison_report import print_comparison
     from dlemu.run.run_folder import new_folder
     from dlemu.sizing.answers import COMPARE, save_answer, to_json
     from dlemu.sizing.compare_sides import Extras, compare
@@ -42,13 +43,13 @@ def command(
     if output is not None:
         _check_free(output)
     prices, powers = _two(price, "--price"), _two(watts, "--watts")
-    a, b = read_sides(folders)
+    a, b = read_sides(folders, foreign_side)
     extras = (Extras(price=prices[0], watts=powers[0]), Extras(price=prices[1], watts=powers[1]))
     comparison = compare(a, b, extras)
     if as_json:
         click.echo(to_json(comparison), nl=False)
     else:
-        print_comparison(msgspec.to_builtins(comparison), Console())
+        print_comparison(comparison, Console())
     folder = output or (None if as_json else new_folder(a.workload, "compare-"))
     if folder is None:
         return

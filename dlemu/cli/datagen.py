@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import configured
+from dlemu.cli.options import configured, print_config
 
 
 @click.command(name="datagen", short_help="Make a workload's dataset, or verify one.")
@@ -21,16 +21,18 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     A dataset that was interrupted is resumed by the same command: only what is missing is made again. `verify` compares
     every byte and names each file that is truncated, changed, swapped, missing or foreign.
 
-    Exit status: 0 done (verify: nothing wrong), 2 a mistake to mend (verify: something is wrong).
+    Exit status: 0 done (verify: nothing wrong), 2 a usage error (verify: something is wrong).
     """
-    from dlemu.cli.making import make_with_ranks, verify_with_ranks
-    from dlemu.config import load, to_yaml
-
     verifying = overrides[:1] == ("verify",)
     overrides = overrides[1:] if verifying else overrides
     if cfg:
-        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
-    elif verifying:
-        raise SystemExit(verify_with_ranks(overrides, config_dir))
+        print_config(overrides, config_dir)
+        return
+    from dlemu.cli.frontends import TerminalFrontend
+    from dlemu.run.datasets import check_bytes, make
+
+    frontend = TerminalFrontend(overrides, config_dir)
+    if verifying:
+        check_bytes(frontend)
     else:
-        raise SystemExit(make_with_ranks(overrides, config_dir, fsync))
+        make(frontend, fsync=fsync)

@@ -26,15 +26,14 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
     DLIO's files go where DLIO writes them (output.folder, or hydra.run.dir), with DLIO's definitions of each number;
     dlemu's own result goes into `dlemu` below that. This is not DLIO: see docs/mlperf.md for what that means.
 
-    Exit status, as DLIO's: 0 the run completed, whether it passed or not; 2 a mistake to mend; 3 a worker or a rank
+    Exit status, as DLIO's: 0 the run completed, whether it passed or not; 2 a usage error; 3 a worker or a rank
     failed; 128 + signal for a run that a signal ended.
     """
-    from dlemu.cli.dlio_manner import DlioManner
-    from dlemu.cli.launched import train
-
     folder = config_path or config_dir
     if cfg is None:
-        raise SystemExit(train(DlioManner(overrides, folder)))
+        from dlemu.cli.frontends import DlioFrontend, show_training
+
+        raise SystemExit(show_training(DlioFrontend(overrides, folder)))
     import yaml
 
     from dlemu.mlperf.dlio_command import load_command, read_command

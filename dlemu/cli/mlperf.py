@@ -107,14 +107,14 @@ def run_command(
     from dlemu.cli import complain
     from dlemu.cli.again import again
     from dlemu.cli.mlperf_lines import rehearsal_lines
-    from dlemu.cli.prepare import new_folder
-    from dlemu.comm.comm_base import Interrupted
+    from dlemu.comm import Interrupted, interrupt_once
     from dlemu.config import check_runnable, load, to_yaml
     from dlemu.mlperf.datasize import datasize, host_memory_gib
     from dlemu.mlperf.editions import EDITIONS
     from dlemu.mlperf.rehearsal import NOTE
     from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
     from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan
+    from dlemu.run.run_folder import new_folder
     from dlemu.sizing.prerequisites import check_launcher, take_word
 
     if cfg:
@@ -144,6 +144,8 @@ def run_command(
         make=make,
         tell=lambda line: click.echo(line, err=True),
     )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
     try:
         rehearsed = rehearsal.run()
     except Interrupted as stop:
@@ -182,13 +184,13 @@ def check_command(
     Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """
     from dlemu.cli.mlperf_lines import check_lines
-    from dlemu.mlperf.check.judge import as_csv, check_folder, plain
+    from dlemu.mlperf.check.judge import as_csv, check_folder, check_report
 
     checked = check_folder(folder, edition, division)
     if csv_file:
         _write(csv_file, as_csv(checked))
     if as_json:
-        click.echo(json.dumps(plain(checked), indent=2))
+        click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:
         for line, style in check_lines(checked):
             click.secho(line, **style)

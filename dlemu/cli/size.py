@@ -59,14 +59,13 @@ def command(
     Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 128 + signal.
     """
-    import msgspec
     from rich.console import Console
 
     from dlemu.cli.again import Watched, interrupted
-    from dlemu.cli.reporting import report_result
+    from dlemu.cli.options import report_result
     from dlemu.comm import Interrupted
     from dlemu.config import load, to_yaml
-    from dlemu.report.size_terminal import print_answer
+    from dlemu.report.series_report import print_answer
     from dlemu.sizing.find_size import size
 
     if cfg:
@@ -87,20 +86,15 @@ def command(
         )
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished trials", watched.folder)) from None
-    print_answer(msgspec.to_builtins(answer), watched.folder, Console())
+    print_answer(answer, watched.folder, Console())
     report_result(watched.wants_page, watched.folder)
     raise SystemExit(0 if answer.passed else 1)
 
 
 def _make(workload: Workload, *, asked: bool) -> None:
     """Make what is missing of the dataset, with a rank for each core, where that is asked for."""
-    from dlemu.cli.launcher import forked
-    from dlemu.cli.making import make_dataset
+    from dlemu.cli.frontends import TerminalFrontend
+    from dlemu.run.datasets import make_on_this_host
 
-    if not asked and not workload.workflow.generate_data:
-        return
-    failure = forked(
-        len(os.sched_getaffinity(0)), partial(make_dataset, workload, fsync=True), workload.timeout_seconds
-    )
-    if failure is not None:
-        raise SystemExit(failure.status)
+    if asked or workload.workflow.generate_data:
+        make_on_this_host(workload, len(os.sched_getaffinity(0)), TerminalFrontend([], None).tell, fsync=True)

@@ -22,13 +22,12 @@ def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
 
     Exit status: 0 every point completed, 2 a usage error, 3 a point failed, 128 + signal.
     """
-    import msgspec
     from rich.console import Console
 
     from dlemu.cli.again import Watched, interrupted
-    from dlemu.cli.reporting import report_result
+    from dlemu.cli.options import report_result
     from dlemu.comm import Interrupted
-    from dlemu.report.sweep_terminal import print_sweep
+    from dlemu.report.series_report import print_sweep
     from dlemu.sizing.run_sweep import sweep
 
     watched = Watched()
@@ -36,6 +35,6 @@ def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
         answer = sweep(overrides, config_dir=config_dir, on_event=watched)
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished points", watched.folder)) from None
-    print_sweep(msgspec.to_builtins(answer), watched.folder, Console())
+    print_sweep(answer, watched.folder, Console())
     report_result(watched.wants_page, watched.folder)
     raise SystemExit(answer.exit_status)

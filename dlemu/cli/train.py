@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import configured
+from dlemu.cli.options import configured, print_config
 
 
 @click.command(name="train", short_help="Train with emulated accelerators.")
@@ -21,20 +21,26 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, expor
     Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. Under mpirun or srun the
     ranks are the launcher's.
 
-    Exit status: 0 the run passed, 1 it completed without passing, 2 a mistake to mend, 3 a worker or a rank failed,
+    Exit status: 0 the run passed, 1 it completed without passing, 2 a usage error, 3 a worker or a rank failed,
     128 + signal for a run that a signal ended.
     """
-    from dlemu.config import load, to_yaml
-
     if cfg:
-        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
-        return
-    if export_dlio is not None:
-        from dlemu.cli.export import export
+        print_config(overrides, config_dir, to_train=True)
+    elif export_dlio is not None:
+        _export(overrides, config_dir, export_dlio)
+    else:
+        from dlemu.cli.frontends import TerminalFrontend, show_training
 
-        export(load(overrides, config_dir=config_dir), export_dlio)
-        return
-    from dlemu.cli.launched import train
-    from dlemu.cli.manner import TrainManner
+        raise SystemExit(show_training(TerminalFrontend(overrides, config_dir)))
 
-    raise SystemExit(train(TrainManner(overrides, config_dir)))
+
+def _export(overrides: tuple[str, ...], config_dir: str | None, path: str) -> None:
+    import os
+
+    from datagen.atomic import write_text
+    from dlemu.config import load
+    from dlemu.mlperf.dlio_export import dlio_yaml
+
+    path = os.path.abspath(path)
+    write_text(os.path.dirname(path), os.path.basename(path), dlio_yaml(load(overrides, config_dir=config_dir)))
+    click.echo(f"written: {path}")

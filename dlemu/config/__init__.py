@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlemu.config.folders import resolved_folder
-from dlemu.config.names import workload_names
 from dlemu.config.schema import Workload
+from dlemu.config.workload_files import workload_names
 
-__all__ = ["check_runnable", "datagen_command", "load", "resolved_folder", "to_yaml", "workload_names"]
+__all__ = ["check_data", "check_runnable", "datagen_command", "load", "to_yaml", "workload_names"]
 
 
 def load(overrides: Sequence[str], *, config_dir: str | None = None) -> Workload:
@@ -45,7 +44,14 @@ def datagen_command(source: Sequence[str] | Workload) -> str:
 
 
 def check_runnable(workload: Workload) -> None:
-    """Raise UserError that lists what this version can't do of what the workload asks `dlemu train` to do."""
-    from dlemu.config import check
+    """Raise UserError that lists what this version can't do to train with the workload, whatever it asks for."""
+    from dlemu.config import validate
 
-    check.check_runnable(workload)
+    validate.check_runnable(workload)
+
+
+def check_data(workload: Workload) -> None:
+    """Raise UserError that lists what this version can't do to make the workload's dataset."""
+    from dlemu.config import validate
+
+    validate.check_data(workload)

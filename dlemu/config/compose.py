@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from datagen.errors import UserError
-from dlemu.config.names import SUFFIX, workload_file
+from dlemu.config.workload_files import SUFFIX, workload_file
 
 CONFIG_MODULE = "dlemu.configs"
 HYDRA_VERSION_BASE = "1.3"

@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 
 from dlemu.config.duration import Duration
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
-from dlemu.config.names import workload_names
 from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Workload
+from dlemu.config.workload_files import workload_names
 
 DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
 """Where a dataset's settings come from; the rest of a command line says nothing about bytes."""

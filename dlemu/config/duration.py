@@ -64,15 +64,15 @@ class Duration:
 
     def problems(self, where: str) -> list[str]:
         """Say which numbers are impossible; seconds are finite and not negative."""
-        found = []
+        problems = []
         for name in PARAMETERS[self.type]:
-            seen = getattr(self, name)
-            if not (math.isfinite(seen) and seen >= 0):
+            number = getattr(self, name)
+            if not (math.isfinite(number) and number >= 0):
                 key = where if self.type == "fixed" else f"{where}.{name}"
-                found.append(f"{key} is {seen!r}: wanted a finite number of at least 0")
+                problems.append(f"{key} is {number!r}: wanted a finite number of at least 0")
         if self.type == "uniform" and self.min > self.max:
-            found.append(f"{where}.min is {self.min!r} and max {self.max!r}: wanted min at most max")
-        return found
+            problems.append(f"{where}.min is {self.min!r} and max {self.max!r}: wanted min at most max")
+        return problems
 
 
 NO_TIME = Duration()

@@ -7,8 +7,7 @@ from typing import Protocol
 
 from datagen.errors import UserError
 from datagen.registry import companion
-from datagen.spec import DatasetSpec
-from dlemu.config.schema import Reader
+from dlemu.config.schema import Workload
 
 LOADERS = "dlemu.loaders"
 
@@ -19,7 +18,7 @@ class SettingTraits(Protocol):
     def settings_used(self, dataset_format: str) -> Collection[str]:
         """Return those settings that matter to few loaders which change something with this one."""
 
-    def problems(self, reader: Reader, dataset: DatasetSpec) -> list[str]:
+    def problems(self, workload: Workload) -> list[str]:
         """Say what is asked of the loader that it can't do."""
 
 
@@ -35,7 +34,7 @@ def settings_used(data_loader: str, dataset_format: str) -> Collection[str]:
     return () if traits is None else traits().settings_used(dataset_format)
 
 
-def loader_problems(reader: Reader, dataset: DatasetSpec) -> list[str]:
+def loader_problems(workload: Workload) -> list[str]:
     """Say what is asked of the loader that it can't do; raises UserError where there is no such loader."""
-    traits: type[SettingTraits] | None = companion(LOADERS, reader.data_loader, "Traits")
-    return [] if traits is None else traits().problems(reader, dataset)
+    traits: type[SettingTraits] | None = companion(LOADERS, workload.reader.data_loader, "Traits")
+    return [] if traits is None else traits().problems(workload)

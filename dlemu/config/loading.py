@@ -1,24 +1,32 @@
-"""From what the user wrote to one frozen, checked Workload."""
+"""From what the user wrote to one frozen, checked Workload: layers of single settings, later ones winning."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from datagen.errors import UserError
 from datagen.spec import build
-from dlemu.config.check import check
+from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.config.compose import composed, resolved
-from dlemu.config.dlio import KeyPath
-from dlemu.config.folders import with_resolved_folders
-from dlemu.config.layers import Layer, layer, merged
-from dlemu.config.names import SUFFIX, nearest
 from dlemu.config.overrides import parse
-from dlemu.config.schema import Workload
-from dlemu.config.settle import settled
+from dlemu.config.schema import Storage, Workload
+from dlemu.config.translate import KeyPath, renamed, translated
+from dlemu.config.validate import check
+from dlemu.config.workload_files import SUFFIX, nearest
 
 DEFAULT_WORKLOAD = "default"
+
+Layer = list[tuple[KeyPath, Any]]
+"""Settings in the order in which they apply: the path of a key, and its value."""
+
+TABLES = ("accelerators", "scales")
+"""Sections whose keys are names that a user chose."""
+
+DURATIONS = (("reader", "preprocess_time"), ("train", "computation_time"), ("evaluation", "eval_time"))
+"""Keys whose value is one time, however many numbers describe it; it is replaced as a whole."""
 
 
 def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
@@ -32,29 +40,32 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     tree = resolved(merged(_layers(choice, file, asked)))
     if ("scale",) not in dict(asked):
         _check_recorded_scale(choice, tree)
-    workload = with_resolved_folders(build(Workload, settled(tree)))
+    workload = _with_folders_resolved(build(Workload, translated(tree)))
     check(workload)
     return workload
 
 
 def _layers(choice: str, file: Layer, asked: Layer) -> list[Layer]:
-    """Return all layers, weakest first: what a file leaves open, the file, what the user chose by name, and by key."""
-    all_said = merged([file, asked])
-    chosen_by_name = {path[0] for path, _ in asked if path in (("accelerator",), ("scale",))}
-    pair = _accelerator_pair(choice, all_said)
+    """Return all layers, weakest first.
+
+    The pair of an accelerator comes right below the layer that names it: a file's own values stand over the pair that
+    the file names, and give way to the pair of an accelerator that the user names.
+    """
+    everything = merged([file, asked])
+    named = {path[0] for path, _ in asked if path in (("accelerator",), ("scale",))}
+    pair = _accelerator_pair(choice, everything)
     return [
-        [(("model", "name"), os.path.basename(choice).removesuffix(SUFFIX)), *pair],
-        file,
-        pair if "accelerator" in chosen_by_name else [],
-        _scale_entries(choice, all_said) if "scale" in chosen_by_name else [],
+        [(("model", "name"), os.path.basename(choice).removesuffix(SUFFIX))],
+        *([file, pair] if "accelerator" in named else [pair, file]),
+        _scale_entries(choice, everything) if "scale" in named else [],
         asked,
     ]
 
 
 def _accelerator_pair(choice: str, tree: dict[str, Any]) -> Layer:
     entry = _chosen(choice, tree, "accelerator", "accelerators")
-    places = {"batch_size": ("reader", "batch_size"), "computation_time": ("train", "computation_time")}
-    return [(path, entry[key]) for key, path in places.items() if key in entry]
+    keys = {"batch_size": ("reader", "batch_size"), "computation_time": ("train", "computation_time")}
+    return [(path, entry[key]) for key, path in keys.items() if key in entry]
 
 
 def _scale_entries(choice: str, tree: dict[str, Any]) -> Layer:
@@ -94,3 +105,57 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
         )
     entry = table[str(name)]
     return entry if isinstance(entry, dict) else {}
+
+
+def _with_folders_resolved(workload: Workload) -> Workload:
+    """Join both folders with the storage's root, and leave that at `./` so that nobody joins them again."""
+    storage, dataset, checkpoint = workload.storage, workload.dataset, workload.checkpoint
+    root = Storage.storage_root if storage.storage_type in FOLDER_TYPES else storage.storage_root
+    return replace(
+        workload,
+        dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
+        checkpoint=replace(checkpoint, checkpoint_folder=storage.resolved(checkpoint.checkpoint_folder)),
+        storage=replace(storage, storage_root=root),
+        # `storage_type=direct` is another word for it.
+        reader=replace(workload.reader, odirect=workload.reader.odirect or storage.storage_type == "direct"),
+    )
+
+
+def layer(path: KeyPath, value: Any) -> Layer:
+    """Split a value at `path` into single settings, each under the name it has here rather than in DLIO."""
+    path = renamed(path, value)
+    if not isinstance(value, Mapping) or not value or path in DURATIONS or path[:1] in [(name,) for name in TABLES]:
+        return [(path, value)] if path else []
+    settings = [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
+    # A spread that DLIO's older files give beside the time itself must come after it.
+    return sorted(settings, key=lambda setting: setting[0][-1] == "stdev")
+
+
+def merged(layers: Iterable[Layer]) -> dict[str, Any]:
+    """Return one nested mapping of all layers."""
+    tree: dict[str, Any] = {}
+    for settings in layers:
+        for path, value in settings:
+            _put(tree, path, value, ())
+    return tree
+
+
+def _put(tree: dict[str, Any], path: KeyPath, value: Any, above: KeyPath) -> None:
+    key, rest = path[0], path[1:]
+    here = (*above, key)
+    if rest:
+        _put(_mapping_at(tree, key, here), rest, value, here)
+    elif isinstance(value, Mapping) and here not in DURATIONS:
+        inner = _mapping_at(tree, key, here)
+        for name, item in value.items():
+            _put(inner, (str(name),), item, here)
+    else:
+        tree[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _mapping_at(tree: dict[str, Any], key: str, here: KeyPath) -> dict[str, Any]:
+    """Return the mapping at a key, made if need be; a time that was a number becomes that number's mean."""
+    if not isinstance(tree.get(key), dict):
+        tree[key] = {"mean": tree[key]} if here in DURATIONS and key in tree else {}
+    inner: dict[str, Any] = tree[key]
+    return inner

@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 
 from datagen.errors import UserError
 from datagen.spec import together
-from dlemu.config.dlio import KeyPath
+from dlemu.config.translate import KeyPath
 
 WORKLOAD = ("workload",)
 

@@ -57,9 +57,9 @@ def _renamed(word: str) -> str:
     return f"{DATA_FOLDER}{equals}{value}" if key.lstrip("+") == DRIVES else word
 
 
-def check_points(found: Sequence[Point]) -> None:
+def check_points(runs: Sequence[Point]) -> None:
     """Refuse a sweep of one run."""
-    if len(found) < 2:
+    if len(runs) < 2:
         raise UserError(
             "a sweep wants several values for a key, as in ranks=1,2,4,8 or drives=/mnt/a,/mnt/b; `dlemu train` makes "
             "one run"

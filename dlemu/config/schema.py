@@ -5,11 +5,12 @@ A `Workload` is frozen and holds plain values only, so it crosses processes and 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Literal
 
 from datagen.spec import DatasetSpec, Decode
-from datagen.storage.storage_base import StorageSpec, storage_spec
+from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 from dlemu.config.duration import NO_TIME
 from dlemu.config.duration import Duration as Duration
 
@@ -51,6 +52,18 @@ class Storage:
     """
     storage_options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     """What a storage of your own wants to know. Credentials belong in the environment: they are left out."""
+
+    def resolved(self, folder: str) -> str:
+        """Return where a folder lies, by DLIO's rule: a relative one starts at the root; `~` is the user's home.
+
+        A URL stays as it is, and so does the path in a storage that is not made of folders.
+        """
+        if self.storage_type not in FOLDER_TYPES:
+            return folder
+        folder, root = os.path.expanduser(folder), os.path.expanduser(self.storage_root)
+        if "://" in folder or os.path.isabs(folder) or os.path.normpath(root) == os.curdir:
+            return folder
+        return os.path.normpath(os.path.join(root, folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +152,7 @@ class Metric:
     au: float = 0.90
     """The run passes when the headline AU reaches this share."""
     exclude_start_steps: int = 1
-    """Steps dropped from `au` at the start of each block (a stretch of steps between epoch starts and checkpoints)."""
+    """Steps dropped from `au` at the start of each block (a range of steps between epoch starts and checkpoints)."""
     exclude_end_steps: int = 0
     ceiling_seconds: float = 2.0
     """How long the emulator's own ceiling is measured against null storage before the run; 0 skips it."""

@@ -11,7 +11,7 @@ import struct
 from dataclasses import replace
 
 from datagen.errors import DlemuError
-from datagen.inspection import Found
+from datagen.inspection import Dataset
 from datagen.layout import layouts, nominal_sample_bytes
 from datagen.registry import find
 from dlemu.comm import Comm, first_failure, run_ranks
@@ -51,14 +51,14 @@ def judge(demand: Demand, ranks: int, percent: float) -> Check:
     return Check(name=NAME, level="ok", observed=observed, wanted=wanted)
 
 
-def imagined(workload: Workload) -> Found:
+def imagined(workload: Workload) -> Dataset:
     """Return a dataset that is not there, large enough for one step of every rank."""
     spec, reader = workload.dataset, workload.reader
     files = max(spec.num_files_train, -(-workload.ranks * reader.batch_size // spec.num_samples_per_file))
     spec = replace(spec, num_files_train=files)
     train, valid = layouts(spec)
     size = nominal_sample_bytes(spec)
-    return Found(
+    return Dataset(
         spec=spec,
         train=train,
         valid=valid if valid.num_files else None,

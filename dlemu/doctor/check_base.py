@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import psutil
 
 from datagen.errors import DlemuError
-from datagen.inspection import Found, inspect
+from datagen.inspection import Dataset, inspect
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
@@ -100,7 +100,7 @@ class Facts:
         return None if self.file_system is None else block_device(self.file_system.folder, self.file_system.device)
 
     @cached_property
-    def dataset(self) -> Found | DlemuError | None:
+    def dataset(self) -> Dataset | DlemuError | None:
         """The dataset, what is wrong with it, or None when there is none yet."""
         workload = self.workload
         if not self.storage.is_folder(workload.dataset.data_folder):
@@ -113,7 +113,7 @@ class Facts:
             return error
 
     @property
-    def usable_dataset(self) -> Found | None:
+    def usable_dataset(self) -> Dataset | None:
         """The dataset when a run could read it."""
         return None if isinstance(self.dataset, DlemuError) else self.dataset
 

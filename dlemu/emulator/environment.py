@@ -64,11 +64,14 @@ def describe_host() -> HostFacts:
 
 
 def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
-    """Return the file system that a dataset's folder lies on; of a storage without folders its name."""
+    """Return the file system that a dataset's folder lies on; of a storage without folders its name.
+
+    Of a folder that is not there yet, the nearest above it that is.
+    """
     storage = open_storage(spec.buffered)
     local = storage.local_path(folder)
     if local is not None:
-        return describe_folder(local)
+        return describe_folder(existing_folder(local))
     return StorageFacts(folder=folder, file_system=spec.type, free_bytes=storage.free_bytes(folder))
 
 

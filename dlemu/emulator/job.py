@@ -10,8 +10,8 @@ from typing import Any
 
 from datagen import registry
 from datagen.errors import UserError
-from datagen.fetch_spec import FetchSpec
-from datagen.inspection import Found
+from datagen.fetch import FetchSpec
+from datagen.inspection import Dataset
 from datagen.layout import Layout
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
@@ -33,7 +33,7 @@ class Job:
 
     workload: Workload
     ranks: int
-    found: Found
+    found: Dataset
     seed: int
     """Seed of the shuffles and draws; `train.seed`, or a fresh one when a shuffle is `random`."""
     folder: str
@@ -169,7 +169,7 @@ class Job:
 
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
         reader = self.workload.reader
-        return FetchSpec.for_dataset(
+        spec = FetchSpec.for_dataset(
             self.found,
             layout,
             storage=self.workload.storage_spec,
@@ -179,6 +179,7 @@ class Job:
             verify=reader.verify,
             seed=self.seed,
         )
+        return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
 
 
 def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
@@ -194,7 +195,7 @@ def accelerator_class(workload: Workload) -> type[Accelerator]:
     return accelerator
 
 
-def make_job(workload: Workload, ranks: int, found: Found, *, folder: str, started_at: str) -> Job:
+def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, started_at: str) -> Job:
     """Put a job together and check that it can run; raises UserError (DatasetError when samples do not fill a step)."""
     shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
     seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed

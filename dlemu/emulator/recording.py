@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from datagen.inspection import Found
+from datagen.inspection import Dataset
 from datagen.storage.storage_base import open_storage
 from dlemu.comm import Comm
 from dlemu.emulator.job import Job
@@ -31,6 +31,6 @@ def recorder_of(job: Job, comm: Comm) -> Recorder | None:
     return start_recorder(task, job.live_folder)
 
 
-def _dataset_folders(found: Found) -> Iterator[str]:
+def _dataset_folders(found: Dataset) -> Iterator[str]:
     for layout in (found.train, found.valid):
         yield from layout.folders()[:_MOST_FOLDERS] if layout is not None else ()

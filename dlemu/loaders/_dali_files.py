@@ -16,6 +16,7 @@ from datagen.formats.jpeg import Jpeg
 from datagen.formats.png import Png
 from datagen.layout import nominal_sample_bytes
 from dlemu.loaders import _dali_graph as graph
+from dlemu.loaders._dali_settings import reading_ahead
 from dlemu.loaders.loader_base import LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 
@@ -37,7 +38,7 @@ class Files:
         files = (self._ids.ravel() // self._samples).tolist()
         paths = [path(file) for file in files]
         # A reader reads ahead, past the last batch: a file in memory, not the dataset once more.
-        paths += [self._tail.path] * graph.reading_ahead(self._spec) * self._phase.batch_size
+        paths += [self._tail.path] * reading_ahead(self._spec) * self._phase.batch_size
         reader = graph.numpy_reader if self._fetch.format == "npy" else graph.file_reader
         return reader(self._spec, paths)
 
@@ -53,15 +54,15 @@ class Files:
 
     def account(self, step: int, read: Any) -> tuple[int, int]:
         ids, path, app_bytes = self._batch(step), self._fetch.layout.path, 0
-        for place, file in enumerate((ids // self._samples).tolist()):
-            sample, planned = read[place], path(file)
+        for index, file in enumerate((ids // self._samples).tolist()):
+            sample, planned = read[index], path(file)
             if sample.source_info() != planned:
                 raise DlemuError(f"DALI delivered {sample.source_info()} where {planned} was planned")
             app_bytes += self._file_bytes(planned, np.asarray(sample))
         return hash_samples(ids), app_bytes
 
     def suspects(self, step: int) -> list[int]:
-        return self._ids[step - 1 : step + graph.reading_ahead(self._spec)].ravel().tolist()
+        return self._ids[step - 1 : step + reading_ahead(self._spec)].ravel().tolist()
 
     def _file_bytes(self, path: str, read: NDArray[Any]) -> int:
         """Return the size of a file that was read, which must be whole."""

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from datagen.crops import PLACE_BYTES, crop_word
 from datagen.extras import library
-from dlemu.loaders.dali import depths
+from datagen.fetch import PLACE_BYTES, crop_word
+from dlemu.loaders._dali_settings import depths, num_threads
 from dlemu.loaders.loader_base import LoaderSpec, Phase
 
 
@@ -37,7 +37,7 @@ class Feed(Protocol):
         ...
 
     def indices(self, step: int) -> list[int] | None:
-        """Return the place of each sample of a batch within its array; None where files are no arrays of several."""
+        """Return the index of each sample of a batch within its array; None where files are no arrays of several."""
         ...
 
     def account(self, step: int, read: Any) -> tuple[int, int]:
@@ -54,23 +54,13 @@ class Feed(Protocol):
         ...
 
 
-def num_threads(spec: LoaderSpec) -> int:
-    """Return the threads of a pipeline, and of its reader where that has any: `read_threads`, as in DLIO."""
-    return max(1, spec.read_threads)
-
-
-def reading_ahead(spec: LoaderSpec) -> int:
-    """Return the most batches that DALI asks for beyond the one delivered."""
-    return sum(depths(spec.prefetch_size)) + 2
-
-
 def build(spec: LoaderSpec, phase: Phase, feed: Feed) -> Any:
     """Return a running pipeline whose outputs are the samples as they are shipped, and as they were read."""
     pipeline = _dali.Pipeline(
         batch_size=phase.batch_size,
         num_threads=num_threads(spec),
         device_id=None,
-        prefetch_queue_depth=depths(spec.prefetch_size)[1],
+        prefetch_queue_depth=depths(spec)[1],
     )
     with pipeline:
         read = feed.node()
@@ -152,7 +142,7 @@ def memory_reader(sample_bytes: int, batch_size: int) -> Any:
 
 def _settings(spec: LoaderSpec) -> dict[str, Any]:
     # Of a file that is mapped, only the pages that something touches would be read: a crop's, not the sample's.
-    return {"prefetch_queue_depth": depths(spec.prefetch_size)[0], "dont_use_mmap": True}
+    return {"prefetch_queue_depth": depths(spec)[0], "dont_use_mmap": True}
 
 
 def _odirect(spec: LoaderSpec) -> bool:

@@ -15,6 +15,7 @@ from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.loaders import _dali_graph as graph
 from dlemu.loaders._dali_files import Files, Unread
 from dlemu.loaders._dali_records import Records
+from dlemu.loaders._dali_settings import num_threads
 from dlemu.loaders._process import lowered
 from dlemu.loaders._thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase
@@ -83,7 +84,7 @@ class Loader:
         """Return how long DALI's threads have computed, each of them on average, where that is decoding; else 0."""
         if phase.fetch.decode == "none":
             return 0
-        return thread_cpu_ns(_is_decoder) // graph.num_threads(self._spec)
+        return thread_cpu_ns(_is_decoder) // num_threads(self._spec)
 
     def _preprocess(self, samples: int) -> int:
         """Sleep as long as the pipeline's threads would take for so many samples; return the nanoseconds spent."""
@@ -91,7 +92,7 @@ class Loader:
             return 0
         begun_ns = time.monotonic_ns()
         seconds = float(draw_seconds(self._spec.preprocess_time, self._random, samples).sum())
-        time.sleep(seconds / min(samples, graph.num_threads(self._spec)))
+        time.sleep(seconds / min(samples, num_threads(self._spec)))
         return time.monotonic_ns() - begun_ns
 
     def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
@@ -110,8 +111,8 @@ class Loader:
         for sample in named or suspects:
             try:
                 fetcher.fetch([sample], room)
-            except DatasetError as found:
-                return found
+            except DatasetError as fault:
+                return fault
         if named:
             return DatasetError(
                 f"{paths[named[0]]}: DALI can't read it ({reason}). Run `dlemu datagen verify` to find every damaged "

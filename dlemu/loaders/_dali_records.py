@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from datagen.errors import DatasetError, DlemuError
 from datagen.formats.tfrecord import Index
 from dlemu.loaders import _dali_graph as graph
+from dlemu.loaders._dali_settings import reading_ahead
 from dlemu.loaders.loader_base import LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
@@ -25,7 +26,7 @@ class _File:
     """One file's records that this rank keeps."""
 
     number: int
-    places: NDArray[np.int64]
+    extents: NDArray[np.int64]
     """(offset, bytes) of each."""
     left: int
     """Records not delivered yet."""
@@ -34,7 +35,7 @@ class _File:
 class Records:
     """The records of an epoch.
 
-    DALI says of each record from which place in which file it came: what was delivered is known, in whatever order.
+    DALI says of each record from where in which file it came: what was delivered is known, in whatever order.
     """
 
     def __init__(self, spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> None:
@@ -42,7 +43,7 @@ class Records:
         self._streams = cast(StreamBatchPlan, phase.plan).streams(epoch, steps)
         self._epoch, self._total = epoch, steps * phase.batch_size
         self._files = self._streams.files.tolist()
-        self._numbers = {self._layout.path(file): place for place, file in enumerate(self._files)}
+        self._numbers = {self._layout.path(file): position for position, file in enumerate(self._files)}
         self._open: dict[int, _File] = {}
         self._done: set[int] = set()
         self._tail = graph.MemoryFile(_TAIL)
@@ -51,11 +52,11 @@ class Records:
     def node(self) -> Any:
         samples, stride = self._layout.num_samples_per_file, self._streams.stride
         paths, indexes = list(self._numbers), []
-        for place, file in enumerate(self._files):
-            if stride == 1 and self._streams.counts[place] == samples:
+        for position, file in enumerate(self._files):
+            if stride == 1 and self._streams.counts[position] == samples:
                 indexes.append(_there(Index().path(self._layout, file)))
             else:
-                indexes.append(self._in_memory(self._kept(place)))
+                indexes.append(self._in_memory(self._kept(position)))
         # As many again to read ahead: DALI then delivers all of the first half before any of the second.
         ahead = self._in_memory(np.tile([0, len(_TAIL)], (self._total, 1)))
         seed = self._streams.seed + self._spec.rank
@@ -65,16 +66,16 @@ class Records:
         return None
 
     def crop_numbers(self, step: int) -> list[int]:
-        # Which samples a shuffled batch will hold is DALI's secret: each place in the rank's epoch has a crop.
+        # Which samples a shuffled batch will hold is DALI's secret: each position in the rank's epoch has a crop.
         first = (self._spec.rank << 48) + (self._epoch << 32) + (step - 1) * self._phase.batch_size
         return list(range(first, first + self._phase.batch_size))
 
     def account(self, step: int, read: Any) -> tuple[int, int]:
         ids, app_bytes = [], 0
-        for place in range(self._phase.batch_size):
-            path, _, offset = read[place].source_info().rpartition(" at index ")
-            sample, size = self._found(path, int(offset))
-            if not read[place].shape()[0]:
+        for position in range(self._phase.batch_size):
+            path, _, offset = read[position].source_info().rpartition(" at index ")
+            sample, size = self._delivered(path, int(offset))
+            if not read[position].shape()[0]:
                 raise DatasetError(f"{path}: the record at offset {offset} is an Example without the feature `image`")
             ids.append(sample)
             app_bytes += size
@@ -83,46 +84,46 @@ class Records:
     def suspects(self, step: int) -> list[int]:
         """Return a sample of each file that may be at fault."""
         begun = max(self._done, default=-1) + 1
-        ahead = (graph.reading_ahead(self._spec) + 1) * self._phase.batch_size + self._spec.shuffle_window
-        places = [place for place in range(min(begun + ahead, len(self._files))) if place not in self._done]
-        return [self._files[place] * self._layout.num_samples_per_file for place in places]
+        ahead = (reading_ahead(self._spec) + 1) * self._phase.batch_size + self._spec.shuffle_window
+        positions = [at for at in range(min(begun + ahead, len(self._files))) if at not in self._done]
+        return [self._files[position] * self._layout.num_samples_per_file for position in positions]
 
-    def _found(self, path: str, offset: int) -> tuple[int, int]:
+    def _delivered(self, path: str, offset: int) -> tuple[int, int]:
         """Return the number and the bytes of the record that was delivered from there."""
-        place = self._numbers.get(path)
-        if place is None or place in self._done:
+        position = self._numbers.get(path)
+        if position is None or position in self._done:
             raise _unplanned(path, offset)
-        file = self._open.get(place) or self._opened(place)
-        record = int(np.searchsorted(file.places[:, 0], offset))
-        if record == len(file.places) or file.places[record, 0] != offset:
+        file = self._open.get(position) or self._opened(position)
+        record = int(np.searchsorted(file.extents[:, 0], offset))
+        if record == len(file.extents) or file.extents[record, 0] != offset:
             raise _unplanned(path, offset)
         file.left -= 1
         if not file.left:
-            self._done.add(place)
-            del self._open[place]
+            self._done.add(position)
+            del self._open[position]
         begin = file.number * self._layout.num_samples_per_file
-        return begin + self._streams.first + record * self._streams.stride, int(file.places[record, 1])
+        return begin + self._streams.first + record * self._streams.stride, int(file.extents[record, 1])
 
-    def _opened(self, place: int) -> _File:
-        count = int(self._streams.counts[place])
-        file = self._open[place] = _File(self._files[place], self._kept(place), count)
+    def _opened(self, position: int) -> _File:
+        count = int(self._streams.counts[position])
+        file = self._open[position] = _File(self._files[position], self._kept(position), count)
         return file
 
-    def _kept(self, place: int) -> NDArray[np.int64]:
+    def _kept(self, position: int) -> NDArray[np.int64]:
         """Return (offset, bytes) of each record of a file that this rank keeps, from the file's index."""
-        path = Index().path(self._layout, self._files[place])
+        path = Index().path(self._layout, self._files[position])
         samples = self._layout.num_samples_per_file
-        places = read_index(path)
-        if len(places) != samples:
+        extents = read_index(path)
+        if len(extents) != samples:
             raise DatasetError(
-                f"{path}: the index has {len(places)} records, not {samples} as in the settings: set "
+                f"{path}: the index has {len(extents)} records, not {samples} as in the settings: set "
                 "dataset.num_samples_per_file to what the files hold, or make their indexes anew (DALI's tfrecord2idx)"
             )
-        return places[self._streams.first :: self._streams.stride][: self._streams.counts[place]]
+        return extents[self._streams.first :: self._streams.stride][: self._streams.counts[position]]
 
-    def _in_memory(self, places: NDArray[np.int64]) -> str:
+    def _in_memory(self, extents: NDArray[np.int64]) -> str:
         """Return the path of an index of these records."""
-        self._own.append(graph.MemoryFile("".join(f"{start} {size}\n" for start, size in places.tolist()).encode()))
+        self._own.append(graph.MemoryFile("".join(f"{start} {size}\n" for start, size in extents.tolist()).encode()))
         return self._own[-1].path
 
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from dlemu.config.duration import is_zero
-from dlemu.loaders._tf_ops import clock, interleave
 from dlemu.loaders._thread_accounting import process_storage_bytes
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, preprocess
 from dlemu.loaders.traits_base import Interleave
@@ -26,6 +25,8 @@ _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedL
 _plain = tf.autograph.experimental.do_not_convert
 """Rewriting `if` and `for` for graphs takes most of a first epoch's start, and there are none to rewrite."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
+_RECORD = (_NUMBER, tf.TensorSpec([], tf.string))
+"""Of a sample: its number, and its record."""
 _PATHS_AT_A_TIME = 1024
 _SPREAD = 0x9E3779B1
 """An odd number that takes neighbouring samples to distant places when their crops are chosen."""
@@ -81,7 +82,7 @@ class Records:
         if spec.shuffle_window:
             records = records.shuffle(spec.shuffle_window, seed=seed + spec.rank)
         batches = records.batch(self._phase.batch_size, drop_remainder=True)
-        ticks = clock(steps)
+        ticks = _clock(steps)
         # zip asks for one after the other: when the batch is begun, for the batch, when it is together.
         put_together = tf.data.Dataset.zip((ticks, batches, ticks))
         parsed = put_together.map(
@@ -97,7 +98,7 @@ class Records:
         the two, which would cost as much as reading a record of a few kB.
         """
         turns = self._turns
-        return sources.flat_map(_plain(records)) if turns.files == 1 else interleave(sources, records, turns)
+        return sources.flat_map(_plain(records)) if turns.files == 1 else _interleave(sources, records, turns)
 
     def _made_up(self, steps: int) -> Any:
         """Return one Example over and over, out of memory: records without the files, for null storage."""
@@ -205,7 +206,7 @@ def _vector(tensor: Any) -> Any:
 
 
 def _crop(images: Any, samples: Any, size: int) -> Any:
-    """Return `size` bytes of each image, from a place that its number picks; short images are whole."""
+    """Return `size` bytes of each image, from a start that its number picks; short images are whole."""
     spare = tf.cast(tf.strings.length(images), tf.int64) - size
 
     def cut() -> Any:
@@ -240,13 +241,61 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
 
 def _fault(path: str, samples: int) -> str:
     """Return what is wrong with a file, or nothing."""
-    found = 0
+    records = 0
     try:
         for record in tf.data.TFRecordDataset(path):
             tf.io.parse_single_example(record, _FEATURES)
-            found += 1
+            records += 1
     except tf.errors.NotFoundError:
         return "the file is gone"
     except tf.errors.OpError as error:
-        return f"TensorFlow can't read record {found} ({str(error.message).splitlines()[0][-200:]})"
-    return "" if found >= samples else f"it holds {found} records, not {samples} as in the settings"
+        return f"TensorFlow can't read record {records} ({str(error.message).splitlines()[0][-200:]})"
+    return "" if records >= samples else f"it holds {records} records, not {samples} as in the settings"
+
+
+def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) -> Any:
+    """Return the records of each source in turn, by the operation below `Dataset.interleave`.
+
+    That one has no word for the files to begin ahead: always twice as many as are read at a time.
+    """
+
+    def opened(*source: Any) -> Any:
+        return tf.data.experimental.to_variant(records(*source))
+
+    signature = tf.nest.flatten(sources.element_spec)
+    interleaved = tf.raw_ops.ParallelInterleaveDatasetV4(
+        input_dataset=tf.data.experimental.to_variant(sources),
+        other_arguments=[],
+        f=tf.function(opened, input_signature=signature, autograph=False).get_concrete_function(),
+        cycle_length=turns.files,
+        block_length=turns.block_length,
+        buffer_output_elements=turns.ready_per_file,
+        prefetch_input_elements=turns.files_ahead,
+        num_parallel_calls=turns.files,
+        output_types=[spec.dtype for spec in _RECORD],
+        output_shapes=[spec.shape for spec in _RECORD],
+    )
+    return tf.data.experimental.from_variant(interleaved, _RECORD)
+
+
+def _clock(steps: Any) -> Any:
+    """Return a dataset whose elements are the times at which they are asked for.
+
+    The asking thread looks at the clock itself. `Dataset.map` would have a thread of the pool do it, for which the one
+    that puts batches together would wait behind whole batches being parsed; `use_inter_op_parallelism` of the operation
+    below it says otherwise.
+    """
+
+    def look(step: Any) -> Any:
+        with tf.control_dependencies([step]):
+            return tf.timestamp()
+
+    times = tf.raw_ops.MapDataset(
+        input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(steps)),
+        other_arguments=[],
+        f=tf.function(look, input_signature=[_NUMBER], autograph=False).get_concrete_function(),
+        output_types=[tf.float64],
+        output_shapes=[[]],
+        use_inter_op_parallelism=False,
+    )
+    return tf.data.experimental.from_variant(times, tf.TensorSpec([], tf.float64))

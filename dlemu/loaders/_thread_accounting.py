@@ -1,4 +1,4 @@
-"""The kernel's books of a thread: how long it had a core, how long it wanted one, and what it fetched from storage.
+"""What the kernel accounts a thread: how long it had a core, how long it wanted one, what it fetched from storage.
 
 No privilege is needed. `schedstat` (Documentation/scheduler/sched-stats.rst: time on the cpu, time waiting on a
 runqueue, both in ns) and `io` (proc(5): `read_bytes`, what the task really caused to be fetched from the storage
@@ -18,7 +18,7 @@ _MOST_BYTES = 512
 
 
 class Account(NamedTuple):
-    """What a thread had used up to now; zeros where the kernel keeps no such books."""
+    """What a thread had used up to now; zeros where the kernel keeps no account."""
 
     cpu_ns: int = 0
     cpu_wait_ns: int = 0
@@ -26,7 +26,7 @@ class Account(NamedTuple):
 
 
 class ThreadAccount:
-    """Opens the books of the thread that made it; only that thread may look."""
+    """The kernel's account of the thread that made it; only that thread may look."""
 
     def __init__(self) -> None:
         self._schedule = _open("/proc/thread-self/schedstat")

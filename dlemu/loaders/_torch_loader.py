@@ -73,7 +73,7 @@ class _Batches(Dataset[BatchTrace | DlemuError | None]):
             return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
 
     def _open(self) -> BatchMaker:
-        """Make ready for the first batch, in the process that makes it: files found, memory taken."""
+        """Make ready for the first batch, in the process that makes it: formats opened, memory taken."""
         info = get_worker_info()
         self._worker = 0 if info is None else info.id
         self._slots.take_pages(self._first_slot(), self._spec.slots_per_worker)

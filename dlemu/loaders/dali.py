@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
+from dlemu.loaders._dali_settings import depths
 from dlemu.loaders.traits_base import Interleave, LoaderTraits
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Traits(LoaderTraits):
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
         window = 0 if spec.interleave is None else spec.shuffle_window
-        return sum(depths(spec.prefetch_size)) + ceil(window / spec.phases["train"].batch_size)
+        return sum(depths(spec)) + ceil(window / spec.phases["train"].batch_size)
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return what a rank's pipeline holds: its window, batches as they are read and as they are shipped."""
@@ -60,7 +61,7 @@ class Traits(LoaderTraits):
         sample = phase.fetch.nominal_sample_bytes if streams else phase.fetch.place_bytes
         # What is neither cropped nor decoded is shipped as it was read.
         shipped = phase.fetch.resize_bytes or (sample if phase.fetch.decode == "full" else 0)
-        batches = sum(depths(spec.prefetch_size)) + _BATCHES_HELD
+        batches = sum(depths(spec)) + _BATCHES_HELD
         window = spec.shuffle_window * sample if streams else 0
         return window + batches * phase.batch_size * (sample + shipped) + _RANK_BYTES
 
@@ -69,14 +70,6 @@ class Traits(LoaderTraits):
             "the ceiling leaves out DALI's readers and decoders (docs/loaders.md): with a low AU see whether the cores "
             "were busy before blaming the storage",
         )
-
-
-def depths(prefetch_size: int) -> tuple[int, int]:
-    """Return the batches that a DALI reader, and the pipeline behind it, have ready or under way.
-
-    DLIO's mapping: `prefetch_size` for each, and DALI's own 1 and 2 where it is 0.
-    """
-    return (prefetch_size, prefetch_size) if prefetch_size > 0 else (1, 2)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from datagen.errors import DlemuError
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.config.schema import Duration
 from dlemu.loaders._thread_accounting import ThreadAccounting

@@ -41,10 +41,10 @@ class Loader:
         self._local.maker = BatchMaker(self._spec, worker)
 
     def start(self) -> None:
-        """Start every thread (none is idle until all have met) and take the batches' memory."""
+        """Start every thread (none is idle until all are there) and take the batches' memory."""
         self._slots.take_pages(0, self._window + 2)
-        meeting = threading.Barrier(self._threads)
-        for future in [self._pool.submit(meeting.wait) for _ in range(self._threads)]:
+        barrier = threading.Barrier(self._threads)
+        for future in [self._pool.submit(barrier.wait) for _ in range(self._threads)]:
             future.result()
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from datagen.registry import companion
 from datagen.spec import DatasetSpec
-from dlemu.config.schema import Reader
+from datagen.storage.storage_base import FOLDER_TYPES
+from dlemu.config.schema import Reader, Workload
 
 if TYPE_CHECKING:
     from dlemu.loaders.loader_base import LoaderSpec
@@ -92,19 +93,26 @@ class LoaderTraits:
         """Return what a reader of the result must know of how the loader was measured, as sentences."""
         return ()
 
-    def problems(self, reader: Reader, dataset: DatasetSpec) -> list[str]:
+    def problems(self, workload: Workload) -> list[str]:
         """Say what is asked of the loader that it can't do."""
-        name, instead = dataset.format, "reader.data_loader=pytorch"
+        name, instead = workload.dataset.format, "reader.data_loader=pytorch"
         if self.formats and name not in self.formats:
             return [
                 f"dataset.format is {name!r}, which {self.framework or 'the loader'} has no reader for; wanted one of "
                 f"{', '.join(self.formats)}, or {instead}"
             ]
-        return [
+        problems = [
             f"reader.{key} is true: {why}; wanted reader.{key}=false, or {instead}"
             for key, why in self.impossible(name).items()
-            if getattr(reader, key)
+            if getattr(workload.reader, key)
         ]
+        storage_type = workload.storage.storage_type
+        if self.reads_files(name) and storage_type not in FOLDER_TYPES:
+            problems.append(
+                f"storage.storage_type is {storage_type!r}: {self.framework or 'the loader'} itself reads {name} files "
+                f"and finds them in folders alone; wanted local_fs, or {instead}"
+            )
+        return problems
 
 
 def traits_of(data_loader: str) -> LoaderTraits:

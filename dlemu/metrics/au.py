@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.dlio import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
+from dlemu.metrics.dlio_formulas import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
 
 Rows = NDArray[np.void]
 
@@ -58,7 +58,7 @@ def au_dlio_percent(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) ->
     """Return DLIO 2.x's AU of one epoch: measured sleep over block time, on the host's own stamps.
 
     Compute runs from the batch in hand to waking up, proc from asking for the batch to waking up, and block time from
-    the block's start to the last all-reduce. Formulas: `dlemu.metrics.dlio`.
+    the block's start to the last all-reduce. Formulas: `dlemu.metrics.dlio_formulas`.
     """
     return _epoch_percent(rows, lambda block: rate_v2(block, exclude_start, exclude_end))
 

@@ -73,11 +73,17 @@ def _warning(
         return None
     served = f"the page cache served {100 - min(100.0, percent):.0f} % of the bytes"
     if len(shares) > 1 and max(shares) - min(shares) > 10:
-        served += f" (from storage in each epoch: {', '.join(f'{share:.0f}' for share in shares[:6])} %)"
+        served += f" (from storage in each epoch: {', '.join(_epoch_share(share) for share in shares[:6])} %)"
     size = f"the dataset is {_ratio(ratio)} the hosts' memory"
     if min(shares) < NOT_READ_PERCENT:
         return f"STORAGE WAS NOT READ: {served}; {size}; {advice}"
     return f"{served}; {size}; {advice}"
+
+
+def _epoch_share(percent: float) -> str:
+    """Say what the storage served of an epoch's bytes; beyond 100 % it read ahead for a later one, or in vain."""
+    more = percent - 100
+    return f"{percent:.0f}" if more < 0.5 else f"100 and {more:.0f} more read ahead"
 
 
 def _ratio(ratio: float | None) -> str:

@@ -44,8 +44,8 @@ def read_command(overrides: Sequence[str]) -> DlioCommand:
     run_folder, subfolder = hydra.get(("run", "dir")), hydra.get(("output_subdir",), DEFAULT_SUBFOLDER)
     return DlioCommand(
         choice=request.workload,
-        settings=tuple(one.text for one in request.settings if one.path[0] != "hydra"),
-        task=tuple(one.text for one in request.all if one.path[0] != "hydra"),
+        settings=tuple(setting.text for setting in request.settings if setting.path[0] != "hydra"),
+        task=tuple(setting.text for setting in request.all if setting.path[0] != "hydra"),
         run_folder=None if run_folder is None else _dated(str(run_folder)),
         config_subfolder=None if subfolder is None else str(subfolder),
     )
@@ -70,28 +70,6 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     return replace(workload, output=output), place
 
 
-def refuse_without_training(workload: Workload) -> None:
-    """Raise UserError for a run without training that is not possible here; making data alone is.
-
-    DLIO (2.x, main.py) knows two: data, and checkpoints alone. An evaluation alone it does not know: it trains, too.
-    """
-    asked = workload.workflow
-    if asked.train:
-        return
-    if asked.checkpoint and any(note.startswith(_CHECKPOINTS_ALONE) for note in workload.notes):
-        raise UserError(
-            "checkpoints without training are not possible: a checkpoint is model.model_size_bytes of bytes here, not "
-            "the parts of a model on each rank; set workflow.train=True, or use DLIO for this run"
-        )
-    if asked.evaluation or not asked.generate_data:
-        what = "evaluation, which is part of training, in DLIO too" if asked.evaluation else "nothing else"
-        raise UserError(
-            f"workflow.train is false, and the workload asks for {what}; set workflow.train=True, or "
-            "workflow.generate_data=True alone to make the dataset"
-        )
-
-
-_CHECKPOINTS_ALONE = ("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read")
 _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
 
 
@@ -109,7 +87,7 @@ def _chosen(choice: str, config_dir: str | None) -> list[str]:
 def _dated(folder: str) -> str:
     """Fill in hydra's `${now:FORMAT}`."""
     moment = datetime.now()
-    folder = _NOW.sub(lambda found: moment.strftime(found[1]), folder)
+    folder = _NOW.sub(lambda match: moment.strftime(match[1]), folder)
     if "${" in folder:
         raise UserError(f"hydra.run.dir={folder}: only ${{now:FORMAT}} is filled in here; write the rest out")
     return folder

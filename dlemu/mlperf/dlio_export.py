@@ -9,6 +9,7 @@ import yaml
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
+from dlemu.config.translate import RENAMED_VALUES
 from dlemu.mlperf.dlio_config import OWN_KEYS, dlio_workload
 
 LOADERS = ("pytorch", "tensorflow", "dali")
@@ -36,8 +37,10 @@ def dlio_yaml(workload: Workload) -> str:
         del tree["dataset"]["parquet"]
     if not tree["reader"]["transfer_size"]:
         del tree["reader"]["transfer_size"]  # DLIO takes a 0 as no buffer at all
-    if tree["reader"]["data_loader"] == "dali":
-        tree["reader"]["data_loader"] = "native_dali"  # DLIO's `dali` has its own readers in Python
+    # DLIO's loader of the same name may be another: its `dali` has its own readers in Python.
+    theirs = {ours: theirs for theirs, ours in RENAMED_VALUES["reader", "data_loader"].items()}
+    loader = tree["reader"]["data_loader"]
+    tree["reader"]["data_loader"] = theirs.get(loader, loader)
     metric = tree["metric"]
     # It reads the excluded steps from `output`, and the threshold from `metric`.
     tree["output"] = {"metric": {key: metric.pop(key) for key in ("exclude_start_steps", "exclude_end_steps")}}
@@ -45,13 +48,13 @@ def dlio_yaml(workload: Workload) -> str:
 
 
 def _check(workload: Workload) -> None:
-    for key, seen, known in (
+    for key, value, known in (
         ("reader.data_loader", workload.reader.data_loader, LOADERS),
         ("dataset.format", workload.dataset.format, FORMATS),
         ("dataset.compression", workload.dataset.compression, COMPRESSIONS),
     ):
-        if seen not in known:
-            raise UserError(f"{key} is {seen!r}, which DLIO does not have: wanted one of {', '.join(known)}")
+        if value not in known:
+            raise UserError(f"{key} is {value!r}, which DLIO does not have: wanted one of {', '.join(known)}")
 
 
 def _head(workload: Workload) -> str:
@@ -68,13 +71,13 @@ def _head(workload: Workload) -> str:
 
 def _own(workload: Workload) -> list[str]:
     """Name the settings that differ from their defaults and that DLIO does not have."""
-    found = []
+    settings = []
     for section, keys in OWN_KEYS.items():
         given, plain = getattr(workload, section), getattr(Workload(), section)
         for field in fields(given):
             if field.name in keys and getattr(given, field.name) != getattr(plain, field.name):
-                found.append(f"{section}.{field.name}={_word(getattr(given, field.name))}")
-    return found
+                settings.append(f"{section}.{field.name}={_word(getattr(given, field.name))}")
+    return settings
 
 
 def _word(value: Any) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
+from datagen.atomic import write_text
 from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
-from dlemu.emulator.files import write_text
 from dlemu.mlperf.dlio_config import dlio_hydra, dlio_overrides, dlio_workload
 from dlemu.mlperf.dlio_results import DlioRun, dlio_output, dlio_per_epoch_stats, dlio_summary
 from dlemu.results.run import Run

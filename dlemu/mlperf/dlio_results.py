@@ -21,7 +21,7 @@ from dlemu.emulator.environment import HostFacts
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.steplog import EVALUATION, TRAINING, StepRows
 from dlemu.metrics.au import blocks
-from dlemu.metrics.dlio import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
+from dlemu.metrics.dlio_formulas import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
 from dlemu.results.run import Facts, Run
 
 GIB, MIB = 2**30, 2**20

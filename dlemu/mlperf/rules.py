@@ -129,8 +129,8 @@ def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[
     if share >= 1:
         yield Finding("warning", "dataset.near", seen, f"{wanted}; measured memory can differ a little", fix)
     elif share >= 1 - NEAR and not edition.exact_size:
-        told = f"{wanted}; v{edition.name}'s tool takes the memory that was typed, and rounds down"
-        yield Finding("warning", "dataset.size", seen, told, fix)
+        allowed = f"{wanted}; v{edition.name}'s tool takes the memory that was typed, and rounds down"
+        yield Finding("warning", "dataset.size", seen, allowed, fix)
     else:
         yield Finding("error", "dataset.size", seen, wanted, fix)
 

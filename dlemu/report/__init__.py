@@ -1,1 +1,1 @@
-"""From a result to what people look at: summary.json and its folder, terminal tables."""
+"""From a result to what people look at: tables, lines and figures, on the terminal and on a page."""

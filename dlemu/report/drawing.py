@@ -45,11 +45,14 @@ def pictures(result: Any, folder: str) -> list[Picture]:
     """Draw every figure of a folder (a package's name) that the result holds something for, in the page's order."""
     from dlemu.report.figures.figure_base import DESK, PHONE
 
-    found = []
+    drawn = []
     for (name, desk), (_, phone) in zip(figures(result, folder, DESK), figures(result, folder, PHONE), strict=True):
-        svgs = (_unique(_svg(one, "transparent"), f"{name}-{kind}") for one, kind in ((desk, "desk"), (phone, "phone")))
-        found.append(Picture(name, desk.title, desk.says, *svgs))
-    return found
+        svgs = (
+            _unique(_svg(figure, "transparent"), f"{name}-{kind}")
+            for kind, figure in (("desk", desk), ("phone", phone))
+        )
+        drawn.append(Picture(name, desk.title, desk.says, *svgs))
+    return drawn
 
 
 def picture_file(figure: Figure, kind: str) -> bytes:
@@ -67,7 +70,7 @@ def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure
     """Yield name and figure of every file in the folder of figures that has something to show of the result."""
     from altair.utils.schemapi import debug_mode
 
-    ordered = sorted(names(folder), key=lambda name: find(folder, name, "PLACE"))
+    ordered = sorted(names(folder), key=lambda name: find(folder, name, "ORDER"))
     for name in ordered:
         with debug_mode(False):  # altair's own checks take as long as all the rest; the tests draw with them
             figure = find(folder, name, "draw")(result, canvas)

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
-from dlemu.emulator.files import write_file, write_text
-from dlemu.report.audit import AUDIT, Audit, open_audit
-from dlemu.report.audit_page import audit_page
-from dlemu.report.comparison import COMPARE, Comparison, open_comparison
-from dlemu.report.comparison_page import comparison_page
+from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
+from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
 from dlemu.report.page import Page, render
-from dlemu.report.result import Run
-from dlemu.report.run_page import run_page
-from dlemu.report.series import Series, open_result, open_together
-from dlemu.report.series_page import series_page
+from dlemu.report.run_report import run_page
+from dlemu.report.series import RunSeries, open_result, open_together
+from dlemu.report.series_report import series_page
+from dlemu.results.folder import read_config
+from dlemu.results.run import Run
+from dlemu.sizing.answers import COMPARE
 
 PAGE = "report.html"
 
-_Kind = tuple[type, Callable[[Any], Page], str]
-_KINDS: tuple[_Kind, ...] = (
-    (Run, run_page, "dlemu.report.figures"),
-    (Comparison, comparison_page, "dlemu.report.compare_figures"),
-    (Series, series_page, "dlemu.report.series_figures"),
-    (Audit, audit_page, "dlemu.report.audit_figures"),
-)
-"""Of each kind of result: what its page says, and the folder of its figures."""
+
+@dataclass(frozen=True)
+class _Opened:
+    """A result with all of its page but the figures, and the folder of these."""
+
+    result: Run | RunSeries | OpenedComparison | Audit
+    page: Page
+    figures: str
 
 
 def write_page(folders: Sequence[str], output: str | None = None) -> str:
@@ -41,9 +41,9 @@ def write_page(folders: Sequence[str], output: str | None = None) -> str:
     """
     check_packages()
     path = output or os.path.join(folders[0], PAGE)
-    found = _open(folders)
-    _, describe, drawn = _kind(found)
-    write_text(os.path.dirname(path), os.path.basename(path), render(describe(found), pictures(found, drawn)))
+    opened = _open(folders)
+    html = render(opened.page, pictures(opened.result, opened.figures))
+    write_text(os.path.dirname(path), os.path.basename(path), html)
     return path
 
 
@@ -52,29 +52,31 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
     from dlemu.report.figures.figure_base import DESK
 
     check_packages()
-    found, written = _open(folders), []
-    for name, figure in figures(found, _kind(found)[2], DESK):
+    opened, written = _open(folders), []
+    for name, figure in figures(opened.result, opened.figures, DESK):
         write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)))
         written.append(os.path.join(output, f"{name}.{kind}"))
     return written
 
 
-def _kind(found: Any) -> _Kind:
-    return next(kind for kind in _KINDS if isinstance(found, kind[0]))
-
-
-_ALONE: dict[str, Callable[[str], Comparison | Audit]] = {COMPARE: open_comparison, AUDIT: open_audit}
-"""Results that share their page with no other, by the file that each has."""
-
-
-def _open(folders: Sequence[str]) -> Run | Series | Comparison | Audit:
-    alone = [(folder, name) for folder in folders for name in _ALONE if os.path.exists(os.path.join(folder, name))]
-    if not alone:
-        return open_result(folders[0]) if len(folders) == 1 else open_together(folders)
-    folder, name = alone[0]
-    if len(folders) > 1:
-        raise UserError(f"{folder} holds {name}, which no page shares; make it a page of its own")
-    return _ALONE[name](folder)
+def _open(folders: Sequence[str]) -> _Opened:
+    """Read what lies in the folders; comparisons and audits share their page with no other."""
+    for folder in folders:
+        name = next((name for name in (COMPARE, AUDIT) if os.path.exists(os.path.join(folder, name))), None)
+        if name is None:
+            continue
+        if len(folders) > 1:
+            raise UserError(f"{folder} holds {name}, which no page shares; make it a page of its own")
+        if name == AUDIT:
+            audit = open_audit(folder)
+            return _Opened(audit, audit_page(audit), "dlemu.report.audit_figures")
+        comparison = open_comparison(folder)
+        return _Opened(comparison, comparison_page(comparison), "dlemu.report.compare_figures")
+    result = open_result(folders[0]) if len(folders) == 1 else open_together(folders)
+    if isinstance(result, Run):
+        return _Opened(result, run_page(result, read_config(result.folder)), "dlemu.report.figures")
+    config = read_config(result.run.folder) if result.run else ""
+    return _Opened(result, series_page(result, config), "dlemu.report.series_figures")
 
 
 def _write(content: bytes, path: str) -> None:

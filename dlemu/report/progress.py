@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from datagen.crew import Progress as Made
+from datagen.thread_pool import Progress as Made
 
 REDRAW_SECONDS = 0.25
 """Least time between two redraws on a terminal: drawing costs milliseconds of the CPU that the workers need."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from datagen.errors import UserError
-from dlemu.report.names import short_names
-from dlemu.report.result import Run, open_run, read_json
-from dlemu.report.units import at
+from dlemu.report.units import short_names
+from dlemu.results.folder import holds_run, read_run
+from dlemu.results.run import Run
+from dlemu.results.summary import Mean
+from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer, Trial, read_answer
 
-SIZE, SWEEP = "size.json", "sweep.json"
 ACCELERATORS = "accelerators"
 
 
@@ -42,16 +43,14 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Series:
+class RunSeries:
     """What several runs showed."""
 
     folder: str
-    kind: str
-    """size, sweep or runs."""
-    answer: dict[str, Any]
-    """size.json or sweep.json; empty for runs."""
     points: tuple[Point, ...]
-    run: Run | None
+    answer: SizeAnswer | SweepAnswer | None = None
+    """None for runs that a user put side by side."""
+    run: Run | None = None
     """One of the runs, for what they have in common: host, storage, configuration."""
 
     @property
@@ -62,7 +61,7 @@ class Series:
         keys = list(dict.fromkeys(key for point in self.points for key in point.settings))
         return next((key for key in keys if len(self._values(key)) > 1), ACCELERATORS)
 
-    def place(self, point: Point) -> float | str:
+    def position(self, point: Point) -> float | str:
         """Return where a point stands on the axis; numbers where all its values are."""
         if self.axis == ACCELERATORS:
             return point.accelerators
@@ -77,14 +76,13 @@ class Series:
         known = [point.threshold_percent for point in self.points if point.threshold_percent is not None]
         if known or self.run is None:
             return known[0] if known else None
-        threshold: float = self.run.metrics["au_threshold_percent"]
-        return threshold
+        return self.run.summary.metrics.au_threshold_percent
 
     def line(self, point: Point) -> str:
         """Return the name of a point's line: what was the same along it and differs between lines."""
         varied = [key for key in point.settings if key not in (self.axis, "ranks") and len(self._values(key)) > 1]
         named = [f"{key.rpartition('.')[2]}={self.shown(point, key)}" for key in varied]
-        several = len({one.line for one in self.points}) > 1
+        several = len({other.line for other in self.points}) > 1
         return ", ".join([point.line, *named] if several or not named else named)
 
     def shown(self, point: Point, key: str) -> str:
@@ -96,113 +94,115 @@ class Series:
         return {point.settings.get(key, "") for point in self.points}
 
 
-def open_result(folder: str) -> Run | Series:
-    """Read whatever a command left in a folder; raises UserError when it is no result."""
-    kind = next((name for name in (SIZE, SWEEP) if os.path.exists(os.path.join(folder, name))), None)
-    if kind is None:
-        return open_run(folder)
-    answer = read_json(folder, kind)
-    try:
-        points = tuple(_size_points(answer) if kind == SIZE else _sweep_points(answer))
-    except (KeyError, TypeError, AttributeError) as error:
-        path = os.path.join(folder, kind)
-        raise UserError(
-            f"{path} is damaged ({type(error).__name__}: {error}), or of another version of dlemu"
-        ) from error
-    return Series(folder, kind.removesuffix(".json"), answer, points, _first_run(folder, points))
+def open_result(folder: str) -> Run | RunSeries:
+    """Read whatever a training run, a search or a sweep left in a folder; raises UserError when it is no result."""
+    sized = read_answer(folder, SIZE, SizeAnswer)
+    swept = None if sized else read_answer(folder, SWEEP, SweepAnswer)
+    points = tuple(_size_points(sized)) if sized else tuple(_sweep_points(swept)) if swept else ()
+    answer = sized or swept
+    return read_run(folder) if answer is None else RunSeries(folder, points, answer, _first_run(folder, points))
 
 
-def open_together(folders: Sequence[str]) -> Series:
+def open_together(folders: Sequence[str]) -> RunSeries:
     """Read several results as one series, each by the name of its folder."""
     points: list[Point] = []
     common: Run | None = None
     for folder in folders:
-        found, name = open_result(folder), os.path.basename(os.path.abspath(folder))
-        run = found if isinstance(found, Run) else found.run
-        common = common or run
-        of_it = [_run_point(found)] if isinstance(found, Run) else found.points
-        points += [_named(point, name if isinstance(found, Series) else "", folder) for point in of_it]
-    return Series(", ".join(folders), "runs", {}, tuple(points), common)
+        opened, name = open_result(folder), os.path.basename(os.path.abspath(folder))
+        if isinstance(opened, Run):
+            common = common or opened
+            points.append(replace(_run_point(opened), folder=folder))
+        else:
+            common = common or opened.run
+            points += [_named(point, name, folder) for point in opened.points]
+    return RunSeries(", ".join(folders), tuple(points), None, common)
 
 
 def _named(point: Point, name: str, folder: str) -> Point:
     line = ": ".join(filter(None, [name, point.line]))
-    return Point(**{**vars(point), "line": line, "folder": os.path.join(folder, point.folder)})
+    return replace(point, line=line, folder=os.path.join(folder, point.folder))
 
 
 def _run_point(run: Run) -> Point:
-    metrics = run.metrics
+    summary, metrics = run.summary, run.summary.metrics
     return Point(
-        line=" ".join(filter(None, [run.summary["workload"], run.summary["accelerator"]])),
-        settings={"data_folder": str(run.summary["dataset"]["data_folder"])},
-        accelerators=run.summary["ranks"],
-        passed=run.summary["passed"],
-        au_percent=at(metrics, "au_percent.mean"),
-        threshold_percent=metrics["au_threshold_percent"],
-        ceiling_au_percent=metrics["ceiling_au_percent"],
-        total_seconds=metrics["total_seconds"],
-        samples_per_second=at(metrics, "samples_per_second.mean"),
-        app_mb_per_second=at(metrics, "app_mb_per_second.mean"),
-        device_mb_per_second=at(metrics, "device_mb_per_second.mean"),
-        limited_by=str(at(run.summary, "limited_by.what") or ""),
+        line=" ".join(filter(None, [summary.workload, summary.accelerator])),
+        settings={"data_folder": summary.dataset.data_folder},
+        accelerators=summary.ranks,
+        passed=summary.passed,
+        au_percent=_mean(metrics.au_percent),
+        threshold_percent=metrics.au_threshold_percent,
+        ceiling_au_percent=metrics.ceiling_au_percent,
+        total_seconds=metrics.total_seconds,
+        samples_per_second=_mean(metrics.samples_per_second),
+        app_mb_per_second=_mean(metrics.app_mb_per_second),
+        device_mb_per_second=_mean(metrics.device_mb_per_second),
+        limited_by=summary.limited_by.what if summary.limited_by else "",
     )
 
 
-def _size_points(answer: dict[str, Any]) -> Iterator[Point]:
-    question = answer["question"]
-    for count in answer["counts"]:
-        trials = [one for one in answer["trials"] if one["accelerators"] == count["accelerators"]]
+def _size_points(answer: SizeAnswer) -> Iterator[Point]:
+    question = answer.question
+    for count in answer.counts:
+        trials = answer.trials_of(count.accelerators)
+        last: Trial | None = trials[-1] if trials else None
         yield Point(
-            line=" ".join(filter(None, [question["workload"], question["accelerator"]])),
+            line=" ".join(filter(None, [question.workload, question.accelerator])),
             settings={},
-            accelerators=count["accelerators"],
-            passed=count["passed"],
-            au_percent=count["au_percent"],
-            half_width_percent=count["half_width_percent"],
-            threshold_percent=answer["threshold_percent"],
-            ceiling_au_percent=_mean(trials, "ceiling_au_percent"),
-            samples_per_second=_mean(trials, "samples_per_second"),
-            app_mb_per_second=_mean(trials, "app_mb_per_second"),
-            device_mb_per_second=_mean(trials, "device_mb_per_second"),
-            limited_by=str(at(trials[-1], "limited_by.what") or "") if trials else "",
-            folder=trials[-1]["folder"] if trials else "",
+            accelerators=count.accelerators,
+            passed=count.passed,
+            au_percent=count.au_percent,
+            half_width_percent=count.half_width_percent,
+            threshold_percent=answer.threshold_percent,
+            ceiling_au_percent=_mean_of(trial.ceiling_au_percent for trial in trials),
+            samples_per_second=_mean_of(trial.samples_per_second for trial in trials),
+            app_mb_per_second=_mean_of(trial.app_mb_per_second for trial in trials),
+            device_mb_per_second=_mean_of(trial.device_mb_per_second for trial in trials),
+            limited_by=last.limited_by.what if last and last.limited_by else "",
+            folder=last.folder if last else "",
         )
 
 
-def _sweep_points(answer: dict[str, Any]) -> Iterator[Point]:
-    for one in answer["points"]:
-        found = one["figures"]
-        if found is None:
+def _sweep_points(answer: SweepAnswer) -> Iterator[Point]:
+    for point in answer.points:
+        figures = point.figures
+        if figures is None:
             continue
         yield Point(
-            line=" ".join(filter(None, [found["workload"], found["accelerator"]])),
-            settings=one["settings"],
-            accelerators=found["ranks"],
-            passed=found["passed"],
-            au_percent=at(found, "au_percent.mean"),
-            ceiling_au_percent=found.get("ceiling_au_percent"),
-            total_seconds=found["total_seconds"],
-            samples_per_second=at(found, "samples_per_second.mean"),
-            app_mb_per_second=at(found, "app_mb_per_second.mean"),
-            device_mb_per_second=at(found, "device_mb_per_second.mean"),
-            max_device_mb_per_second=found.get("max_device_mb_per_second"),
-            mean_device_read_latency_ms=found.get("mean_device_read_latency_ms"),
-            limited_by=str(at(found, "limited_by.what") or ""),
-            folder=one["folder"],
+            line=" ".join(filter(None, [figures.workload, figures.accelerator])),
+            settings=point.settings,
+            accelerators=figures.ranks,
+            passed=figures.passed,
+            au_percent=_mean(figures.au_percent),
+            threshold_percent=figures.au_threshold_percent,
+            ceiling_au_percent=figures.ceiling_au_percent,
+            total_seconds=figures.total_seconds,
+            samples_per_second=_mean(figures.samples_per_second),
+            app_mb_per_second=_mean(figures.app_mb_per_second),
+            device_mb_per_second=_mean(figures.device_mb_per_second),
+            max_device_mb_per_second=figures.max_device_mb_per_second,
+            mean_device_read_latency_ms=figures.mean_device_read_latency_ms,
+            limited_by=figures.limited_by.what if figures.limited_by else "",
+            folder=point.folder,
         )
 
 
-def _mean(trials: Sequence[dict[str, Any]], key: str) -> float | None:
-    known = [one[key] for one in trials if one.get(key) is not None]
+def _mean(figure: Mean | None) -> float | None:
+    return figure.mean if figure else None
+
+
+def _mean_of(values: Iterator[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
 
 def _first_run(folder: str, points: Sequence[Point]) -> Run | None:
-    """Return the first run that is still there; of a series that was sent on alone, none."""
+    """Return the first run that is still there and whole; of a series that was sent on alone, none."""
     for point in points:
         path = os.path.join(folder, point.folder)
-        if point.folder and os.path.exists(os.path.join(path, "summary.json")):
-            return open_run(path)
+        if point.folder and holds_run(path):
+            with contextlib.suppress(UserError):  # the series has its own numbers; this is for hosts and settings
+                return read_run(path)
     return None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.text import Text
 
+from dlemu.report.table import Cell, Line, print_lines
+from dlemu.report.units import count
 from dlemu.sizing.answers import Trial
 from dlemu.sizing.sizing_events import (
     PointBegan,
@@ -42,7 +43,7 @@ class SizingProgress:
                     f"{event.mb_per_accelerator:,.1f} MB/s"
                 )
             case TrialBegan():
-                self._print(f"trial {event.number}: {_accelerators(event.accelerators)} ...")
+                self._print(f"trial {event.number}: {count(event.accelerators, 'accelerator')} ...")
             case TrialEnded():
                 self._show_trial(event.trial)
             case SweepBegan():
@@ -56,10 +57,10 @@ class SizingProgress:
         self._print(f"results: {began.folder}")
         self._print(
             f"dataset: {began.total_bytes / 1e9:.1f} GB, {_PAGE_CACHE[began.page_cache]}; enough for "
-            f"{_accelerators(began.capacity.most)}"
+            f"{count(began.capacity.most, 'accelerator')}"
         )
         if began.finished_trials:
-            self._print(f"going on after {began.finished_trials} finished trial{'s' * (began.finished_trials != 1)}")
+            self._print(f"going on after {count(began.finished_trials, 'finished trial')}")
 
     def _show_trial(self, trial: Trial) -> None:
         self._print(
@@ -67,11 +68,7 @@ class SizingProgress:
             f"({'decided' if trial.settled else 'open'}), {trial.app_mb_per_second:,.1f} MB/s, {trial.seconds:.0f} s"
         )
         if trial.page_cache_warning:
-            self._print(f"  {trial.page_cache_warning}", "bold yellow")
+            self._print(Line(f"  {trial.page_cache_warning}", "caution"))
 
-    def _print(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
-
-
-def _accelerators(count: int) -> str:
-    return f"{count} accelerator{'s' * (count != 1)}"
+    def _print(self, line: Cell) -> None:
+        print_lines([line], self._console)

@@ -101,10 +101,10 @@ def print_table(table: Table, console: Console) -> None:
     print_lines(table.notes, console)
 
 
-def print_lines(lines: Iterable[Cell], console: Console) -> None:
-    """Print lines of their own, each unbroken: a path or a command in it can be copied."""
+def print_lines(lines: Iterable[Cell], console: Console, *, wrap: bool = False) -> None:
+    """Print lines of their own, unbroken, so that a path or a command in one can be copied; or wrapped at words."""
     for line in lines:
-        console.print(rich_text(line), soft_wrap=True)
+        console.print(rich_text(line), soft_wrap=not wrap)
 
 
 def rich_text(cell: Cell) -> Text:

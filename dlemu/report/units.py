@@ -1,8 +1,10 @@
-"""How numbers of a result are written for people."""
+"""How values of a result are written for people: numbers with units, counts, sizes, names that tell paths apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 _UNITS = {
@@ -22,6 +24,7 @@ _UNITS = {
     "_percent_of_app": "%",
     "_share_of_wait": "share, 0 to 1",
 }
+_LONG_LIST = 24
 
 
 def number(value: float | None) -> str:
@@ -33,11 +36,21 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
+def percent(value: float | None) -> str:
+    """Return a percentage with two decimals."""
+    return "-" if value is None else f"{value:.2f} %"
+
+
 def with_unit(value: float, unit: str) -> str:
     """Return a number and its unit as a headline shows them: a count as it is, percent with two decimals."""
     if isinstance(value, int):
         return f"{value:,} {unit}".rstrip()
-    return f"{value:.2f} %" if unit == "%" else f"{number(value)} {unit}".rstrip()
+    return percent(value) if unit == "%" else f"{number(value)} {unit}".rstrip()
+
+
+def count(number_of: int, name: str) -> str:
+    """Return a count with its noun: 1 accelerator, 2 accelerators."""
+    return f"{number_of:,} {name}{'s' * (number_of != 1)}"
 
 
 def size(size_bytes: int) -> str:
@@ -56,20 +69,63 @@ def unit_of(key: str) -> str:
     return ""
 
 
-def flat(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and what is no mapping, in order."""
-    for key, item in value.items():
-        if isinstance(item, dict):
+def verdict_word(passed: bool | None, *, unknown: str = "no verdict") -> str:
+    """Return pass, fail, or what stands for neither."""
+    return unknown if passed is None else "pass" if passed else "fail"
+
+
+def plain(value: Any) -> str:
+    """Return any value of a result as text, a long list cut in the middle."""
+    if value is None:
+        return "not known"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if is_dataclass(value) or isinstance(value, Mapping):
+        return ", ".join(f"{key.replace('_', ' ')} {plain(item)}" for key, item in _items(value))
+    if isinstance(value, list | tuple):
+        shown = [plain(item) for item in value]
+        if len(shown) > _LONG_LIST:
+            shown = [*shown[:10], f"... {len(shown) - 20} more ...", *shown[-10:]]
+        return ", ".join(shown) or "none"
+    return str(value) or "none"
+
+
+def flat(value: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys of a typed result, or of a mapping, and what is neither of the two, in order."""
+    for key, item in _items(value):
+        if is_dataclass(item) or isinstance(item, Mapping):
             yield from flat(item, f"{before}{key}.")
         else:
             yield before + key, item
 
 
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return iter(value.items())
+    return ((field.name, getattr(value, field.name)) for field in fields(value))
+
+
 def at(value: Any, key: str) -> Any:
-    """Return what a dotted key leads to, None where it leads nowhere; a number in it counts places of a list."""
+    """Return what a dotted key of a result leads to, None where it leads nowhere.
+
+    The parts are fields of typed results, keys of mappings, or places of lists.
+    """
     for part in key.split("."):
-        if isinstance(value, list):
-            value = value[int(part)] if part.isdigit() and int(part) < len(value) else None
-        else:
-            value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, Sequence):
+            value = value[int(part)] if int(part) < len(value) else None
+        elif value is not None:
+            value = getattr(value, part)
     return value
+
+
+def short_names(values: Iterable[str]) -> dict[str, str]:
+    """Return each value with its short name: /mnt/a/unet3d and /mnt/b/unet3d are a and b; what is no path stays."""
+    parts = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
+    if len(parts) < 2:
+        return {value: value for value in parts}
+    shortest = min(map(len, parts.values()))
+    before = next((n for n in range(shortest) if len({part[n] for part in parts.values()}) > 1), 0)
+    after = next((n for n in range(shortest) if len({part[-1 - n] for part in parts.values()}) > 1), 0)
+    return {value: os.sep.join(part[before : len(part) - after]) or value for value, part in parts.items()}

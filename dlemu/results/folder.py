@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.config import to_yaml
-from dlemu.emulator.files import write_file, write_text
 from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE, StepRows
 from dlemu.results.older import facts_of_older
 from dlemu.results.run import FACTS_VERSION, Facts, Run
@@ -21,6 +21,8 @@ from dlemu.results.summary import SCHEMA_VERSION, Summary
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 
 SUMMARY, FACTS, CONFIG, STEPS = "summary.json", "facts.json", "config.yaml", "steps.parquet"
+ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
+"""What to do when a file of a run can't be written."""
 TELEMETRY, BLOCK_TRACE = "telemetry.parquet", "block_trace.parquet"
 _MOST_JSON_BYTES = 256 << 20
 """No run leaves as much: a summary has a few numbers for each rank and epoch."""
@@ -31,8 +33,8 @@ T = TypeVar("T")
 def write_run(run: Run) -> None:
     """Write all files of a run into its folder, summary.json last. Raises SpaceError."""
     folder = run.folder
-    write_text(folder, CONFIG, to_yaml(run.facts.workload))
-    write_text(folder, FACTS, _json(run.facts))
+    write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
+    write_text(folder, FACTS, _json(run.facts), advice=ADVICE)
     if len(run.rows):
         fields = [
             pa.field(name, pa.int64(), nullable=False, metadata={"meaning": text})
@@ -43,7 +45,7 @@ def write_run(run: Run) -> None:
         _write_table(folder, TELEMETRY, to_table(run.telemetry))
     if run.block_trace is not None:
         _write_table(folder, BLOCK_TRACE, run.block_trace)
-    write_text(folder, SUMMARY, _json(run.summary))
+    write_text(folder, SUMMARY, _json(run.summary), advice=ADVICE)
 
 
 def read_run(folder: str) -> Run:
@@ -127,7 +129,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _write_table(folder: str, name: str, table: pa.Table) -> None:
-    write_file(folder, name, lambda path: pq.write_table(table, path, compression="zstd"))
+    write_file(folder, name, lambda path: pq.write_table(table, path, compression="zstd"), advice=ADVICE)
 
 
 def _read_table(folder: str, name: str) -> pa.Table | None:

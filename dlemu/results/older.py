@@ -6,7 +6,7 @@ import os
 from datetime import datetime
 
 from datagen.errors import UserError
-from datagen.inspection import Found
+from datagen.inspection import Dataset
 from datagen.layout import layouts
 from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config import load
@@ -32,7 +32,7 @@ def facts_of_older(folder: str, saved: Summary, rows: StepRows) -> Facts:
     job = Job(
         workload=workload,
         ranks=saved.ranks,
-        found=Found(
+        found=Dataset(
             spec=workload.dataset,
             train=train,
             valid=valid if valid.num_files else None,

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.emulator.environment import HostFacts, StorageFacts
-from dlemu.emulator.files import write_text
 from dlemu.metrics.limit import Limit
 from dlemu.results.summary import DatasetFacts, HostDevice, Mean, ReadSettings
 

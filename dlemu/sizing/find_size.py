@@ -10,12 +10,13 @@ from math import ceil
 
 import psutil
 
+from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
-from dlemu.config import check_runnable, datagen_command, load
+from datagen.storage.storage_base import open_storage
+from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.emulator.environment import describe_folder
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
@@ -35,14 +36,17 @@ from dlemu.sizing.size_verdict import Known, build_answer, sentence
 from dlemu.sizing.sizing_events import OnEvent, SearchBegan, StorageProbed, TrialBegan, TrialEnded, ignore
 from dlemu.sizing.trials import Runner, TrainRunner, TrialPlan
 
+WORKLOAD = "workload.yaml"
+"""The workload of a search that was given one, and no overrides."""
 WINDOW_SECONDS = 1.0
 """Least length of a window: long beside the slices in which drives, caches and throttles do their work."""
 WINDOW_STEPS = 2
 
 
 def size(
-    overrides: Sequence[str],
+    source: Sequence[str] | Workload,
     *,
+    launcher: str = "",
     config_dir: str | None = None,
     at_least: int | None = None,
     most: int = 4096,
@@ -55,7 +59,8 @@ def size(
     """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
 
     Args:
-        overrides: as of `dlemu train`, without `ranks`; also `launcher=...` and `output.folder=...`.
+        source: overrides as of `dlemu train`, without `ranks`; or a workload, whose `ranks` count for nothing.
+        launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
         config_dir: a folder with workload/NAME.yaml.
         at_least: `passed` says whether so many pass, instead of one.
         most: no more are tried.
@@ -68,17 +73,24 @@ def size(
     An interrupted search is in `output.folder`, and goes on from there when it is called with the same question.
     Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
     """
-    launcher, words = take_word(overrides, "launcher")
+    words: list[str] = []
+    if isinstance(source, Workload):
+        workload = source
+    else:
+        launcher_word, words = take_word(source, "launcher")
+        launcher = launcher_word or launcher
+        if any(word.lstrip("+").startswith("ranks=") for word in words):
+            raise UserError("ranks is what `dlemu size` finds: leave it out, or say --most N to try no more than N")
+        workload = load(words, config_dir=config_dir)
     check_launcher("size", launcher)
-    if any(word.lstrip("+").startswith("ranks=") for word in words):
-        raise UserError("ranks is what `dlemu size` finds: leave it out, or say --most N to try no more than N")
-    workload = load(words, config_dir=config_dir)
     check_runnable(workload)
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0: nothing computes, so any count passes; choose an accelerator")
     if make is not None:
         make(workload)
     folder = workload.output.folder or new_folder(workload.model.name, "size-")
+    if isinstance(source, Workload):
+        words = [as_file(source, folder)]
     question = Question(
         workload=workload.model.name,
         accelerator=workload.accelerator,
@@ -119,6 +131,18 @@ def size(
     answer = replace(answer, at_least=at_least, passed=answer.max_accelerators >= (at_least or 1))
     save_answer(folder, SIZE, answer)
     return answer
+
+
+def as_file(workload: Workload, folder: str) -> str:
+    """Write a workload into the search's folder, and return the word that has the trials read it; raises UserError."""
+    path, text = os.path.abspath(os.path.join(folder, WORKLOAD)), to_yaml(workload)
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            if file.read() != text:
+                raise UserError(f"{folder} holds a search for another workload; set output.folder anew")
+    else:
+        write_text(folder, WORKLOAD, text)
+    return f"workload={path}"
 
 
 def search(
@@ -224,7 +248,12 @@ class _Prepared:
 
 def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
     """Look at the dataset; raises UserError where it can't be sized with."""
-    found = inspect(workload.dataset, command_hint=lambda: f"{datagen_command(workload)} (or say --make here)")
+    storage = workload.storage_spec
+    found = inspect(
+        workload.dataset,
+        command_hint=lambda: f"{datagen_command(workload)} (or say --make here)",
+        storage=storage,
+    )
     job = make_job(workload, 1, found, folder=folder, started_at="")
     step_seconds = mean_seconds(workload.train.computation_time)
     window_seconds = max(WINDOW_SECONDS, WINDOW_STEPS * step_seconds)
@@ -233,11 +262,11 @@ def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
         question=question,
         job=job,
         page_cache=treatment(
-            odirect=workload.reader.odirect,
+            direct=storage.direct,
             cached=question.cached,
             total_bytes=found.total_bytes,
             memory_bytes=psutil.virtual_memory().total,
-            file_system=describe_folder(workload.dataset.data_folder).file_system,
+            memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
         ),
         capacity=measure_capacity(
             samples=found.train.num_samples,

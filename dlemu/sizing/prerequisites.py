@@ -12,10 +12,9 @@ from typing import Literal
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
-from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
+from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.sizing.t_interval import FEWEST
 
 PROBE_SECONDS = 3.0
@@ -45,16 +44,19 @@ def check_launcher(command: str, launcher: str) -> None:
         )
 
 
-def treatment(*, odirect: bool, cached: bool, total_bytes: int, memory_bytes: int, file_system: str) -> Treatment:
-    """Return how trials are kept out of the page cache; raises UserError where nothing can do that."""
+def treatment(*, direct: bool, cached: bool, total_bytes: int, memory_bytes: int, memory_kind: str) -> Treatment:
+    """Return how trials are kept out of the page cache; raises UserError where nothing can do that.
+
+    `direct`: they read past it; `memory_kind`: the file system whose files are memory, else empty.
+    """
     if cached:
         return "cached"
-    if file_system in IN_MEMORY:
+    if memory_kind:
         raise UserError(
-            f"the dataset lies on {file_system}, which is memory and no storage; set dataset.data_folder to a folder "
+            f"the dataset lies on {memory_kind}, which is memory and no storage; set dataset.data_folder to a folder "
             "of the drive, or say --cached to size memory"
         )
-    if odirect:
+    if direct:
         return "direct"
     return "large" if total_bytes >= WANTED_RATIO * memory_bytes else "evicted"
 

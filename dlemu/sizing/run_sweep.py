@@ -26,8 +26,8 @@ from dlemu.sizing.answers import (
     read_answer,
     save_answer,
 )
-from dlemu.sizing.compared_figures import run_figures
 from dlemu.sizing.prerequisites import check_launcher, take_word
+from dlemu.sizing.sides import run_figures
 from dlemu.sizing.sizing_events import OnEvent, PointBegan, PointEnded, SweepBegan, ignore
 from dlemu.sizing.train_process import run_train
 
@@ -35,18 +35,22 @@ RunPoint = Callable[[Point, str], RunFigures]
 """Runs a point into a folder; raises DlemuError with what the run said."""
 
 
-def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> SweepAnswer:
+def sweep(
+    overrides: Sequence[str], *, launcher: str = "", config_dir: str | None = None, on_event: OnEvent = ignore
+) -> SweepAnswer:
     """Run every combination of the values given; a point that fails is noted, and the others go on.
 
     Args:
-        overrides: as of `dlemu train`, some keys with several values; also `launcher=...` and `output.folder=...`.
+        overrides: as of `dlemu train`, some keys with several values; also `output.folder=...`.
+        launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
         config_dir: a folder with workload/NAME.yaml.
         on_event: is called with what goes on.
 
     An interrupted sweep is in `output.folder`, and goes on from there when it is called with the same question. Raises
     UserError before the first point for what is wrong with any.
     """
-    launcher, words = take_word(overrides, "launcher")
+    launcher_word, words = take_word(overrides, "launcher")
+    launcher = launcher_word or launcher
     check_launcher("sweep", launcher)
     wanted_folder, words = take_word(words, "output.folder")
     all_points = points(words)
@@ -68,8 +72,9 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> Workload:
         try:
             workload = load(point.words, config_dir=config_dir)
             check_runnable(workload)
-            if workload.dataset not in [other.dataset for other in workloads]:
-                inspect(workload.dataset, command_hint=partial(datagen_command, workload))
+            storage = workload.storage_spec
+            if (workload.dataset, storage) not in [(other.dataset, other.storage_spec) for other in workloads]:
+                inspect(workload.dataset, command_hint=partial(datagen_command, workload), storage=storage)
             workloads.append(workload)
         except UserError as error:
             problems.setdefault(str(error), named(point.settings))  # one missing dataset is one problem
@@ -105,7 +110,7 @@ def run_points(
     """Run the points that are not finished, save sweep.json after each, and return it."""
     results: list[SweepPoint] = []
     for number, point in enumerate(all_points, start=1):
-        result = next((one for one in finished if one.settings == point.settings), None)
+        result = next((kept for kept in finished if kept.settings == point.settings), None)
         if result is None:
             on_event(PointBegan(settings=point.settings))
             result = _run_point(point, folder, f"point-{number:02}", run)

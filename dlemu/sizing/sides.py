@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -12,6 +13,7 @@ from datagen.errors import UserError
 from dlemu.config.points import DATA_FOLDER
 from dlemu.emulator.environment import HostFacts
 from dlemu.results.folder import holds_run, read_run, read_summary
+from dlemu.results.run import Run
 from dlemu.results.summary import Mean, ReadSettings, Summary
 from dlemu.sizing.answers import (
     SIZE,
@@ -25,23 +27,22 @@ from dlemu.sizing.answers import (
     Value,
     read_answer,
 )
-from dlemu.sizing.compared_figures import run_figures
 from dlemu.sizing.t_interval import half_width
 
 CONFIDENCE = 0.95
 
-METRICS = {
-    "total_seconds": "s",
-    "au_percent": "%",
-    "au_rules_percent": "%",
-    "samples_per_second": "/s",
-    "app_mb_per_second": "MB/s",
-    "device_mb_per_second": "MB/s",
-    "max_device_mb_per_second": "MB/s",
-    "mean_device_read_latency_ms": "ms",
-    "time_to_first_batch_seconds": "s",
-}
-"""Compared metrics and their units."""
+METRICS = (
+    "total_seconds",
+    "au_percent",
+    "au_rules_percent",
+    "samples_per_second",
+    "app_mb_per_second",
+    "device_mb_per_second",
+    "max_device_mb_per_second",
+    "mean_device_read_latency_ms",
+    "time_to_first_batch_seconds",
+)
+"""What is compared: fields of RunFigures, in the order in which they are shown."""
 
 Settings = tuple[tuple[str, str], ...]
 """Key and value of what was set otherwise in each run, by key."""
@@ -155,6 +156,72 @@ def _of_size(folder: str, sized: SizeAnswer) -> Side:
 def _summaries(folders: Iterable[str]) -> list[Summary]:
     """Return the summaries of the runs that are still there."""
     return [read_summary(folder) for folder in folders if holds_run(folder)]
+
+
+# figures
+
+
+def run_figures(run: Run) -> RunFigures:
+    """Return what is compared of a run."""
+    summary, metrics = run.summary, run.summary.metrics
+    return RunFigures(
+        workload=summary.workload,
+        accelerator=summary.accelerator,
+        ranks=summary.ranks,
+        epochs=metrics.epochs,
+        passed=summary.passed,
+        verdict=summary.verdict,
+        limited_by=summary.limited_by,
+        total_seconds=metrics.total_seconds,
+        training_seconds=metrics.training_seconds,
+        au_percent=_without_spread(metrics.au_percent),
+        au_rules_percent=_without_spread(metrics.au_rules_percent),
+        samples_per_second=_without_spread(metrics.samples_per_second),
+        app_mb_per_second=_without_spread(metrics.app_mb_per_second),
+        device_mb_per_second=_without_spread(metrics.device_mb_per_second),
+        time_to_first_batch_seconds=_without_spread(metrics.time_to_first_batch_seconds),
+        ceiling_au_percent=metrics.ceiling_au_percent,
+        au_threshold_percent=metrics.au_threshold_percent,
+        max_device_mb_per_second=max_device_mb_per_second(run),
+        mean_device_read_latency_ms=mean_device_read_latency_ms(run),
+    )
+
+
+def _without_spread(figure: Mean | None) -> Mean | None:
+    """Return a figure without its spreads over ranks and epochs."""
+    return None if figure is None else Mean(mean=figure.mean, per_epoch=figure.per_epoch)
+
+
+def max_device_mb_per_second(run: Run) -> float | None:
+    """Return the most that the counted devices delivered in one interval; those read at one moment are added up.
+
+    None where no device is counted (`counted`, docs/telemetry.md).
+    """
+    totals: dict[float, float] = {}
+    for (_, _, _, seconds), rate in _readings(run, "read_mb_per_second").items():
+        totals[seconds] = totals.get(seconds, 0.0) + rate
+    return max(totals.values(), default=None)
+
+
+def mean_device_read_latency_ms(run: Run) -> float | None:
+    """Return the mean over the reads of the counted devices; None where no device is counted, or none was read."""
+    reads, latencies = _readings(run, "reads_per_second"), _readings(run, "mean_read_latency_ms")
+    served = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
+    if not served:
+        return None
+    return float(np.average([latencies[key] for key in served], weights=[reads[key] for key in served]))
+
+
+def _readings(run: Run, metric: str) -> dict[tuple[str, str, str, float], float]:
+    """Return host, probe, source and seconds -> value, of counted devices."""
+    telemetry = run.summary.telemetry
+    probes = {device.probe for device in telemetry.devices if device.counted} if telemetry is not None else set()
+    return {
+        (series.host, series.probe, series.source, float(seconds)): float(value)
+        for probe in probes
+        for series in run.device_series(probe, metric)
+        for seconds, value in zip(series.seconds, series.values, strict=True)
+    }
 
 
 def value_of(figures: RunFigures, metric: str) -> Value | None:

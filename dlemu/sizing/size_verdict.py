@@ -87,7 +87,7 @@ def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known
     per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
     return OneMore(
         accelerators=shown + 1,
-        wanted_mb_per_second=(shown + 1) * question.threshold_percent / 100 * per_accelerator,
+        wanted_mb_per_second=(shown + 1) * (question.threshold_percent / 100) * per_accelerator,
         most_delivered_mb_per_second=max((trial.app_mb_per_second for trial in trials), default=None),
     )
 

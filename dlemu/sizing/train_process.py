@@ -1,4 +1,4 @@
-"""A `dlemu train` process of its own: started, watched, ended in order, and its failure told."""
+"""A `dlemu train` process of its own: started, watched, ended in order, and its failure explained."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -15,7 +16,7 @@ from dlemu.comm import Interrupted, die_with_parent
 
 LOG = "console.txt"
 LOOK_SECONDS = 1.0
-_HEED_SECONDS = 0.2
+_SIGNAL_SECONDS = 0.2
 _ENDING_SECONDS = 30.0
 _DONE = (0, 1)
 _STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -25,14 +26,14 @@ _MESSAGE_LINES = 12
 def run_train(words: Sequence[str], folder: str, look: Callable[[], None], launcher: Sequence[str] = ()) -> None:
     """Run `dlemu train WORDS` to its end, its results in `folder`, and call `look` about once a second meanwhile.
 
-    Returns when the run completed, passed or not; what it says goes to LOG in its folder. Raises UserError or
-    DlemuError with what the run said. When this process is told to stop, so is the run, and what the process's own
-    handler raises is raised: nothing is left behind.
+    Returns when the run completed, passed or not; its output goes to LOG in its folder. Raises UserError or DlemuError
+    with the run's own message. A signal to stop this process (it reaches the main thread alone) stops the run too, and
+    what the process's own handler raises is raised: nothing is left behind.
     """
     command = [*launcher, sys.executable, "-m", "dlemu", "train", *words, f"output.folder={folder}"]
     log_path = os.path.join(folder, LOG)
     parent = os.getpid()
-    with _stops_noted() as heed:
+    with _signals_held() as release:
         with open(log_path, "w") as out:
             process = subprocess.Popen(
                 command,
@@ -43,7 +44,7 @@ def run_train(words: Sequence[str], folder: str, look: Callable[[], None], launc
                 preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
             )
         try:
-            while _running(process, heed):
+            while _running(process, release):
                 look()
         finally:
             _end(process)
@@ -53,36 +54,38 @@ def run_train(words: Sequence[str], folder: str, look: Callable[[], None], launc
 
 
 @contextlib.contextmanager
-def _stops_noted() -> Iterator[Callable[[], None]]:
-    """Note signals to stop, and yield what hands the first one to the process's own handler, which raises.
+def _signals_held() -> Iterator[Callable[[], None]]:
+    """Hold signals to stop, and yield what hands the first one to the process's own handler, which raises.
 
     A handler that raised wherever it came could leave Popen's lock taken, and waiting for the run would never end.
     """
-    noted: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in _STOPS}
+    held: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _STOPS}
 
-    def heed() -> None:
-        if noted:
-            handler = before[signal.Signals(noted[0])]
+    def release() -> None:
+        if held:
+            handler = before[signal.Signals(held[0])]
             if callable(handler):
-                handler(noted[0], None)
-            raise Interrupted(noted[0])
+                handler(held[0], None)
+            raise Interrupted(held[0])
 
     try:
-        yield heed
+        yield release
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    heed()
+    release()
 
 
-def _running(process: subprocess.Popen[bytes], heed: Callable[[], None]) -> bool:
+def _running(process: subprocess.Popen[bytes], release: Callable[[], None]) -> bool:
     """Wait until it is time to look again; return whether the run still goes on."""
     looks_at = time.monotonic() + LOOK_SECONDS
     while time.monotonic() < looks_at:
-        heed()
+        release()
         try:
-            process.wait(_HEED_SECONDS)
+            process.wait(_SIGNAL_SECONDS)
         except subprocess.TimeoutExpired:
             continue
         return False
@@ -104,17 +107,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _explain(status: int, log_path: str) -> None:
-    said = _last_words(log_path)
+    message = _failure_message(log_path)
     if status == UserError.exit_status:
-        raise UserError(said)
+        raise UserError(message)
     ended = f"by signal {-status}" if status < 0 else f"with status {status}"
-    raise DlemuError(f"a run ended {ended}; it said:\n{said}\nall it said is in {log_path}")
+    raise DlemuError(f"a run ended {ended}; it said:\n{message}\nall it said is in {log_path}")
 
 
-def _last_words(log_path: str) -> str:
-    """Return what the run said of its failure: from its first message on, the cause; or its last lines."""
-    with open(log_path, errors="replace") as told:
-        lines = told.read().splitlines()
+def _failure_message(log_path: str) -> str:
+    """Return the run's output from its first message on, the cause; or its last lines."""
+    with open(log_path, errors="replace") as log:
+        lines = log.read().splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("dlemu: ")]
-    said = lines[starts[0] :][:_MESSAGE_LINES] if starts else lines[-_MESSAGE_LINES:]
-    return "\n".join(said).removeprefix("dlemu: ")
+    shown = lines[starts[0] :][:_MESSAGE_LINES] if starts else lines[-_MESSAGE_LINES:]
+    return "\n".join(shown).removeprefix("dlemu: ")

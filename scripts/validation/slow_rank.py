@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from datagen.storage import direct
+from datagen.storage import direct, posix
+from datagen.storage.storage_base import StorageSpec
 from dlemu.loaders import pytorch
 from dlemu.loaders.loader_base import LoaderSpec, Phase
 
@@ -13,7 +14,7 @@ SLOW_RANK = 1
 DELAY_SECONDS = 0.08
 
 
-class SlowReader(direct.DirectReader):
+class SlowReader(posix.DirectReader):
     """One open file whose reads take longer."""
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -38,6 +39,6 @@ class Loader(pytorch.Loader):
 
 
 def _slowed(phase: Phase) -> Phase:
-    if phase.fetch.storage == "null":
+    if phase.fetch.reads_nothing:
         return phase
-    return replace(phase, fetch=replace(phase.fetch, storage=__name__))
+    return replace(phase, fetch=replace(phase.fetch, storage=StorageSpec(type=__name__)))

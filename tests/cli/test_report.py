@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dlemu.cli import reporting
+from dlemu.cli.options import report_result
 from dlemu.cli.report import command
 from tests.report.folders import write_run
 
@@ -24,7 +24,7 @@ def test_it_says_where_the_page_and_the_pictures_are(tmp_path: Path) -> None:
     assert told[0] == folder / "report.html"
     assert {path.suffix for path in told} == {".html", ".png", ".svg"}
     assert all(path.parent in (folder, folder / "figures") and path.stat().st_size > 2000 for path in told)
-    assert (folder / "figures" / "au.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "figures" / "utilisation.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_folder_without_a_result_is_the_users_mistake(tmp_path: Path) -> None:
@@ -46,20 +46,20 @@ def test_several_folders_get_a_page_each_or_share_one(tmp_path: Path) -> None:
 
 def test_a_run_makes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path, telemetry=False)
-    reporting.report_result(True, str(folder))
+    report_result(True, str(folder))
     assert capsys.readouterr().out == f"report: {folder / 'report.html'}\n"
     assert (folder / "report.html").exists()
 
 
 def test_a_run_that_is_told_not_to_makes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path, telemetry=False)
-    reporting.report_result(False, str(folder))
+    report_result(False, str(folder))
     assert capsys.readouterr().out == ""
     assert not (folder / "report.html").exists()
 
 
 def test_a_page_that_fails_is_a_note_and_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reporting.report_result(True, str(tmp_path))
+    report_result(True, str(tmp_path))
     said = capsys.readouterr().out
     assert "no page was made (dlemu: " in said
     assert f"to try again: dlemu report {tmp_path}" in said
@@ -68,6 +68,6 @@ def test_a_page_that_fails_is_a_note_and_no_failure(tmp_path: Path, capsys: pyte
 def test_without_the_extra_a_note_says_how_to_get_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "missing_packages", lambda: ["altair"])
-    reporting.report_result(True, str(tmp_path))
+    monkeypatch.setattr("dlemu.report.drawing.missing_packages", lambda: ["altair"])
+    report_result(True, str(tmp_path))
     assert "pip install 'dlemu[report]'" in capsys.readouterr().out

@@ -8,8 +8,8 @@ import pytest
 
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5
-from dlemu.config import check_runnable, dlio, load, to_yaml
-from dlemu.config.layers import merged
+from dlemu.config import check_runnable, load, to_yaml, translate
+from dlemu.config.loading import merged
 from dlemu.config.schema import Duration, Workload
 
 FOLDER = Path(__file__).parent / "dlio"
@@ -91,7 +91,7 @@ def test_what_shapes_streams_has_no_effect_on_loaders_that_pick_samples() -> Non
     noted = {note.split(" ", 1)[0] for note in picking.notes}
     assert {"reader.computation_threads", "reader.transfer_size"} <= noted
     assert picking.reader.computation_threads == 1
-    for key, reason in dlio.OF_SOME_LOADERS.items():
+    for key, reason in translate.OF_SOME_LOADERS.items():
         assert reason.is_harmless(getattr(Workload().reader, key.removeprefix("reader."))), "a saved default is silent"
 
 
@@ -180,17 +180,22 @@ def test_inert_values_leave_no_note() -> None:
 
 
 def test_no_table_hides_a_setting_of_ours() -> None:
-    for key in (*dlio.RENAMED_KEYS, *dlio.NO_EFFECT, *dlio.UNSUPPORTED, *dlio.CHECKPOINT_SHAPE_KEYS):
+    for key in (
+        *translate.RENAMED_KEYS,
+        *translate.NO_EFFECT,
+        *translate.UNSUPPORTED,
+        *translate.CHECKPOINT_SHAPE_KEYS,
+    ):
         assert not schema_has(key), key
 
 
 def test_every_new_name_is_a_setting() -> None:
-    taken_out = {*dlio.UNSUPPORTED, *dlio.CHECKPOINT_SHAPE_KEYS}
-    for key in dlio.RENAMED_KEYS.values():
+    taken_out = {*translate.UNSUPPORTED, *translate.CHECKPOINT_SHAPE_KEYS}
+    for key in translate.RENAMED_KEYS.values():
         assert schema_has(key) or key in taken_out or key.rpartition(".")[0] in taken_out, key
 
 
 def test_a_model_that_is_a_string_is_its_name() -> None:
-    assert dlio.renamed(("model",), "bert") == ("model", "name")
-    assert dlio.renamed(("model",), {"name": "bert"}) == ("model",)
-    assert merged([[(dlio.renamed(("data_reader", "batch_size"), 3), 3)]]) == {"reader": {"batch_size": 3}}
+    assert translate.renamed(("model",), "bert") == ("model", "name")
+    assert translate.renamed(("model",), {"name": "bert"}) == ("model",)
+    assert merged([[(translate.renamed(("data_reader", "batch_size"), 3), 3)]]) == {"reader": {"batch_size": 3}}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
 from dlemu.config import datagen_command, load, to_yaml
-from dlemu.config.check import check
 from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload
+from dlemu.config.validate import check
 from tests.config.test_duration import durations
 
 # PyYAML writes some control characters and line separators in a way that it does not read back.

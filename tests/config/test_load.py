@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
-from dlemu.config import load, workload_names
+from dlemu.config import load, to_yaml, workload_names
 from dlemu.config.schema import Duration, Workload
 
 
@@ -84,6 +84,27 @@ def test_old_names_work_as_overrides_too() -> None:
 
 def test_null_asks_for_the_default_of_the_schema() -> None:
     assert load(["workload=unet3d", "reader.read_threads=null"]).reader.read_threads == Workload().reader.read_threads
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "reader.data_loader=null",
+            "reader.data_loader is null, which names nothing: wanted one of dali, none, pytorch, tensorflow, threads, "
+            "or the dotted name of your own module; leave it out for pytorch",
+        ),
+        ("dataset.format=null", "dataset.format is null, which names nothing: wanted one of csv,"),
+        ("reader.file_shuffle=null", "reader.file_shuffle is empty: wanted one of off, seed, random"),
+        ("dataset.data_folder=null", "dataset.data_folder is empty: wanted text"),
+    ],
+)
+def test_null_is_no_word(override: str, said: str) -> None:
+    assert said in message([override])
+
+
+def test_a_word_that_is_empty_by_itself_may_be_null() -> None:
+    assert load(["workload=unet3d", "output.folder=null", "scale=null"]) == load(["workload=unet3d"])
 
 
 def test_a_sections_mapping_is_merged_and_a_time_is_replaced() -> None:
@@ -171,6 +192,25 @@ def test_config_dir_adds_workloads_and_wins_over_shipped_ones(tmp_path: Path) ->
     assert (mine.model.name, mine.reader.batch_size) == ("unet3d", 3)
     assert load([], config_dir=str(tmp_path)).train.epochs == 77
     assert load(["workload=unet3d"], config_dir=str(tmp_path)) == load(["workload=unet3d"])
+
+
+def test_a_storage_of_ones_own_gets_its_root_and_options_but_no_credentials() -> None:
+    options = "{endpoint: here, retries: 3, secret_access_key: hunter2, session_token: hunter2}"
+    asked = ["storage.storage_type=mine.store", "storage.storage_root=bucket", f"storage.storage_options={options}"]
+    workload = load([*asked, "dataset.data_folder=set"])
+    spec = workload.storage_spec
+    assert (spec.type, spec.root, spec.options) == ("mine.store", "bucket", (("endpoint", "here"), ("retries", 3)))
+    assert workload.dataset.data_folder == "set", "paths in it are its own"
+    left_out = [note for note in workload.notes if "give them in the environment" in note]
+    assert [note.split(" ", 1)[0].rpartition(".")[2] for note in left_out] == ["secret_access_key", "session_token"]
+    assert "hunter2" not in to_yaml(workload) + "".join(workload.notes)
+
+
+def test_direct_is_another_word_for_odirect() -> None:
+    workload = load(["storage.storage_type=direct"])
+    assert workload.reader.odirect
+    assert workload.storage_spec == load(["reader.odirect=true"]).storage_spec
+    assert load(["storage.storage_type=parallel_fs"]).storage_spec == load([]).storage_spec
 
 
 def test_a_relative_folder_starts_at_the_storage_root_once(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class MemorySource:
             raise DatasetError(f"{self.path} ended")
         return self._data[offset : offset + size_bytes]
 
-    def room(self, size_bytes: int) -> memoryview:
+    def scratch(self, size_bytes: int) -> memoryview:
         return memoryview(bytearray(size_bytes))
 
 

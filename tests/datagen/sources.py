@@ -28,7 +28,7 @@ class MemorySource:
         self.reads.append((offset, size_bytes))
         return self._data[offset : offset + size_bytes]
 
-    def room(self, size_bytes: int) -> memoryview:
+    def scratch(self, size_bytes: int) -> memoryview:
         return memoryview(bytearray(size_bytes))
 
 

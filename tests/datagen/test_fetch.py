@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.crops import crop_start
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.fetch import Fetched, Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
 from datagen.files import files_of
 from datagen.formats.npz import Format
 from datagen.inspection import inspect

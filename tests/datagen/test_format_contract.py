@@ -13,13 +13,12 @@ import pytest
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
-from datagen.errors import DatasetError
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.errors import DatasetError, UserError
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.files import files_of
-from datagen.formats.format_base import UnreadFormat
+from datagen.formats.format_base import StreamFormat, UnreadFormat
 from datagen.groups import GroupFormat
-from datagen.inspection import Found, inspect
+from datagen.inspection import inspect
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory
 from datagen.storage.storage_base import StorageBase
@@ -82,7 +81,7 @@ class Dataset:
 
     def __init__(self, case: Case, folder: Path) -> None:
         self.spec = make(case.spec(folder))
-        self.found: Found = inspect(self.spec)
+        self.found = inspect(self.spec)
         self.all = range(FILES * case.samples)
         self.first_file = self.found.train.path(0)
 
@@ -95,6 +94,12 @@ class Dataset:
         out[:] = b"\xaa" * len(out)
         fetched = Fetcher(fetch, files).fetch(samples, out)
         return [bytes(out[start : start + size]) for start, size in fetched.places]
+
+    def held(self) -> memory.Storage:
+        """Return the dataset in a storage that has no paths."""
+        storage = memory.Storage()
+        storage.files = {str(path): path.read_bytes() for path in Path(self.spec.data_folder).rglob("*.*")}
+        return storage
 
     def read_each(self, **options: Any) -> list[bytes]:
         """Read the samples one by one; where a format ships row groups, each with its whole group."""
@@ -119,8 +124,7 @@ def test_every_sample_comes_back_from_every_storage(case: Case, tmp_path: Path) 
     assert verify(dataset.spec) == []
     groups = isinstance(registry.find("datagen.formats", case.format, "Format")(), GroupFormat)  # one a file here
     assert len(set(dataset.read(order, decode="full"))) == (FILES if groups else len(dataset.all))
-    held = memory.Storage()
-    held.files = {str(path): path.read_bytes() for path in tmp_path.rglob("*.*")}
+    held = dataset.held()
     for decode in ("none", "full"):
         posix = dataset.read(order, verify=True, decode=decode)
         assert dataset.read(order, verify=True, decode=decode, storage=storage_named("direct")) == posix
@@ -132,6 +136,24 @@ def test_the_usual_library_call_reads_the_same(case: Case, tmp_path: Path) -> No
     dataset = Dataset(case, tmp_path)
     fast = dataset.read(dataset.all, decode="full")
     assert dataset.read(dataset.all, engine="library", decode="full", verify=True) == fast
+
+
+@each_case
+def test_the_usual_library_call_reads_from_any_storage_or_is_refused(case: Case, tmp_path: Path) -> None:
+    dataset = Dataset(case, tmp_path)
+    options: dict[str, Any] = {"engine": "library", "decode": "full", "storage": storage_named("memory")}
+    file_format = registry.find("datagen.formats", case.format, "Format")()
+    if isinstance(file_format, (StreamFormat, GroupFormat)):
+        assert dataset.read(dataset.all, dataset.held(), verify=True, **options) == dataset.read(
+            dataset.all, decode="full"
+        )
+        out = AlignedBuffer().view(dataset.fetch_spec(**options).slot_bytes(len(dataset.all)))
+        fetched = Fetcher(dataset.fetch_spec(**options), dataset.held()).fetch(dataset.all, out)
+        assert fetched.app_bytes > 0.5 * sum(len(sample) for sample in dataset.read(dataset.all))
+        assert fetched.read_calls > 0
+    else:
+        with pytest.raises(UserError, match=r"by their path, and storage memory has none: set reader\.engine=fast"):
+            dataset.read(dataset.all, dataset.held(), **options)
 
 
 @each_case

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from datagen import crew, manifest
+from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.formats.format_base import FileJob
@@ -209,7 +209,7 @@ def test_a_limit_on_file_sizes(small: MakeSpec) -> None:
 def test_an_interrupt_stops_every_thread_and_leaves_no_part(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = small(num_files_train=400)
     prepare(spec)
-    monkeypatch.setattr(crew, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(thread_pool, "PROGRESS_SECONDS", 0.0)
 
     def interrupt(progress: Progress) -> None:
         if progress.files >= 3:

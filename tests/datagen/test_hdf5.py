@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats._hdf5_file import skeleton
 from datagen.formats._hdf5_read import Hdf5File
 from datagen.formats.format_base import FileJob, Sample
-from datagen.formats.hdf5 import Format
+from datagen.formats.hdf5 import Format, skeleton
 from datagen.generate import generate, prepare
 from datagen.spec import DatasetSpec, Hdf5
 from datagen.verify import verify

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
-from datagen.formats._indexed import CHUNK_BYTES, OFFSETS, SIZES, IndexedFile
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats.format_base import Source
+from datagen.formats.indexed_binary import CHUNK_BYTES, OFFSETS, SIZES, IndexedFile
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec

@@ -9,8 +9,7 @@ import pytest
 
 from datagen.buffers import AlignedBuffer
 from datagen.engines import MOST_KEPT_FILES
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.spec import Hdf5
 from datagen.storage import posix

@@ -32,7 +32,7 @@ class MemorySource:
     def read(self, offset: int, size_bytes: int) -> memoryview:
         return self._data[offset : offset + size_bytes]
 
-    def room(self, size_bytes: int) -> memoryview:
+    def scratch(self, size_bytes: int) -> memoryview:
         return memoryview(bytearray(size_bytes))
 
 

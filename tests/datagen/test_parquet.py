@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError
-from datagen.fetch import Fetched, Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.formats._parquet_layout import plan_of
 from datagen.formats.parquet import Format
 from datagen.groups import most_groups
@@ -282,7 +281,9 @@ def test_tiny_pages_have_room_when_they_grow(small: MakeSpec, compression: Any) 
     assert result.app_bytes > 2 * 400 * 10, "compressing made them larger"
 
 
-@pytest.mark.parametrize("options", [{}, {"storage": "direct"}, {"decode": "full"}, {"engine": "library"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"storage": storage_named("direct")}, {"decode": "full"}, {"engine": "library"}]
+)
 @pytest.mark.parametrize("compression", PACKED)
 def test_damage_in_any_compressed_row_group_is_found(
     small: MakeSpec, compression: Any, options: dict[str, Any]
@@ -413,7 +414,9 @@ def test_verify_finds_damage(dataset: DatasetSpec, damage: str) -> None:
     assert (finding.path, finding.kind) == (path, damage)
 
 
-@pytest.mark.parametrize("options", [{}, {"storage": "direct"}, {"decode": "full"}, {"engine": "library"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"storage": storage_named("direct")}, {"decode": "full"}, {"engine": "library"}]
+)
 @pytest.mark.parametrize("stdev", [0.0, 2000.0])
 def test_records_without_named_columns_are_compared_as_they_are_read(
     small: MakeSpec, options: dict[str, Any], stdev: float

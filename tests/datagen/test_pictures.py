@@ -18,8 +18,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from datagen.content import Content, identify
 from datagen.errors import DatasetError, UserError
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats import _picture, jpeg, png
 from datagen.formats._picture import Codec, Shape
 from datagen.generate import generate, prepare

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.crops import crop_start
 from datagen.errors import DatasetError, SpaceError
-from datagen.fetch import Fetched, Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.records import MOST_OPEN_FILES, RecordReader, open_files_wanted, runs

@@ -299,7 +299,7 @@ def test_a_buffer_grows_and_is_used_again() -> None:
 
 NOT_DATA = {
     "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
-    "formats/_hdf5_file.py": {"fstat", "pread"},  # HDF5's own temporary file
+    "formats/hdf5.py": {"fstat", "pread"},  # HDF5's own temporary file
 }
 """What files outside of `storage/` ask of the system, none of it about data."""
 

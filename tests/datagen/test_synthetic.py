@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from datagen.errors import DatasetError, UserError
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats.synthetic import Format
 from datagen.inspection import inspect
 from datagen.layout import layouts

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats._tfrecord_file import TfrecordFile, masked_crc
 from datagen.formats.format_base import Source
 from datagen.formats.tfrecord import CHUNK_BYTES, Format

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import DatasetError, UserError
-from datagen.inspection import Found
+from datagen.inspection import Dataset
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.doctor import dataset_files, direct_reads, file_system, free_space, page_cache, ranks_fit
@@ -40,7 +40,7 @@ def test_a_damaged_dataset_fails_and_a_good_one_passes(tmp_path: Path) -> None:
     workload = small(tmp_path)
     facts = Facts(workload)
     check = dataset_files.check(facts)
-    assert isinstance(facts.dataset, Found)
+    assert isinstance(facts.dataset, Dataset)
     assert (check.level, "24 training files" in check.observed) == ("ok", True)
     assert free_space.check(facts) is None
     fit = ranks_fit.check(facts)

@@ -127,6 +127,24 @@ def test_data_alone_is_made_of_a_workload_that_checkpoints_in_training(tmp_path:
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+def test_a_run_that_fails_leaves_the_folders_that_mlpstorage_made(tmp_path: Path) -> None:
+    """It makes the run's folder before the call and writes its own files there after it."""
+    config = configs(tmp_path / "a", {"generate_data": True, "train": False, "checkpoint": False})
+    words = ("workload=small_h100", f"++workload.dataset.data_folder={tmp_path / 'data'}", f"--config-dir={config}")
+    assert wait(start(*words, f"++hydra.run.dir={tmp_path / 'datagen'}", program=DLIO)).status == 0
+    for path in (tmp_path / "data" / "train").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))  # no worker can read them
+    leaf = tmp_path / "results" / "run" / "20261121_134501"
+    leaf.mkdir(parents=True)
+    train = ("++workload.workflow.generate_data=False", "++workload.workflow.train=True")
+    ended = wait(start(*words, *train, f"++hydra.run.dir={leaf}", "++hydra.output_subdir=dlio_config", program=DLIO))
+    assert ended.status not in (0, 1), ended.out
+    assert "Traceback" not in ended.err
+    assert leaf.is_dir()
+    assert {"dlio.log", "dlio_config"} <= {path.name for path in leaf.iterdir()}
+    assert not (leaf / "summary.json").exists()
+
+
 def test_what_the_tool_of_v3_adds_by_itself_is_understood(tmp_path: Path) -> None:
     """A run on the first files of a larger dataset, with the settings that mlpstorage v3.0 puts in."""
     data = f"dataset.data_folder={tmp_path / 'data'}"

@@ -47,4 +47,7 @@ def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path:
     refused = dlemu("compare", str(folder / "point-01"), str(folder), "--output", str(both))
     assert (refused.status, "holds a compare.json already" in refused.err) == (2, True)
 
-    assert "no summary.json" in dlemu("compare", str(tmp_path), str(folder)).err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused = dlemu("compare", str(empty), str(folder))
+    assert (refused.status, refused.err.count("\n"), str(empty) in refused.err) == (2, 1, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from dlemu.config import load
 from dlemu.metrics.au import au_percent, kept_rows
 from tests.e2e.harness import dlemu, small_run, steps, summary
+
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
 
 
 def test_the_folder_holds_everything_and_nothing_half_done(run: Path) -> None:
-    files = {"config.yaml", "summary.json", "steps.parquet", "telemetry.parquet", "log.txt", "dlio"}
+    files = {"config.yaml", "facts.json", "summary.json", "steps.parquet", "telemetry.parquet", "log.txt", "dlio"}
     assert {path.name for path in run.iterdir()} == files
     assert not list(run.rglob("*.part"))
     assert (run / "dlio" / "2_output.json").exists()
@@ -192,3 +195,37 @@ def test_results_go_to_a_folder_named_by_time(dataset: Path, tmp_path: Path) -> 
     (folder,) = (tmp_path / "results" / "default").iterdir()
     assert summary(folder)["complete"] is True
     assert os.listdir(tmp_path) == ["results"]
+
+
+@pytest.mark.parametrize("launcher", [[], [MPIRUN, "-np", "2"]], ids=["forked", "mpi"])
+def test_a_file_that_asks_for_data_alone_makes_it(launcher: list[str], tmp_path: Path) -> None:
+    if launcher and not os.path.exists(MPIRUN):
+        pytest.skip("no mpirun in the environment; scripts/env dev installs one")
+    file = tmp_path / "workload" / "mine_datagen.yaml"
+    file.parent.mkdir()
+    file.write_text("workflow: {generate_data: true, train: false, checkpoint: false}\n")
+    settings = [f"workload={file}", *small_run(tmp_path / "run", tmp_path / "data")[1:]]
+    ended = dlemu("train", *settings, launcher=launcher)
+    assert ended.status == 0, ended.err
+    assert "made 48 files" in ended.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "workload"], "nothing was trained"
+    assert dlemu("datagen", "verify", *settings).status == 0
+
+
+@pytest.mark.parametrize("command", ["train", "datagen"])
+def test_a_dataset_in_an_object_storage_makes_no_folder_of_that_name(command: str, tmp_path: Path) -> None:
+    settings = small_run(tmp_path / "run", Path("data"), "workflow.generate_data=true")
+    settings[1] = "dataset.data_folder=s3://bucket/unet3d"
+    ended = dlemu(command, *settings, cwd=tmp_path)
+    assert ended.status == 2
+    assert "object storage is not possible yet" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_configuration_of_what_can_not_be_trained_says_so(tmp_path: Path) -> None:
+    shown = dlemu("train", "--cfg", *small_run(tmp_path, tmp_path, "dataset.data_folder=s3://bucket/unet3d"))
+    assert shown.status == 0
+    assert "data_folder: s3://bucket/unet3d" in shown.out
+    assert "`dlemu train` refuses this configuration" in shown.err
+    assert "object storage" in shown.err
+    assert dlemu("train", "--cfg", *small_run(tmp_path, tmp_path)).err == ""

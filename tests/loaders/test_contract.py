@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from datagen.buffers import AlignedBuffer
-from datagen.fetch import Fetcher
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec, ParquetSpec
@@ -98,7 +97,7 @@ def test_each_rank_gets_exactly_its_planned_samples(
     name: str, threads: int, dataset: DatasetSpec, tmp_path: Path
 ) -> None:
     skip_without_framework(name)
-    if problems := traits_of(name).problems(Reader(), dataset):
+    if problems := traits_of(name).problems(Workload(dataset=dataset)):
         pytest.skip(problems[0])
     job = run_of(dataset, name, threads, tmp_path)
     traces = []

@@ -189,4 +189,4 @@ def test_something_else_than_planned_is_no_batch(tmp_path: Path) -> None:
     spec = job_of(dataset).loader_spec(0)
     records = Records(spec, spec.phases["train"], 1, 2)
     with pytest.raises(DlemuError, match="not planned"):
-        records._found(str(victim(spec, 1)), 5)
+        records._delivered(str(victim(spec, 1)), 5)

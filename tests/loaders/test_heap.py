@@ -9,7 +9,7 @@ import pytest
 
 FAULTS = """
 import resource
-from dlemu.loaders._heap import keep_freed_memory
+from dlemu.loaders._process import keep_freed_memory
 if {keep}:
     keep_freed_memory()
 def faults():

@@ -16,7 +16,7 @@ import pytest
 
 from datagen.content import Content
 from datagen.errors import DatasetError, DlemuError
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import FetchSpec
 from datagen.inspection import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec

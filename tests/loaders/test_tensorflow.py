@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from datagen.errors import DatasetError
-from datagen.fetch_spec import FetchSpec
+from datagen.fetch import FetchSpec
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE

@@ -10,7 +10,7 @@ import pytest
 
 from datagen.registry import names
 from datagen.spec import DatasetSpec
-from dlemu.config.schema import Reader
+from dlemu.config.schema import Reader, Storage, Workload
 from dlemu.loaders.tensorflow import samples_read_ahead
 from dlemu.loaders.traits_base import Interleave, traits_of
 from tests.runs import make_job
@@ -97,6 +97,15 @@ def test_without_its_framework_it_is_said_what_to_install(name: str, extra: str)
 @pytest.mark.parametrize("name", [name for name in names("dlemu.loaders") if name != "pytorch"])
 def test_pinning_is_refused_before_the_run_where_it_can_not_be(name: str) -> None:
     dataset = DatasetSpec(format="npy", num_files_train=8)
-    said = traits_of(name).problems(Reader(data_loader=name, pin_memory=True), dataset)
+    said = traits_of(name).problems(Workload(dataset=dataset, reader=Reader(pin_memory=True)))
     assert [text.partition(":")[0] for text in said] == ["reader.pin_memory is true"]
-    assert not traits_of(name).problems(Reader(data_loader=name), dataset)
+    assert not traits_of(name).problems(Workload(dataset=dataset))
+
+
+def test_who_reads_files_itself_finds_them_in_folders_alone() -> None:
+    workload = Workload(dataset=DatasetSpec(format="tfrecord"), storage=Storage(storage_type="my.objects"))
+    (said,) = traits_of("tensorflow").problems(workload)
+    assert said.startswith(
+        "storage.storage_type is 'my.objects': TensorFlow itself reads tfrecord files and finds them"
+    )
+    assert not traits_of("pytorch").problems(workload)

@@ -29,6 +29,10 @@ def test_a_second_epoch_out_of_memory_is_said_loudly() -> None:
     assert "100, 1 %" in str(told.warning)
 
 
+def test_what_was_read_ahead_is_said_beside_the_hundred_percent() -> None:
+    assert "from storage in each epoch: 100 and 88 more read ahead, 0 %" in str(proof([1.88, 0.0]).warning)
+
+
 def test_what_was_all_read_from_storage_needs_no_warning_however_small() -> None:
     assert proof([1.0, 1.02]).warning is None
 

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.mlperf.audit import audited_run
-from dlemu.mlperf.check.judge import Checked, as_csv, check_folder, plain
+from dlemu.mlperf.check.judge import Checked, as_csv, check_folder, check_report
 from tests.mlperf.golden import STAMP, config_folder, edit, make_tree, runs
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
@@ -441,10 +442,10 @@ def test_tables_have_every_finding_and_the_editions_own_name_of_the_rule(golden:
     shutil.rmtree(runs(root)[-1])
     checked = check_folder(str(root))
     lines = list(csv.DictReader(io.StringIO(as_csv(checked))))
-    assert lines == json.loads(json.dumps(plain(checked)))["findings"]
+    assert lines == [asdict(row) for row in check_report(checked).findings]
     assert [line["official"] for line in lines if line["rule"] == "runs.count"] == ["2.1.17 runTimestamps"]
     assert sum(line["rule"] == "settings.changed" for line in lines) == 5
-    assert plain(checked)["errors"] == len(lines)
+    assert check_report(checked).errors == len(lines)
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"no published runs in {PUBLISHED}")

@@ -10,7 +10,7 @@ import yaml
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
-from dlemu.mlperf.dlio_command import load_command, read_command, refuse_without_training
+from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import DlioFolders, begin_dlio_files
 
 WORKLOAD = {
@@ -117,24 +117,3 @@ def test_a_run_that_begins_removes_results_that_are_not_its_own(tmp_path: Path) 
     assert yaml.safe_load((tmp_path / ".hydra" / "overrides.yaml").read_text()) == ["workload=unet3d_h100"]
     hydra = yaml.safe_load((tmp_path / ".hydra" / "hydra.yaml").read_text())["hydra"]
     assert (hydra["run"]["dir"], hydra["output_subdir"]) == (str(tmp_path), ".hydra")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["train=False", "checkpoint=False"], "asks for nothing else"),
-        (["train=False", "evaluation=True", "generate_data=True"], "asks for evaluation, which is part of training"),
-    ],
-)
-def test_runs_without_training_are_refused_before_anything_is_made(words: list[str], said: str) -> None:
-    overrides = ["workload=unet3d_h100", *(f"++workload.workflow.{word}" for word in words)]
-    with pytest.raises(UserError, match=said):
-        refuse_without_training(load_command(read_command(overrides), None)[0])
-
-
-def test_checkpoints_alone_are_refused_and_data_alone_is_not() -> None:
-    words = ["workload=unet3d_h100", "++workload.workflow.train=False", "++workload.workflow.generate_data=True"]
-    refuse_without_training(load_command(read_command(words), None)[0])
-    words.append("++workload.checkpoint.num_checkpoints_write=10")
-    with pytest.raises(UserError, match="checkpoints without training"):
-        refuse_without_training(load_command(read_command(words), None)[0])

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from datagen.errors import DlemuError, UserError
-from datagen.inspection import Found
+from datagen.inspection import Dataset
 from datagen.layout import layouts
 from datagen.manifest import Manifest
-from dlemu.cli.finish import finish
+from dlemu.cli.frontends import TerminalFrontend
 from dlemu.config import load
 from dlemu.emulator.job import Job
 from dlemu.mlperf.check.judge import check_folder
@@ -30,8 +30,10 @@ from dlemu.mlperf.rehearsal.edition_tree import (
     write_sums,
     write_system,
 )
+from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
 from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan, read_figures, sum_up
-from tests.runs import dlio_place, make_log
+from dlemu.run.save import save as save_run
+from tests.runs import make_log
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
 LAPTOP |= {"dataset.filesystem", "au.low", "au.rules", "workflow.checkpoint"}
@@ -61,7 +63,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
     workload = load(words)
     train, _ = layouts(workload.dataset)
     size = train.num_files * 1000
-    found = Found(
+    found = Dataset(
         spec=workload.dataset,
         train=train,
         valid=None,
@@ -79,7 +81,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
         started_at="2026-01-02T03:04:05+00:00",
     )
     (Path(folder) / "console.txt").write_text("a run\n")
-    finish(job, make_log(job, seed=workload.train.seed), dlio_place(Path(folder) / "dlio"))
+    save_run(job, make_log(job, seed=workload.train.seed), TerminalFrontend([], None))
 
 
 def minutes() -> Callable[[], datetime]:
@@ -244,3 +246,33 @@ def test_passing_is_by_dlios_au_and_not_by_dlemus(tmp_path: Path) -> None:
     at = replace(figures, au_dlio_percent=90.0, au_percent=10.0, au_threshold_percent=90.0)
     assert at.passed
     assert not replace(at, au_dlio_percent=89.99, au_percent=100.0).passed
+
+
+def test_a_dataset_that_cannot_be_made_ends_it_with_datagens_own_status(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "2.0")
+    size = datasize(plan.workload, edition="2.0", hosts=1, memory_gib_per_host=64)
+    mistaken = replace(plan, words=(*plan.words, "dataset.formatt=npz"))
+    rehearsal = Rehearsal(plan=mistaken, size=size, launcher="", config_dir=None, make=True, tell=lambda line: None)
+    with pytest.raises(DatagenFailed) as failed:
+        rehearsal.run()
+    assert failed.value.exit_status == 2
+    assert not (Path(plan.folder) / "tree").exists()
+
+
+def test_names_are_those_that_the_rules_allow(tmp_path: Path) -> None:
+    plan = replace(make_plan(tmp_path, "2.0"), organisation="my lab")
+    size = datasize(plan.workload, edition="2.0", hosts=1, memory_gib_per_host=64)
+    with pytest.raises(UserError, match="--org 'my lab'"):
+        Rehearsal(plan=plan, size=size, launcher="", config_dir=None, make=False, tell=lambda line: None).run()
+
+
+def test_figures_are_those_of_dlios_files(tmp_path: Path) -> None:
+    run_by_hand(list(make_plan(tmp_path, "2.0").words), str(tmp_path))
+    figures = read_figures(str(tmp_path))
+    summary = json.loads((tmp_path / "dlio" / "summary.json").read_text())
+    metric = summary["metric"]
+    assert figures.au_dlio_percent == pytest.approx(metric["train_au_mean_percentage"], rel=1e-12)
+    assert figures.samples_per_second == pytest.approx(metric["train_throughput_mean_samples_per_second"], rel=1e-12)
+    assert figures.mib_per_second == pytest.approx(metric["train_io_mean_MB_per_second"], rel=1e-12)
+    assert (figures.start, figures.end) == (summary["start"], summary["end"])
+    assert (figures.accelerators, figures.num_files) == (summary["num_accelerators"], summary["num_files_train"])

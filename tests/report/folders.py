@@ -1,4 +1,4 @@
-"""Folders of results made by hand, with telemetry and a block trace, for tests of pages and figures."""
+"""Results made by hand, with telemetry and a block trace, for tests of pages and figures."""
 
 from __future__ import annotations
 
@@ -8,69 +8,80 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from dlemu.emulator.files import write_text
-from dlemu.emulator.job import Job
+import dlemu.results.folder
+from datagen.atomic import write_text
 from dlemu.emulator.trainer import RunLog
-from dlemu.report.folder import write_steps, write_summary
-from dlemu.report.summary import build_summary
-from dlemu.results.folder import write_run as write_result
-from dlemu.results.run import make_run
+from dlemu.results.run import Run, make_run
+from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
+from dlemu.telemetry.probe_base import Bin
 from tests.runs import make_job, make_log
 
 HOST = "node0"
+DISK = DeviceFacts(probe="block", name="nvme0n1", kind="disk", counted=True, size_bytes=1 << 40, model="fast")
 
 
-def write_run(folder: Path, *, telemetry: bool = True, changes: dict[str, Any] | None = None, **job: Any) -> Path:
-    """Write the folder of a complete run; `changes` replace keys of its summary, `job` is `make_job`'s."""
+def hand_made_run(*, folder: str = "results/x", telemetry: bool = True, failure: str | None = None, **job: Any) -> Run:
+    """A run, complete unless it has a `failure`; `job` is `make_job`'s and `make_log`'s."""
     clocks = {key: job.pop(key) for key in ("rank_nodes", "skew_ns") if key in job}
-    made = make_job(**job)
+    made = make_job(folder=folder, **job)
     log = make_log(made, **clocks)
-    write_result(make_run(replace(made, folder=str(folder)), log))
-    summary = build_summary(made, log) | (changes or {})
-    write_summary(str(folder), summary)
-    write_steps(str(folder), log.rows)
-    write_text(str(folder), "config.yaml", "workload: handmade\nranks: 2\n")
-    if telemetry:
-        pq.write_table(telemetry_of(made, log), folder / "telemetry.parquet")
-        pq.write_table(block_trace(), folder / "block_trace.parquet")
+    return make_run(made, replace(log, telemetry=telemetry_of(log)) if telemetry else log, failure)
+
+
+def with_summary(run: Run, **changes: Any) -> Run:
+    """The run with another summary than its own, to see what is made of it."""
+    changed = replace(run)
+    vars(changed)["summary"] = replace(run.summary, **changes)
+    return changed
+
+
+def write_run(folder: Path, **run: Any) -> Path:
+    """Write the folder of a `hand_made_run`."""
+    dlemu.results.folder.write_run(hand_made_run(folder=str(folder), **run))
     return folder
 
 
-def telemetry_of(job: Job, log: RunLog, interval_ns: int = 100_000_000) -> pa.Table:
+def telemetry_of(log: RunLog, interval_ns: int = 100_000_000) -> tuple[HostTelemetry, ...]:
     """Readings of every probe that a figure looks at, over the whole run, on each host by its own clock."""
     random = np.random.default_rng(1)
-    rows: list[tuple[int, str, str, str, str, float]] = []
+    hosts = []
     for node, host in enumerate(log.journal.hosts):
-        stamps = log.rows["free_ns"][
-            np.isin(log.rows["rank"], np.flatnonzero(np.array(log.journal.rank_nodes) == node))
-        ]
-        for time_ns in range(int(stamps.min()) - interval_ns, int(stamps.max()) + interval_ns, interval_ns):
-            for probe, source, metric, least, most in _READINGS:
-                value = float(random.uniform(least, most))
-                rows.append((time_ns, host.host, probe, source, metric, (1 + node / 4) * value))
-    return _long(rows)
+        ranks = np.flatnonzero(np.array(log.journal.rank_nodes) == node)
+        stamps = log.rows["free_ns"][np.isin(log.rows["rank"], ranks)]
+        times = np.arange(stamps.min() - interval_ns, stamps.max() + interval_ns, interval_ns)
+        least, most = (np.array([reading[place] for reading in _READINGS], np.float64) for place in (3, 4))
+        values = (1 + node / 4) * random.uniform(least, most, (len(times), len(_READINGS)))
+        hosts.append(
+            HostTelemetry(
+                host=host.host,
+                node=node,
+                boot_id=f"boot {node}",
+                interval_seconds=interval_ns / 1e9,
+                probes=tuple(sorted({reading[0] for reading in _READINGS})),
+                devices=(DISK,),
+                notes=(),
+                cpu_seconds=0.01,
+                seconds=float(times[-1] - times[0]) / 1e9,
+                trace=block_trace() if node == 0 else (),
+                series=tuple(Series(*reading[:3]) for reading in _READINGS),
+                which=np.tile(np.arange(len(_READINGS), dtype=np.int32), len(times)),
+                time_ns=np.repeat(times, len(_READINGS)),
+                value=values.ravel(),
+            )
+        )
+    return tuple(hosts)
 
 
-def _long(rows: list[tuple[int, str, str, str, str, float]]) -> pa.Table:
-    names = ("time_ns", "host", "probe", "source", "metric", "value")
-    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    words = {name: pa.array(columns[name]).dictionary_encode() for name in names[1:-1]}
-    return pa.table({"time_ns": columns["time_ns"]} | words | {"value": columns["value"]})
-
-
-def block_trace() -> pa.Table:
+def block_trace() -> tuple[Bin, ...]:
     """Bins of each kind, for two devices that share them."""
-    rows: list[tuple[str, str, str, str, float, float, float]] = []
+    bins: list[Bin] = []
     for device in ("nvme0n1", "nvme1n1"):
-        rows += [(HOST, device, "read", "queue_depth_seconds", float(n), n + 1.0, 1.0 + n % 3) for n in range(40)]
-        rows += [(HOST, device, "read", "latency_us", 2.0**n, 2.0 ** (n + 1), 100.0 - 5 * n) for n in range(4, 16)]
-        rows += [(HOST, device, "write", "latency_us", 2.0**n, 2.0 ** (n + 1), 10.0) for n in range(3, 8)]
-        rows += [(HOST, device, "read", "request_kib", 4.0 * 2**n, 8.0 * 2**n, 1.0 + n**3) for n in range(6)]
-    names = ("host", "device", "operation", "kind", "low", "high", "weight")
-    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+        bins += [Bin(device, "read", "queue_depth_seconds", float(n), n + 1.0, 1.0 + n % 3) for n in range(40)]
+        bins += [Bin(device, "read", "latency_us", 2.0**n, 2.0 ** (n + 1), 100.0 - 5 * n) for n in range(4, 16)]
+        bins += [Bin(device, "write", "latency_us", 2.0**n, 2.0 ** (n + 1), 10.0) for n in range(3, 8)]
+        bins += [Bin(device, "read", "request_kib", 4.0 * 2**n, 8.0 * 2**n, 1.0 + n**3) for n in range(6)]
+    return tuple(bins)
 
 
 _READINGS = (
@@ -116,6 +127,7 @@ def write_size(folder: Path) -> Path:
         "for_one_more": {"accelerators": 9, "wanted_mb_per_second": 81.0, "most_delivered_mb_per_second": 77.5},
         "counts": counts,
         "probe_mb_per_second": 80.0,
+        "storage_mb_per_second": 80.0,
         "trials": trials,
         "issues": [],
         "seconds": 75.0,
@@ -147,18 +159,17 @@ def write_sweep(folder: Path) -> Path:
 def _trial(accelerators: int, au_percent: float) -> dict[str, Any]:
     rates = {"samples_per_second": 10.0 * accelerators, "app_mb_per_second": 9.7 * accelerators}
     known = {"ceiling_au_percent": 99.5, "device_mb_per_second": 9.8 * accelerators, "seconds": 15.0}
-    told = {"accelerators": accelerators, "folder": "trial-01", "au_percent": au_percent, "half_width_percent": 0.9}
-    return (
-        told
-        | rates
-        | known
-        | {"settled": True, "limited_by": {"what": "storage", "confidence": "high", "evidence": []}}
-    )
+    trial = {"accelerators": accelerators, "folder": "trial-01", "au_percent": au_percent, "half_width_percent": 0.9}
+    return trial | rates | known | {"settled": True, "limited_by": _limit("storage")}
+
+
+def _limit(what: str) -> dict[str, Any]:
+    return {"what": what, "confidence": "high", "evidence": [f"by {what}"], "advice": []}
 
 
 def _count(accelerators: int, au_percent: float, passed: bool) -> dict[str, Any]:
-    told = {"accelerators": accelerators, "au_percent": au_percent, "half_width_percent": 0.8}
-    return told | {"settled": True, "passed": passed, "trials": 2}
+    count = {"accelerators": accelerators, "au_percent": au_percent, "half_width_percent": 0.8}
+    return count | {"settled": True, "passed": passed, "trials": 2}
 
 
 def _figures(ranks: int, most_mb: float) -> dict[str, Any]:
@@ -171,7 +182,7 @@ def _figures(ranks: int, most_mb: float) -> dict[str, Any]:
         "epochs": 5,
         "passed": au >= 90,
         "verdict": "",
-        "limited_by": {"what": "storage" if au < 90 else "nothing", "confidence": "high", "evidence": []},
+        "limited_by": _limit("storage" if au < 90 else "nothing"),
         "total_seconds": 100 / min(au, 99.0) * 100,
         "au_percent": {"mean": au, "per_epoch": [au] * 5},
         "samples_per_second": {"mean": mb / 2, "per_epoch": [mb / 2] * 5},

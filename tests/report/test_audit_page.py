@@ -15,7 +15,7 @@ from datagen.errors import UserError
 from dlemu.cli.audit import command
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.mlperf.audit.saved_audit import save_audit
-from dlemu.report.audit import open_audit
+from dlemu.report.audit_report import open_audit
 from dlemu.report.pages import write_page, write_pictures
 from tests.mlperf.foreign_runs import write_run
 from tests.report.test_page import MOST_BYTES, NASTY
@@ -97,7 +97,7 @@ def test_hundreds_of_runs_stay_below_the_limit(tmp_path: Path) -> None:
     assert page.stat().st_size <= MOST_BYTES
     text = page.read_text()
     assert text.count(">run3<") >= 140
-    assert {"systems", "difference", "loss"} <= set(re.findall(r'<figure id="([a-z_]+)"', text))
+    assert {"audited_systems", "printed_difference", "audited_loss"} <= set(re.findall(r'<figure id="([a-z_]+)"', text))
 
 
 def _moved(run: AuditedRun, number: int) -> AuditedRun:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,9 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.registry import find, names
-from dlemu.config.schema import Model, Reader
-from dlemu.report.compare_terminal import print_comparison
-from dlemu.report.comparison import Comparison, open_comparison
-from dlemu.report.names import short_names
-from dlemu.report.units import at
+from dlemu.config.schema import Model
+from dlemu.report.comparison_report import OpenedComparison, open_comparison, print_comparison
+from dlemu.report.units import at, short_names
 from dlemu.sizing.answers import COMPARE, save_answer
 from dlemu.sizing.compare_sides import Extras, compare
 from dlemu.sizing.sides import read_side
@@ -28,6 +28,7 @@ from dlemu.report.figures.figure_base import DESK, PHONE, Canvas
 from dlemu.report.pages import write_page
 from tests.report.test_figures import column, rows_of
 from tests.report.test_page import read_page
+from tests.runs import make_job
 
 FOLDER = "dlemu.report.compare_figures"
 FIGURES = names(FOLDER)
@@ -42,13 +43,13 @@ def write_comparison(folder: Path, *compared: Path, extras: tuple[Extras, Extras
 
 
 @pytest.fixture(scope="module")
-def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
     folder = tmp_path_factory.mktemp("sweeps")
     return open_comparison(str(write_comparison(folder / "both", write_sweep(folder / "sweep"))))
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
     folder = tmp_path_factory.mktemp("runs")
     made = [
         write_run(folder / name, telemetry=False, ranks=2, steps=steps) for name, steps in (("new", 12), ("old", 18))
@@ -57,7 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def searches(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def searches(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
     folder = tmp_path_factory.mktemp("searches")
     made = [write_size(folder / name) for name in ("a", "b")]
     return open_comparison(str(write_comparison(folder / "both", *made, extras=(Extras(), Extras()))))
@@ -66,7 +67,7 @@ def searches(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 @pytest.mark.parametrize("canvas", [DESK, PHONE])
 @pytest.mark.parametrize("name", FIGURES)
 def test_it_draws_what_is_known_and_nothing_else(
-    name: str, canvas: Canvas, sweeps: Comparison, runs: Comparison, searches: Comparison
+    name: str, canvas: Canvas, sweeps: OpenedComparison, runs: OpenedComparison, searches: OpenedComparison
 ) -> None:
     drawn = 0
     for comparison in (sweeps, runs, searches):
@@ -81,71 +82,90 @@ def test_it_draws_what_is_known_and_nothing_else(
     assert drawn >= 2
 
 
-def test_both_sides_stand_over_their_accelerators_with_the_pass_line(searches: Comparison, sweeps: Comparison) -> None:
-    figure = find(FOLDER, "au_by_count", "draw")(searches, DESK)
+def test_both_sides_stand_over_their_accelerators_with_the_pass_line(
+    searches: OpenedComparison, sweeps: OpenedComparison
+) -> None:
+    figure = find(FOLDER, "au_of_both", "draw")(searches, DESK)
     assert set(column(figure, "level")) == {90.0}
-    for name, side in zip(searches.names, searches.found["sides"], strict=True):
-        expected = [count["metrics"]["au_percent"]["mean"] for count in side["counts"]]
+    for name, side in zip(searches.names, searches.answer.sides, strict=True):
+        expected = [count.mean("au_percent") for count in side.counts]
         assert set(expected) <= set(column(figure, "value", line=name))
     assert sweeps.names == ("A: fast", "B: slow")
     figure = find(FOLDER, "metrics", "draw")(sweeps, DESK)
     assert 0.2 + 1.6 in column(figure, "value", line="B: slow", at=16)  # the latency of 16 accelerators
 
 
-def test_differences_are_drawn_with_their_intervals(runs: Comparison, sweeps: Comparison) -> None:
-    told = runs.found["runs"][0]["metrics"]
-    figure = find(FOLDER, "difference", "draw")(runs, DESK)
+def test_differences_are_drawn_with_their_intervals(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
+    differences = runs.answer.runs[0].metrics.values()
+    figure = find(FOLDER, "metric_differences", "draw")(runs, DESK)
     drawn = {row["percent"]: row["high"] - row["low"] for row in rows_of(figure) if "percent" in row}
-    expected = {one["difference_percent"]: 2 * one["half_width_percent"] for one in told.values()}
+    expected = {one.difference_percent: 2 * (one.half_width_percent or 0) for one in differences}
     assert drawn == pytest.approx(expected)
-    figure = find(FOLDER, "difference", "draw")(sweeps, DESK)
-    total = sweeps.found["runs"][-1]["metrics"]["total_seconds"]["difference_percent"]
-    assert total in column(figure, "value", at=sweeps.found["runs"][-1]["ranks"][0])
+    figure = find(FOLDER, "metric_differences", "draw")(sweeps, DESK)
+    last = sweeps.answer.runs[-1]
+    assert last.total_seconds is not None
+    assert last.total_seconds.difference_percent in column(figure, "value", at=last.ranks[0])
 
 
-def test_the_plan_is_drawn_for_both_sides(runs: Comparison, sweeps: Comparison) -> None:
-    plan = runs.found["runs"][0]["plan"]
-    hours_and_models = [*plan["hours_per_model"], *plan["models_per_year"]]
-    assert column(find(FOLDER, "plan", "draw")(runs, DESK), "value") == hours_and_models
-    drawn = column(find(FOLDER, "plan", "draw")(sweeps, DESK), "value", at=16)
-    last = next(run["plan"] for run in sweeps.found["runs"] if run["ranks"] == [16, 16])
-    assert set(drawn) == {*last["hours_per_model"], last["days_saved_per_year"]}
+def test_the_plan_is_drawn_for_both_sides(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
+    plan = runs.answer.runs[0].plan
+    assert plan is not None
+    hours_and_models = [*plan.hours_per_model, *plan.models_per_year]
+    assert column(find(FOLDER, "year_plan", "draw")(runs, DESK), "value") == hours_and_models
+    drawn = column(find(FOLDER, "year_plan", "draw")(sweeps, DESK), "value", at=16)
+    last = next(pair.plan for pair in sweeps.answer.runs if pair.ranks == (16, 16))
+    assert last is not None
+    assert set(drawn) == {*last.hours_per_model, last.days_saved_per_year}
 
 
 @pytest.mark.parametrize("kind", ["sweeps", "runs", "searches"])
 def test_every_number_that_stands_out_is_the_files(kind: str, request: pytest.FixtureRequest) -> None:
-    comparison: Comparison = request.getfixturevalue(kind)
+    comparison: OpenedComparison = request.getfixturevalue(kind)
     page = Path(write_page([comparison.folder]))
     read = read_page(page)
-    found = json.loads((page.parent / "compare.json").read_text())
+    saved = json.loads((page.parent / "compare.json").read_text())
     assert len(read.numbers) >= 4
     for key, value in read.numbers:
-        assert float(value) == at(found, key)
-    assert found["verdict"] in " ".join(read.words)
+        assert float(value) == at(saved, key)
+    assert saved["verdict"] in " ".join(read.words)
     assert page.stat().st_size < 1_500_000
 
 
-@pytest.mark.parametrize(("distinct", "told"), [(True, True), (None, True), (False, False)])
+@pytest.mark.parametrize(("distinct", "said"), [(True, True), (None, True), (False, False)])
 def test_no_days_are_saved_by_a_difference_that_is_not_shown(
-    runs: Comparison, tmp_path: Path, distinct: bool | None, told: bool
+    runs: OpenedComparison, tmp_path: Path, distinct: bool | None, said: bool
 ) -> None:
     """Null is a run of one epoch, whose uncertainty is not known."""
     found = json.loads((Path(runs.folder) / "compare.json").read_text())
     found["runs"][0]["metrics"]["total_seconds"]["distinct"] = distinct
     (tmp_path / "compare.json").write_text(json.dumps(found))
     keys = [key for key, _ in read_page(Path(write_page([str(tmp_path)]))).numbers]
-    assert any("days_saved" in key for key in keys) == told
+    assert any("days_saved" in key for key in keys) == said
     out = io.StringIO()
-    print_comparison(found, Console(file=out, width=100))
-    assert ("what B trains in a year" in out.getvalue()) == told
+    print_comparison(open_comparison(str(tmp_path)).answer, Console(file=out, width=100))
+    assert ("what B trains in a year" in out.getvalue()) == said
 
 
 def test_what_is_not_the_storages_is_said(tmp_path: Path) -> None:
-    a = write_run(tmp_path / "a", telemetry=False, reader=Reader(read_threads=4), model=Model(name="unet3d"))
-    b = write_run(tmp_path / "b", telemetry=False, reader=Reader(read_threads=8))
-    issues = " ".join(open_comparison(str(write_comparison(tmp_path / "c", a, b))).found["issues"])
+    reader = make_job().workload.reader
+    a = write_run(tmp_path / "a", telemetry=False, reader=replace(reader, read_threads=4), model=Model(name="unet3d"))
+    b = write_run(tmp_path / "b", telemetry=False, reader=replace(reader, read_threads=8))
+    issues = " ".join(open_comparison(str(write_comparison(tmp_path / "c", a, b))).answer.issues)
     assert "read_threads was 4 for A and 8 for B" in issues
     assert "A ran unet3d and B handmade" in issues
+
+
+def test_one_accelerator_is_no_plural(tmp_path: Path) -> None:
+    one, two = (
+        write_run(tmp_path / name, telemetry=False, ranks=1, steps=steps) for name, steps in (("a", 9), ("b", 12))
+    )
+    comparison = open_comparison(str(write_comparison(tmp_path / "c", one, two)))
+    out = io.StringIO()
+    print_comparison(comparison.answer, Console(file=out, width=100))
+    page = Path(write_page([comparison.folder])).read_text()
+    for text in (out.getvalue(), page):
+        assert "1 accelerator" in text
+        assert not re.search(r"\b1 accelerators", text)
 
 
 def test_a_side_without_telemetry_or_runs_makes_a_page_too(tmp_path: Path) -> None:
@@ -158,17 +178,24 @@ def test_a_side_without_telemetry_or_runs_makes_a_page_too(tmp_path: Path) -> No
     (sweep / "sweep.json").write_text(json.dumps(answer))
     text = Path(write_page([str(write_comparison(tmp_path / "c", sweep))])).read_text()
     assert 'id="metrics"' in text
-    assert 'id="plan"' not in text
+    assert 'id="year_plan"' not in text
 
 
-@pytest.mark.parametrize("content", ["{}", '{"runs": []}', '{"a": 1, "b": 2, "sides": 3}'])
-def test_a_damaged_comparison_is_told_by_name(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        ("{}", "has no schema_version"),
+        ('{"schema_version": 1, "runs": []}', "is damaged"),
+        ('{"schema_version": 1, "a": "x", "b": "y", "sides": 3}', "is damaged"),
+    ],
+)
+def test_a_damaged_comparison_is_told_by_name(tmp_path: Path, content: str, wrong: str) -> None:
     (tmp_path / "compare.json").write_text(content)
-    with pytest.raises(UserError, match=r"compare\.json is damaged"):
+    with pytest.raises(UserError, match=rf"compare\.json {wrong}"):
         open_comparison(str(tmp_path))
 
 
-def test_a_comparison_shares_no_page(runs: Comparison, tmp_path: Path) -> None:
+def test_a_comparison_shares_no_page(runs: OpenedComparison, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no page shares"):
         write_page([runs.folder, runs.folder], str(tmp_path / "both.html"))
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from datagen.registry import find, names
-from dlemu.report.result import Run, open_run
-from tests.report.folders import write_run
+from dlemu.emulator.steplog import STEP_DTYPE
+from dlemu.results.run import Run
+from dlemu.results.summary import Metrics
+from dlemu.telemetry import Series
+from tests.report.folders import hand_made_run, with_summary
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
@@ -25,18 +28,18 @@ FIGURES = names(FOLDER)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return open_run(str(write_run(tmp_path_factory.mktemp("run"), ranks=3, epochs=3, steps=14)))
+def run() -> Run:
+    return hand_made_run(ranks=3, epochs=3, steps=14)
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return open_run(str(write_run(tmp_path_factory.mktemp("many"), telemetry=False, ranks=600, epochs=2, steps=3)))
+def many() -> Run:
+    return hand_made_run(telemetry=False, ranks=600, epochs=2, steps=3)
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return open_run(str(write_run(tmp_path_factory.mktemp("hosts"), ranks=2, rank_nodes=(0, 1))))
+def hosts() -> Run:
+    return hand_made_run(ranks=2, rank_nodes=(0, 1))
 
 
 def draw(name: str, run: Run, canvas: Canvas = DESK) -> Any:
@@ -77,9 +80,8 @@ def test_it_draws_axes_with_units_and_marks(name: str, canvas: Canvas, run: Run,
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_it_draws_nothing_from_nothing(name: str, run: Run) -> None:
-    metrics = {"epochs": 0, "ceiling_au_percent": None, "au_threshold_percent": 90.0}
-    empty = run.summary | {"metrics": metrics, "loss_percent": None}
-    assert draw(name, Run("x", empty, "", None, None, None)) is None
+    empty = with_summary(replace(run, rows=np.zeros(0, STEP_DTYPE), telemetry=()), metrics=Metrics(), loss_percent=None)
+    assert draw(name, empty) is None
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -90,52 +92,54 @@ def test_hundreds_of_ranks_need_no_more_marks(name: str, many: Run) -> None:
 
 
 def test_places_on_the_page_are_all_different() -> None:
-    places = [find(FOLDER, name, "PLACE") for name in FIGURES]
+    places = [find(FOLDER, name, "ORDER") for name in FIGURES]
     assert len(set(places)) == len(places)
 
 
 def test_au_is_the_summarys(run: Run) -> None:
-    points = column(draw("au", run), "AU")
-    au = run.metrics["au_percent"]
-    assert points == pytest.approx([*au["per_epoch"], *au["per_rank"]], rel=1e-5)
+    au = run.summary.au
+    assert au is not None
+    assert column(draw("utilisation", run), "AU") == pytest.approx([*au.per_epoch, *au.per_rank], rel=1e-5)
 
 
 def test_loss_is_the_summarys(run: Run) -> None:
-    assert column(draw("loss", run), "percent") == pytest.approx(list(run.summary["loss_percent"].values()), abs=1e-4)
+    assert run.summary.loss_percent is not None
+    parts = [*asdict(run.summary.loss_percent).values()]
+    assert column(draw("loss_parts", run), "percent") == pytest.approx(parts, abs=1e-4)
 
 
 def test_the_accelerators_time_is_whole_and_its_computing_is_au_by_the_rules(run: Run) -> None:
-    figure = draw("step_split", run)
-    owners = len(run.metrics["au_rules_percent"]["per_rank"]) + len(run.metrics["au_rules_percent"]["per_epoch"])
-    assert sum(column(figure, "percent")) == pytest.approx(100 * owners, abs=0.5)
-    au = run.metrics["au_rules_percent"]
-    assert column(figure, "percent", part="computing") == pytest.approx([*au["per_rank"], *au["per_epoch"]], abs=0.01)
+    figure, au = draw("step_split", run), run.summary.metrics.au_rules_percent
+    assert au is not None
+    owners = [*au.per_rank, *au.per_epoch]
+    assert sum(column(figure, "percent")) == pytest.approx(100 * len(owners), abs=0.5)
+    assert column(figure, "percent", part="computing") == pytest.approx(owners, abs=0.01)
 
 
 def test_a_device_below_the_file_systems_own_is_not_counted_again(run: Run) -> None:
-    devices = [{"host": "node0", "name": "nvme0n1", "counted": False}]
-    below = Run("x", run.summary | {"telemetry": {"devices": devices}}, "", run.steps, run.telemetry, None)
-    assert set(column(draw("throughput", below), "what")) == {"read by the loader"}
+    below = [replace(host, devices=(replace(host.devices[0], counted=False),)) for host in run.telemetry]
+    facts = replace(run.facts, recorders=tuple(host.head for host in below))
+    drawn = draw("throughput", replace(run, facts=facts, telemetry=tuple(below)))
+    assert set(column(drawn, "what")) == {"read by the loader"}
 
 
 def test_throughput_holds_every_byte_that_was_read(run: Run) -> None:
     figure = draw("throughput", run)
     at, mb = column(figure, "at", what="read by the loader"), column(figure, "mb", what="read by the loader")
     widths = np.diff([0.0, *at])
-    assert float((np.array(mb) * widths).sum()) == pytest.approx(run.metrics["app_bytes"] / 1e6, rel=0.01)
+    assert float((np.array(mb) * widths).sum()) == pytest.approx((run.summary.metrics.app_bytes or 0) / 1e6, rel=0.01)
 
 
 def test_device_throughput_is_the_telemetrys(run: Run) -> None:
     figure = draw("throughput", run)
-    reading = run.readings("block", "read_mb_per_second")[0]
+    series = run.series("block", "read_mb_per_second")[0]
     drawn = np.mean(column(figure, "mb", what="read from the devices"))
-    inside = (reading.seconds > 0) & (reading.seconds <= max(column(figure, "at")))
-    assert float(drawn) == pytest.approx(float(reading.values[inside].mean()), rel=0.1)
+    inside = (series.seconds > 0) & (series.seconds <= max(column(figure, "at")))
+    assert float(drawn) == pytest.approx(float(series.values[inside].mean()), rel=0.1)
 
 
-def test_without_a_device_the_loaders_line_stands_alone(tmp_path: Path) -> None:
-    alone = open_run(str(write_run(tmp_path, telemetry=False)))
-    assert set(column(draw("throughput", alone), "what")) == {"read by the loader"}
+def test_without_a_device_the_loaders_line_stands_alone() -> None:
+    assert set(column(draw("throughput", hand_made_run(telemetry=False)), "what")) == {"read by the loader"}
 
 
 def test_shares_of_a_histogram_are_a_hundred_percent(run: Run) -> None:
@@ -149,16 +153,14 @@ def test_percentiles_lie_where_the_weight_says() -> None:
 
 
 def test_queue_depth_without_a_trace_is_sampled_and_says_so(run: Run) -> None:
-    sampled = Run(run.folder, run.summary, "", run.steps, run.telemetry, None)
+    sampled = replace(run, telemetry=tuple(replace(host, trace=()) for host in run.telemetry))
     assert "telemetry.block_trace=true" in draw("queue_depth_share", sampled).says
     assert "block trace" in draw("queue_depth", run).says
 
 
-def test_texts_of_others_stay_texts(tmp_path: Path) -> None:
-    made = open_run(str(write_run(tmp_path, ranks=1)))
-    assert made.telemetry is not None
-    place = made.telemetry.column_names.index("source")
-    nasty = made.telemetry.set_column(place, "source", [["<script>alert(1)</script>"] * len(made.telemetry)])
-    svg = picture_file(draw("host", Run("x", made.summary, "", made.steps, nasty, None)), "svg").decode()
+def test_texts_of_others_stay_texts(run: Run) -> None:
+    host = run.telemetry[0]
+    named = tuple(Series(series.probe, "<script>alert(1)</script>", series.metric) for series in host.series)
+    svg = picture_file(draw("host_timeline", replace(run, telemetry=(replace(host, series=named),))), "svg").decode()
     assert "<script" not in svg
     assert "&lt;script&gt;" in svg

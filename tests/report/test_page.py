@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dlemu.metrics.limit import Limit
+from dlemu.report.page import render
 from dlemu.report.pages import write_page
-from tests.report.folders import write_run
+from dlemu.report.run_report import run_page
+from dlemu.results.run import Run
+from dlemu.results.summary import Loss
+from tests.report.folders import hand_made_run, with_summary, write_run
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
@@ -49,13 +55,28 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(write_page([str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))]))
 
 
-def test_a_page_cache_that_served_the_bytes_stands_beside_the_verdict(tmp_path: Path) -> None:
-    run = write_run(tmp_path)
-    summary = json.loads((run / "summary.json").read_text())
-    summary["page_cache"]["warning"] = "STORAGE WAS NOT READ: the page cache served 100 % of the bytes"
-    (run / "summary.json").write_text(json.dumps(summary))
-    text = Path(write_page([str(run)])).read_text()
-    assert summary["page_cache"]["warning"] in text[: text.index('class="tiles"')]
+def html(run: Run, config: str = "") -> str:
+    """The page without its figures."""
+    return render(run_page(run, config), [])
+
+
+def test_a_page_cache_that_served_the_bytes_stands_beside_the_verdict() -> None:
+    run = hand_made_run()
+    assert run.summary.page_cache is not None
+    warning = "STORAGE WAS NOT READ: the page cache served 100 % of the bytes"
+    text = html(with_summary(run, page_cache=replace(run.summary.page_cache, warning=warning)))
+    assert warning in text[: text.index('class="tiles"')]
+
+
+def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, telemetry=False)
+    measured = dict(read_page(Path(write_page([str(folder)]))).numbers)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["metrics"]["au_percent"]["mean"], summary["verdict"], summary["passed"] = 99.9, "PASS: forged", True
+    (folder / "summary.json").write_text(json.dumps(summary))
+    page = read_page(Path(write_page([str(folder)])))
+    assert dict(page.numbers) == measured
+    assert "forged" not in " ".join(page.words)
 
 
 def test_it_is_one_small_file_that_loads_nothing(page: Path) -> None:
@@ -91,50 +112,40 @@ def test_ids_of_one_figure_are_not_another_s(page: Path) -> None:
 
 def test_all_that_a_result_consists_of_stands_there(page: Path) -> None:
     text = " ".join(_Read(page.read_text()).words)
-    for word in ("one of the fast ones", "6.1", "ext4", "/dev/vda", "data/handmade", "workload: handmade"):
+    for word in ("one of the fast ones", "6.1", "ext4", "/dev/vda", "data/handmade", "name: handmade"):
         assert word in text
     for section in ("Result", "Epochs", "How it was measured", "Host node0", "Every metric of summary.json"):
         assert section in text
 
 
-def test_verdict_evidence_and_advice_stand_there_in_words(tmp_path: Path) -> None:
-    limited = {
-        "what": "storage",
-        "confidence": "high",
-        "evidence": ["the device was busy"],
-        "advice": ["a faster drive"],
-    }
-    changes = {"limited_by": limited, "loss_percent": {"first_step": 1.5, "reading": 10.25}}
-    text = " ".join(_Read(Path(write_page([str(write_run(tmp_path, changes=changes))])).read_text()).words)
-    for words in ("Limited by: storage", "the device was busy", "What would help", "a faster drive", "10.25 %"):
-        assert words in text
+def test_verdict_evidence_and_advice_stand_there_in_words() -> None:
+    limit = Limit(what="storage", confidence="high", evidence=("the device was busy",), advice=("a faster drive",))
+    loss = Loss(first_step=1.5, reading=10.25)
+    run = with_summary(hand_made_run(), limited_by=limit, loss_percent=loss, passed=False, verdict="FAIL: AU is low")
+    text = html(run)
+    words = " ".join(_Read(text).words)
+    for expected in ("Limited by: storage", "the device was busy", "What would help", "a faster drive", "10.25 %"):
+        assert expected in words
+    assert "FAIL</strong>: AU is low; limited by: storage" in text
 
 
-def test_texts_of_others_are_escaped(tmp_path: Path) -> None:
-    changes = {"workload": NASTY, "verdict": f"FAIL: {NASTY}", "issues": [NASTY], "hosts": ["node0"]}
-    folder = write_run(tmp_path, changes=changes | {"dataset": _dataset(NASTY)})
-    (folder / "config.yaml").write_text(f"name: {NASTY}\n")
-    read = _Read(Path(write_page([str(folder)])).read_text())
+def test_texts_of_others_are_escaped() -> None:
+    run = hand_made_run()
+    dataset = replace(run.summary.dataset, data_folder=NASTY)
+    run = with_summary(run, workload=NASTY, verdict=f"FAIL: {NASTY}", issues=(NASTY,), dataset=dataset)
+    read = _Read(html(run, f"name: {NASTY}\n"))
     assert {"script", "img"} & {tag for tag, _ in read.tags} == set()
     assert sum(NASTY in words for words in read.words) >= 4
 
 
-def test_an_incomplete_run_says_so_first(tmp_path: Path) -> None:
-    changes = {"complete": False, "failure": "rank 3 died", "passed": None}
-    text = Path(write_page([str(write_run(tmp_path, changes=changes))])).read_text()
+def test_an_incomplete_run_says_so_first() -> None:
+    text = html(hand_made_run(failure="rank 3 died"))
     assert 'class="verdict open"' in text
     assert "INCOMPLETE</strong>: rank 3 died" in text
 
 
-def test_a_summary_alone_makes_a_page(tmp_path: Path) -> None:
+def test_a_run_without_telemetry_makes_a_page_where_it_is_asked_for(tmp_path: Path) -> None:
     folder = write_run(tmp_path, telemetry=False)
-    (folder / "steps.parquet").unlink()
-    (folder / "config.yaml").unlink()
     text = Path(write_page([str(folder)], str(tmp_path / "elsewhere.html"))).read_text()
-    assert 'id="au"' in text
-    assert 'id="throughput"' not in text
-
-
-def _dataset(folder: str) -> dict[str, Any]:
-    counts = {"num_files_train": 1, "num_samples_per_file": 1, "total_bytes": 5}
-    return {"data_folder": folder, "format": "npz"} | counts
+    assert 'id="utilisation"' in text
+    assert 'id="latency"' not in text

@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from datagen.crew import Progress
+from datagen.thread_pool import Progress
 from dlemu.report.progress import PLAIN_SECONDS, REDRAW_SECONDS, DatagenProgress, TrainingProgress
 
 

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.registry import find, names
-from dlemu.report.result import Run
-from dlemu.report.series import Series, open_result, open_together
-from dlemu.report.sweep_terminal import print_sweep
+from dlemu.report.series import RunSeries, open_result, open_together
+from dlemu.report.series_report import print_answer, print_sweep
+from dlemu.results.run import Run
+from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer, read_answer
 from tests.report.folders import write_run, write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
@@ -29,45 +30,46 @@ FIGURES = names(FOLDER)
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Series:
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> RunSeries:
     found = open_result(str(write_sweep(tmp_path_factory.mktemp("sweep"))))
-    assert isinstance(found, Series)
+    assert isinstance(found, RunSeries)
     return found
 
 
 @pytest.fixture(scope="module")
-def size(tmp_path_factory: pytest.TempPathFactory) -> Series:
+def size(tmp_path_factory: pytest.TempPathFactory) -> RunSeries:
     found = open_result(str(write_size(tmp_path_factory.mktemp("size"))))
-    assert isinstance(found, Series)
+    assert isinstance(found, RunSeries)
     return found
 
 
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("canvas", [DESK, PHONE])
-def test_it_draws_both_and_nothing_from_nothing(name: str, canvas: Canvas, sweep: Series, size: Series) -> None:
+def test_it_draws_both_and_nothing_from_nothing(name: str, canvas: Canvas, sweep: RunSeries, size: RunSeries) -> None:
     for series in (sweep, size):
         figure = find(FOLDER, name, "draw")(series, canvas)
         assert figure.says.endswith(".")
         svg = picture_file(figure, "svg").decode()
         assert svg.count('class="mark-') > 3
         assert "NaN" not in svg
-    assert find(FOLDER, name, "draw")(Series("x", "runs", {}, (), None), canvas) is None
+    assert find(FOLDER, name, "draw")(RunSeries("x", ()), canvas) is None
 
 
-def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: Series) -> None:
-    drawn, counts = rows(size, lambda point: point.au_percent), size.answer["counts"]
+def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: RunSeries) -> None:
+    assert isinstance(size.answer, SizeAnswer)
+    drawn, counts = rows(size, lambda point: point.au_percent), size.answer.counts
     assert [row["at"] for row in drawn] == [4, 8, 9]
-    assert [row["value"] for row in drawn] == [one["au_percent"] for one in counts]
+    assert [row["value"] for row in drawn] == [count.au_percent for count in counts]
     assert [row["verdict"] for row in drawn] == ["pass", "pass", "fail"]
     assert [row["high"] - row["low"] for row in drawn] == pytest.approx(
-        [2 * one["half_width_percent"] for one in counts]
+        [2 * count.half_width_percent for count in counts]
     )
     figure = find(FOLDER, "au_by_count", "draw")(size, DESK)
     assert set(column(figure, "level")) == {90.0}
     assert {row["value"] for row in drawn} <= set(column(figure, "value"))
 
 
-def test_each_drive_of_a_sweep_is_a_line_over_accelerators(sweep: Series) -> None:
+def test_each_drive_of_a_sweep_is_a_line_over_accelerators(sweep: RunSeries) -> None:
     assert sweep.axis == "accelerators"
     assert {sweep.line(point) for point in sweep.points} == {"data_folder=fast", "data_folder=slow"}
     each = find(FOLDER, "throughput_by_count", "draw")(sweep, DESK)
@@ -81,9 +83,9 @@ def test_what_a_sweep_varies_is_its_axis(tmp_path: Path) -> None:
         points = [point | {"settings": {"ranks": "1", "reader.x": value}} for value in values]
         (tmp_path / "sweep.json").write_text(json.dumps(answer | {"points": points}))
         series = open_result(str(tmp_path))
-        assert isinstance(series, Series)
+        assert isinstance(series, RunSeries)
         assert series.axis == "reader.x"
-        assert [series.place(one) for one in series.points] == places
+        assert [series.position(one) for one in series.points] == places
         assert picture_file(find(FOLDER, "au_by_count", "draw")(series, DESK), "svg")
 
 
@@ -94,7 +96,7 @@ def test_runs_side_by_side_are_one_line_over_their_ranks(tmp_path: Path) -> None
     assert {series.line(point) for point in series.points} == {"handmade"}
     one = open_result(folders[0])
     assert isinstance(one, Run)
-    assert series.points[0].au_percent == one.metrics["au_percent"]["mean"]
+    assert series.points[0].au_percent == (one.summary.au and one.summary.au.mean)
     assert series.threshold_percent == 90
 
 
@@ -109,6 +111,14 @@ def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
     ):
         assert words in text
     assert 'class="verdict passed"' in text
+
+
+def test_a_search_whose_run_is_damaged_keeps_its_page(tmp_path: Path) -> None:
+    folder = write_size(tmp_path)
+    (folder / "trial-01" / "steps.parquet").write_bytes(b"no parquet")
+    text = Path(write_page([str(folder)])).read_text()
+    assert "8 x h100 pass" in text
+    assert "Host node0" not in text
 
 
 def test_a_host_that_gave_out_first_is_said_with_what_the_storage_could_feed(tmp_path: Path) -> None:
@@ -129,9 +139,12 @@ def test_a_narrow_terminal_loses_nothing_of_a_sweep(tmp_path: Path) -> None:
     answer["points"].pop()  # the one that failed has other settings
     for point in answer["points"]:
         point["settings"]["dataset.data_folder"] = f"/mnt/{point['settings']['dataset.data_folder']}/unet3d"
-    told = io.StringIO()
-    print_sweep(answer, str(folder), Console(width=30, file=told))
-    table = [line.split() for line in told.getvalue().splitlines()]
+    (folder / "sweep.json").write_text(json.dumps(answer))
+    swept = read_answer(str(folder), SWEEP, SweepAnswer)
+    assert swept is not None
+    printed = io.StringIO()
+    print_sweep(swept, str(folder), Console(width=30, file=printed))
+    table = [line.split() for line in printed.getvalue().splitlines()]
     for drive, ranks, samples, verdict in (
         ("fast", "1", "30.00", "pass"),
         ("slow", "16", "225.00", "fail: storage"),
@@ -140,6 +153,23 @@ def test_a_narrow_terminal_loses_nothing_of_a_sweep(tmp_path: Path) -> None:
             line[:2] == [drive, ranks] and samples in line and line[-len(verdict.split()) :] == verdict.split()
             for line in table
         )
+
+
+def test_the_terminal_says_the_answer_of_a_search_and_why(tmp_path: Path) -> None:
+    answer = read_answer(str(write_size(tmp_path)), SIZE, SizeAnswer)
+    assert answer is not None
+    printed = io.StringIO()
+    print_answer(answer, "results/x", Console(width=100, file=printed))
+    lines = printed.getvalue().splitlines()
+    assert any(line.split() == ["8", "98.15", "0.80", "2", "77.6", "pass"] for line in lines)
+    for line in (
+        "- the device was busy 99 % of the time",
+        "- 9 would take 81.0 MB/s; the storage gave 80.0 at most",
+        "8 x h100 pass (au 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
+        "5 trials took 75 s; every count up to the edge at full length would take 15 min",
+        "results: results/x",
+    ):
+        assert line in lines
 
 
 def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> None:

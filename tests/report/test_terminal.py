@@ -5,20 +5,27 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from dlemu.config.schema import Metric
+from dlemu.emulator.job import Job
 from dlemu.emulator.steplog import STEP_DTYPE
-from dlemu.report.summary import build_summary
-from dlemu.report.terminal import print_result
+from dlemu.emulator.trainer import RunLog
+from dlemu.metrics.limit import Limit
+from dlemu.report.run_report import print_result, verdict
+from dlemu.results.run import make_run
+from dlemu.results.summary import Mean, PageCache, RankSpread, Summary
 from tests.runs import make_job, make_log, with_blocks, with_evaluation
 
 
-def shown(summary: dict[str, Any], *, width: int = 80, terminal: bool = False) -> str:
+def summary_of(job: Job, log: RunLog, failure: str | None = None) -> Summary:
+    return make_run(job, log, failure).summary
+
+
+def shown(summary: Summary, *, width: int = 80, terminal: bool = False) -> str:
     out = io.StringIO()
     print_result(summary, "results/unet3d/20260101-000000", Console(file=out, width=width, force_terminal=terminal))
     return out.getvalue()
@@ -30,24 +37,27 @@ def row(text: str, name: str) -> str:
 
 def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
     job = make_job()
-    summary = build_summary(job, make_log(job))
-    text, metrics = shown(summary), summary["metrics"]
-    for name, key in (
-        ("AU", "au_percent"),
-        ("AU, MLPerf rules", "au_rules_percent"),
-        ("AU, DLIO 2.x", "au_dlio_percent"),
-        ("AU, DLIO v1.0", "au_dlio_v1_percent"),
+    summary = summary_of(job, make_log(job))
+    text, metrics = shown(summary), summary.metrics
+    for name, figure in (
+        ("AU", metrics.au_percent),
+        ("AU, MLPerf rules", metrics.au_rules_percent),
+        ("AU, DLIO 2.x", metrics.au_dlio_percent),
+        ("AU, DLIO v1.0", metrics.au_dlio_v1_percent),
     ):
-        assert f"{metrics[key]['mean']:.2f} %" in row(text, name)
+        assert figure is not None
+        assert f"{figure.mean:.2f} %" in row(text, name)
     assert "99.50 %" in row(text, "emulator's ceiling")
-    assert f"{metrics['au_percent']['per_epoch'][1]:.1f}" in row(text, "per epoch")
+    assert metrics.au_percent is not None
+    assert f"{metrics.au_percent.per_epoch[1]:.1f}" in row(text, "per epoch")
 
 
 def test_rates_come_in_mb_and_mib() -> None:
     job = make_job()
-    summary = build_summary(job, make_log(job))
-    summary["metrics"] |= {"app_mb_per_second": {"mean": 100.02}, "app_mib_per_second": {"mean": 95.387}}
-    line = row(shown(summary), "read")
+    summary = summary_of(job, make_log(job))
+    app_mb, app_mib = RankSpread(mean=100.02), RankSpread(mean=95.387)
+    metrics = replace(summary.metrics, app_mb_per_second=app_mb, app_mib_per_second=app_mib)
+    line = row(shown(replace(summary, metrics=metrics)), "read")
     assert " 100.0 MB/s " in line
     assert " 95.39 MiB/s" in line
 
@@ -57,22 +67,23 @@ def test_rates_come_in_mb_and_mib() -> None:
 )
 def test_the_verdict_is_one_line_in_its_colour(threshold: float, word: str, colour: str) -> None:
     job = make_job(metric=Metric(au=threshold))
-    summary = build_summary(job, make_log(job))
+    summary = summary_of(job, make_log(job))
     lines = shown(summary, terminal=True).splitlines()
-    assert [line for line in lines if word in line] == [f"{colour}{summary['verdict']}\x1b[0m"]
+    limited = "; limited by: loader" if word.startswith("FAIL") else ""
+    assert [line for line in lines if word in line] == [f"{colour}{summary.verdict}{limited}\x1b[0m"]
     assert lines[-1] == "results: results/unet3d/20260101-000000"
 
 
 def test_a_host_too_slow_for_a_verdict_is_said_in_yellow() -> None:
     job = make_job(metric=Metric(au=0.999))
-    summary = build_summary(job, make_log(job))
+    summary = summary_of(job, make_log(job))
     assert "\x1b[1;33mNO VERDICT" in shown(summary, terminal=True)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_without_a_terminal_there_is_no_colour_and_no_line_too_long(width: int) -> None:
     job = make_job(ranks=18, epochs=12, **with_blocks(5))
-    text = shown(build_summary(job, make_log(job)), width=width)
+    text = shown(summary_of(job, make_log(job)), width=width)
     assert "\x1b" not in text
     assert max(len(line) for line in text.splitlines()) <= width
     wrapped = [line for line in text.splitlines() if line.startswith(" " * 20) and line.strip()]
@@ -81,25 +92,25 @@ def test_without_a_terminal_there_is_no_colour_and_no_line_too_long(width: int) 
 
 def test_checkpoints_evaluation_and_audit_have_their_rows() -> None:
     job = make_job(**with_evaluation(40, make_job().workload.dataset))
-    text = shown(build_summary(job, make_log(job)))
+    text = shown(summary_of(job, make_log(job)))
     assert "/s" in row(text, "evaluation")
     assert "yes" in row(text, "each sample once")
     job = make_job(epochs=1, **with_blocks(6))
-    assert "2 in 0.060 s" in row(shown(build_summary(job, make_log(job))), "checkpoints")
+    assert "2 in 0.060 s" in row(shown(summary_of(job, make_log(job))), "checkpoints")
 
 
 def test_a_sample_read_twice_is_shouted() -> None:
     job = make_job()
     log = make_log(job)
     log.rows["sample_hash"][-1] += 1
-    line = row(shown(build_summary(job, log)), "each sample once")
+    line = row(shown(summary_of(job, log)), "each sample once")
     assert "NO" in line
     assert "epoch 2" in line
 
 
 def test_issues_are_shown_as_they_are_with_brackets_and_all() -> None:
     job = make_job()
-    summary = build_summary(job, make_log(job)) | {"issues": ["reader.transfer_size has no effect: [bold]really"]}
+    summary = replace(summary_of(job, make_log(job)), issues=("reader.transfer_size has no effect: [bold]really",))
     assert "- reader.transfer_size has no effect: [bold]really" in shown(summary)
 
 
@@ -107,7 +118,7 @@ def test_an_incomplete_run_shows_what_was_measured_and_why_it_ended() -> None:
     job = make_job()
     log = make_log(job)
     half = replace(log, rows=log.rows[: len(log.rows) * 3 // 4], journal=log.journal.noting(ended_ns=None))
-    text = shown(build_summary(job, half, "rank 1: its worker 0 was killed by SIGKILL"), terminal=True)
+    text = shown(summary_of(job, half, "rank 1: its worker 0 was killed by SIGKILL"), terminal=True)
     assert "\x1b[1;31mINCOMPLETE: rank 1: its worker 0 was killed by SIGKILL\x1b[0m" in text
     assert "not known" in text
     assert "PASS" not in text
@@ -119,19 +130,46 @@ def test_a_run_that_ended_before_any_step_counted_still_has_a_table(rows: int) -
     job = make_job()
     log = make_log(job)
     cut = replace(log, rows=log.rows[:rows] if rows else np.zeros(0, STEP_DTYPE))
-    text = shown(build_summary(job, cut, "interrupted by Ctrl-C (SIGINT)"))
+    text = shown(summary_of(job, cut, "interrupted by Ctrl-C (SIGINT)"))
     assert "INCOMPLETE: interrupted by Ctrl-C (SIGINT)" in text
     assert "nan" not in text
     assert "None" not in text
     none = replace(make_log(job), rows=make_log(job).rows[:0])
-    assert shown(build_summary(job, none, "no rank came up")).count("INCOMPLETE") == 1
+    assert shown(summary_of(job, none, "no rank came up")).count("INCOMPLETE") == 1
 
 
 def test_nothing_computed_has_no_number_that_looks_like_one() -> None:
     job = make_job()
     log = make_log(job)
     log.rows["compute_ns"] = log.rows["wait_ns"] = log.rows["sync_ns"] = 0
-    summary = build_summary(job, log)
-    assert summary["metrics"]["au_percent"]["mean"] is None
+    summary = summary_of(job, log)
+    assert summary.metrics.au_percent is not None
+    assert summary.metrics.au_percent.mean is None
     assert row(shown(summary), "AU").split()[1] == "-"
-    assert not math.isnan(summary["metrics"]["training_seconds"])
+    assert not math.isnan(summary.metrics.training_seconds or 0)
+
+
+def test_a_verdict_of_fail_names_what_limited_the_run_in_its_own_line() -> None:
+    summary = replace(summary_of(make_job(metric=Metric(au=0.95)), make_log(make_job())), passed=False)
+    limit = Limit(what="host CPU", confidence="high", evidence=("no core was free",))
+    assert verdict(replace(summary, limited_by=limit)).text == f"{summary.verdict}; limited by: host CPU"
+    assert verdict(replace(summary, limited_by=replace(limit, what="nothing"))).text == summary.verdict
+    assert verdict(replace(summary, limited_by=None)).text == summary.verdict
+    assert verdict(replace(summary, limited_by=limit, passed=True)).text == summary.verdict
+
+
+@pytest.mark.parametrize(("odirect", "name"), [(False, "read ahead"), (True, "whole blocks")])
+def test_more_from_storage_than_the_loader_took_is_said_apart(odirect: bool, name: str) -> None:
+    summary = summary_of(make_job(), make_log(make_job()))
+    cache = PageCache(from_storage_percent=Mean(mean=188.0), dataset_to_memory_ratio=6.0)
+    text = shown(replace(summary, page_cache=cache, how=replace(summary.how, odirect=odirect)))
+    assert "100.0 %" in row(text, "from storage")
+    assert "188" not in text
+    assert "88.0 %" in row(text, name)
+    exact = replace(cache, from_storage_percent=Mean(mean=100.0))
+    assert name not in shown(replace(summary, page_cache=exact))
+
+
+def test_one_rank_is_no_plural() -> None:
+    summary = summary_of(make_job(ranks=1), make_log(make_job(ranks=1)))
+    assert "handmade: 1 rank on node0" in shown(summary)

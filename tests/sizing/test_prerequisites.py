@@ -10,11 +10,11 @@ from datagen.errors import UserError
 from dlemu.sizing.prerequisites import check_launcher, measure_capacity, take_word, treatment
 
 PLACE: dict[str, Any] = {
-    "odirect": False,
+    "direct": False,
     "cached": False,
     "total_bytes": 10,
     "memory_bytes": 10,
-    "file_system": "ext4",
+    "memory_kind": "",
 }
 
 
@@ -22,9 +22,9 @@ PLACE: dict[str, Any] = {
     ("changes", "wanted"),
     [
         ({}, "evicted"),
-        ({"odirect": True}, "direct"),
+        ({"direct": True}, "direct"),
         ({"total_bytes": 50}, "large"),
-        ({"cached": True, "file_system": "tmpfs"}, "cached"),
+        ({"cached": True, "memory_kind": "tmpfs"}, "cached"),
     ],
 )
 def test_how_trials_are_kept_out_of_memory(changes: dict[str, Any], wanted: str) -> None:
@@ -33,7 +33,7 @@ def test_how_trials_are_kept_out_of_memory(changes: dict[str, Any], wanted: str)
 
 def test_memory_is_no_storage() -> None:
     with pytest.raises(UserError, match="is memory"):
-        treatment(**(PLACE | {"file_system": "tmpfs"}))
+        treatment(**(PLACE | {"memory_kind": "tmpfs"}))
 
 
 def test_a_dataset_is_enough_for_so_many() -> None:

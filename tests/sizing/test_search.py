@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
+from dlemu.config import load
 from dlemu.metrics.limit import Limit
 from dlemu.sizing.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial, save_answer, to_json
-from dlemu.sizing.find_size import saved_trials, search
+from dlemu.sizing.find_size import as_file, saved_trials, search
 from dlemu.sizing.search import REPEATS, Count, Limits, next_count
 from dlemu.sizing.size_verdict import build_answer
 from dlemu.sizing.sizing_events import TrialBegan, TrialEnded
@@ -180,6 +181,15 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, saved: Any, reaso
     (tmp_path / SIZE).write_text(json.dumps(json.loads(to_json(answer)) | saved))
     with pytest.raises(UserError, match=reason):
         saved_trials(str(tmp_path), question())
+
+
+def test_a_workload_is_kept_for_its_trials(tmp_path: Path) -> None:
+    workload = load(["workload=unet3d", "accelerator=h100", "scale=laptop", f"dataset.data_folder={tmp_path}"])
+    word = as_file(workload, str(tmp_path))
+    assert load([word]) == workload
+    assert as_file(workload, str(tmp_path)) == word
+    with pytest.raises(UserError, match="another workload"):
+        as_file(load(["workload=bert"]), str(tmp_path))
 
 
 def test_a_folder_of_a_run_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,9 @@ def test_being_told_to_stop_never_breaks_off_the_waiting_itself(
         signal.signal(signal.SIGTERM, before)
     assert len(waited) == len(kept)
     assert kept[0].returncode == -signal.SIGINT
+
+
+def test_another_thread_than_the_main_one_may_run_it_too(tmp_path: Path) -> None:
+    """A notebook or a server may; signals reach the main thread alone."""
+    with ThreadPoolExecutor() as pool:
+        pool.submit(run, tmp_path, f"touch {tmp_path}/summary.json").result(timeout=60)

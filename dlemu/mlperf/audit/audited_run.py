@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -17,10 +17,10 @@ import numpy as np
 import yaml
 
 from datagen.errors import DlemuError, UserError
-from dlemu.config.names import SUFFIX, workload_names
+from dlemu.config.workload_files import SUFFIX, workload_names
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
 from dlemu.mlperf.audit.own_result import audit_own, is_own, own_folder_of
-from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, from_blocks, from_steps
+from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.mlperf.audit.step_files import Logs, read_logs
 from dlemu.mlperf.finding import Finding
@@ -44,8 +44,20 @@ class AuditedRun:
     printed_by: str | None
     """The formula that gives the printed numbers, or comes closest."""
     findings: tuple[Finding, ...]
+    times: RunTimes = field(default_factory=RunTimes)
     by_dlemu: bool = False
     """Whether dlemu ran as a drop-in replacement for DLIO, as the run's log says."""
+
+    @property
+    def au_percent(self) -> float | None:
+        """AU by the formula that printed it, from its steps; as printed where no steps were kept.
+
+        The word `success` counts for nothing.
+        """
+        formula = self.recomputed.formulas.get(self.printed_by or "")
+        if self.recomputed.basis == "steps" and formula is not None and formula.au_percent is not None:
+            return formula.au_percent
+        return self.printed.au_percent
 
     @property
     def errors(self) -> int:
@@ -138,6 +150,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         recomputed=again,
         printed_by=closest_formula(printed, again),
         findings=tuple(findings),
+        times=run_times(logs),
         by_dlemu=logs.by_dlemu,
     )
 
@@ -183,7 +196,7 @@ def _configured_seconds(logs: Logs) -> float | None:
     """Return the configured time of a step when the arrays hold it and it is the same in all of them."""
     if logs.measured_compute:
         return None
-    kept = [np.unique(one.compute) for blocks in logs.arrays.values() for one in blocks.values()]
+    kept = [np.unique(arrays.compute) for blocks in logs.arrays.values() for arrays in blocks.values()]
     values = np.unique(np.concatenate(kept)) if kept else np.empty(0)
     return float(values[0]) if len(values) == 1 else None
 

@@ -25,10 +25,10 @@ _SAME = 1e-4
 _ASK = "ask for the files of the run as DLIO wrote them"
 
 
-def closest_formula(printed: Printed, found: Recomputed) -> str | None:
+def closest_formula(printed: Printed, again: Recomputed) -> str | None:
     """Return the formula whose AU, or else samples/s, lie closest to what was printed."""
-    names = [name for name in DLIO_FORMULAS if name in found.formulas]
-    gaps = {name: _gap(printed, found.formulas[name]) for name in names}
+    names = [name for name in DLIO_FORMULAS if name in again.formulas]
+    gaps = {name: _gap(printed, again.formulas[name]) for name in names}
     best = min(gaps, key=lambda name: gaps[name], default=None)
     return best if best is not None and math.isfinite(gaps[best]) else None
 
@@ -43,17 +43,17 @@ def _gap(printed: Printed, formula: Formula) -> float:
     return max(gaps, default=math.inf)
 
 
-def contradictions(setup: Setup, printed: Printed, logs: Logs, found: Recomputed) -> list[Finding]:
+def contradictions(setup: Setup, printed: Printed, logs: Logs, again: Recomputed) -> list[Finding]:
     """Return every contradiction between what was printed and what was kept, and what can't be known."""
-    formula = closest_formula(printed, found)
+    formula = closest_formula(printed, again)
     return [
         *_summary_with_itself(setup, printed),
-        *_numbers(printed, found, formula),
-        *_counts(setup, printed, found),
+        *_numbers(printed, again, formula),
+        *_counts(setup, printed, again),
         *_steps(setup, logs),
         *_ranks(setup, logs, formula),
-        *_verdict(setup, printed, found),
-        *_unknown(printed, logs, found),
+        *_verdict(setup, printed, again),
+        *_unknown(printed, logs, again),
     ]
 
 
@@ -77,23 +77,23 @@ def _summary_with_itself(setup: Setup, printed: Printed) -> Iterator[Finding]:
             yield Finding("error", "printed.verdict", seen, f"success from {setup.au_threshold_percent:g} % on", _ASK)
 
 
-def _numbers(printed: Printed, found: Recomputed, formula: str | None) -> Iterator[Finding]:
+def _numbers(printed: Printed, again: Recomputed, formula: str | None) -> Iterator[Finding]:
     if formula is None:
         return
-    by, exact = found.formulas[formula], found.basis == "steps"
-    told = f"the {'steps' if exact else found.basis} kept give"
+    by, exact = again.formulas[formula], again.basis == "steps"
+    basis = f"the {'steps' if exact else again.basis} kept give"
     au, rate = by.au_percent, by.samples_per_second
-    if found.basis != "blocks" and printed.au_percent is not None and au is not None:
+    if again.basis != "blocks" and printed.au_percent is not None and au is not None:
         apart = au - printed.au_percent
         if abs(apart) > AU_TOLERANCE_POINTS:
-            seen = f"printed AU {printed.au_percent:.3f} %; {told} {au:.3f} % by the closest formula ({formula})"
+            seen = f"printed AU {printed.au_percent:.3f} %; {basis} {au:.3f} % by the closest formula ({formula})"
             yield _differs("au.differs", exact, seen, f"at most {AU_TOLERANCE_POINTS} points apart")
     if printed.samples_per_second and rate is not None:
         percent = 100 * (rate / printed.samples_per_second - 1)
         if abs(percent) > RATE_TOLERANCE_PERCENT:
-            seen = f"printed {printed.samples_per_second:.3f} samples/s; {told} {rate:.3f} ({percent:+.2f} %)"
-            if found.rate_bounds is not None:
-                seen += f"; the time stamps allow {found.rate_bounds[0]:.1f} to {found.rate_bounds[1]:.1f}"
+            seen = f"printed {printed.samples_per_second:.3f} samples/s; {basis} {rate:.3f} ({percent:+.2f} %)"
+            if again.rate_bounds is not None:
+                seen += f"; the time stamps allow {again.rate_bounds[0]:.1f} to {again.rate_bounds[1]:.1f}"
             yield _differs("throughput.differs", exact, seen, f"at most {RATE_TOLERANCE_PERCENT} % apart")
 
 
@@ -104,13 +104,13 @@ def _differs(rule: str, exact: bool, seen: str, wanted: str) -> Finding:
     return Finding("info", rule, seen, wanted, fix)
 
 
-def _counts(setup: Setup, printed: Printed, found: Recomputed) -> Iterator[Finding]:
+def _counts(setup: Setup, printed: Printed, again: Recomputed) -> Iterator[Finding]:
     wanted = setup.epochs or printed.epochs
-    if found.epochs and wanted and found.epochs != wanted:
-        seen = f"{found.epochs} epochs can be recomputed"
+    if again.epochs and wanted and again.epochs != wanted:
+        seen = f"{again.epochs} epochs can be recomputed"
         yield Finding("warning", "epochs.count", seen, f"{wanted} epochs", "keep the files of the whole run")
-    if printed.accelerators and found.ranks_kept > printed.accelerators:
-        seen = f"files of {found.ranks_kept} ranks, but printed {printed.accelerators} accelerators"
+    if printed.accelerators and again.ranks_kept > printed.accelerators:
+        seen = f"files of {again.ranks_kept} ranks, but printed {printed.accelerators} accelerators"
         yield Finding("error", "ranks.count", seen, "one file a rank", "keep one run in one folder")
     if setup.config is not None and setup.num_files and printed.num_files and setup.num_files != printed.num_files:
         seen = f"config.yaml says {setup.num_files} files, summary.json {printed.num_files}"
@@ -122,7 +122,7 @@ def _steps(setup: Setup, logs: Logs) -> Iterator[Finding]:
     wanted = setup.computation_seconds
     if wanted is None or setup.drawn or not logs.arrays or setup.config is None:
         return
-    seconds = np.concatenate([one.compute for blocks in logs.arrays.values() for one in blocks.values()])
+    seconds = np.concatenate([arrays.compute for blocks in logs.arrays.values() for arrays in blocks.values()])
     short = float(np.median(seconds)) < wanted * (1 - _SAME)
     if short or (not logs.measured_compute and not np.allclose(seconds, wanted, rtol=_SAME)):
         seen = f"steps computed for {seconds.min():.6g} to {seconds.max():.6g} s (median {np.median(seconds):.6g})"
@@ -147,8 +147,8 @@ def _ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:
         yield Finding("error", "rank.differs", seen, f"{10 * AU_TOLERANCE_POINTS:g} points at most", _ASK)
 
 
-def _verdict(setup: Setup, printed: Printed, found: Recomputed) -> Iterator[Finding]:
-    rules, bounds = found.au_rules_percent, found.au_bounds_percent
+def _verdict(setup: Setup, printed: Printed, again: Recomputed) -> Iterator[Finding]:
+    rules, bounds = again.au_rules_percent, again.au_bounds_percent
     if rules is not None and rules > 100 + _SAME:
         seen = f"the blocks are shorter than their computation: AU by the rules {rules:.2f} %"
         yield Finding("error", "blocks.short", seen, "at most 100 %", _ASK)
@@ -157,8 +157,8 @@ def _verdict(setup: Setup, printed: Printed, found: Recomputed) -> Iterator[Find
         if not low - AU_TOLERANCE_POINTS <= printed.au_percent <= high + AU_TOLERANCE_POINTS:
             seen = f"printed AU {printed.au_percent:.2f} %, but the block times allow {low:.2f} to {high:.2f} %"
             yield Finding("error", "au.impossible", seen, "an AU within these bounds", _ASK)
-    if printed.samples_per_second and found.rate_bounds is not None:
-        low, high = found.rate_bounds
+    if printed.samples_per_second and again.rate_bounds is not None:
+        low, high = again.rate_bounds
         if not low * (1 - _SAME) <= printed.samples_per_second <= high * (1 + _SAME):
             seen = f"printed {printed.samples_per_second:.2f} samples/s, but time stamps allow {low:.2f} to {high:.2f}"
             yield Finding("error", "throughput.impossible", seen, "a rate within these bounds", _ASK)
@@ -168,18 +168,18 @@ def _verdict(setup: Setup, printed: Printed, found: Recomputed) -> Iterator[Find
         yield Finding("warning", "au.rules", seen, f"{setup.au_threshold_percent:g} %", fix)
 
 
-def _unknown(printed: Printed, logs: Logs, found: Recomputed) -> Iterator[Finding]:
+def _unknown(printed: Printed, logs: Logs, again: Recomputed) -> Iterator[Finding]:
     """Say what the kept files can't tell."""
-    ranks = printed.accelerators or found.ranks_kept
+    ranks = printed.accelerators or again.ranks_kept
     keep = "keep R_output.json and R_per_epoch_stats.json of every rank R"
-    if found.basis == "nothing":
+    if again.basis == "nothing":
         seen = "no time stamps of blocks: nothing can be recomputed"
         yield Finding("warning", "unknown.all", seen, "per_epoch_stats.json at the least", keep)
-    elif found.basis == "blocks":
+    elif again.basis == "blocks":
         seen = "no rank's steps were kept: AU by DLIO's formulas, and loading apart from barriers, can't be known"
         yield Finding("info", "unknown.steps", seen, "the files of all ranks", keep)
-    elif found.basis == "some ranks":
-        seen = f"files of {found.ranks_kept} of {ranks} ranks: samples/s are scaled up, AU is these ranks' mean"
+    elif again.basis == "some ranks":
+        seen = f"files of {again.ranks_kept} of {ranks} ranks: samples/s are scaled up, AU is these ranks' mean"
         yield Finding("info", "unknown.ranks", seen, "the files of all ranks", keep)
     elif not logs.measured_compute and ranks > 1:
         seen = "only rank 0 kept time stamps: the other ranks' block times come from their printed samples/s"
@@ -221,5 +221,8 @@ def rule_findings(setup: Setup, printed: Printed, book: Rulebook) -> list[Findin
         odirect=odirect if isinstance(odirect, bool) else None,
         overrides=override_keys(setup.overrides),
     )
-    found = check_run(EDITIONS[book.edition], facts, book.division)
-    return [Finding(one.severity, f"rules.{one.rule}", one.seen, one.wanted, one.fix) for one in found]
+    broken = check_run(EDITIONS[book.edition], facts, book.division)
+    return [
+        Finding(finding.severity, f"rules.{finding.rule}", finding.seen, finding.wanted, finding.fix)
+        for finding in broken
+    ]

@@ -1,7 +1,7 @@
 """A run's numbers recomputed from the steps of its ranks, where they were kept, or from block times, with bounds.
 
-DLIO's formulas are those of `dlemu.metrics.dlio`. AU `rules` is the text of the rules, v2.0 section 4: compute /
-running time, no step dropped (https://github.com/mlcommons/storage).
+DLIO's formulas are those of `dlemu.metrics.dlio_formulas`. AU `rules` is the text of the rules, v2.0 section 4:
+compute / running time, no step dropped (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dlemu.metrics.dlio import BlockTimes, Rated, Times, over_blocks, over_ranks, rate_v1, rate_v2, rate_v3
+from dlemu.metrics.dlio_formulas import BlockTimes, Rated, Times, over_blocks, over_ranks, rate_v1, rate_v2, rate_v3
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.step_files import STAMP_SECONDS, BlockArrays, BlockKey, Logs, Seconds, Span
 
@@ -59,6 +59,39 @@ class Recomputed:
 
 
 NOTHING = Recomputed(basis="nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTimes:
+    """How long a run took by the time stamps of its lowest rank that kept some; empty without any."""
+
+    total_seconds: float | None = None
+    """From the first block's start to the last one's end, checkpoints and evaluations between them included."""
+    training_seconds_by_epoch: tuple[float, ...] = ()
+    """Of all blocks of an epoch."""
+    first_batch_seconds_by_epoch: tuple[float, ...] = ()
+    """The slowest rank's wait for the first batch of an epoch; empty unless each epoch's steps were kept."""
+
+
+def run_times(logs: Logs) -> RunTimes:
+    """Return how long the run took."""
+    spans = logs.spans.get(min(logs.spans, default=0), {})
+    if not spans:
+        return RunTimes()
+    epochs = sorted({epoch for epoch, _ in spans})
+    first = {
+        epoch: max((arrays[epoch, 1].load[0] for arrays in logs.arrays.values() if (epoch, 1) in arrays), default=None)
+        for epoch in epochs
+    }
+    waits = [float(wait) for wait in first.values() if wait is not None]
+    start_us, end_us = min(span.start_us for span in spans.values()), max(span.end_us for span in spans.values())
+    return RunTimes(
+        total_seconds=(end_us - start_us) / 1e6,
+        training_seconds_by_epoch=tuple(
+            sum(span.seconds for (number, _), span in spans.items() if number == epoch) for epoch in epochs
+        ),
+        first_batch_seconds_by_epoch=tuple(waits) if len(waits) == len(epochs) else (),
+    )
 
 
 def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed:
@@ -281,11 +314,11 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
 
 
 def _by_epoch(spans: Mapping[BlockKey, Span]) -> list[_Epoch]:
-    found = []
+    epochs = []
     for number in sorted({epoch for epoch, _ in spans}):
         parts = [span for (epoch, _), span in spans.items() if epoch == number]
-        found.append(_Epoch(sum(one.seconds for one in parts), sum(one.longest_seconds for one in parts)))
-    return found
+        epochs.append(_Epoch(sum(span.seconds for span in parts), sum(span.longest_seconds for span in parts)))
+    return epochs
 
 
 def _planned_steps(setup: Setup, printed: Printed) -> int | None:
@@ -333,8 +366,8 @@ def _rate_bounds(epochs: list[_Epoch], plan: _Plan, printed: Printed, logs: Logs
     """
     aus = printed.au_by_epoch if len(printed.au_by_epoch) == len(epochs) else [100.0] * len(epochs)
     bounds = _bounds_since_v2 if logs.measured_compute else _bounds_v1
-    found = [bounds(epoch, plan, min(max(au, 0.0), 100.0) / 100) for epoch, au in zip(epochs, aus, strict=True)]
-    least, most = (math.fsum(side) / len(found) for side in zip(*found, strict=True))
+    sides = [bounds(epoch, plan, min(max(au, 0.0), 100.0) / 100) for epoch, au in zip(epochs, aus, strict=True)]
+    least, most = (math.fsum(side) / len(sides) for side in zip(*sides, strict=True))
     return least, most
 
 
@@ -364,9 +397,9 @@ def _implied(
     if logs.measured_compute:
         counted = [max(0, steps - 2) * samples / rate for rate in rates]
     else:
-        counted = [100 * (steps - 1) * c / one for one in au]
+        counted = [100 * (steps - 1) * c / percent for percent in au]
     total, kept = sum(epoch.seconds for epoch in epochs), math.fsum(counted)
-    credited = math.fsum(one * seconds / 100 for one, seconds in zip(au, counted, strict=True))
+    credited = math.fsum(percent * seconds / 100 for percent, seconds in zip(au, counted, strict=True))
     last_dropped = credited < (steps - 1) * c * len(epochs) * (1 - 1e-6)  # no step computes for less than c
     first = total - kept - c * len(epochs) * (2 if last_dropped else 1)
     computed = c * steps * len(epochs)

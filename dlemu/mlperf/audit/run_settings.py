@@ -45,24 +45,24 @@ class Setup:
 def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
     """Return the settings of the run in a folder; what is missing there is None and a finding."""
     overrides = tuple(_overrides(folder, findings))
-    found = _config(folder, findings)
-    setup = replace(_from_config(found or {}, findings), config=found, overrides=overrides)
+    config = _config(folder, findings)
+    setup = replace(_from_config(config or {}, findings), config=config, overrides=overrides)
     return _with_accelerator(setup, shipped)
 
 
 def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
     for path in _places(folder, "config.yaml"):
-        found = mapping(read_yaml(path, findings)).get("workload")
-        if isinstance(found, Mapping):
-            return found
+        workload = mapping(read_yaml(path, findings)).get("workload")
+        if isinstance(workload, Mapping):
+            return workload
     return None
 
 
 def _overrides(folder: str, findings: list[Finding]) -> list[str]:
     for path in _places(folder, "overrides.yaml"):
-        found = read_yaml(path, findings)
-        if isinstance(found, list):
-            return [word for word in found if isinstance(word, str)]
+        words = read_yaml(path, findings)
+        if isinstance(words, list):
+            return [word for word in words if isinstance(word, str)]
     for path in _places(folder, "hydra.yaml"):
         kept = mapping(mapping(mapping(read_yaml(path, findings)).get("hydra")).get("overrides")).get("task")
         if isinstance(kept, list):

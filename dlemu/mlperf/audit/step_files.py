@@ -73,12 +73,12 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
     depends on the version, so both ends are kept.
     """
     epochs = list(epochs_of(read_json(path, findings)))
-    met = [started_us, *(stamp_us(part.get("end")) for _, told in epochs for part in _meetings(told))]
+    met = [started_us, *(stamp_us(part.get("end")) for _, epoch_stats in epochs for part in _meetings(epoch_stats))]
     known = [moment for moment in met if moment is not None]
-    found = {}
-    for epoch, told in epochs:
-        closed = stamp_us(told.get("end"))
-        for name, stamps in told.items():
+    spans = {}
+    for epoch, epoch_stats in epochs:
+        closed = stamp_us(epoch_stats.get("end"))
+        for name, stamps in epoch_stats.items():
             number = block_number(name)
             if number is None:
                 continue
@@ -87,39 +87,39 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
                 where = f"{os.path.basename(path)}, epoch {epoch}, {name}"
                 findings.append(unusable(f"{where}: no end after its start"))
                 continue
-            found[epoch, number] = Span(
+            spans[epoch, number] = Span(
                 start_us=start,
-                end_us=_later(told, f"ckpt{number}", end) or end,
+                end_us=_later(epoch_stats, f"ckpt{number}", end) or end,
                 window_us=max((moment for moment in known if moment <= start), default=None),
                 closed_us=closed if closed is not None and closed >= end else None,
-                checkpoint_us=_later(told, f"save_ckpt{number}", end),
+                checkpoint_us=_later(epoch_stats, f"save_ckpt{number}", end),
             )
-    return found
+    return spans
 
 
-def _meetings(told: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _meetings(epoch_stats: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield what ends with a meeting of all ranks: the epoch, and each of its blocks."""
-    yield told
-    yield from (mapping(part) for name, part in told.items() if block_number(name) is not None)
+    yield epoch_stats
+    yield from (mapping(part) for name, part in epoch_stats.items() if block_number(name) is not None)
 
 
-def _later(told: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
+def _later(epoch_stats: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
     """Return when a block's checkpoint began, if that was after the block's first end."""
-    began = stamp_us(mapping(told.get(checkpoint)).get("start"))
+    began = stamp_us(mapping(epoch_stats.get(checkpoint)).get("start"))
     return began if began is not None and began > end_us else None
 
 
 def block_number(name: object) -> int | None:
     """Return 3 of `block3`, None for any other name."""
-    found = _BLOCK.match(name) if isinstance(name, str) else None
-    return int(found[1]) if found else None
+    match = _BLOCK.match(name) if isinstance(name, str) else None
+    return int(match[1]) if match else None
 
 
 def epochs_of(content: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield number and content of each epoch in one of DLIO's files."""
-    for key, told in mapping(content).items():
-        if isinstance(key, str) and _NUMBER.match(key) and isinstance(told, Mapping):
-            yield int(key), told
+    for key, epoch_content in mapping(content).items():
+        if isinstance(key, str) and _NUMBER.match(key) and isinstance(epoch_content, Mapping):
+            yield int(key), epoch_content
 
 
 def unusable(seen: str) -> Finding:
@@ -170,8 +170,8 @@ class Logs:
 
     def blocks(self) -> list[BlockKey]:
         """Return the blocks that any file tells of, in order."""
-        told = [*self.arrays.values(), *self.spans.values()]
-        return sorted({block for one in told for block in one})
+        sources = [*self.arrays.values(), *self.spans.values()]
+        return sorted({block for source in sources for block in source})
 
 
 def read_logs(folder: str, names: list[str], started: str | None, findings: list[Finding]) -> Logs:
@@ -202,19 +202,19 @@ def _names_dlemu(log: str) -> bool:
 
 def _rank(path: str, findings: list[Finding]) -> dict[BlockKey, BlockArrays]:
     content = read_json(path, findings)
-    found = {}
-    for epoch, told in epochs_of(content):
-        for name in mapping(told.get("proc")):
+    blocks = {}
+    for epoch, epoch_output in epochs_of(content):
+        for name in mapping(epoch_output.get("proc")):
             number = block_number(name)
             if number is not None:
-                arrays = _arrays(told, name, f"{os.path.basename(path)}, epoch {epoch}, {name}", findings)
+                arrays = _arrays(epoch_output, name, f"{os.path.basename(path)}, epoch {epoch}, {name}", findings)
                 if arrays:
-                    found[epoch, number] = arrays
-    return found
+                    blocks[epoch, number] = arrays
+    return blocks
 
 
-def _arrays(told: Mapping[str, Any], name: str, where: str, findings: list[Finding]) -> BlockArrays | None:
-    lists = {key: _seconds(mapping(told.get(key)).get(name)) for key in ("load", "proc", "compute")}
+def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: list[Finding]) -> BlockArrays | None:
+    lists = {key: _seconds(mapping(epoch_output.get(key)).get(name)) for key in ("load", "proc", "compute")}
     missing = [key for key, values in lists.items() if values is None]
     load, proc, compute = lists.values()
     if load is None or proc is None or compute is None:
@@ -228,8 +228,8 @@ def _arrays(told: Mapping[str, Any], name: str, where: str, findings: list[Findi
         load=load,
         proc=proc,
         compute=compute,
-        printed_au_percent=number(mapping(told.get("au")).get(name)),
-        printed_samples_per_second=number(mapping(told.get("throughput")).get(name)),
+        printed_au_percent=number(mapping(epoch_output.get("au")).get(name)),
+        printed_samples_per_second=number(mapping(epoch_output.get("throughput")).get(name)),
     )
 
 

@@ -54,9 +54,9 @@ def _read(path: str, findings: list[Finding]) -> str | None:
 
 
 def _broken(path: str, kind: str, error: Exception) -> Finding:
-    told = " ".join(str(error).split())[:200] or type(error).__name__
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
     name = os.path.basename(path)
-    return Finding("error", "file.broken", f"{name}: {told}", f"a whole {kind} file", "take it from the run again")
+    return Finding("error", "file.broken", f"{name}: {reason}", f"a whole {kind} file", "take it from the run again")
 
 
 def mapping(value: object) -> Mapping[str, Any]:
@@ -76,17 +76,17 @@ def number(value: object) -> float | None:
 
 def count(value: object, least: int = 1) -> int | None:
     """Return a whole number of at least `least`, or None."""
-    seen = number(value)
-    return int(seen) if seen is not None and seen == int(seen) and seen >= least else None
+    whole = number(value)
+    return int(whole) if whole is not None and whole == int(whole) and whole >= least else None
 
 
 def numbers(value: object) -> list[float] | None:
     """Return a list of finite numbers, or None when it is none or has anything else."""
     if not isinstance(value, list) or not value:
         return None
-    seen = [number(item) for item in value]
-    found = [item for item in seen if item is not None]
-    return found if len(found) == len(seen) else None
+    items = [number(item) for item in value]
+    kept = [item for item in items if item is not None]
+    return kept if len(kept) == len(items) else None
 
 
 def text(value: object) -> str | None:

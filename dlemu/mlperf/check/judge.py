@@ -10,7 +10,7 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from datagen.errors import UserError
@@ -27,7 +27,6 @@ REHEARSAL, TREE = "rehearsal.json", "tree"
 """What `dlemu mlperf run` leaves in its folder: its record, and the edition's tree."""
 _LEFT_TO_DO = ("submission.code", "systems.pdf", "systems.unfilled", "tool.other")
 """What a submitter adds by hand, or mlpstorage: in a rehearsal it is not missing yet."""
-COLUMNS = ("severity", "rule", "official", "path", "seen", "wanted", "fix")
 _V2 = {
     "dataset.size": "check_num_files_train",
     "dataset.steps": "check_num_files_train",
@@ -91,7 +90,7 @@ class Checked:
 
     def count(self, severity: str) -> int:
         """Return how many findings there are of a severity."""
-        return sum(one.finding.severity == severity for one in self.findings)
+        return sum(located.finding.severity == severity for located in self.findings)
 
     @property
     def valid(self) -> bool:
@@ -112,19 +111,21 @@ def check_folder(folder: str, edition: str | None = None, division: Division | N
     finder = Finder(root, edition, division)
     results = finder.results(audited)
     submissions = finder.submissions(results)
-    found = [*finder.findings, *_of_rehearsal(root, rehearsal), *_applied(root, results, submissions)]
+    findings = [*finder.findings, *_of_rehearsal(root, rehearsal), *_applied(root, results, submissions)]
     if not results:
         fix = "give the folder above the runs, or `dlemu audit` for other results"
         seen = "no run of training below"
-        found.append(Located(root, Finding("error", "tree.empty", seen, "runs as mlpstorage or DLIO leave them", fix)))
+        findings.append(
+            Located(root, Finding("error", "tree.empty", seen, "runs as mlpstorage or DLIO leave them", fix))
+        )
     if rehearsal is not None:
-        found = [_postponed(one) for one in found]
+        findings = [_postponed(located) for located in findings]
     return Checked(
         root=root,
         results=tuple(results),
         submissions=tuple(submissions),
         rehearsal=rehearsal,
-        findings=tuple(sorted(dict.fromkeys(found), key=_place)),
+        findings=tuple(sorted(dict.fromkeys(findings), key=_place)),
     )
 
 
@@ -157,28 +158,28 @@ def _applied(root: str, results: list[Result], submissions: list[Submission]) ->
     for result in results:
         for rule in (*RESULT_RULES, *FILE_RULES):
             yield from _named(rule(result), result)
-    for one in submissions:
+    for each in submissions:
         for upper_rule in SUBMISSION_RULES:
-            yield from _named(upper_rule(one), one)
-        yield from _named(check_systems(one, results), one)
+            yield from _named(upper_rule(each), each)
+        yield from _named(check_systems(each, results), each)
     if submissions:
         yield from _named(top_folders(root, submissions), submissions[0])
 
 
-def _named(found: Iterable[Located], of: Result | Submission) -> Iterator[Located]:
+def _named(findings: Iterable[Located], of: Result | Submission) -> Iterator[Located]:
     """Give findings the names that their edition's checker has for the rules."""
-    for one in found:
-        yield replace(one, official=official_id(one.finding.rule, of.edition.name, of.division))
+    for located in findings:
+        yield replace(located, official=official_id(located.finding.rule, of.edition.name, of.division))
 
 
-def _postponed(one: Located) -> Located:
-    if one.finding.rule not in _LEFT_TO_DO:
-        return one
-    return replace(one, finding=replace(one.finding, severity="info"))
+def _postponed(located: Located) -> Located:
+    if located.finding.rule not in _LEFT_TO_DO:
+        return located
+    return replace(located, finding=replace(located.finding, severity="info"))
 
 
-def _place(one: Located) -> tuple[int, str, str]:
-    return SEVERITIES.index(one.finding.severity), one.finding.rule, one.path
+def _place(located: Located) -> tuple[int, str, str]:
+    return SEVERITIES.index(located.finding.severity), located.finding.rule, located.path
 
 
 def official_id(rule: str, edition: str, division: Division) -> str | None:
@@ -188,44 +189,90 @@ def official_id(rule: str, edition: str, division: Division) -> str | None:
     return {"2.0": _V2, "3.0": _V3}.get(edition, {}).get(rule)
 
 
-def row(one: Located, root: str) -> dict[str, str]:
-    """Return a finding's columns; its path begins at the root."""
-    found = one.finding
-    path = os.path.relpath(one.path, root)
-    texts = (found.severity, found.rule, one.official or "", path, found.seen, found.wanted, found.fix)
-    return dict(zip(COLUMNS, texts, strict=True))
+@dataclass(frozen=True, kw_only=True)
+class FindingRow:
+    """A finding as a line of a table."""
+
+    severity: str
+    rule: str
+    official: str
+    """Empty where the edition's checker has no such rule."""
+    path: str
+    """Below the root."""
+    seen: str
+    wanted: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRow:
+    """What a result is of, by its first run; None for what is not known."""
+
+    path: str
+    edition: str
+    division: str
+    workload: str | None
+    accelerator: str | None
+    accelerators: int | None
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """A check for programs."""
+
+    root: str
+    valid: bool
+    rehearsal: bool
+    errors: int
+    warnings: int
+    results: tuple[ResultRow, ...]
+    findings: tuple[FindingRow, ...]
+
+
+def check_report(checked: Checked) -> CheckReport:
+    """Return the check for programs."""
+    return CheckReport(
+        root=checked.root,
+        valid=checked.valid,
+        rehearsal=checked.rehearsal is not None,
+        errors=checked.count("error"),
+        warnings=checked.count("warning"),
+        results=tuple(_result_row(result, checked.root) for result in checked.results),
+        findings=tuple(_finding_row(located, checked.root) for located in checked.findings),
+    )
 
 
 def as_csv(checked: Checked) -> str:
     """Return all findings, a line each, below one of names."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS)
+    writer = csv.DictWriter(text, [column.name for column in fields(FindingRow)])
     writer.writeheader()
-    writer.writerows(row(one, checked.root) for one in checked.findings)
+    writer.writerows(asdict(_finding_row(located, checked.root)) for located in checked.findings)
     return text.getvalue()
 
 
-def plain(checked: Checked) -> dict[str, Any]:
-    """Return the check as plain data, for programs."""
-    return {
-        "root": checked.root,
-        "valid": checked.valid,
-        "rehearsal": checked.rehearsal is not None,
-        "errors": checked.count("error"),
-        "warnings": checked.count("warning"),
-        "results": [_result(one, checked.root) for one in checked.results],
-        "findings": [row(one, checked.root) for one in checked.findings],
-    }
+def _finding_row(located: Located, root: str) -> FindingRow:
+    finding = located.finding
+    return FindingRow(
+        severity=finding.severity,
+        rule=finding.rule,
+        official=located.official or "",
+        path=os.path.relpath(located.path, root),
+        seen=finding.seen,
+        wanted=finding.wanted,
+        fix=finding.fix,
+    )
 
 
-def _result(result: Result, root: str) -> dict[str, Any]:
+def _result_row(result: Result, root: str) -> ResultRow:
     first = next((leaf for leaf in result.runs if leaf.run), None)
-    return {
-        "path": os.path.relpath(result.path, root),
-        "edition": result.edition.name,
-        "division": result.division,
-        "workload": first.setup.workload if first else None,
-        "accelerator": first.setup.accelerator if first else None,
-        "accelerators": first.printed.accelerators if first else None,
-        "runs": [leaf.name for leaf in result.runs],
-    }
+    return ResultRow(
+        path=os.path.relpath(result.path, root),
+        edition=result.edition.name,
+        division=result.division,
+        workload=first.setup.workload if first else None,
+        accelerator=first.setup.accelerator if first else None,
+        accelerators=first.printed.accelerators if first else None,
+        runs=tuple(leaf.name for leaf in result.runs),
+    )

@@ -9,14 +9,13 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
 from dlemu.mlperf.audit.tolerant import mapping, read_json, stamp_us
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
 from dlemu.mlperf.finding import Finding, Located, Severity
 
-_TOLD_BY_FILES = ("summary.missing", "config.missing", "config.assumed")
-"""Findings of the audit that the rules on required files tell too."""
+_ALSO_RULES_ON_FILES = ("summary.missing", "config.missing", "config.assumed")
+"""Findings of the audit that the rules on required files give too."""
 FEW_ACCELERATORS = 4
 """Below which v3.0's checker asks whether one host could not drive more (3.3.3)."""
 GAP_FACTOR = 2
@@ -32,39 +31,28 @@ def by_the_rules(result: Result) -> Iterator[Located]:
     book = Rulebook(result.edition.name, result.division)
     for leaf in result.runs:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
-            printed = replace(leaf.printed, au_percent=judged_au_percent(leaf.run))
-            for found in rule_findings(leaf.setup, printed, book):
-                yield Located(leaf.path, _told(found, leaf, result))
+            printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
+            for finding in rule_findings(leaf.setup, printed, book):
+                yield Located(leaf.path, _in_result(finding, leaf, result))
 
 
-def judged_au_percent(run: AuditedRun) -> float | None:
-    """Return the run's AU by the formula that printed it, from its steps; as printed where no steps were kept.
-
-    The word `success` counts for nothing.
-    """
-    found = run.recomputed.formulas.get(run.printed_by or "")
-    if run.recomputed.basis == "steps" and found is not None and found.au_percent is not None:
-        return found.au_percent
-    return run.printed.au_percent
-
-
-def _told(found: Finding, leaf: Leaf, result: Result) -> Finding:
-    rule = found.rule.removeprefix("rules.")
+def _in_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
+    rule = finding.rule.removeprefix("rules.")
     if rule != "au.low" or leaf.run is None:
-        return replace(found, rule=rule)
+        return replace(finding, rule=rule)
     basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: no steps kept"
     # v3.0's checker wants it of the warm-up, too; the text of the rules, of the measured runs.
     warm_up = leaf is result.warm_up and not result.edition.counts_runs
-    severity: Severity = "warning" if warm_up else found.severity
-    return replace(found, rule=rule, severity=severity, seen=f"{found.seen} ({basis})")
+    severity: Severity = "warning" if warm_up else finding.severity
+    return replace(finding, rule=rule, severity=severity, seen=f"{finding.seen} ({basis})")
 
 
 def recomputed(result: Result) -> Iterator[Located]:
-    """Tell what the audit found: files that contradict each other or can't be read."""
+    """Pass on what the audit found: files that contradict each other or can't be read."""
     for leaf in result.runs:
-        for found in leaf.run.findings if leaf.run else ():
-            if result.single or found.rule not in _TOLD_BY_FILES:
-                yield Located(leaf.path, found)
+        for finding in leaf.run.findings if leaf.run else ():
+            if result.single or finding.rule not in _ALSO_RULES_ON_FILES:
+                yield Located(leaf.path, finding)
 
 
 def tool(result: Result) -> Iterator[Located]:
@@ -103,8 +91,8 @@ def run_count(result: Result) -> Iterator[Located]:
     if result.single:
         fix = "check the folder above, when there are more runs of it"
         wanted = f"{_wanted(result)} of one result"
-        told = "a single run: how many there are, and the time between them, is not judged"
-        yield Located(result.path, Finding("info", "runs.single", told, wanted, fix))
+        text = "a single run: how many there are, and the time between them, is not judged"
+        yield Located(result.path, Finding("info", "runs.single", text, wanted, fix))
     elif seen < edition.measured_runs or (edition.counts_runs and seen != edition.run_folders):
         fix = "dlemu mlperf run goes on where it ended" if seen < edition.run_folders else "keep one sequence of runs"
         names = ", ".join(leaf.name for leaf in result.runs) or "none"
@@ -124,8 +112,8 @@ def run_stamps(result: Result) -> Iterator[Located]:
     for leaf in result.runs if result.phased else ():
         if leaf.stamp is None:
             fix = "leave the folder's name as the tool made it"
-            told = f"a run's folder is called {leaf.name!r}"
-            yield Located(leaf.path, Finding("error", "runs.stamp", told, "YYYYMMDD_HHMMSS", fix))
+            seen = f"a run's folder is called {leaf.name!r}"
+            yield Located(leaf.path, Finding("error", "runs.stamp", seen, "YYYYMMDD_HHMMSS", fix))
 
 
 def runs_ended(result: Result) -> Iterator[Located]:
@@ -150,11 +138,11 @@ def run_gaps(result: Result) -> Iterator[Located]:
             seen, fix = f"the run ended at {end}, before it began at {start}", "set the host's clock"
             yield Located(leaf.path, Finding("error", "runs.clock", seen, "an end after the start", fix))
     shortest = min((end - start for _, start, end in known if end >= start), default=None)
-    begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda one: one[0])
+    begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda run: run[0])
     apart = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
     wide = [(gap, leaf) for gap, leaf in apart if shortest is not None and gap >= GAP_FACTOR * shortest]
     if shortest is not None and wide:
-        longest, leaf = max(wide, key=lambda one: one[0])
+        longest, leaf = max(wide, key=lambda gap: gap[0])
         seen = f"{len(wide)} of {len(apart)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
         wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
         fix = "repeat the runs, one right after another (dlemu mlperf run in a new folder)"
@@ -215,11 +203,11 @@ def same_dataset(result: Result) -> Iterator[Located]:
         ("dataset.num_samples_per_file", [leaf.printed.samples_per_file for leaf in result.runs]),
         ("dataset.data_folder", [leaf.data_folder for leaf in result.runs]),
     ):
-        seen = sorted({str(value) for value in values if value is not None})
-        if len(seen) > 1:
+        different = sorted({str(value) for value in values if value is not None})
+        if len(different) > 1:
             fix = "run all of them on the same dataset"
-            told = f"{what} is {' and '.join(seen[:3])} in runs of one result"
-            yield Located(result.path, Finding("error", "dataset.differs", told, "one dataset for all runs", fix))
+            seen = f"{what} is {' and '.join(different[:3])} in runs of one result"
+            yield Located(result.path, Finding("error", "dataset.differs", seen, "one dataset for all runs", fix))
 
 
 def dataset_phases(result: Result) -> Iterator[Located]:
@@ -282,7 +270,7 @@ def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
         return
     broken: list[Finding] = []
     content: Any = read_json(os.path.join(leaf.path, SEPARATION), broken)
-    yield from (Located(leaf.path, one) for one in broken)
+    yield from (Located(leaf.path, finding) for finding in broken)
     if mapping(content).get("same_filesystem") is True:
         seen = f"data and results lie on one file system ({SEPARATION})"
         fix = "set output.folder to a folder on another file system"

@@ -57,8 +57,8 @@ class Leaf:
     @property
     def num_files(self) -> int | None:
         """Files of the training set that it read, made or asked for."""
-        told = self.section("dataset").get("num_files_train")
-        return self.printed.num_files or self.setup.num_files or _whole(told)
+        configured = self.section("dataset").get("num_files_train")
+        return self.printed.num_files or self.setup.num_files or _whole(configured)
 
     @property
     def data_folder(self) -> str | None:
@@ -138,34 +138,36 @@ class Finder:
                 groups.setdefault((folder, kind), {})[run.path] = run
         for folder in self._phase_folders():
             groups.setdefault((folder, "phased"), {})
-        return [self._result(folder, kind, found) for (folder, kind), found in sorted(groups.items())]
+        return [self._result(folder, kind, below) for (folder, kind), below in sorted(groups.items())]
 
     def submissions(self, results: Sequence[Result]) -> list[Submission]:
         """Return DIVISION/ORG of every division below the root: a division's name tells them."""
-        found = {}
+        by_path = {}
         for division in _listed(self._root)[1]:
             if division.lower() in _DIVISIONS:
                 for organisation in _listed(os.path.join(self._root, division))[1]:
                     path = os.path.join(self._root, division, organisation)
-                    below = [one.edition for one in results if one.path.startswith(path + os.sep)]
+                    below = [result.edition for result in results if result.path.startswith(path + os.sep)]
                     if below and not organisation.startswith("."):
-                        found[path] = Submission(
+                        by_path[path] = Submission(
                             path=path,
                             division=cast(Division, division.lower()),
                             organisation=organisation,
                             edition=below[0],
                         )
-        return [found[path] for path in sorted(found)]
+        return [by_path[path] for path in sorted(by_path)]
 
     def _is_covered(self, run: AuditedRun) -> bool:
         """Say whether it is a run of training; others are told as not covered."""
         category = next((name for name in os.path.relpath(run.path, self._root).split(os.sep) if name in _OTHERS), None)
-        if category is None and any(one.rule == "no.training" and one.severity == "info" for one in run.findings):
+        if category is None and any(
+            finding.rule == "no.training" and finding.severity == "info" for finding in run.findings
+        ):
             category = "another benchmark"
         if category is not None:
             fix = "check it with the edition's own checker"
-            found = Finding("info", "run.other", f"a run of {category}: not looked at", "a run of training", fix)
-            self.findings.append(Located(run.path, found))
+            finding = Finding("info", "run.other", f"a run of {category}: not looked at", "a run of training", fix)
+            self.findings.append(Located(run.path, finding))
         return category is None
 
     def _place(self, path: str) -> tuple[str, str]:
@@ -182,20 +184,20 @@ class Finder:
 
     def _phase_folders(self) -> list[str]:
         """Return every training/MODEL/run, with or without a run that can be audited."""
-        found = []
+        folders = []
         for folder, below, _ in os.walk(self._root):
             below[:] = [name for name in below if not name.startswith(".") and name != "code"]
             if os.path.basename(folder) == "training":
-                found += [os.path.join(folder, model, "run") for model in below]
+                folders += [os.path.join(folder, model, "run") for model in below]
                 below[:] = []
-        return [folder for folder in found if _phases(os.path.dirname(folder))]
+        return [folder for folder in folders if _phases(os.path.dirname(folder))]
 
-    def _result(self, folder: str, kind: str, found: Mapping[str, AuditedRun]) -> Result:
+    def _result(self, folder: str, kind: str, audited: Mapping[str, AuditedRun]) -> Result:
         if kind == "phased":
             paths = [os.path.join(folder, name) for name in _visible(folder)]
         else:
-            paths = sorted(found, key=lambda path: _order(os.path.relpath(path, folder)))
-        runs = tuple(self._leaf(path, _name(path, folder), found.get(path)) for path in paths)
+            paths = sorted(audited, key=lambda path: _order(os.path.relpath(path, folder)))
+        runs = tuple(self._leaf(path, _name(path, folder), audited.get(path)) for path in paths)
         phases = os.path.dirname(folder)
         return Result(
             path=folder,
@@ -229,7 +231,7 @@ class Finder:
         """Return the settings of a folder without a run, such as datagen's."""
         broken: list[Finding] = []
         setup = read_setup(path, {}, broken)
-        self.findings += [Located(path, one) for one in broken]
+        self.findings += [Located(path, finding) for finding in broken]
         return setup
 
     def _metadata(self, path: str, files: Sequence[str]) -> Mapping[str, Any] | None:
@@ -237,7 +239,7 @@ class Finder:
             if name.endswith(METADATA):
                 broken: list[Finding] = []
                 content = read_json(os.path.join(path, name), broken)
-                self.findings += [Located(path, one) for one in broken]
+                self.findings += [Located(path, finding) for finding in broken]
                 return content if isinstance(content, Mapping) else None
         return None
 
@@ -257,10 +259,10 @@ def _listed(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of a folder's files and folders, sorted; none of a folder that can't be listed."""
     try:
         with os.scandir(path) as entries:
-            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+            listed = sorted((entry.name, entry.is_dir()) for entry in entries)
     except OSError:
         return (), ()
-    return tuple(name for name, folder in found if not folder), tuple(name for name, folder in found if folder)
+    return tuple(name for name, folder in listed if not folder), tuple(name for name, folder in listed if folder)
 
 
 def _visible(folder: str) -> list[str]:
@@ -293,13 +295,13 @@ def _division(folder: str) -> Division:
 def _edition(runs: Sequence[Leaf], *, phased: bool) -> Edition:
     """Return the edition that the files tell: their own word, v1.0's file names, or the pair that only one has."""
     for leaf in runs:
-        told = mapping(leaf.metadata).get("edition")
-        if isinstance(told, str) and told in EDITIONS:
-            return EDITIONS[told]
+        edition = mapping(leaf.metadata).get("edition")
+        if isinstance(edition, str) and edition in EDITIONS:
+            return EDITIONS[edition]
     if not phased and any("per_epoch_stats.json" in leaf.files or "configs" in leaf.folders for leaf in runs):
         return EDITIONS["1.0"]
     for leaf in runs:
-        found = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
-        if found is not None:
-            return found
+        newest = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
+        if newest is not None:
+            return newest
     return EDITIONS["3.0" if phased else "2.0"]

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
 from dlemu.comm.comm_base import Interrupted
-from dlemu.emulator.files import write_text
 from dlemu.mlperf.check.judge import REHEARSAL
 from dlemu.mlperf.check.result_rules import GAP_FACTOR
 from dlemu.mlperf.check.submission_tree import STAMP_FORMAT
@@ -98,8 +98,8 @@ def run_sequence(
             shutil.rmtree(path, ignore_errors=True)
             raise
         except (DlemuError, Interrupted) as error:
-            said = str(error) if isinstance(error, DlemuError) else f"interrupted by signal {error.signal_number}"
-            after([*attempts, replace(attempt, failure=said)])
+            failure = str(error) if isinstance(error, DlemuError) else f"interrupted by signal {error.signal_number}"
+            after([*attempts, replace(attempt, failure=failure)])
             raise
         attempts.append(replace(attempt, figures=read_figures(path)))
         after(attempts)

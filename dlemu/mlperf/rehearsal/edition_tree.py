@@ -18,11 +18,11 @@ from typing import Any
 import psutil
 import yaml
 
+from datagen.atomic import write_text
 from datagen.errors import SpaceError
 from datagen.manifest import Manifest
 from dlemu import __version__
 from dlemu.emulator.environment import describe_host
-from dlemu.emulator.files import write_text
 from dlemu.mlperf.check.result_rules import SEPARATION
 from dlemu.mlperf.check.submission_tree import METADATA, STAMP_FORMAT
 from dlemu.mlperf.check.system_description import PLACEHOLDER
@@ -95,13 +95,16 @@ def run_metadata(plan: RehearsalPlan, attempt: Attempt, overrides: Sequence[str]
     """Return a run's metadata under the keys that mlpstorage has, with the note that it is a rehearsal's."""
     figures = attempt.figures
     assert figures is not None  # only finished runs are laid out
-    told = _metadata(plan, "run", attempt.stamp, figures.num_files)
-    told["parameters"]["train"]["seed"] = attempt.seed
-    told["num_processes"] = figures.accelerators
-    told["override_parameters"] = dict(word.removeprefix("++workload.").split("=", 1) for word in overrides[1:])
-    told["args"] |= {"num_accelerators": figures.accelerators, "client_host_memory_in_gb": figures.memory_gib_per_host}
-    told["args"]["num_client_hosts"] = figures.hosts
-    return told | {"invocation_start_time": figures.start, "invocation_end_time": figures.end, "exit_status": 0}
+    metadata = _metadata(plan, "run", attempt.stamp, figures.num_files)
+    metadata["parameters"]["train"]["seed"] = attempt.seed
+    metadata["num_processes"] = figures.accelerators
+    metadata["override_parameters"] = dict(word.removeprefix("++workload.").split("=", 1) for word in overrides[1:])
+    metadata["args"] |= {
+        "num_accelerators": figures.accelerators,
+        "client_host_memory_in_gb": figures.memory_gib_per_host,
+    }
+    metadata["args"]["num_client_hosts"] = figures.hosts
+    return metadata | {"invocation_start_time": figures.start, "invocation_end_time": figures.end, "exit_status": 0}
 
 
 def _metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
@@ -147,9 +150,9 @@ def file_separation(plan: RehearsalPlan) -> dict[str, Any]:
     }
 
 
-def same_file_system(one: str, other: str) -> bool:
+def same_file_system(left: str, right: str) -> bool:
     """Say whether two folders that exist lie on one file system."""
-    return os.stat(one).st_dev == os.stat(other).st_dev
+    return os.stat(left).st_dev == os.stat(right).st_dev
 
 
 def write_datasize(plan: RehearsalPlan, answer: Datasize) -> None:
@@ -167,7 +170,7 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize) -> None:
     )
 
 
-def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, said: str | None) -> None:
+def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | None) -> None:
     """Write the datagen phase (v2.0, v3.0): what was made, or that it was there before.
 
     `said` is what `dlemu datagen` printed, None when it was not called.
@@ -181,14 +184,14 @@ def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, said: str | No
     stamp = made_at.strftime(STAMP_FORMAT)
     folder = os.path.join(phase, stamp)
     there = f"the dataset was there before this rehearsal; it is complete: {files} files, made at {made_at.isoformat()}"
-    told = said.strip() if said else there
+    log = output.strip() if output else there
     overrides = [f"workload={plan.model}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
     config["workflow"] = config["workflow"] | {"generate_data": True, "train": False, "checkpoint": False}
     text = yaml.safe_dump({"workload": config}, sort_keys=False)
     _write_hydra(os.path.join(folder, CONFIG_FOLDER), folder, text, overrides)
     for name in ("dlio.log", "training_datagen.stdout.log"):
-        write_text(folder, name, f"{told}\n")
+        write_text(folder, name, f"{log}\n")
     write_text(folder, "training_datagen.stderr.log", "")
     write_json(folder, f"training_{stamp}{METADATA}", _metadata(plan, "datagen", stamp, files))
 
@@ -211,8 +214,8 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
 
 def write_sums(plan: RehearsalPlan, attempts: Sequence[Attempt]) -> None:
     """Write the sums over the measured runs: results.json (v3.0), mlperf_storage_report.json (v1.0)."""
-    done = [found for label in plan.labels if (found := finished(attempts, label))]
-    measured = {one.label: one.figures for one in done if one.label != WARM_UP and one.figures is not None}
+    done = [attempt for label in plan.labels if (attempt := finished(attempts, label))]
+    measured = {run.label: run.figures for run in done if run.label != WARM_UP and run.figures is not None}
     if not measured:
         return
     if plan.edition.checks_tree:
@@ -222,26 +225,26 @@ def write_sums(plan: RehearsalPlan, attempts: Sequence[Attempt]) -> None:
 
 
 def _results(plan: RehearsalPlan, done: Sequence[Attempt]) -> dict[str, Any]:
-    figures = [one.figures for one in done if one.figures is not None and one.label != WARM_UP]
-    told = sum_up(figures)
+    figures = [run.figures for run in done if run.figures is not None and run.label != WARM_UP]
+    outcome = sum_up(figures)
     return {
         "rehearsal": NOTE,
         "model": plan.model,
         "accelerator": plan.workload.accelerator,
         "num_accelerators": figures[0].accelerators,
-        "runs": [{"run_datetime": one.stamp, "label": one.label} for one in done],
-        "train_au_mean_percentage": told.au_dlio_mean_percent,
-        "train_au_stdev_percentage": told.au_dlio_std_percent,
-        "train_throughput_mean_samples_per_second": told.samples_per_second_mean,
-        "train_throughput_stdev_samples_per_second": told.samples_per_second_std,
-        "train_io_mean_MB_per_second": told.mib_per_second_mean,
-        "train_io_stdev_MB_per_second": told.mib_per_second_std,
+        "runs": [{"run_datetime": run.stamp, "label": run.label} for run in done],
+        "train_au_mean_percentage": outcome.au_dlio_mean_percent,
+        "train_au_stdev_percentage": outcome.au_dlio_std_percent,
+        "train_throughput_mean_samples_per_second": outcome.samples_per_second_mean,
+        "train_throughput_stdev_samples_per_second": outcome.samples_per_second_std,
+        "train_io_mean_MB_per_second": outcome.mib_per_second_mean,
+        "train_io_stdev_MB_per_second": outcome.mib_per_second_std,
     }
 
 
 def _v1_report(plan: RehearsalPlan, measured: Mapping[str, Figures]) -> dict[str, Any]:
     """Return what v1.0's report.py makes of the runs, under its keys; what it calls MB is MiB."""
-    told = sum_up(list(measured.values()))
+    outcome = sum_up(list(measured.values()))
     first = next(iter(measured.values()))
     same: dict[str, Any] = {
         "model": plan.model,
@@ -254,19 +257,19 @@ def _v1_report(plan: RehearsalPlan, measured: Mapping[str, Figures]) -> dict[str
         "rehearsal": NOTE,
         "overall": {
             **same,
-            "num_benchmark_runs": told.runs,
-            "train_throughput_mean_samples_per_second": told.samples_per_second_mean,
-            "train_throughput_stdev_samples_per_second": told.samples_per_second_std,
-            "train_throughput_mean_MB_per_second": told.mib_per_second_mean,
-            "train_throughput_stdev_MB_per_second": told.mib_per_second_std,
+            "num_benchmark_runs": outcome.runs,
+            "train_throughput_mean_samples_per_second": outcome.samples_per_second_mean,
+            "train_throughput_stdev_samples_per_second": outcome.samples_per_second_std,
+            "train_throughput_mean_MB_per_second": outcome.mib_per_second_mean,
+            "train_throughput_stdev_MB_per_second": outcome.mib_per_second_std,
         },
         "runs": {
             label.replace(" ", ""): {
                 **same,
-                "train_throughput_samples_per_second": one.samples_per_second,
-                "train_throughput_MB_per_second": one.mib_per_second,
+                "train_throughput_samples_per_second": run.samples_per_second,
+                "train_throughput_MB_per_second": run.mib_per_second,
             }
-            for label, one in measured.items()
+            for label, run in measured.items()
         },
     }
 
@@ -295,11 +298,11 @@ def write_system(plan: RehearsalPlan, figures: Figures) -> None:
     name = f"{plan.system}.{'json' if plan.edition.name == '1.0' else 'yaml'}"
     if os.path.exists(os.path.join(folder, name)):
         return
-    told = _description(plan.system, figures)
+    description = _description(plan.system, figures)
     if name.endswith(".json"):
-        write_json(folder, name, told)
+        write_json(folder, name, description)
     else:
-        write_text(folder, name, yaml.safe_dump(told, sort_keys=False))
+        write_text(folder, name, yaml.safe_dump(description, sort_keys=False))
 
 
 def _description(system: str, figures: Figures) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ from datetime import datetime, timedelta
 from datagen.errors import DlemuError, UserError
 from datagen.inspection import inspect
 from datagen.manifest import Manifest
-from dlemu.comm import interrupt_once
 from dlemu.config import datagen_command
 from dlemu.mlperf.check.judge import Checked, check_folder
 from dlemu.mlperf.datasize import Datasize
@@ -81,13 +79,11 @@ class Rehearsal:
     def run(self) -> Rehearsed:
         """Make or look at the dataset, run what is missing of the sequence, lay it out and check it.
 
-        Raises UserError for what is wrong before the first run, and what a failed run raised; Interrupted for a signal.
+        Raises UserError for what is wrong before the first run, and what a failed run raised, such as Interrupted.
         What is finished is kept, and calling again goes on.
         """
         _check_names(self.plan)
         attempts = done_before(self.plan.folder, self._question)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, interrupt_once())
         self._begin(attempts)
         attempts = run_sequence(self.plan, attempts, self._train, self._announce, self._keep)
         self._save(attempts, complete=True)

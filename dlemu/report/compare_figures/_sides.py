@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import altair as alt
 
-from dlemu.report.comparison import Comparison
+from dlemu.report.comparison_report import OpenedComparison
 from dlemu.report.figures.figure_base import COLOURS, GREEN, INK, MUTED, Canvas, Row, colours, data, legend
-from dlemu.report.series import Point, Series
+from dlemu.report.series import Point, RunSeries
 from dlemu.report.series_figures._lines import x_axis
 from dlemu.report.units import with_unit
+from dlemu.sizing.answers import RunPair, Value
 
 _GAP = 62
 """Pixels that a further panel takes beside its width: its axis with title, and the room before it."""
 _HEIGHT = 150
-
-
-@dataclass(frozen=True)
-class Value:
-    """A figure of one side, or of the difference; its half width is None where it is not known."""
-
-    mean: float | None
-    half_width: float | None = None
 
 
 Panel = Callable[[int], alt.LayerChart | None]
@@ -42,15 +33,20 @@ def grid(panels: Sequence[Panel], canvas: Canvas, most_columns: int) -> alt.Conc
 
 
 def bars(
-    width: int, comparison: Comparison, values: Sequence[Value], title: str, canvas: Canvas, level: float | None = None
+    width: int,
+    comparison: OpenedComparison,
+    values: Sequence[Value | None],
+    title: str,
+    canvas: Canvas,
+    level: float | None = None,
 ) -> alt.LayerChart | None:
     """Draw a bar a side with number and interval, and a line across at `level`; None when no side is known."""
     rows: list[Row] = []
     for name, value in zip(comparison.names, values, strict=True):
-        if value.mean is not None:
+        if value is not None:
             half = value.half_width or 0.0
-            told = {"side": name[0], "line": name, "value": value.mean, "text": with_unit(value.mean, "")}
-            rows.append(told | {"low": value.mean - half, "high": value.mean + half})
+            bar = {"side": name[0], "line": name, "value": value.mean, "text": with_unit(value.mean, "")}
+            rows.append(bar | {"low": value.mean - half, "high": value.mean + half})
     if not rows:
         return None
     room = alt.Scale(domain=[0, 1.14 * max(row["high"] for row in rows) or 1], nice=False)  # for the numbers
@@ -68,14 +64,14 @@ def bars(
 
 
 def lines(
-    width: int, comparison: Comparison, value: Callable[[Point], float | None], title: str, canvas: Canvas
+    width: int, comparison: OpenedComparison, value: Callable[[Point], float | None], title: str, canvas: Canvas
 ) -> alt.LayerChart | None:
     """Draw a line a side over accelerators, or over what was varied; full points passed. None when nothing is known."""
     series = comparison.series
     rows: list[Row] = [
-        {"line": series.line(point), "at": series.place(point), "value": found, "passed": point.passed is True}
+        {"line": series.line(point), "at": series.position(point), "value": known, "passed": point.passed is True}
         for point in series.points
-        if (found := value(point)) is not None
+        if (known := value(point)) is not None
     ]
     if not rows:
         return None
@@ -88,17 +84,17 @@ def lines(
 
 
 def over_pairs(
-    width: int, comparison: Comparison, value: Callable[[dict[str, Any]], Value], title: str, canvas: Canvas
+    width: int, comparison: OpenedComparison, value: Callable[[RunPair], Value | None], title: str, canvas: Canvas
 ) -> alt.LayerChart | None:
-    """Draw what is known of each pair (of compare.json's `runs`) as points around 0; None when nothing is known."""
+    """Draw what is known of each pair as points around 0; None when nothing is known."""
     pairs = _pairs(comparison)
     rows: list[Row] = []
-    for point, run in zip(pairs.points, comparison.found["runs"], strict=True):
-        found = value(run)
-        if found.mean is not None:
-            half = found.half_width or 0.0
-            told = {"line": pairs.line(point), "at": pairs.place(point), "value": found.mean}
-            rows.append(told | {"low": found.mean - half, "high": found.mean + half})
+    for point, pair in zip(pairs.points, comparison.answer.runs, strict=True):
+        known = value(pair)
+        if known is not None:
+            half = known.half_width or 0.0
+            mark = {"line": pairs.line(point), "at": pairs.position(point), "value": known.mean}
+            rows.append(mark | {"low": known.mean - half, "high": known.mean + half})
     if not rows:
         return None
     names = sorted({row["line"] for row in rows})
@@ -111,13 +107,13 @@ def over_pairs(
     return alt.layer(*layers).properties(width=width, height=_HEIGHT)
 
 
-def _pairs(comparison: Comparison) -> Series:
+def _pairs(comparison: OpenedComparison) -> RunSeries:
     """Return the pairs of runs as a series, for where each stands and on which line."""
     points = [
-        Point(line="A to B", settings=run["settings"], accelerators=run["ranks"][0], passed=None, au_percent=None)
-        for run in comparison.found["runs"]
+        Point(line="A to B", settings=pair.settings, accelerators=pair.ranks[0], passed=None, au_percent=None)
+        for pair in comparison.answer.runs
     ]
-    return Series(comparison.folder, "runs", {}, tuple(points), None)
+    return RunSeries(comparison.folder, tuple(points))
 
 
 def _in_order(rows: list[Row]) -> list[Row]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from dlemu.report.compare_figures._sides import Value, bars, grid
-from dlemu.report.comparison import Comparison
+from dlemu.report.compare_figures._sides import bars, grid
+from dlemu.report.comparison_report import OpenedComparison
 from dlemu.report.figures.figure_base import Canvas, Figure
+from dlemu.report.units import at
+from dlemu.sizing.answers import Economy, Value
 
-PLACE = 50
+ORDER = 50
 _SHOWN = {
     "accelerators_fed": "accelerators fed",
     "gb_per_second": "GB/s to them",
@@ -17,18 +19,23 @@ _SHOWN = {
 }
 
 
-def draw(comparison: Comparison, canvas: Canvas) -> Figure | None:
-    sides = comparison.found["economy"]
+def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
+    sides = comparison.answer.economy
     panels = [
-        partial(bars, comparison=comparison, values=[Value(side[key]) for side in sides], title=title, canvas=canvas)
+        partial(bars, comparison=comparison, values=[_value(side, key) for side in sides], title=title, canvas=canvas)
         for key, title in _SHOWN.items()
     ]
     chart = grid(panels, canvas, 2 if canvas.narrow else 4)
     if chart is None:
         return None
     says = "Accelerators fed: the answer of a search, or the largest count that passed. GB/s is what these read."
-    if any(side["cost_per_accelerator"] is not None for side in sides):
+    if any(side.cost_per_accelerator is not None for side in sides):
         says += " Prices are as given with --price, in their currency."
-    if any(side["gb_per_second_per_watt"] is not None for side in sides):
+    if any(side.gb_per_second_per_watt is not None for side in sides):
         says += " Watts are as given with --watts."
     return Figure("What each feeds, and what that takes", says, chart)
+
+
+def _value(side: Economy, field: str) -> Value | None:
+    amount: float | None = at(side, field)
+    return None if amount is None else Value(amount, None)

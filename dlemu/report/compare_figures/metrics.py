@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from dlemu.report.compare_figures._sides import Panel, Value, bars, grid, lines
-from dlemu.report.comparison import Comparison
+from dlemu.report.compare_figures._sides import Panel, bars, grid, lines
+from dlemu.report.comparison_report import OpenedComparison
 from dlemu.report.figures.figure_base import Canvas, Figure
 from dlemu.report.series import Point
-from dlemu.report.units import at
 
-PLACE = 20
+ORDER = 20
 _SHOWN: dict[str, tuple[str, Callable[[Point], float | None]]] = {
     "total_seconds": ("total time, s", lambda point: point.total_seconds),
     "au_percent": ("AU, %", lambda point: point.au_percent),
@@ -22,27 +21,26 @@ _SHOWN: dict[str, tuple[str, Callable[[Point], float | None]]] = {
 }
 
 
-def draw(comparison: Comparison, canvas: Canvas) -> Figure | None:
-    single = all(len(side["counts"]) == 1 for side in comparison.found["sides"])
+def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
+    single = all(len(side.counts) == 1 for side in comparison.answer.sides)
     panels = [_bars(comparison, metric, canvas) if single else _lines(comparison, metric, canvas) for metric in _SHOWN]
     chart = grid(panels, canvas, 3 if single and not canvas.narrow else 1 if canvas.narrow and not single else 2)
     if chart is None:
         return None
     says = "Of whole runs; device figures are those of the devices behind the dataset, by the kernel's counters."
-    told = (
+    marks = (
         "Thin lines: 95 % intervals. Dashed: the pass line." if single else "Full points passed, hollow ones did not."
     )
-    return Figure("The figures side by side", f"{says} {told}", chart)
+    return Figure("The figures side by side", f"{says} {marks}", chart)
 
 
-def _lines(comparison: Comparison, metric: str, canvas: Canvas) -> Panel:
+def _lines(comparison: OpenedComparison, metric: str, canvas: Canvas) -> Panel:
     title, value = _SHOWN[metric]
     return partial(lines, comparison=comparison, value=value, title=title, canvas=canvas)
 
 
-def _bars(comparison: Comparison, metric: str, canvas: Canvas) -> Panel:
-    found = [side["counts"][0]["metrics"] for side in comparison.found["sides"]]
-    values = [Value(at(metrics, f"{metric}.mean"), at(metrics, f"{metric}.half_width")) for metrics in found]
+def _bars(comparison: OpenedComparison, metric: str, canvas: Canvas) -> Panel:
+    values = [side.counts[0].metrics.get(metric) for side in comparison.answer.sides]
     level = comparison.series.threshold_percent if metric == "au_percent" else None
     title = _SHOWN[metric][0]
     return partial(bars, comparison=comparison, values=values, title=title, canvas=canvas, level=level)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dlemu.report.figures.figure_base import AMBER, BLUE, INK, PAPER, Canvas, Row, colours, data, legend, rounded
-from dlemu.report.result import Floats, Run
+from dlemu.results.run import Floats, Run
 
 OPERATIONS = ("read", "write")
 _PERCENTILES = (50, 90, 99)
@@ -55,9 +55,9 @@ def traced_bins(run: Run, kind: str, operation: str) -> Bins | None:
     return Bins(edges, tops, np.bincount(places, weights).astype(np.float64))
 
 
-def histogram(found: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bool, marks: bool) -> alt.LayerChart:
+def histogram(histograms: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bool, marks: bool) -> alt.LayerChart:
     """Draw shares in percent over the bins, one colour an operation, with the percentiles of reads when asked."""
-    rows = [row for name, bins in found.items() for row in _rows(name, bins)]
+    rows = [row for name, bins in histograms.items() for row in _rows(name, bins)]
     if log:
         rows = [row for row in rows if row["high"] > 0]
         least = min(row["high"] for row in rows) / 2
@@ -72,11 +72,11 @@ def histogram(found: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bo
         x2="high:Q",
         y=alt.Y("percent:Q", title=y),
         y2=alt.datum(0),
-        color=colour if len(found) > 1 else alt.value(BLUE),
+        color=colour if len(histograms) > 1 else alt.value(BLUE),
     )
-    if not marks or "read" not in found:
+    if not marks or "read" not in histograms:
         return alt.layer(chart)
-    return alt.layer(chart, *_percentiles(found["read"], log))
+    return alt.layer(chart, *_percentiles(histograms["read"], log))
 
 
 def _rows(name: str, bins: Bins) -> list[Row]:

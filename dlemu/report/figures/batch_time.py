@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from dlemu.report.figures._bins import Bins, histogram
-from dlemu.report.figures.figure_base import Canvas, Figure, Result
+from dlemu.report.figures.figure_base import Canvas, Figure
+from dlemu.results.run import Floats, Run
 
-PLACE = 62
+ORDER = 62
 _BINS, _NARROW_BINS = 60, 30
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    if result.training is None:
-        return None
-    read_ms = result.training["read_ns"][result.training["read_ns"] > 0] / 1e6
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    read_ms = run.training["read_ns"][run.training["read_ns"] > 0] / 1e6
     if not len(read_ms):
         return None
     bins = _log_bins(read_ms, _NARROW_BINS if canvas.narrow else _BINS)
@@ -25,7 +24,7 @@ def draw(result: Result, canvas: Canvas) -> Figure | None:
     return Figure("Read time of a batch", says, chart.properties(width=canvas.width, height=180))
 
 
-def _log_bins(values: np.ndarray[tuple[int], np.dtype[np.float64]], count: int) -> Bins:
+def _log_bins(values: Floats, count: int) -> Bins:
     low, high = float(values.min()), float(values.max()) * 1.0001
     if high / low < 1.05:
         low, high = low / 1.05, high * 1.05

@@ -11,10 +11,6 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.report.result import Run
-
-Result = Run
-"""What the figures of this folder are drawn from; those of `series_figures` are drawn from a `Series`."""
 Row = dict[str, Any]
 
 INK, MUTED, GRID, PAPER = "#1b1f24", "#59636e", "#d5dbe1", "#fdfdfe"
@@ -25,9 +21,20 @@ BLUE, GREEN, RED, AMBER, PURPLE, GREY, PINK, TEAL = (
 )
 """Colours that stand on white and on black, and differ for the colour-blind in lightness too."""
 COLOURS = (BLUE, AMBER, GREEN, PURPLE, RED, TEAL, PINK, GREY)
+_PARTS = {
+    "computing": (GREEN, "computing"),
+    "first_step": (PINK, "first steps"),
+    "reading": (RED, "reading"),
+    "decoding": (AMBER, "decoding"),
+    "queueing": (PURPLE, "queueing in the loader"),
+    "hand_over": (TEAL, "hand-over"),
+    "uneven_computation": (GREY, "uneven computation"),
+    "sync": (BLUE, "sync"),
+}
+"""Part of the time -> colour, and how it is called; the same in every figure."""
 
 
-ROOM = {"left": 20, "top": 5, "right": 5, "bottom": 5}
+PADDING = {"left": 20, "top": 5, "right": 5, "bottom": 5}
 """Pixels around a picture with long names on its left: a reader's font may be wider than the one it was laid out in."""
 
 
@@ -72,6 +79,16 @@ def parts(numbers: Sequence[int], most: int) -> list[list[int]]:
 def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
     """Give each name its colour, in order."""
     return alt.Scale(domain=list(names), range=[chosen[place % len(chosen)] for place in range(len(names))])
+
+
+def part_name(part: str) -> str:
+    """Return how a part of the time is called; a new one by its own name."""
+    return _PARTS[part][1] if part in _PARTS else part.replace("_", " ")
+
+
+def part_colours(names: Sequence[str]) -> alt.Scale:
+    """Give parts of the time their colours."""
+    return colours([part_name(part) for part in names], [_PARTS[part][0] if part in _PARTS else GREY for part in names])
 
 
 def legend(canvas: Canvas, columns: int = 0) -> alt.Legend:

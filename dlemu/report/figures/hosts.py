@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from dlemu.report.figures._host_panels import busiest, hosts_of, throughput_panel
-from dlemu.report.figures._time_axis import binned, epoch_marks, x_axis
-from dlemu.report.figures.figure_base import COLOURS, Canvas, Figure, Result, Row, colours, data, legend
-from dlemu.report.result import Run
+from dlemu.report.figures._timeline import binned, epoch_marks, hosts_by_load, throughput_panel, x_axis
+from dlemu.report.figures.figure_base import COLOURS, Canvas, Figure, Row, colours, data, legend
+from dlemu.results.run import Run
 
-PLACE = 69
+ORDER = 69
 _MOST_HOSTS = len(COLOURS)
 
 
@@ -32,14 +31,14 @@ _PANELS = (
 )
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    hosts = hosts_of(result)
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    hosts = hosts_by_load(run)
     if len(hosts) < 2:
         return None
-    shown = busiest(result, hosts)[:_MOST_HOSTS]
-    found = [(panel, rows) for panel in _PANELS if (rows := _rows(result, panel, shown, canvas))]
-    panels = [_panel(result, panel, rows, shown, canvas, last=panel is found[-1][0]) for panel, rows in found]
-    chart = alt.vconcat(throughput_panel(result, canvas), *panels, spacing=10).resolve_scale(color="independent")
+    shown = hosts[:_MOST_HOSTS]
+    filled = [(panel, rows) for panel in _PANELS if (rows := _rows(run, panel, shown, canvas))]
+    panels = [_panel(run, panel, rows, shown, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
+    chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
     says = "Throughput is that of all ranks; below it a line a host, each by its own clock from its own first step on."
     if len(hosts) > len(shown):
         says += f" The {len(shown)} with the busiest cores of {len(hosts)} hosts are drawn."
@@ -49,8 +48,8 @@ def draw(result: Result, canvas: Canvas) -> Figure | None:
 def _rows(run: Run, panel: _Panel, hosts: list[str], canvas: Canvas) -> list[Row]:
     rows = []
     for host in hosts:
-        readings = [one for one in run.readings(panel.probe, *panel.metrics) if one.host == host]
-        points = binned(readings, run, canvas)
+        sources = [series for series in run.series(panel.probe, *panel.metrics) if series.host == host]
+        points = binned(sources, run, canvas)
         rows += [{"what": host, "at": at, "value": value * panel.factor} for at, value in points]
     return rows
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dlemu.report.figures._bins import OPERATIONS, histogram, traced_bins
-from dlemu.report.figures.figure_base import Canvas, Figure, Result
+from dlemu.report.figures.figure_base import Canvas, Figure
+from dlemu.results.run import Run
 
-PLACE = 60
+ORDER = 60
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    found = {name: bins for name in OPERATIONS if (bins := traced_bins(result, "latency_us", name))}
-    if not found:
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "latency_us", name))}
+    if not histograms:
         return None
-    chart = histogram(found, canvas, x="latency, us (log)", y="share of requests, %", log=True, marks=True)
+    chart = histogram(histograms, canvas, x="latency, us (log)", y="share of requests, %", log=True, marks=True)
     says = (
         "From the issue of a request to its completion, by the device's driver (block trace). Percentiles are those of "
         "reads."

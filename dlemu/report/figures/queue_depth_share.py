@@ -5,34 +5,35 @@ from __future__ import annotations
 import numpy as np
 
 from dlemu.report.figures._bins import OPERATIONS, Bins, histogram, traced_bins
-from dlemu.report.figures.figure_base import Canvas, Figure, Result
+from dlemu.report.figures.figure_base import Canvas, Figure
+from dlemu.results.run import Run
 
-PLACE = 51
+ORDER = 51
 _MOST_SAMPLED_BINS = 64
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    found = {name: bins for name in OPERATIONS if (bins := traced_bins(result, "queue_depth_seconds", name))}
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "queue_depth_seconds", name))}
     says = "Share of the run's time that the device's queue was so deep, exactly, by operation (block trace)."
-    if not found:
-        sampled = _sampled(result)
+    if not histograms:
+        sampled = _sampled(run)
         if sampled is None:
             return None
-        found = {"request": sampled}
+        histograms = {"request": sampled}
         says = (
             "Share of the readings that found so many requests in the device's queue, reads and writes together. "
             "Sampled: telemetry.block_trace=true measures it exactly."
         )
-    chart = histogram(found, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False)
+    chart = histogram(histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False)
     return Figure("Time at each queue depth", says, chart.properties(width=canvas.width, height=180))
 
 
-def _sampled(result: Result) -> Bins | None:
-    """Return a histogram of the depths that the readings during training found, devices together."""
-    readings = result.device_readings("block", "in_flight")
-    if not readings:
+def _sampled(run: Run) -> Bins | None:
+    """Return a histogram of the depths that the readings during training saw, devices together."""
+    devices = run.device_series("block", "in_flight")
+    if not devices:
         return None
-    values = np.concatenate([one.values[one.seconds >= 0] for one in readings])
+    values = np.concatenate([series.values[series.seconds >= 0] for series in devices])
     if not len(values):
         return None
     width = max(1, int(np.ceil((values.max() + 1) / _MOST_SAMPLED_BINS)))

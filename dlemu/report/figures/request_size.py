@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dlemu.report.figures._bins import OPERATIONS, histogram, traced_bins
-from dlemu.report.figures.figure_base import Canvas, Figure, Result
+from dlemu.report.figures.figure_base import Canvas, Figure
+from dlemu.results.run import Run
 
-PLACE = 61
+ORDER = 61
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    found = {name: bins for name in OPERATIONS if (bins := traced_bins(result, "request_kib", name))}
-    if not found:
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "request_kib", name))}
+    if not histograms:
         return None
-    chart = histogram(found, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)
+    chart = histogram(histograms, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)
     says = "Sizes as the device saw them (block trace): large reads are split at the device's limit, neighbours merged."
     return Figure("Request sizes", says, chart.properties(width=canvas.width, height=180))

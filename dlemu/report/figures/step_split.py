@@ -9,20 +9,20 @@ from numpy.typing import NDArray
 from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.loss import PARTS as WAITS
 from dlemu.metrics.loss import wait_parts
-from dlemu.report.figures._parts import colour, named
-from dlemu.report.figures.figure_base import Canvas, Figure, Result, Row, colours, data, legend, parts
+from dlemu.report.figures.figure_base import Canvas, Figure, Row, data, legend, part_colours, part_name, parts
+from dlemu.results.run import Run
 
 Whole = NDArray[np.int64]
 
-PLACE = 30
+ORDER = 30
 _MOST_BARS, _NARROW_BARS = 32, 16
 _SHOWN = ("computing", *WAITS, "sync")
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    if result.training is None:
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    if not len(run.training):
         return None
-    rows = result.training
+    rows = run.training
     split = _split_ns(rows)
     most = _NARROW_BARS if canvas.narrow else _MOST_BARS
     ranks, epochs = (_panel(_rows(rows[name], split, most), name, canvas) for name in ("rank", "epoch"))
@@ -52,22 +52,20 @@ def _rows(
         total = sum(each.values()) or 1.0
         for place, (part, value) in enumerate(each.items()):
             percent = float(f"{100 * value / total:.4g}")
-            rows.append({"at": name, "part": named(part), "percent": percent, "order": place})
+            rows.append({"at": name, "part": part_name(part), "percent": percent, "order": place})
     return rows
 
 
 def _panel(rows: list[Row], name: str, canvas: Canvas) -> alt.Chart:
     order = list(dict.fromkeys(row["at"] for row in rows))
-    shown = [part for part in _SHOWN if any(row["percent"] for row in rows if row["part"] == named(part))]
+    shown = [part for part in _SHOWN if any(row["percent"] for row in rows if row["part"] == part_name(part))]
     axis = alt.Axis(labelAngle=-90 if any("-" in at for at in order) else 0, labelOverlap=True)
     legends = legend(canvas, 2 if canvas.narrow else 3)
     chart = alt.Chart(data([row for row in rows if row["percent"]])).mark_bar()
     encoded = chart.encode(
         x=alt.X("at:N", sort=order, title=name, axis=axis),
         y=alt.Y("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100])),
-        color=alt.Color(
-            "part:N", scale=colours([named(part) for part in shown], [colour(part) for part in shown]), legend=legends
-        ),
+        color=alt.Color("part:N", scale=part_colours(shown), legend=legends),
         order="order:Q",
     )
     return encoded.properties(width=canvas.width if canvas.narrow else (canvas.width - 60) // 2, height=200)

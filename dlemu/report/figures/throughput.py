@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import altair as alt
 
-from dlemu.metrics.over_time import mean_rates
-from dlemu.report.figures._time_axis import edges, epoch_marks, summed, x_axis
-from dlemu.report.figures.figure_base import AMBER, BLUE, Canvas, Figure, Result, Row, colours, data, legend, rounded
-from dlemu.report.result import Floats, Run
+from dlemu.report.figures._timeline import APPLICATION, DEVICE, epoch_marks, throughput_rows, x_axis
+from dlemu.report.figures.figure_base import AMBER, BLUE, Canvas, Figure, colours, data, legend
+from dlemu.results.run import Run
 
-PLACE = 40
-APPLICATION, DEVICE = "read by the loader", "read from the devices"
+ORDER = 40
 
 
-def draw(result: Result, canvas: Canvas) -> Figure | None:
-    rows = throughput_rows(result, canvas)
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    rows = throughput_rows(run, canvas)
     if not rows:
         return None
     names = sorted({row["what"] for row in rows}, reverse=True)
@@ -23,7 +21,7 @@ def draw(result: Result, canvas: Canvas) -> Figure | None:
     colour = alt.Color("what:N", scale=colours([APPLICATION, DEVICE], (BLUE, AMBER)), legend=legend(canvas, 2))
     if len(names) == 1:
         colour = alt.value(BLUE)
-    chart = alt.layer(epoch_marks(result), lines.encode(x=x_axis(result), y=y, color=colour))
+    chart = alt.layer(epoch_marks(run), lines.encode(x=x_axis(run), y=y, color=colour))
     says = (
         "Every batch's bytes over the time its worker took to fetch it, caches included. At an epoch's start the "
         "workers fill their queues at once: the burst shows the most that storage and host can give."
@@ -31,23 +29,3 @@ def draw(result: Result, canvas: Canvas) -> Figure | None:
     if len(names) > 1:
         says += " Where the devices' line lies below the loader's, the page cache or a read-ahead served the rest."
     return Figure("Throughput over time", says, chart.properties(width=canvas.width, height=220))
-
-
-def throughput_rows(run: Run, canvas: Canvas) -> list[Row]:
-    """Return the points of both lines, none without a step log."""
-    if run.training is None or run.steps is None:
-        return []
-    found = run.steps[(run.steps["app_bytes"] > 0) & (run.steps["finished_ns"] > run.steps["started_ns"])]
-    if not len(found):
-        return []
-    bounds = edges(run, canvas)
-    starts, ends = run.seconds("started_ns", found), run.seconds("finished_ns", found)
-    rates = mean_rates(starts, ends, found["app_bytes"] / 1e6, bounds)
-    rows = _rows(APPLICATION, bounds[1:], rates)
-    devices = run.device_readings("block", "read_mb_per_second")
-    return rows + _rows(DEVICE, bounds[1:], summed(devices, bounds)) if devices else rows
-
-
-def _rows(what: str, at: Floats, values: Floats) -> list[Row]:
-    pairs = zip(rounded(at), rounded(values, 4), strict=True)
-    return [{"what": what, "at": second, "mb": value} for second, value in pairs]

@@ -1,1 +1,1 @@
-"""Figures of several runs, as in `dlemu.report.figures`: one file each, `PLACE` and `draw`."""
+"""Figures of several runs, as in `dlemu.report.figures`: one file each, `ORDER` and `draw`."""

@@ -7,31 +7,32 @@ from collections.abc import Callable
 import altair as alt
 
 from dlemu.report.figures.figure_base import GRID, Canvas, Row, colours, data, legend
-from dlemu.report.series import ACCELERATORS, Point, Series
+from dlemu.report.series import ACCELERATORS, Point, RunSeries
+from dlemu.report.units import verdict_word
 
 Value = Callable[[Point], float | None]
 
 
-def rows(series: Series, value: Value) -> list[Row]:
+def rows(series: RunSeries, value: Value) -> list[Row]:
     """Return a row for each point that has the value."""
-    found = []
+    marks = []
     for point in series.points:
         number = value(point)
         if number is not None:
-            name = {True: "pass", False: "fail", None: "open"}[point.passed]
-            row = {"line": series.line(point), "at": series.place(point), "value": number, "verdict": name}
+            verdict = verdict_word(point.passed, unknown="open")
+            row = {"line": series.line(point), "at": series.position(point), "value": number, "verdict": verdict}
             half = point.half_width_percent or 0.0
-            found.append(row | {"low": number - half, "high": number + half})
-    return sorted(found, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
+            marks.append(row | {"low": number - half, "high": number + half})
+    return sorted(marks, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
 
 
-def x_axis(series: Series) -> alt.X:
+def x_axis(series: RunSeries) -> alt.X:
     """Return the axis: numbers as they are, names in their order."""
-    named = any(isinstance(series.place(point), str) for point in series.points)
+    named = any(isinstance(series.position(point), str) for point in series.points)
     title = series.axis if series.axis != ACCELERATORS else "emulated accelerators"
     if named:
         return alt.X("at:N", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
-    places = sorted({float(series.place(point)) for point in series.points})
+    places = sorted({float(series.position(point)) for point in series.points})
     axis = alt.Axis(grid=False, values=places, format="~g", labelOverlap=True)  # what was tried, and nothing between
     return alt.X("at:Q", title=title, axis=axis, scale=alt.Scale(domain=_domain(places), nice=False))
 
@@ -43,16 +44,16 @@ def _domain(places: list[float]) -> list[float]:
     return [0.0 if 0 <= low < 0.4 * high else low - room, high + room]
 
 
-def colour(series: Series, canvas: Canvas) -> alt.Color:
+def colour(series: RunSeries, canvas: Canvas) -> alt.Color:
     """Give each line its colour; one alone needs no legend."""
     names = sorted({series.line(point) for point in series.points})
     shown = legend(canvas, 1 if canvas.narrow else 2) if len(names) > 1 else None
     return alt.Color("line:N", scale=colours(names), legend=shown)
 
 
-def lines(series: Series, found: list[Row], y: alt.Y, canvas: Canvas) -> alt.LayerChart:
+def lines(series: RunSeries, marks: list[Row], y: alt.Y, canvas: Canvas) -> alt.LayerChart:
     """Draw lines with points: full where the run passed, hollow where not."""
-    base = alt.Chart(data(found)).encode(x=x_axis(series), y=y, color=colour(series, canvas))
+    base = alt.Chart(data(marks)).encode(x=x_axis(series), y=y, color=colour(series, canvas))
     line = base.mark_line(strokeWidth=1.6)
     full, hollow = alt.datum.verdict == "pass", alt.datum.verdict != "pass"
     points = base.transform_filter(full).mark_point(filled=True, size=55, opacity=1)

@@ -13,19 +13,19 @@ from dlemu.report.figures.figure_base import (
     percent_domain,
     rule,
 )
-from dlemu.report.series import Series
+from dlemu.report.series import RunSeries
 from dlemu.report.series_figures._lines import colour, lines, rows, x_axis
 
-PLACE = 10
+ORDER = 10
 
 
-def draw(series: Series, canvas: Canvas) -> Figure | None:
-    found = rows(series, lambda point: point.au_percent)
-    if not found:
+def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
+    marks = rows(series, lambda point: point.au_percent)
+    if not marks:
         return None
     ceilings = rows(series, lambda point: point.ceiling_au_percent)
     passing = [] if series.threshold_percent is None else [series.threshold_percent]
-    domain = percent_domain([row["low"] for row in found] + [row["value"] for row in ceilings] + passing)
+    domain = percent_domain([row["low"] for row in marks] + [row["value"] for row in ceilings] + passing)
     scale = alt.Scale(domain=domain, nice=False, clamp=True)
     y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("value:Q", "level:Q"))
     # Lines fall to the right, so the name stands on the left.
@@ -33,12 +33,12 @@ def draw(series: Series, canvas: Canvas) -> Figure | None:
     if ceilings:
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
         layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail="line:N")))
-    bars = alt.Chart(data(found)).mark_rule(strokeWidth=1.4)
+    bars = alt.Chart(data(marks)).mark_rule(strokeWidth=1.4)
     ends = {"y": alt.Y("low:Q", title="AU, %", scale=scale), "y2": "high:Q"}
     layers.append(alt.layer(bars.encode(x=x_axis(series), color=colour(series, canvas), **ends)))
-    chart = alt.layer(*layers, lines(series, found, y, canvas))
+    chart = alt.layer(*layers, lines(series, marks, y, canvas))
     says = "Full points passed, hollow ones did not."
-    if any(row["low"] != row["high"] for row in found):
+    if any(row["low"] != row["high"] for row in marks):
         says += " Bars are the confidence interval of all trials of a count."
     if ceilings:
         says += " Dotted: the emulator's own ceiling, its AU on this host without any storage."

@@ -5,10 +5,10 @@ from __future__ import annotations
 import altair as alt
 
 from dlemu.report.figures.figure_base import Canvas, Figure
-from dlemu.report.series import Series
+from dlemu.report.series import RunSeries
 from dlemu.report.series_figures._lines import Value, lines, rows
 
-PLACE = 30
+ORDER = 30
 _PANELS: dict[str, Value] = {
     "total training time, s": lambda point: point.total_seconds,
     "samples/s": lambda point: point.samples_per_second,
@@ -18,7 +18,7 @@ _PANELS: dict[str, Value] = {
 }
 
 
-def draw(series: Series, canvas: Canvas) -> Figure | None:
+def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
     panels = [panel for title, value in _PANELS.items() if (panel := _panel(series, title, value, canvas))]
     if not panels:
         return None
@@ -27,10 +27,10 @@ def draw(series: Series, canvas: Canvas) -> Figure | None:
     return Figure("Time, samples and devices", says, chart)
 
 
-def _panel(series: Series, title: str, value: Value, canvas: Canvas) -> alt.LayerChart | None:
-    found = rows(series, value)
-    if not found:
+def _panel(series: RunSeries, title: str, value: Value, canvas: Canvas) -> alt.LayerChart | None:
+    marks = rows(series, value)
+    if not marks:
         return None
     y = alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=0))
     width = canvas.width if canvas.narrow else (canvas.width - 70) // 2
-    return lines(series, found, y, canvas).properties(width=width, height=170)
+    return lines(series, marks, y, canvas).properties(width=width, height=170)

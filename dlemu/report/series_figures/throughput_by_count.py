@@ -5,13 +5,13 @@ from __future__ import annotations
 import altair as alt
 
 from dlemu.report.figures.figure_base import Canvas, Figure
-from dlemu.report.series import Point, Series
+from dlemu.report.series import Point, RunSeries
 from dlemu.report.series_figures._lines import Value, lines, rows
 
-PLACE = 20
+ORDER = 20
 
 
-def draw(series: Series, canvas: Canvas) -> Figure | None:
+def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
     if not rows(series, lambda point: point.app_mb_per_second):
         return None
     panels = (
@@ -31,7 +31,7 @@ def _each(point: Point) -> float | None:
     return None if point.app_mb_per_second is None else point.app_mb_per_second / point.accelerators
 
 
-def _panel(series: Series, value: Value, title: str, canvas: Canvas) -> alt.LayerChart:
+def _panel(series: RunSeries, value: Value, title: str, canvas: Canvas) -> alt.LayerChart:
     y = alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=0))
     width = canvas.width if canvas.narrow else (canvas.width - 70) // 2
     return lines(series, rows(series, value), y, canvas).properties(width=width, height=210)

@@ -1,0 +1,206 @@
+"""dlemu for scripts and notebooks: each function is a command, takes its settings, and returns a typed result.
+
+Nothing is printed. What goes on is told to `on_progress`, an exception out of which ends the run. A verdict that fails
+is a result; a run that fails is a RunFailedError, whose `kept` says what was saved. Ctrl-C is a KeyboardInterrupt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from datagen.errors import UserError
+from dlemu.comm import detect_launcher
+from dlemu.config import load
+from dlemu.config.overrides import override
+from dlemu.config.schema import Workload
+from dlemu.helper import Request, call
+from dlemu.results.folder import read_run
+from dlemu.results.run import Run
+from dlemu.run.events import DatasetMade, Event
+from dlemu.run.prepare import only_makes_data
+from dlemu.sizing import find_size, run_sweep
+from dlemu.sizing.answers import COMPARE, SIZE, SWEEP, Comparison, SizeAnswer, SweepAnswer, read_answer
+from dlemu.sizing.compare_sides import Extras
+from dlemu.sizing.compare_sides import compare as compare_sides
+from dlemu.sizing.sides import read_sides
+from dlemu.sizing.sizing_events import SizingEvent
+
+Source = Workload | Sequence[str] | Mapping[str, object]
+"""What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
+Result = Run | SizeAnswer | SweepAnswer | Comparison
+Folder = str | os.PathLike[str]
+
+
+def train(
+    source: Source = (),
+    *,
+    config_dir: str | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **settings: object,
+) -> Run:
+    """Train with emulated accelerators: `dlemu train`.
+
+    Ranks are forked from a process of their own, so that the caller may have threads, an event loop, a GPU. The page
+    report.html is left to `dlemu report`.
+
+    Args:
+        source: a Workload, or overrides; `settings` are further ones: `workload="unet3d"`, `**{"train.epochs": 2}`.
+        config_dir: a folder with workload/NAME.yaml.
+        on_progress: is called with what goes on, about twice a second, in the caller's thread.
+
+    Raises UserError for what is wrong with settings, dataset or host, RunFailedError for a run that ended before its
+    last step.
+    """
+    workload = _workload(source, settings, config_dir)
+    if only_makes_data(workload):
+        raise UserError("the workload asks for its dataset alone: call dlemu.datagen, or set workflow.train=true")
+    _refuse_launcher("train")
+    folder = call(Request("train", workload), on_progress)
+    assert isinstance(folder, str)
+    return read_run(folder)
+
+
+def datagen(
+    source: Source = (),
+    *,
+    config_dir: str | None = None,
+    fsync: bool = False,
+    on_progress: Callable[[Event], None] | None = None,
+    **settings: object,
+) -> DatasetMade:
+    """Make a workload's dataset, or what is missing of it: `dlemu datagen`; arguments as of `train`.
+
+    `fsync` syncs each file to the device before it gets its name. Raises UserError, RunFailedError.
+    """
+    _refuse_launcher("datagen")
+    made = call(Request("datagen", _workload(source, settings, config_dir), fsync=fsync), on_progress)
+    assert isinstance(made, DatasetMade)
+    return made
+
+
+def size(
+    source: Source = (),
+    *,
+    launcher: str = "",
+    config_dir: str | None = None,
+    at_least: int | None = None,
+    most: int = 4096,
+    confidence_percent: float = 95.0,
+    trial_seconds: float = 120.0,
+    cached: bool = False,
+    make: bool = False,
+    on_progress: Callable[[SizingEvent], None] | None = None,
+    **settings: object,
+) -> SizeAnswer:
+    """Find the most accelerators that a storage keeps busy: `dlemu size`; arguments as of `dlemu.sizing.find_size`.
+
+    `make` makes the dataset first, or what is missing of it, with a rank for each core.
+    """
+    ranks = len(os.sched_getaffinity(0))
+
+    def make_dataset(workload: Workload) -> None:
+        call(Request("datagen", workload, ranks=ranks, fsync=True), None)
+
+    return find_size.size(
+        source if isinstance(source, Workload) and not settings else _words(source, settings),
+        launcher=launcher,
+        config_dir=config_dir,
+        at_least=at_least,
+        most=most,
+        confidence_percent=confidence_percent,
+        trial_seconds=trial_seconds,
+        cached=cached,
+        make=make_dataset if make else None,
+        on_event=on_progress or _ignore,
+    )
+
+
+def sweep(
+    source: Sequence[str] | Mapping[str, object] = (),
+    *,
+    launcher: str = "",
+    config_dir: str | None = None,
+    on_progress: Callable[[SizingEvent], None] | None = None,
+    **settings: object,
+) -> SweepAnswer:
+    """Run over several values: `dlemu sweep`. A list is what to go through: `ranks=[1, 2, 4]`, `drives=["/a", "/b"]`.
+
+    A point that fails is noted in the answer, and the others go on. Raises UserError for what is wrong with any.
+    """
+    words = _words(source, settings, several=True)
+    return run_sweep.sweep(words, launcher=launcher, config_dir=config_dir, on_event=on_progress or _ignore)
+
+
+def compare(
+    a: Folder | Run,
+    b: Folder | Run | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+) -> Comparison:
+    """Put A beside B: `dlemu compare`. Each is a folder of a run, a sweep or a search; one sweep may hold both.
+
+    `price` and `watts` are those of both storages. Raises UserError for what can't be compared.
+    """
+    folders = [side.folder if isinstance(side, Run) else os.fspath(side) for side in (a, b) if side is not None]
+    sides = read_sides(folders)
+    prices, powers = price or (None, None), watts or (None, None)
+    extras = (Extras(price=prices[0], watts=powers[0]), Extras(price=prices[1], watts=powers[1]))
+    return compare_sides(*sides, extras)
+
+
+def load_result(folder: Folder) -> Result:
+    """Return what a folder holds: a run, with every number computed anew, a search, a sweep or a comparison.
+
+    Raises UserError for a folder without a result, or a damaged one.
+    """
+    path = os.fspath(folder)
+    return (
+        read_answer(path, SIZE, SizeAnswer)
+        or read_answer(path, SWEEP, SweepAnswer)
+        or read_answer(path, COMPARE, Comparison)
+        or read_run(path)
+    )
+
+
+def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:
+    if isinstance(source, Workload) and not settings:
+        return source
+    return load(_words(source, settings), config_dir=config_dir)
+
+
+def _words(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
+    """Return overrides as the command line has them."""
+    if isinstance(source, Workload):
+        raise UserError(
+            f"a Workload and settings ({', '.join(settings)}) were given: wanted one of both; put the settings into "
+            "the overrides that the Workload is loaded from"
+        )
+    if isinstance(source, str):
+        raise UserError(f"{source!r} is one text: wanted a list of overrides, as in [{source!r}], or keywords")
+    words = [] if isinstance(source, Mapping) else list(source)
+    given = {**source, **settings} if isinstance(source, Mapping) else settings
+    return [*words, *(_word(key, value, several=several) for key, value in given.items())]
+
+
+def _word(key: str, value: object, *, several: bool) -> str:
+    if several and isinstance(value, (list, tuple, range)):
+        return f"{key}=" + ",".join(_word("", item, several=False).removeprefix("=") for item in value)
+    if value is None:
+        return f"{key}=null"
+    item: Callable[[], Any] | None = getattr(value, "item", None)  # a number of numpy's
+    return override(key.split("."), item() if callable(item) else value)
+
+
+def _refuse_launcher(name: str) -> None:
+    if detect_launcher() == "mpi":
+        raise UserError(
+            f"dlemu.{name} was called in a process of mpirun or srun, but starts its ranks itself, on this host: run "
+            f"`dlemu {name}` under the launcher instead, and read its folder with dlemu.load_result"
+        )
+
+
+def _ignore(event: object) -> None:
+    """Take no notice."""

@@ -1,0 +1,158 @@
+"""The frontends of a run: `dlemu train` and `dlemu datagen` on a terminal, and `dlio_benchmark`."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from datagen.atomic import write_text
+from dlemu.cli import complain, complain_of
+from dlemu.cli.options import report_result
+from dlemu.config import load
+from dlemu.config.schema import Workload
+from dlemu.mlperf.dlio_command import load_command, read_command
+from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation, write_dlio_files
+from dlemu.report.progress import DatagenProgress, TrainingProgress
+from dlemu.report.run_report import print_result
+from dlemu.results.folder import ADVICE, read_summary
+from dlemu.results.run import Run
+from dlemu.results.summary import Summary
+from dlemu.run.events import (
+    DatasetMade,
+    DatasetProgress,
+    DatasetVerified,
+    Event,
+    OnlyDataMade,
+    RankFailed,
+    TrainingBegan,
+    TrainingStep,
+)
+from dlemu.run.ranks import RunFailedError
+from dlemu.run.training import train
+
+
+def show_training(frontend: TerminalFrontend) -> int:
+    """Train, show the result with its page, and return the exit status; raises UserError."""
+    try:
+        folder = train(frontend)
+    except RunFailedError as error:
+        complain_of(error)
+        if error.kept is not None:
+            report_result(frontend.makes_page, error.kept.folder)
+        return error.exit_status
+    if folder is None:
+        return 0
+    summary = read_summary(folder)
+    frontend.show(summary, folder)
+    report_result(frontend.makes_page, folder)
+    return frontend.exit_status(summary)
+
+
+class TerminalFrontend:
+    """`dlemu train`, and `dlemu datagen`: progress on stderr, results on stdout."""
+
+    def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
+        self.overrides, self._config_dir = overrides, config_dir
+        self.makes_page = False
+        self.command = shlex.join(sys.argv)
+        """What the log says was run."""
+        self._training: TrainingProgress | None = None
+        self._dataset: DatagenProgress | None = None
+
+    def load(self) -> Workload:
+        workload = load(self.overrides, config_dir=self._config_dir)
+        self.makes_page = workload.output.report
+        return workload
+
+    def begin(self, workload: Workload, ranks: int) -> None:
+        """Do nothing: the run's own folder holds all that there is to write."""
+
+    def tell(self, event: Event) -> None:
+        match event:
+            case TrainingBegan():
+                self._training = TrainingProgress(Console(stderr=True), event.epoch_steps)
+            case TrainingStep() if self._training is not None:
+                au = math.nan if event.au_percent is None else event.au_percent
+                self._training.step(event.epoch, event.step, au, event.mb_per_second)
+            case DatasetProgress():
+                if self._dataset is None:
+                    self._dataset = DatagenProgress(Console(stderr=True), ranks=event.ranks, verb=event.verb)
+                self._dataset.update(event.done)
+            case DatasetMade():
+                print(_made_line(event))
+            case DatasetVerified():
+                for finding in event.findings:
+                    print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
+                if not event.findings:
+                    print(f"{event.files} files in {event.folder}: every byte is as generated")
+            case RankFailed():
+                complain(event.message)
+
+    def write(self, run: Run) -> None:
+        if run.facts.failure is None:
+            write_dlio_files(self.dlio_folders(run.folder), run)
+        text = io.StringIO()
+        print_result(run.summary, run.folder, Console(width=100, file=text))
+        write_text(run.folder, "log.txt", f"$ {self.command}\n\n{text.getvalue()}", advice=ADVICE)
+
+    def dlio_folders(self, run_folder: str) -> DlioFolders:
+        """Return where DLIO's files of the run go."""
+        folder = os.path.join(run_folder, "dlio")
+        return DlioFolders(folder=folder, config_folder=os.path.join(folder, "dlio_config"))
+
+    def show(self, summary: Summary, folder: str) -> None:
+        """Print the result."""
+        print_result(summary, folder, Console())
+
+    def exit_status(self, summary: Summary) -> int:
+        """Return 0 for a run that passed, 1 for one that completed without passing."""
+        return 0 if summary.passed else 1
+
+
+class DlioFrontend(TerminalFrontend):
+    """`dlio_benchmark`: DLIO's files where DLIO writes them, its lines on the terminal, its exit status."""
+
+    def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
+        super().__init__(overrides, config_dir)
+        self._folders: DlioFolders | None = None
+
+    def load(self) -> Workload:
+        workload, self._folders = load_command(read_command(self.overrides), self._config_dir)
+        self.makes_page = workload.output.report
+        return workload
+
+    def begin(self, workload: Workload, ranks: int) -> None:
+        print(begin_dlio_files(self._written(), workload, ranks), end="", flush=True)
+
+    def tell(self, event: Event) -> None:
+        super().tell(event)
+        if isinstance(event, OnlyDataMade):
+            print(log_generation(self._written()), end="", flush=True)
+
+    def dlio_folders(self, run_folder: str) -> DlioFolders:
+        return self._written()
+
+    def show(self, summary: Summary, folder: str) -> None:
+        with open(os.path.join(self._written().folder, LOG)) as lines:
+            print(lines.read(), end="", flush=True)
+        super().show(summary, folder)
+
+    def exit_status(self, summary: Summary) -> int:
+        """Return 0: DLIO's status says that a run completed; its [METRIC] lines say whether it passed."""
+        return 0
+
+    def _written(self) -> DlioFolders:
+        assert self._folders is not None  # `load` was called
+        return self._folders
+
+
+def _made_line(made: DatasetMade) -> str:
+    rate = f", {made.bytes / 1e6 / made.seconds:.0f} MB/s" if made.bytes else ""
+    there = f"; {made.kept_files} were there already" if made.kept_files else ""
+    return f"made {made.files} files, {made.bytes / 1e9:.2f} GB, in {made.folder}{rate}{there}"

@@ -1,0 +1,279 @@
+"""From DLIO's words, old and new, to ours: which key has another name here, no effect, or is not possible.
+
+The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConfig`), and a few of its first releases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from datagen.errors import UserError
+from datagen.registry import names
+from datagen.spec import together
+from dlemu.config.loader_settings import LOADERS, settings_used
+from dlemu.config.schema import Workload
+
+KeyPath = tuple[str, ...]
+"""The parts of a dotted key."""
+
+RENAMED_SECTIONS = {"data_reader": "reader"}
+
+RENAMED_KEYS = {
+    "model.model_size": "model.model_size_bytes",
+    "checkpoint.model_size": "model.model_size_bytes",
+    "checkpoint.model_size_bytes": "model.model_size_bytes",
+    "checkpoint.optimization_groups": "model.optimization_groups",
+    "checkpoint.num_layers": "model.num_layers",
+    "checkpoint.layer_parameters": "model.layer_parameters",
+    "dataset.record_length": "dataset.record_length_bytes",
+    "dataset.record_length_stdev": "dataset.record_length_bytes_stdev",
+    "dataset.record_length_resize": "dataset.record_length_bytes_resize",
+    "dataset.num_dset_per_record": "dataset.hdf5.num_dset_per_record",
+    "dataset.chunk_dims": "dataset.hdf5.chunk_dims",
+    "dataset.max_shape": "dataset.hdf5.max_shape",
+    "dataset.parquet.compression": "dataset.compression",
+    "output.metric.exclude_start_steps": "metric.exclude_start_steps",
+    "output.metric.exclude_end_steps": "metric.exclude_end_steps",
+    "reader.preprocess_time_stdev": "reader.preprocess_time.stdev",
+    "train.computation_time_stdev": "train.computation_time.stdev",
+    "evaluation.eval_time_stdev": "evaluation.eval_time.stdev",
+    "hydra.run.dir": "output.folder",
+}
+"""Old key -> the key that says the same here. DLIO writes a run into hydra's run folder unless `output.folder` says."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a key is taken out of a configuration, and the values of it that ask for nothing."""
+
+    text: str
+    harmless: tuple[Any, ...] = (None, False, [])
+
+    def is_harmless(self, value: Any) -> bool:
+        """Whether the value, or each one below it, asks for nothing."""
+        if isinstance(value, Mapping):
+            return all(self.is_harmless(item) for item in value.values())
+        return value in self.harmless
+
+
+NO_EFFECT = {
+    "hydra": Reason("dlemu keeps hydra to composing; a run's folder is output.folder"),
+    "profiling": Reason("dlemu records device and host itself", (None, "none", [])),
+    "workflow.profiling": Reason("dlemu records device and host itself"),
+    "workflow.debug": Reason("there is no debug workflow"),
+    "output.log_file": Reason("the log is log.txt in the run's folder"),
+    "storage.s3_force_path_style": Reason("it belongs to object storage"),
+    "dataset.record_element_bytes": Reason("it follows from dataset.record_element_type"),
+    "dataset.num_files_generated": Reason("how many files the dataset was made with is seen on disk", (None, 0)),
+    "dataset.total_disk_bytes": Reason("how large the dataset is follows from its files", (None, 0)),
+    "dataset.keep_files": Reason("dlemu never deletes a dataset", (None, True)),
+    "dataset.generation_buffer_size": Reason("files are generated in pieces that fit the processor's cache"),
+    "dataset.skip_listing": Reason("only rank 0 lists the dataset, once"),
+    "dataset.listing_validation_interval": Reason("only rank 0 lists the dataset, once"),
+    "reader.read_type": Reason("a sample is read when its batch is made", (None, "on_demand")),
+    "reader.file_access": Reason("how files are shared follows from dataset.num_samples_per_file"),
+    "reader.dont_use_mmap": Reason("files are mapped into memory only by dataset.format=mmap_indexed_binary"),
+    "reader.data_loader_sampler": Reason("each loader has its own sampler"),
+    "model.model_datatype": Reason("the size of a checkpoint is model.model_size_bytes"),
+    "model.optimizer_datatype": Reason("the size of a checkpoint is model.model_size_bytes"),
+    "checkpoint.time_between_checkpoints": Reason("it belongs to runs that only checkpoint"),
+    "checkpoint.num_checkpoints_write": Reason("it belongs to runs that only checkpoint"),
+    "checkpoint.num_checkpoints_read": Reason("it belongs to runs that only checkpoint"),
+    "checkpoint.rank_sync": Reason("it belongs to runs that only checkpoint"),
+    "checkpoint.recovery_rank_shift": Reason("it belongs to runs that read checkpoints back"),
+    "checkpoint.mode": Reason("it belongs to checkpoints of a model's parts", (None, "default")),
+    "checkpoint.randomize_tensor": Reason("the bytes of a checkpoint are random", (None, True)),
+    "checkpoint.ksm": Reason("the memory of a checkpoint is not merged"),
+}
+"""Key, or section with all its keys -> why it changes nothing."""
+
+NO_EFFECT_ON_FOLDERS = {"storage.storage_options": Reason("it belongs to object storage")}
+"""Key -> why it changes nothing where the storage is not of the user's own."""
+
+SECRET = re.compile(
+    r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
+)
+"""Options that may be credentials."""
+LEFT_OUT = Reason("credentials are never kept in a run's files; give them in the environment")
+
+RENAMED_VALUES = {
+    ("reader", "data_loader"): {"native_dali": "dali"},
+    ("dataset", "compression"): {"uncompressed": "none"},
+}
+"""Section and key -> what DLIO calls a value -> what it is called here."""
+
+OF_SOME_LOADERS = {
+    "reader.computation_threads": Reason("the workers that read a sample also process it", (None, 1)),
+    "reader.transfer_size": Reason("only TensorFlow reads tfrecord in transfers", (None, 0)),
+    "reader.shuffle_size": Reason("shuffles are over the whole dataset, not a window", (None, 1024)),
+}
+"""Key -> why it changes nothing with a loader that does not say that it uses it; harmless are the schema's defaults."""
+
+PLUG_INS = {
+    ("reader", "data_loader"): LOADERS,
+    ("dataset", "format"): "datagen.formats",
+    ("train", "compute"): "dlemu.accelerators",
+}
+"""Section and key whose value names a plug-in -> the folder of these."""
+
+_BYTES = Reason("samples are shipped as bytes", (None, "uint8"))
+
+UNSUPPORTED = {
+    "dataset.parquet.read_mode": Reason("row groups are read whole", (None, "row_group")),
+    "reader.transformed_record_dims": Reason("the bytes shipped are dataset.record_length_bytes_resize"),
+    "reader.transformed_record_element_type": _BYTES,
+    "reader.reader_classname": Reason("a reader of your own is a dotted name in dataset.format"),
+    "reader.data_loader_classname": Reason("a loader of your own is a dotted name in reader.data_loader"),
+    "checkpoint.checkpoint_mechanism_classname": Reason("there is one way to write a checkpoint"),
+}
+"""Key, or section with all its keys -> what is missing. Leaving it out in silence would change data or meaning."""
+
+NO_CHECKPOINT = Reason("it shapes checkpoints, and workflow.checkpoint is false", (None, -1, []))
+CHECKPOINT_SHAPE = Reason(
+    "a checkpoint is model.model_size_bytes of bytes, not a model's parts;"
+    " give that size instead, or set workflow.checkpoint=false",
+    (None, -1, []),
+)
+CHECKPOINT_SHAPE_KEYS = (
+    "model.transformer",
+    "model.parallelism",
+    "model.optimization_groups",
+    "model.layer_parameters",
+    "model.num_layers",
+)
+"""Keys from which DLIO computes a checkpoint's parts; they matter only to a workload that checkpoints."""
+
+
+def renamed(path: KeyPath, value: Any) -> KeyPath:
+    """Return the path of the key that says here what `path` says in DLIO; the value tells `model: NAME` apart."""
+    if not path:
+        return path
+    if path == ("model",) and not isinstance(value, Mapping):
+        return ("model", "name")
+    path = (RENAMED_SECTIONS.get(path[0], path[0]), *path[1:])
+    key = ".".join(path)
+    return tuple(RENAMED_KEYS[key].split(".")) if key in RENAMED_KEYS else path
+
+
+def translated(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mapping with values as the schema wants them, and with `notes` and `unsupported` filled.
+
+    A null asks for the default of a number, a time or a list. It is no word: YAML and hydra have nothing else for
+    "none" and "null", so what is meant by it is asked back. A bare `off`, which YAML reads as false, is meant so for
+    the shuffles.
+
+    Raises:
+        UserError: the loader or the format is null.
+    """
+    tree = _with_our_values(tree)
+    problems = list(_nameless(tree))
+    if problems:
+        raise UserError(together(problems))
+    removed = _Removed(tree)
+    left = _without(tree, (), removed)
+    reader = left.get("reader")
+    if isinstance(reader, dict):
+        reader.update({key: "off" for key in ("file_shuffle", "sample_shuffle") if reader.get(key) is False})
+    return {**left, **removed.texts()}
+
+
+def _with_our_values(tree: Mapping[str, Any]) -> dict[str, Any]:
+    ours = dict(tree)
+    for (section, key), values in RENAMED_VALUES.items():
+        given = ours.get(section)
+        if isinstance(given, Mapping) and isinstance(given.get(key), str):
+            ours[section] = {**given, key: values.get(given[key], given[key])}
+    return ours
+
+
+def _nameless(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Ask back where a plug-in is null; null for other words is a problem of the strict builder's."""
+    for (section, key), package in PLUG_INS.items():
+        given = tree.get(section)
+        if isinstance(given, Mapping) and key in given and given[key] is None:
+            yield (
+                f"{section}.{key} is null, which names nothing: wanted one of {', '.join(names(package))}, or the "
+                f"dotted name of your own module; leave it out for {_default((section, key))}"
+            )
+
+
+class _Removed:
+    """What was taken out of one configuration; starts with what a saved configuration already says."""
+
+    def __init__(self, tree: Mapping[str, Any]) -> None:
+        self._saved = {name: tree.get(name) or [] for name in ("notes", "unsupported")}
+        self._notes: list[str] = []
+        self._keys_by_reason: dict[str, list[str]] = {}
+        workflow = tree.get("workflow")
+        checkpoints = isinstance(workflow, Mapping) and bool(workflow.get("checkpoint"))
+        used = settings_used(_value(tree, "reader", "data_loader"), _value(tree, "dataset", "format"))
+        shape = dict.fromkeys(CHECKPOINT_SHAPE_KEYS, CHECKPOINT_SHAPE if checkpoints else NO_CHECKPOINT)
+        unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
+        if "." not in _value(tree, "storage", "storage_type"):
+            unused |= NO_EFFECT_ON_FOLDERS
+        self._no_effect = NO_EFFECT | unused | ({} if checkpoints else shape)
+        self._unsupported = UNSUPPORTED | (shape if checkpoints else {})
+
+    def takes(self, key: str, value: Any) -> bool:
+        """Say whether DLIO's key is none of ours; if it asked for something, remember that."""
+        if reason := LEFT_OUT if SECRET.fullmatch(key) else self._no_effect.get(key):
+            self._note(key, value, reason)
+        elif reason := self._unsupported.get(key):
+            if not reason.is_harmless(value):
+                self._keys_by_reason.setdefault(reason.text, []).append(key)
+        else:
+            return False
+        return True
+
+    def texts(self) -> dict[str, Any]:
+        """Return both lists, what was saved first; a sentence that it already has is not repeated."""
+        unsupported = [f"{', '.join(keys)}: not possible yet, {text}" for text, keys in self._keys_by_reason.items()]
+        new = {"notes": self._notes, "unsupported": unsupported}
+        # A saved value that is no list is left for the strict builder to name.
+        return {
+            name: [*saved, *(text for text in new[name] if text not in saved)] if isinstance(saved, list) else saved
+            for name, saved in self._saved.items()
+        }
+
+    def _note(self, key: str, value: Any, reason: Reason) -> None:
+        if "." not in key and isinstance(value, Mapping):
+            for name, item in value.items():
+                self._note(f"{key}.{name}", item, reason)
+        elif not reason.is_harmless(value):
+            self._notes.append(f"{key} has no effect: {reason.text}")
+
+
+def _value(tree: Mapping[str, Any], section: str, key: str) -> str:
+    """Return what the configuration says, or what the schema says where it is silent."""
+    given = tree.get(section)
+    value = given.get(key) if isinstance(given, Mapping) else None
+    return str(_default((section, key)) if value is None else value)
+
+
+def _without(tree: Mapping[str, Any], above: KeyPath, removed: _Removed) -> dict[str, Any]:
+    left: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = (*above, str(key))
+        if removed.takes(".".join(path), value) or (value is None and _may_be_null(path)):
+            continue
+        left[str(key)] = _without(value, path, removed) if isinstance(value, Mapping) else value
+    return left
+
+
+def _may_be_null(path: KeyPath) -> bool:
+    """Whether the schema has this key, and anything but a word for it: the rest is left for the strict builder."""
+    default = _default(path)
+    return default is not None and not (isinstance(default, str) and default)
+
+
+def _default(path: KeyPath) -> Any:
+    """Return the schema's default, which is never None; None where it has no such key."""
+    section: Any = Workload()
+    for name in path:
+        if not is_dataclass(section) or name not in [field.name for field in fields(section)]:
+            return None
+        section = getattr(section, name)
+    return section

@@ -1,0 +1,208 @@
+"""What values are possible (`check`), and what this version can train (`check_runnable`) and make (`check_data`)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+
+from datagen.errors import UserError
+from datagen.registry import companion, names
+from datagen.spec import together
+from datagen.storage.storage_base import open_storage
+from dlemu.config.loader_settings import LOADERS, loader_problems
+from dlemu.config.schema import Workload
+from dlemu.config.workload_files import nearest
+
+SMALLEST = sys.float_info.min
+Limit = tuple[float, float, str]
+"""Least and greatest possible value, and both in words."""
+
+
+def _at_least(least: float) -> Limit:
+    return least, math.inf, f"{least} or more"
+
+
+LIMITS: dict[str, Limit] = {
+    "ranks": _at_least(1),
+    "timeout_seconds": (SMALLEST, math.inf, "more than 0"),
+    "model.model_size_bytes": _at_least(0),
+    "reader.batch_size": _at_least(1),
+    "reader.batch_size_eval": _at_least(1),
+    "reader.read_threads": _at_least(0),
+    "reader.prefetch_size": _at_least(0),
+    "reader.computation_threads": _at_least(1),
+    "reader.transfer_size": _at_least(0),
+    "reader.shuffle_size": _at_least(1),
+    "reader.nice": (0, 19, "0 to 19"),
+    "train.epochs": _at_least(1),
+    "train.seed": _at_least(0),
+    "evaluation.eval_after_epoch": _at_least(1),
+    "evaluation.epochs_between_evals": _at_least(1),
+    "checkpoint.checkpoint_after_epoch": _at_least(1),
+    "checkpoint.epochs_between_checkpoints": _at_least(1),
+    "metric.au": (SMALLEST, 1, "a share above 0 and at most 1, such as 0.9"),
+    "metric.exclude_start_steps": _at_least(0),
+    "metric.exclude_end_steps": _at_least(0),
+    "metric.ceiling_seconds": _at_least(0),
+    "metric.scaling_seconds": _at_least(0),
+    "telemetry.interval_seconds": (0.01, math.inf, "0.01 or more"),
+}
+MINUS_ONE_OR_POSITIVE = {
+    "train.total_training_steps": "-1 for every step",
+    "checkpoint.steps_between_checkpoints": "-1 for none within an epoch",
+}
+OBJECT_STORAGES = ("s3", "aistore")
+"""What DLIO has and dlemu has not yet."""
+
+
+def check(workload: Workload) -> None:
+    """Raise one UserError that lists every value that is impossible in itself."""
+    _refuse(
+        [
+            *_range_problems(workload),
+            *_duration_problems(workload),
+            *_table_problems(workload),
+            *workload.dataset.check(),
+        ]
+    )
+
+
+def check_runnable(workload: Workload) -> None:
+    """Raise one UserError that lists all that stands in the way of training with the workload."""
+    _refuse(
+        [
+            *_scope_problems(workload),
+            *_data_problems(workload),
+            *_checkpoint_problems(workload),
+            *_name_problems("train.compute", workload.train.compute, "dlemu.accelerators"),
+            *_loader_problems(workload),
+            *_evict_problems(workload),
+            *_verify_problems(workload),
+            *workload.unsupported,
+        ]
+    )
+
+
+def check_data(workload: Workload) -> None:
+    """Raise one UserError that lists all that stands in the way of making the workload's dataset."""
+    _refuse(_data_problems(workload))
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise UserError(together(problems))
+
+
+def _data_problems(workload: Workload) -> list[str]:
+    return [
+        *_storage_problems(workload),
+        *_folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder),
+        *_name_problems("dataset.format", workload.dataset.format, "datagen.formats"),
+    ]
+
+
+def _range_problems(workload: Workload) -> Iterator[str]:
+    for key, (least, greatest, words) in LIMITS.items():
+        if not least <= (number := _value(workload, key)) <= greatest:
+            yield f"{key} is {number}: wanted {words}"
+    for key, meaning in MINUS_ONE_OR_POSITIVE.items():
+        if (number := _value(workload, key)) < 1 and number != -1:
+            yield f"{key} is {number}: wanted 1 or more, or {meaning}"
+
+
+def _value(workload: Workload, key: str) -> float:
+    value: object = workload
+    for name in key.split("."):
+        value = getattr(value, name)
+    assert isinstance(value, (int, float))
+    return value
+
+
+def _duration_problems(workload: Workload) -> Iterator[str]:
+    yield from workload.reader.preprocess_time.problems("reader.preprocess_time")
+    yield from workload.train.computation_time.problems("train.computation_time")
+    yield from workload.evaluation.eval_time.problems("evaluation.eval_time")
+    for name, accelerator in workload.accelerators.items():
+        yield from accelerator.computation_time.problems(f"accelerators.{name}.computation_time")
+        if accelerator.batch_size < 1:
+            yield f"accelerators.{name}.batch_size is {accelerator.batch_size}: wanted 1 or more"
+
+
+def _table_problems(workload: Workload) -> Iterator[str]:
+    choices = (
+        ("accelerator", workload.accelerator, list(workload.accelerators)),
+        ("scale", workload.scale, list(workload.scales)),
+    )
+    for key, name, known in choices:
+        if name and name not in known:
+            yield f"{key} is {name!r}: wanted one of {', '.join(known) or 'none, for the workload has no such table'}"
+
+
+def _scope_problems(workload: Workload) -> Iterator[str]:
+    if not workload.workflow.train:
+        asked = [name for name in ("generate_data", "checkpoint") if getattr(workload.workflow, name)]
+        advice = ", or run dlemu datagen" if "generate_data" in asked else ""
+        yield (
+            "workflow.train is false: nothing would be trained, the workload asks for "
+            f"{' and '.join(asked) or 'nothing'}; set workflow.train=true{advice}"
+        )
+
+
+def _storage_problems(workload: Workload) -> Iterator[str]:
+    storage_type = workload.storage.storage_type
+    if storage_type in OBJECT_STORAGES:
+        yield (
+            f"storage.storage_type is {storage_type!r}: object storage is not possible yet; wanted local_fs, for"
+            " folders of any mounted file system, or the dotted name of your own module"
+        )
+    else:
+        try:
+            kind = workload.storage_spec
+            if "." in kind.type:
+                open_storage(kind)
+        except UserError as error:
+            yield str(error)
+
+
+def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
+    if "://" in folder and "." not in workload.storage.storage_type:
+        yield f"{key} is {folder!r}: object storage is not possible yet; wanted a folder of a mounted file system"
+
+
+def _checkpoint_problems(workload: Workload) -> Iterator[str]:
+    if workload.workflow.checkpoint:
+        yield from _folder_problems(workload, "checkpoint.checkpoint_folder", workload.checkpoint.checkpoint_folder)
+
+
+def _loader_problems(workload: Workload) -> list[str]:
+    unknown = list(_name_problems("reader.data_loader", workload.reader.data_loader, LOADERS))
+    return unknown or loader_problems(workload)
+
+
+def _verify_problems(workload: Workload) -> Iterator[str]:
+    if workload.reader.verify and workload.dataset.format == "synthetic":
+        yield (
+            "reader.verify is true, but files of format synthetic are not read; wanted reader.verify=false, or another"
+            " dataset.format"
+        )
+
+
+def _evict_problems(workload: Workload) -> Iterator[str]:
+    if workload.reader.evict_page_cache == "epochs" and workload.dataset.format == "mmap_indexed_binary":
+        yield (
+            "reader.evict_page_cache is 'epochs', but mmap_indexed_binary's readers keep their files mapped and the"
+            " kernel keeps mapped pages; wanted 'start', or dataset.format=indexed_binary"
+        )
+
+
+def _name_problems(key: str, name: str, package: str) -> Iterator[str]:
+    known = names(package)
+    if "." in name:
+        try:
+            companion(package, name, "")
+        except UserError as error:
+            yield f"{key}: {error}"
+    elif name not in known:
+        listed = ", ".join(known)
+        yield f"{key} is {name!r}: {nearest(name, known)}wanted one of {listed}, or the dotted name of your own module"

@@ -1,0 +1,330 @@
+"""A saved audit of many runs, as `dlemu audit --report` left it, and what its page says, system by system."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Literal
+
+import msgspec
+
+from datagen.errors import UserError
+from dlemu.report.page import Page, Words, tiles
+from dlemu.report.table import Table, columns
+from dlemu.report.units import count, number
+
+AUDIT = "audit.json"
+Severity = Literal["error", "warning", "info"]
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+_MOST_ROWS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditFinding:
+    """One thing that is wrong with a run, or worth knowing."""
+
+    severity: Severity
+    rule: str
+    seen: str
+    wanted: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRow:
+    """One audited run: those columns of audit.json (docs/audit.md) that the page shows. None for what is not known."""
+
+    path: str
+    system: str
+    run: str
+    basis: str
+    """What was recomputed from: steps, blocks, ..."""
+    printed_by: str | None
+    """The formula that gives the printed numbers, or comes closest."""
+    findings: tuple[AuditFinding, ...]
+    errors: int
+    workload: str | None = None
+    accelerator: str | None = None
+    accelerators: int | None = None
+    hosts: int | None = None
+    au_printed_percent: float | None
+    au_threshold_percent: float | None = None
+    au_dlio_v1_percent: float | None = None
+    au_dlio_percent: float | None = None
+    au_dlio_v3_percent: float | None = None
+    au_rules_percent: float | None = None
+    au_least_percent: float | None = None
+    samples_per_second_printed: float | None = None
+    samples_per_second_dlio_v1: float | None = None
+    samples_per_second_dlio: float | None = None
+    samples_per_second_dlio_v3: float | None = None
+    loss_first_step_percent: float | None = None
+    loss_load_percent: float | None = None
+    loss_oversleep_percent: float | None = None
+    loss_slower_rank_percent: float | None = None
+    loss_barrier_percent: float | None = None
+    loss_all_other_percent: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the run is of: `unet3d h100`."""
+        return " ".join(filter(None, (self.workload, self.accelerator))) or "workload unknown"
+
+    @property
+    def name(self) -> str:
+        """System and run."""
+        return os.path.normpath(os.path.join(self.system, self.run))
+
+    @property
+    def au_again_percent(self) -> float | None:
+        """AU by the formula that printed it."""
+        return self._again("au_{}_percent")
+
+    @property
+    def au_apart_points(self) -> float | None:
+        """How far the recomputed AU lies from the printed one."""
+        again, printed = self.au_again_percent, self.au_printed_percent
+        return again - printed if again is not None and printed is not None else None
+
+    @property
+    def rate_apart_percent(self) -> float | None:
+        """How far the recomputed samples/s lie from the printed ones."""
+        again, printed = self._again("samples_per_second_{}"), self.samples_per_second_printed
+        return 100 * (again / printed - 1) if again is not None and printed else None
+
+    def _again(self, column: str) -> float | None:
+        value: float | None = getattr(self, column.format(self.printed_by), None) if self.printed_by else None
+        return value
+
+    @property
+    def loss_percent(self) -> dict[str, float | None]:
+        """Parts of the lost time, in percent of all blocks' time."""
+        return {
+            "first_step": self.loss_first_step_percent,
+            "load": self.loss_load_percent,
+            "oversleep": self.loss_oversleep_percent,
+            "slower_rank": self.loss_slower_rank_percent,
+            "barrier": self.loss_barrier_percent,
+            "all_other": self.loss_all_other_percent,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSummary:
+    """All runs together."""
+
+    runs: int
+    systems: int
+    runs_with_errors: int
+    runs_from_steps: int
+    runs_from_blocks: int
+    passed_printed: int
+    passed_only_without_first_steps: int
+    largest_au_difference_points: float | None = None
+    median_first_step_loss_percent: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditAnswer:
+    """audit.json."""
+
+    edition: str | None = None
+    division: str | None = None
+    summary: AuditSummary
+    runs: tuple[AuditRow, ...]
+
+
+System = tuple[str, Sequence[AuditRow]]
+"""A name, and its runs."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All audited runs, and what was asked."""
+
+    folder: str
+    answer: AuditAnswer
+
+    @cached_property
+    def runs(self) -> list[AuditRow]:
+        """The runs, system by system."""
+        return sorted(self.answer.runs, key=lambda run: (run.system, run.run))
+
+    @cached_property
+    def systems(self) -> list[System]:
+        """Runs of each system and kind, by a name that no other has."""
+        named: list[System] = []
+        for system, group in groupby(self.runs, key=lambda run: run.system):
+            runs = list(group)
+            kinds = sorted({run.kind for run in runs})
+            for kind in kinds:
+                name = system if len(kinds) == 1 else f"{system}: {kind}"
+                named.append((name, [run for run in runs if run.kind == kind]))
+        return named
+
+
+def open_audit(folder: str) -> Audit:
+    """Read a saved audit; raises UserError when it is damaged or of another version."""
+    path = os.path.join(folder, AUDIT)
+    try:
+        with open(path, "rb") as file:
+            answer = msgspec.json.decode(file.read(), type=AuditAnswer)
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}; name the folder of a result") from error
+    except ValueError as error:  # msgspec's errors and those of UTF-8
+        again = "run `dlemu audit --report` again"
+        raise UserError(f"{path} is damaged ({error}), or of another version of dlemu: {again}") from None
+    if not answer.runs:
+        raise UserError(f"{path} holds no run: run `dlemu audit --report` again")
+    return Audit(folder, answer)
+
+
+# The page
+
+_TILES = (
+    ("runs", "summary.runs", "", "result folders found"),
+    ("systems", "summary.systems", "", "folders of runs"),
+    ("with errors", "summary.runs_with_errors", "", "contradict what was printed, can't be read, or break a rule"),
+    ("from all steps", "summary.runs_from_steps", "", "recomputed exactly"),
+    ("from block times", "summary.runs_from_blocks", "", "recomputed in bounds"),
+    ("largest AU difference", "summary.largest_au_difference_points", "", "points, of those from all steps"),
+    ("printed success", "summary.passed_printed", "", "runs"),
+    ("of these by dropped steps", "summary.passed_only_without_first_steps", "", "would fail by the text of the rules"),
+    ("first steps", "summary.median_first_step_loss_percent", "%", "of the time, lost in first steps; median run"),
+)
+_LOSS = ("first steps", "load", "late", "slower", "barrier", "all other")
+"""Heads of `AuditRow.loss_percent`."""
+
+
+def audit_page(audit: Audit) -> Page:
+    """Return what stands on the page of an audit."""
+    answer, summary = audit.answer, audit.answer.summary
+    wrong, runs = summary.runs_with_errors, count(summary.runs, "run")
+    rest = f" {'run' if wrong == 1 else 'runs'} with errors, of {summary.runs:,}" if wrong else "no run has an error"
+    rules = f", held against the rules of MLPerf Storage v{answer.edition}, {answer.division}" if answer.edition else ""
+    return Page(
+        title=f"Audit of {runs}",
+        lead=f"AU and samples/s recomputed from what the runs kept, and compared with what they printed{rules}.",
+        state="failed" if wrong else "passed",
+        verdict=(f"{wrong:,}", rest) if wrong else ("SOUND", f": {rest}"),
+        tiles=tiles(answer, _TILES),
+        words=[_legend(), Words("Findings", _findings(audit) or ["none"])],
+        tables=list(_tables(audit)),
+        source=os.path.basename(os.path.abspath(audit.folder)),
+    )
+
+
+def _legend() -> Words:
+    points = (
+        "printed: by the run's own summary. again: recomputed from the steps of the ranks, by the formula that comes "
+        "closest; where only block times were kept, >= is a bound. rules: AU by the text of MLPerf Storage's rules, no "
+        "step dropped.",
+        "Lost time, in percent of all blocks' time. first steps: until the first batch is there. load: later waits for "
+        "batches. late: the host woke late. slower: waits for the slowest rank. barrier: the rest, outside of steps. "
+        "all other: all but first steps, where no steps were kept.",
+        "Formulas, columns and rules: docs/audit.md of dlemu. The table as a file: audit.csv.",
+    )
+    return Words("How to read this page", points)
+
+
+def _findings(audit: Audit) -> list[str]:
+    """Return a line for each rule, the gravest first."""
+    by_rule: dict[tuple[int, str], list[tuple[AuditRow, AuditFinding]]] = {}
+    for run in audit.runs:
+        for finding in run.findings:
+            by_rule.setdefault((_SEVERITIES.index(finding.severity), finding.rule), []).append((run, finding))
+    lines = []
+    for (severity, rule), broken in sorted(by_rule.items(), key=lambda item: item[0]):
+        run, first = broken[0]
+        runs = len({run.path for run, _ in broken})
+        example = f"{'for example ' if runs > 1 else ''}{run.name}: {first.seen}"
+        head = f"{_SEVERITIES[severity]} {rule}, {count(runs, 'run')}"
+        lines.append(f"{head}: {example}. Wanted: {first.wanted}. To do: {first.fix}.")
+    return lines
+
+
+def _tables(audit: Audit) -> Iterator[Table]:
+    systems = audit.systems
+    if len(systems) < len(audit.runs):
+        names = (
+            "system",
+            "runs",
+            "accelerators",
+            "AU printed, %",
+            "least",
+            "most",
+            "AU rules, %",
+            "samples/s",
+            "errors",
+        )
+        rows = [_system(*system) for system in systems[:_MOST_ROWS]]
+        yield Table(title="Systems", columns=columns(*names, right=range(1, 9)), rows=rows, dense=True)
+    names = ("run", "accelerators", "hosts", "AU printed, %", "again", "by", "rules", "samples/s printed", "again, %")
+    head = columns(*names, *_LOSS, "findings", right=(*range(1, 5), *range(6, 9 + len(_LOSS))))
+    shown = min(len(audit.runs), _MOST_ROWS)
+    title = "Runs" if shown == len(audit.runs) else f"Runs: {shown:,} of {len(audit.runs):,}, those with errors first"
+    yield Table(title=title, columns=head, rows=list(_run_rows(systems)), dense=True)
+
+
+def _system(name: str, runs: Sequence[AuditRow]) -> list[str]:
+    printed = [run.au_printed_percent for run in runs if run.au_printed_percent is not None]
+    accelerators = {run.accelerators for run in runs}
+    return [
+        name,
+        str(len(runs)),
+        str(accelerators.pop() or "-") if len(accelerators) == 1 else "several",
+        _fixed(_mean(printed)),
+        _fixed(min(printed, default=None)),
+        _fixed(max(printed, default=None)),
+        _fixed(_mean([run.au_rules_percent for run in runs])),
+        number(_mean([run.samples_per_second_printed for run in runs])),
+        str(sum(bool(run.errors) for run in runs)),
+    ]
+
+
+def _run_rows(systems: Sequence[System]) -> Iterator[list[str]]:
+    """Yield a heading a system and a row a run: of very many runs the systems with errors first, then the others."""
+    if sum(len(runs) for _, runs in systems) > _MOST_ROWS:
+        systems = sorted(systems, key=lambda system: not any(run.errors for run in system[1]))
+    left = _MOST_ROWS
+    for name, runs in systems:
+        if left:
+            yield [f"{name} ({runs[0].kind})"]
+            yield from (_run(run) for run in runs[:left])
+            left -= min(left, len(runs))
+
+
+def _run(run: AuditRow) -> list[str]:
+    again, least, apart = run.au_again_percent, run.au_least_percent, run.rate_apart_percent
+    return [
+        run.run,
+        str(run.accelerators or "-"),
+        str(run.hosts or "-"),
+        _fixed(run.au_printed_percent),
+        f">={least:.2f}" if again is None and least is not None else _fixed(again),
+        run.printed_by or "-",
+        _fixed(run.au_rules_percent),
+        number(run.samples_per_second_printed),
+        "-" if apart is None else f"{apart:+.3f}",
+        *map(_fixed, run.loss_percent.values()),
+        _rules(run.findings),
+    ]
+
+
+def _rules(findings: Sequence[AuditFinding]) -> str:
+    """Return the rules of errors and warnings; what is only for information stands among the findings."""
+    rules = Counter(f"{finding.severity} {finding.rule}" for finding in findings if finding.severity != "info")
+    return ", ".join(rule if times == 1 else f"{rule} ({times})" for rule, times in rules.items())
+
+
+def _fixed(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

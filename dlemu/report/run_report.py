@@ -1,0 +1,326 @@
+"""What the result of one training run says, for the terminal and for its page: the same tables, the same words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from rich.console import Console
+
+from dlemu.emulator.environment import HostFacts
+from dlemu.metrics.stragglers import Straggler
+from dlemu.report.page import Page, Text, Words, split_verdict, tiles
+from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.units import count, flat, number, percent, plain, size, unit_of
+from dlemu.results.run import Run
+from dlemu.results.summary import Loss, Mean, Metrics, PageCache, Summary
+
+Row = tuple[str, str, str]
+"""Metric, value with its unit, what it means."""
+
+_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_HOSTS, _LONG_TABLE = 6, 4, 4, 8, 24
+_LEAST_SHOWN_PERCENT = 0.005
+_LOUD = "STORAGE WAS NOT READ"
+_EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
+_LOST_TO = {
+    "first_step": "steps that AU leaves out",
+    "reading": "in opening and reading files",
+    "decoding": "in decoding, copying, preprocessing",
+    "queueing": "no worker had begun the batch",
+    "hand_over": "ready in a worker, not in the trainer",
+    "uneven_computation": "draws of the computation time differ",
+}
+_TILES = (
+    ("AU", "metrics.au_percent.mean", "%", "compute / (wait + compute + sync), kept steps"),
+    ("AU, MLPerf rules", "metrics.au_rules_percent.mean", "%", "first steps included"),
+    ("pass line", "metrics.au_threshold_percent", "%", "AU at which a run passes"),
+    ("emulator's ceiling", "metrics.ceiling_au_percent", "%", "AU of this host with null storage"),
+    ("samples", "metrics.samples_per_second.mean", "/s", "all accelerators"),
+    ("read by the loader", "metrics.app_mb_per_second.mean", "MB/s", "caches included"),
+    ("read from the devices", "metrics.device_mb_per_second.mean", "MB/s", "all devices behind the dataset"),
+    ("devices / loader", "metrics.device_bytes_percent_of_app.mean", "%", "100 % or more: storage, not the page cache"),
+    ("first batch", "metrics.time_to_first_batch_seconds.mean", "s", "slowest rank, mean of the epochs"),
+    ("training", "metrics.training_seconds", "s", "all epochs"),
+)
+
+
+def print_result(summary: Summary, folder: str, console: Console) -> None:
+    """Print a run's result: one table, what to know about it, and one line of verdict.
+
+    It reads well from 80 columns on, with or without colour.
+    """
+    print_table(result_table(summary, title=run_title(summary)), console)
+    print_lines([*_reasons(summary), verdict(summary)], console, wrap=True)
+    print_lines([f"results: {folder}"], console)
+
+
+def run_page(run: Run, config: str) -> Page:
+    """Return what stands on the page of a run; `config` is its configuration as YAML."""
+    summary, data = run.summary, run.summary.dataset
+    read = f"{data.num_files_train:,} {data.format} files, {size(data.total_bytes)}, in {data.data_folder}"
+    return Page(
+        title=run_title(summary),
+        lead=f"{summary.started_at}. {read}.",
+        state="open" if summary.passed is None or not summary.complete else "passed" if summary.passed else "failed",
+        verdict=split_verdict(verdict(summary).text),
+        tiles=tiles(summary, _TILES),
+        words=list(_sections(summary)),
+        tables=list(_tables(summary)),
+        texts=[Text("Full configuration (config.yaml)", config)] if config else [],
+        source=os.path.basename(os.path.abspath(run.folder)),
+        warning=(summary.page_cache and summary.page_cache.warning) or "",
+    )
+
+
+def run_title(summary: Summary) -> str:
+    """Return what ran where, in a line."""
+    scale = f" (scale {summary.scale})" if summary.scale else ""
+    kind = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
+    return f"{summary.workload}{scale}: {kind}{_where(summary.hosts)}"
+
+
+def _where(hosts: Sequence[str]) -> str:
+    if not hosts:
+        return ""
+    names = ", ".join(hosts[:_SHOWN_NAMES]) + (", ..." if len(hosts) > _SHOWN_NAMES else "")
+    return f" on {names}" if len(hosts) == 1 else f" on {len(hosts)} hosts ({names})"
+
+
+def verdict(summary: Summary) -> Line:
+    """Return the verdict in a line; where the run fails, with what limited it: that need not be the storage."""
+    if not summary.complete:
+        return Line(f"INCOMPLETE: {summary.failure}", "bad")
+    if summary.passed is None:
+        return Line(summary.verdict, "open")
+    if summary.passed:
+        return Line(summary.verdict, "good")
+    limit = summary.limited_by
+    named = f"; limited by: {limit.what}" if limit and limit.what != "nothing" else ""
+    return Line(summary.verdict + named, "bad")
+
+
+def _reasons(summary: Summary) -> Iterator[Cell]:
+    """Yield what to know, what limited the run, why one may believe it, and what to do."""
+    yield from (Line(f"- {issue}", "caution") for issue in summary.issues)
+    warning = summary.page_cache and summary.page_cache.warning
+    if warning:
+        yield Line(warning, "bad" if warning.startswith(_LOUD) else "caution")
+    yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
+    limit = summary.limited_by
+    if limit:
+        yield Line(f"limited by: {limit.what} (confidence {limit.confidence})", "strong")
+        yield from (f"  {sentence}" for sentence in limit.evidence if limit.what != "nothing")
+        yield from (Line(f"  to do: {sentence}", "strong") for sentence in limit.advice)
+
+
+def _sections(summary: Summary) -> Iterator[Words]:
+    """Yield the same as sections of a page, and the notes of the telemetry."""
+    limit = summary.limited_by
+    if limit:
+        yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", limit.evidence)
+        if limit.advice:
+            yield Words("What would help", limit.advice)
+    if summary.stragglers:
+        yield Words("Stragglers", [_straggler(late) for late in summary.stragglers])
+    notes = [*summary.issues, *(summary.telemetry.notes if summary.telemetry else ())]
+    if notes:
+        yield Words("What to know about these numbers", notes)
+
+
+def _straggler(late: Straggler) -> str:
+    who = f"host {late.host}" if late.rank is None else f"rank {late.rank} on {late.host}"
+    return (
+        f"{who} cost {late.loss_percent:.2f} points of AU: {count(late.steps, 'step')} late by "
+        f"{number(late.mean_delay_ms)} ms on average, mainly by {late.mainly.replace('_', '-')} ({late.where})"
+    )
+
+
+def result_table(summary: Summary, *, title: str) -> Table:
+    """Return the numbers of a run: of one that was cut short those that could be measured."""
+    metrics = summary.metrics
+    rows = [
+        *_utilisation(metrics),
+        *_loss(summary.loss_percent),
+        *_rates(metrics),
+        *_waits(metrics),
+        *_samples(summary),
+        *_checkpoints(summary),
+        *_evaluation(summary),
+        *_costs(summary),
+        *_page_cache(summary.page_cache, odirect=summary.how.odirect),
+    ]
+    return Table(title=title, columns=columns("metric", "value", "what it is", whole=(0,)), rows=rows)
+
+
+def _utilisation(metrics: Metrics) -> Iterator[Row]:
+    headline = metrics.au_percent
+    if headline:
+        yield "AU", percent(headline.mean), "compute / (wait + compute + sync)"
+        if len(headline.per_epoch) > 1:
+            yield "  per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
+        yield "AU, MLPerf rules", _mean(metrics.au_rules_percent), "the same, first steps included"
+        yield "AU, DLIO 2.x", _mean(metrics.au_dlio_percent), "measured sleep / host's block time"
+        yield "AU, DLIO v1.0", _mean(metrics.au_dlio_v1_percent), "configured sleep / host's block time"
+    if metrics.ceiling_au_percent is not None:
+        yield "emulator's ceiling", percent(metrics.ceiling_au_percent), "AU of this host with null storage"
+
+
+def _mean(figure: Mean | None) -> str:
+    return percent(figure.mean if figure else None)
+
+
+def _epoch_values(values: Sequence[float | None]) -> str:
+    shown = ["-" if value is None else f"{value:.1f}" for value in values]
+    if len(shown) > _SHOWN_EPOCHS:
+        half = _SHOWN_EPOCHS // 2
+        shown = [*shown[:half], "...", *shown[-half:]]
+    return " ".join(shown)
+
+
+def _loss(loss: Loss | None) -> Iterator[Row]:
+    if loss is None or loss.total < _LEAST_SHOWN_PERCENT:
+        return
+    yield "lost", percent(loss.total), "100 - AU, MLPerf rules; its parts:"
+    for name, share in flat(loss):
+        if share >= _LEAST_SHOWN_PERCENT:
+            yield f"  {name.replace('_', ' ')}", percent(share), _LOST_TO[name]
+
+
+def _rates(metrics: Metrics) -> Iterator[Row]:
+    samples, mb, mib = metrics.samples_per_second, metrics.app_mb_per_second, metrics.app_mib_per_second
+    if not (samples and mb and mib):
+        return
+    yield "samples", f"{number(samples.mean)} /s", "first steps included"
+    yield "read", f"{number(mb.mean)} MB/s", f"{number(mib.mean)} MiB/s, caches included"
+    total = f"{metrics.samples or 0:,} samples, {size(metrics.app_bytes or 0)}"
+    yield "training", f"{metrics.training_seconds or 0:,.1f} s", total
+
+
+def _waits(metrics: Metrics) -> Iterator[Row]:
+    if metrics.time_to_first_batch_seconds:
+        seconds = number(metrics.time_to_first_batch_seconds.mean)
+        yield "time to first batch", f"{seconds} s", "slowest rank, mean of the epochs"
+    kept = metrics.wait_ms and metrics.wait_ms.kept_steps
+    if kept:
+        yield "wait p99", f"{number(kept.p99)} ms", f"p50 {number(kept.p50)}, max {number(kept.max)} ms, kept steps"
+
+
+def _samples(summary: Summary) -> Iterator[Row]:
+    yield "dropped samples", f"{summary.metrics.dropped_samples:,}", "each epoch: they fill no whole step"
+    if not summary.audit:
+        return
+    wrong = [str(part.epoch) for part in summary.audit if part.each_sample_once is False]
+    unknown = [str(part.epoch) for part in summary.audit if part.each_sample_once is None]
+    if wrong:
+        yield "each sample once", "NO", f"not in epoch {', '.join(wrong)}"
+    elif unknown:
+        yield "each sample once", "not known", f"epoch {', '.join(unknown)} was cut short"
+    else:
+        yield "each sample once", "yes", "in every epoch, by hash"
+
+
+def _checkpoints(summary: Summary) -> Iterator[Row]:
+    saved = summary.checkpoints
+    if saved:
+        size_bytes, seconds = sum(part.bytes for part in saved), sum(part.seconds for part in saved)
+        rate = f" at {number(size_bytes / 1e6 / seconds)} MB/s" if seconds else ""
+        yield "checkpoints", f"{len(saved)} in {number(seconds)} s", f"{size(size_bytes)}{rate}"
+
+
+def _evaluation(summary: Summary) -> Iterator[Row]:
+    made = summary.evaluation
+    if made:
+        rate = f"{number(made.app_mb_per_second)} MB/s, {made.seconds:,.1f} s in all"
+        yield "evaluation", f"{number(made.samples_per_second)} /s", rate
+
+
+def _costs(summary: Summary) -> Iterator[Row]:
+    if summary.metrics.cpu_seconds_per_gb is not None:
+        yield "CPU", f"{number(summary.metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, per GB read"
+    how = summary.how
+    yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} a rank, batches of {how.batch_size}"
+    engine = f"{how.engine} engine, decode {how.decode}" + _EVICTED[how.evict_page_cache]
+    yield "reads", "O_DIRECT" if how.odirect else "page cache", engine
+
+
+def _page_cache(cache: PageCache | None, *, odirect: bool) -> Iterator[Row]:
+    """Yield what the storage served; what it served beyond the loader's bytes stands on a line of its own."""
+    if cache is None:
+        return
+    share, ratio = cache.from_storage_percent.mean, cache.dataset_to_memory_ratio
+    dataset = "" if ratio is None else f"; dataset {ratio:.2g} x memory"
+    served = "not known" if share is None else f"{min(share, 100.0):.1f} %"
+    yield "from storage", served, f"of the bytes{dataset}"
+    if share is not None and share - 100 >= 0.05:
+        yield "  whole blocks" if odirect else "  read ahead", f"{share - 100:.1f} %", "more than the loader took"
+
+
+def _tables(summary: Summary) -> Iterator[Table]:
+    yield result_table(summary, title="Result")
+    yield from _epochs(summary.metrics)
+    if summary.loss_percent:
+        parts = [(part.replace("_", " "), percent(share)) for part, share in flat(summary.loss_percent)]
+        head = columns("part", "of all accelerator time", right=(1,))
+        yield Table(title="Where the loss went", columns=head, rows=parts)
+    yield facts_table("How it was measured", flat(summary.how))
+    yield from environment_tables(summary)
+    every = [(key, plain(value), unit_of(key)) for key, value in flat(summary.metrics)]
+    head = columns("metrics.", "value", "unit")
+    yield Table(title="Every metric of summary.json", columns=head, rows=every, folded=True)
+
+
+def _epochs(metrics: Metrics) -> Iterator[Table]:
+    shown: dict[str, Mean | None] = {
+        "AU, %": metrics.au_percent,
+        "AU rules, %": metrics.au_rules_percent,
+        "samples/s": metrics.samples_per_second,
+        "loader MB/s": metrics.app_mb_per_second,
+        "device MB/s": metrics.device_mb_per_second,
+        "device / loader, %": metrics.device_bytes_percent_of_app,
+        "first batch, s": metrics.time_to_first_batch_seconds,
+    }
+    known = {
+        name: figure.per_epoch
+        for name, figure in shown.items()
+        if figure and any(value is not None for value in figure.per_epoch)
+    }
+    if known:
+        epochs = list(zip_longest(*known.values()))
+        rows = [(str(epoch), *map(number, values)) for epoch, values in enumerate(epochs, start=1)]
+        head = columns("epoch", *known, right=range(len(known) + 1))
+        yield Table(title="Epochs", columns=head, rows=rows, folded=len(rows) > _LONG_TABLE)
+
+
+def facts_table(title: str, facts: Iterator[tuple[str, object]], *, folded: bool = False) -> Table:
+    """Return a table of names and values without a head."""
+    rows = [
+        (name, size(value) if name.endswith("_bytes") and isinstance(value, int) else plain(value))
+        for name, value in facts
+    ]
+    return Table(title=title, columns=columns("", ""), rows=rows, folded=folded)
+
+
+def environment_tables(summary: Summary) -> Iterator[Table]:
+    """Yield what a run ran on: hosts, storage and devices."""
+    hosts, storage = summary.environment.hosts, summary.environment.storage
+    for host in hosts[:_SHOWN_HOSTS]:
+        yield facts_table(f"Host {host.host}", _host(host), folded=len(hosts) > 1)
+    if len(hosts) > _SHOWN_HOSTS:
+        others = ((host.host, host.processor) for host in hosts[_SHOWN_HOSTS:])
+        yield facts_table("More hosts", others, folded=True)
+    if storage:
+        yield facts_table("Storage of the dataset", flat(storage))
+    for device in summary.telemetry.devices if summary.telemetry else ():
+        yield facts_table(f"Device {device.name}", flat(device))
+
+
+def _host(host: HostFacts) -> Iterator[tuple[str, object]]:
+    limit = f", {host.cpu_limit:.1f} by a CPU limit (cgroup)" if host.cpu_limit else ""
+    yield "processor", host.processor
+    yield "cores", f"{host.cpu_usable} usable of {host.cpu_count}{limit}"
+    yield "memory", size(host.memory_bytes)
+    yield "kernel", host.kernel
+    yield "Python", host.python
+    yield "dlemu", host.dlemu
+    yield "packages", ", ".join(f"{name} {version}" for name, version in host.packages.items())

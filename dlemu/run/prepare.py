@@ -1,0 +1,96 @@
+"""From a configuration to a job: everything is checked before data is made and before anything is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from datagen.errors import UserError
+from datagen.inspection import Dataset, inspect
+from datagen.layout import layouts, nominal_sample_bytes
+from datagen.registry import find
+from dlemu.config import check_data, check_runnable, datagen_command
+from dlemu.config.schema import Workload
+from dlemu.emulator.job import Job, make_job
+from dlemu.loaders.loader_base import Loader
+from dlemu.run.run_folder import RunFolder, check_free, make_folder, new_folder
+
+_CHECKPOINTS_ALONE = ("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can begin."""
+
+    job: Job
+    folder: RunFolder
+
+
+def only_makes_data(workload: Workload) -> bool:
+    """Say whether the workload asks for its dataset and no training."""
+    return workload.workflow.generate_data and not workload.workflow.train
+
+
+def check(workload: Workload) -> None:
+    """Raise UserError for what the workload asks `dlemu train` to do and can't be done, as far as it says by itself."""
+    if workload.workflow.train:
+        check_runnable(workload)
+    else:
+        _check_without_training(workload)
+        check_data(workload)
+    if workload.output.folder:
+        check_free(workload.output.folder)
+
+
+def _check_without_training(workload: Workload) -> None:
+    """Refuse a run without training that is not possible; making data alone is.
+
+    DLIO (2.x, main.py) knows two: data, and checkpoints alone. An evaluation alone it does not know: it trains, too.
+    """
+    asked = workload.workflow
+    if asked.checkpoint and any(note.startswith(_CHECKPOINTS_ALONE) for note in workload.notes):
+        raise UserError(
+            "checkpoints without training are not possible: a checkpoint is model.model_size_bytes of bytes here, not "
+            "the parts of a model on each rank; set workflow.train=True, or use DLIO for this run"
+        )
+    if asked.evaluation or not asked.generate_data:
+        what = "evaluation, which is part of training, in DLIO too" if asked.evaluation else "nothing else"
+        raise UserError(
+            f"workflow.train is false, and the workload asks for {what}; set workflow.train=True, or "
+            "workflow.generate_data=True alone to make the dataset"
+        )
+
+
+def check_before_making(workload: Workload, ranks: int) -> None:
+    """Raise UserError for what would else be found only once the dataset is made: too few samples, no framework.
+
+    Memory is checked later: what a batch takes of it is read off the files.
+    """
+    train, valid = layouts(workload.dataset)
+    size_bytes = nominal_sample_bytes(workload.dataset)
+    to_be = Dataset(
+        spec=workload.dataset,
+        train=train,
+        valid=valid if valid.num_files else None,
+        manifest=None,
+        max_file_bytes=size_bytes * train.num_samples_per_file,
+        max_sample_bytes=size_bytes,
+        total_bytes=(train.num_files + valid.num_files) * train.num_samples_per_file * size_bytes,
+    )
+    make_job(workload, ranks, to_be, folder=workload.output.folder, started_at="")
+    loader_class(workload)
+
+
+def prepare(workload: Workload, ranks: int) -> Prepared:
+    """Find the dataset, put the job together, make the run's folder; raises UserError."""
+    dataset = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
+    now = datetime.now().astimezone()
+    folder = workload.output.folder or new_folder(workload.model.name)
+    job = make_job(workload, ranks, dataset, folder=folder, started_at=now.isoformat(timespec="seconds"))
+    return Prepared(job, make_folder(folder))
+
+
+def loader_class(workload: Workload) -> type[Loader]:
+    """Return the loader; imports its framework."""
+    loader: type[Loader] = find("dlemu.loaders", workload.reader.data_loader, "Loader")
+    return loader

@@ -1,0 +1,249 @@
+"""How ranks start and how they fail: forked by this process, or started by mpirun or srun with this process as one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from datagen.atomic import write_text
+from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.comm import Comm, PeerLostError, detect_launcher, interrupt_once, open_comm
+from dlemu.comm.comm_base import Interrupted
+from dlemu.comm.failure import Failure, first_failure
+from dlemu.comm.guardian import Guardian, watch
+from dlemu.comm.launch import run_ranks
+from dlemu.config.schema import Workload
+from dlemu.emulator.job import Job
+from dlemu.run.events import Frontend, RankFailed
+from dlemu.run.save import Kept
+
+T = TypeVar("T")
+SaveFailed = Callable[[str], Kept | None]
+"""Saves what was measured up to a failure, whose message it is given; None when nothing was."""
+
+ECHO_SECONDS = 2.0
+"""How long a rank that only lost a peer lets the rank with the cause speak first."""
+
+_TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
+_KILLED = "the ranks were killed from outside (a rank died and the launcher ended the others, or a time limit)"
+
+
+class RunFailedError(DlemuError):
+    """Forked ranks that failed, all of them gone; the text is that of the first failure."""
+
+    def __init__(self, failure: Failure, kept: Kept | None = None, also: str = "") -> None:
+        super().__init__("\n".join(part for part in (failure.message, also, kept.sentence if kept else "") if part))
+        self.failure, self.kept, self._also = failure, kept, also
+        self.exit_status = failure.status
+        if failure.traceback:
+            self.add_note(failure.traceback.rstrip())
+
+    def __reduce__(self) -> tuple[type[RunFailedError], tuple[Failure, Kept | None, str]]:
+        return type(self), (self.failure, self.kept, self._also)
+
+
+class Ranks(Protocol):
+    """The ranks of one command, seen by a process that takes part in all of it."""
+
+    leads: bool
+    """This process prepares, saves and reports: the parent of forked ranks, or rank 0 of a launcher's."""
+    count: int
+    """Known once `configure` has returned."""
+
+    def configure(self, load: Callable[[], Workload]) -> Workload:
+        """Return the workload, loaded by the process that leads: the others need neither hydra nor the files."""
+        ...
+
+    def agree(self, make: Callable[[], T]) -> T:
+        """Return what the process that leads makes."""
+        ...
+
+    def on_each_host(self, check: Callable[[int], None]) -> None:
+        """Call `check` once on each host, with the number of its ranks."""
+        ...
+
+    def run(self, main: Callable[[Comm], None]) -> None:
+        """Run `main` on every rank to its end; raises what it raised, as RunFailedError where ranks are forked."""
+        ...
+
+    def guard(self, job: Job, save_failed: SaveFailed) -> contextlib.AbstractContextManager[None]:
+        """Have what was measured saved when the run inside the context fails."""
+        ...
+
+
+@contextlib.contextmanager
+def ranks_for(frontend: Frontend) -> Iterator[Ranks]:
+    """Yield the ranks that this process was started for.
+
+    Under a launcher the first failure is told on its rank and ends all ranks. Raises UserError when there is no usable
+    MPI library, PeerLostError when a rank does not arrive in time.
+    """
+    if detect_launcher() != "mpi":
+        yield ForkedRanks()
+        return
+    comm = open_comm(start_seconds(frontend.overrides))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    try:
+        yield LaunchedRanks(comm)
+    except BaseException as error:
+        if isinstance(error, PeerLostError):
+            time.sleep(ECHO_SECONDS)
+        where = f"rank {comm.rank} on {socket.gethostname()}: " if comm.size > 1 and comm.rank else ""
+        message, status = _describe(error)
+        frontend.tell(RankFailed(where + message))
+        comm.abort(status)
+        raise SystemExit(status) from None
+    comm.close()
+
+
+def start_seconds(overrides: Sequence[str]) -> float:
+    """Return how long ranks may wait for each other before the configuration is known.
+
+    What the command line says of `timeout_seconds`, else its default: a workload's file is read by rank 0 alone, later.
+    """
+    given = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
+    try:
+        return float(given[-1]) or Workload.timeout_seconds
+    except (IndexError, ValueError):
+        return Workload.timeout_seconds
+
+
+def _describe(error: BaseException) -> tuple[str, int]:
+    """Return what to say of the error that ends a rank, and its exit status."""
+    if isinstance(error, DlemuError):
+        return str(error), error.exit_status
+    if isinstance(error, Interrupted):
+        return f"interrupted by {signal.Signals(error.signal_number).name}", error.exit_status
+    return "".join(traceback.format_exception(error)).rstrip(), DlemuError.exit_status
+
+
+class ForkedRanks:
+    """Ranks on this host, forked for each `run` once what they share is imported. This process is none of them."""
+
+    leads = True
+
+    def __init__(self, count: int = 0, timeout_seconds: float = Workload.timeout_seconds) -> None:
+        self.count, self._timeout_seconds = count, timeout_seconds
+
+    def configure(self, load: Callable[[], Workload]) -> Workload:
+        workload = load()
+        self.count, self._timeout_seconds = workload.ranks, workload.timeout_seconds
+        return workload
+
+    def agree(self, make: Callable[[], T]) -> T:
+        return make()
+
+    def on_each_host(self, check: Callable[[int], None]) -> None:
+        check(self.count)
+
+    def run(self, main: Callable[[Comm], None]) -> None:
+        def rank(comm: Comm) -> int:
+            main(comm)
+            return 0
+
+        failure = first_failure(run_ranks(self.count, rank, timeout_seconds=self._timeout_seconds))
+        if failure is not None:
+            raise _failed_run(failure)
+
+    @contextlib.contextmanager
+    def guard(self, job: Job, save_failed: SaveFailed) -> Iterator[None]:
+        try:
+            yield
+        except RunFailedError as error:
+            try:
+                kept, also = save_failed(error.failure.message), ""
+            except DlemuError as second:
+                kept, also = None, str(second)
+            raise _failed_run(error.failure, kept, also) from None
+        except BaseException as error:  # before the ranks began: nothing was measured
+            save_failed(str(error))
+            raise
+
+
+class RunUserError(RunFailedError, UserError):
+    """The same for a failure that the user can mend: a damaged file, a full disk."""
+
+
+def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
+    kind = RunUserError if failure.status == UserError.exit_status else RunFailedError
+    return kind(failure, kept, also)
+
+
+class LaunchedRanks:
+    """The ranks of mpirun or srun, on one host or several; this process is one of them."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self.leads, self.count = comm.rank == 0, comm.size
+        self._guardian: Guardian | None = None
+
+    def configure(self, load: Callable[[], Workload]) -> Workload:
+        workload = self.agree(load)
+        self._comm.set_timeout(workload.timeout_seconds)
+        return workload
+
+    def agree(self, make: Callable[[], T]) -> T:
+        agreed: T = self._comm.broadcast(make() if self.leads else None)
+        return agreed
+
+    def on_each_host(self, check: Callable[[int], None]) -> None:
+        if self._comm.local_rank == 0:
+            check(self._comm.local_size)
+
+    def run(self, main: Callable[[Comm], None]) -> None:
+        main(self._comm)
+
+    @contextlib.contextmanager
+    def guard(self, job: Job, save_failed: SaveFailed) -> Iterator[None]:
+        if self.leads:
+            self._guardian = watch(lambda: _save_lost(job, save_failed))
+        try:
+            yield
+        except (DlemuError, Interrupted) as error:
+            message, _ = _describe(error)
+            leave_word(job.live_folder, self._comm.rank, message, echo=isinstance(error, PeerLostError))
+            raise
+        if self._guardian is not None:
+            self._guardian.release()
+
+
+def _save_lost(job: Job, save_failed: SaveFailed) -> None:
+    """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, which nobody listens to."""
+    time.sleep(ECHO_SECONDS)  # other ranks may still be writing their last word
+    try:
+        save_failed(cause(job.live_folder))
+    except Exception:
+        write_text(job.folder, "log.txt", f"the run was lost, and saving it failed:\n{traceback.format_exc()}")
+        raise
+
+
+def leave_word(folder: str, rank: int, message: str, *, echo: bool) -> None:
+    """Leave this rank's failure in the run's live folder: the launcher may kill it while it speaks.
+
+    `echo` says that the failure only follows another rank's. Nothing is left on a host that can't see the folder. The
+    word has its name when it is whole.
+    """
+    if os.path.isdir(folder):
+        word = json.dumps({"echo": echo, "at": time.time(), "message": message})
+        with contextlib.suppress(SpaceError):
+            write_text(folder, f"failure_{rank:05d}.json", word)
+
+
+def cause(folder: str) -> str:
+    """Return the first message that is no echo; without any word, that the ranks were killed from outside."""
+    words = []
+    for name in os.listdir(folder):
+        if name.startswith("failure_") and name.endswith(".json"):
+            with open(os.path.join(folder, name), encoding="utf-8") as lines:
+                word = json.load(lines)
+            words.append((word["echo"], word["at"], word["message"]))
+    return str(min(words)[2]) if words else _KILLED

@@ -1,0 +1,43 @@
+"""From what was measured to the run's folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dlemu.emulator.job import Job
+from dlemu.emulator.trainer import RunLog, salvage
+from dlemu.results.folder import write_run
+from dlemu.results.run import make_run
+from dlemu.run.events import TrainFrontend
+from dlemu.run.run_folder import RunFolder, drop_live
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is left of a run that failed: a folder like any other, marked incomplete."""
+
+    folder: str
+    steps: int
+    """Rows of all ranks."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.steps} steps were measured before that; they are kept, marked incomplete, in {self.folder}"
+
+
+def save(job: Job, log: RunLog, frontend: TrainFrontend, failure: str | None = None) -> None:
+    """Write the run's folder; one that failed leaves the same, marked incomplete. Raises SpaceError."""
+    run = make_run(job, log, failure)
+    frontend.write(run)
+    write_run(run)
+    drop_live(job.folder)
+
+
+def save_failed(job: Job, folder: RunFolder, frontend: TrainFrontend, failure: str) -> Kept | None:
+    """Save what the ranks of a failed run left in its live folder; drop the folder when that is nothing."""
+    log = salvage(job)
+    if log is None:
+        folder.drop()
+        return None
+    save(job, log, frontend, failure)
+    return Kept(job.folder, len(log.rows))

@@ -1,0 +1,103 @@
+"""A training run, from the workload to the folder of its result."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+
+from dlemu.comm import Comm
+from dlemu.config.schema import Workload
+from dlemu.emulator.job import Job
+from dlemu.emulator.loop import StepRange, Watcher
+from dlemu.emulator.preflight import check_host
+from dlemu.emulator.steplog import TRAINING, StepLog
+from dlemu.emulator.trainer import run_rank
+from dlemu.loaders.loader_base import Loader
+from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.run.datasets import make_dataset
+from dlemu.run.events import Event, OnlyDataMade, TrainFrontend, TrainingBegan, TrainingStep
+from dlemu.run.prepare import check, check_before_making, loader_class, only_makes_data, prepare
+from dlemu.run.ranks import Ranks, ranks_for
+from dlemu.run.save import save, save_failed
+
+PROGRESS_SECONDS = 0.5
+"""Least time between two `TrainingStep`s of an epoch."""
+
+
+def train(frontend: TrainFrontend) -> str | None:
+    """Run, and return the result's folder; None where there is none: after data alone, on other ranks than rank 0.
+
+    Raises UserError for what is wrong before the ranks start, and RunFailedError (with what was kept) after that. Under
+    mpirun or srun it ends this process when a rank fails, after `RankFailed` was told.
+    """
+    with ranks_for(frontend) as ranks:
+        return _train(frontend, ranks)
+
+
+def _train(frontend: TrainFrontend, ranks: Ranks) -> str | None:
+    workload = ranks.configure(lambda: _checked(frontend))
+    if workload.workflow.generate_data:
+        if ranks.leads:
+            if workload.workflow.train:
+                check_before_making(workload, ranks.count)
+            frontend.begin(workload, ranks.count)
+        ranks.run(lambda comm: make_dataset(workload, comm, frontend.tell))
+        if only_makes_data(workload):
+            if ranks.leads:
+                frontend.tell(OnlyDataMade())
+            return None
+    prepared = ranks.agree(lambda: prepare(workload, ranks.count))
+    job = prepared.job
+    with ranks.guard(job, partial(save_failed, job, prepared.folder, frontend)):
+        ranks.on_each_host(lambda local_ranks: check_host(job, local_ranks))
+        make_loader = loader_class(workload)
+        if ranks.leads and not workload.workflow.generate_data:
+            frontend.begin(workload, ranks.count)
+        ranks.run(partial(_run_rank, job, make_loader, frontend))
+    return job.folder if ranks.leads else None
+
+
+def _checked(frontend: TrainFrontend) -> Workload:
+    workload = frontend.load()
+    check(workload)
+    return workload
+
+
+def _run_rank(job: Job, make_loader: type[Loader], frontend: TrainFrontend, comm: Comm) -> None:
+    log = run_rank(job, comm, make_loader, progress_of(job, frontend.tell) if comm.rank == 0 else None)
+    if log is not None:
+        save(job, log, frontend)
+
+
+def progress_of(job: Job, tell: Callable[[Event], None]) -> Watcher:
+    """Return what looks at rank 0's own log once in a while and tells what it sees."""
+    epoch_steps = tuple(epoch.steps for epoch in job.schedule)
+    tell(TrainingBegan(epoch_steps=epoch_steps))
+    due = 0.0
+
+    def look(step_range: StepRange, step: int, log: StepLog) -> None:
+        nonlocal due
+        if step_range.phase != TRAINING:
+            return
+        steps, now = epoch_steps[step_range.epoch - 1], time.monotonic()
+        if now < due and step < steps:
+            return
+        due = now + PROGRESS_SECONDS
+        rows = log.rows[log.rows["epoch"] == step_range.epoch]
+        au = au_percent(kept_rows(rows, job.workload.metric.exclude_start_steps, 0))  # NaN when no step counts yet
+        elapsed_ns = int(rows["met_ns"][-1] - rows["asked_ns"][0]) if len(rows) else 0
+        read_bytes = job.ranks * int(rows["app_bytes"].sum())
+        tell(
+            TrainingStep(
+                epoch=step_range.epoch,
+                epochs=len(epoch_steps),
+                step=step,
+                steps=steps,
+                au_percent=None if math.isnan(au) else au,
+                mb_per_second=read_bytes * 1e3 / max(1, elapsed_ns),
+            )
+        )
+
+    return look

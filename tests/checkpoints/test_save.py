@@ -1,0 +1,97 @@
+"""A checkpoint is the model's bytes, written by whom the settings name, under its name only when it is whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+
+from datagen.errors import SpaceError, UserError
+from datagen.storage import memory, posix
+from datagen.storage.storage_base import StorageBase
+from dlemu.checkpoints.save import SavedCheckpoint, save_checkpoint
+from dlemu.comm import Comm
+from dlemu.comm.clock import FakeClock
+from dlemu.config.schema import Checkpoint
+from tests.emulator.fakes import ScriptedComm
+
+BYTES = (8 << 20) + 12_345
+
+
+def save(storage: StorageBase, folder: str, rank: int = 0, **changes: Any) -> SavedCheckpoint:
+    clock = FakeClock(100)
+    comm = ScriptedComm([150, 400], clock)
+    comm.rank = rank
+    settings = Checkpoint(checkpoint_folder=folder, **changes)
+    return save_checkpoint(settings, storage, BYTES, cast(Comm, comm), clock, epoch=2, block=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "total", "file"),
+    [
+        ("rank_zero", 0, BYTES, "saved/epoch_2_block_3/rank_0.ckpt"),
+        ("rank_zero", 1, BYTES, None),
+        ("all_ranks", 1, 2 * BYTES, "saved/epoch_2_block_3/rank_1.ckpt"),
+    ],
+)
+def test_who_writes_and_how_long_all_wait(
+    kind: Literal["rank_zero", "all_ranks"], rank: int, total: int, file: str | None
+) -> None:
+    storage = memory.Storage()
+    saved = save(storage, "saved/", rank, type=kind)
+    assert saved == SavedCheckpoint(epoch=2, block=3, bytes=total, started_ns=150, ended_ns=400)
+    assert {path: len(data) for path, data in storage.files.items()} == ({file: BYTES} if file else {})
+
+
+def test_two_checkpoints_share_no_bytes() -> None:
+    storage = memory.Storage()
+    for folder in ("a", "b"):
+        save(storage, folder, 0)
+    save(storage, "c", 1, type="all_ranks")
+    a, b, c = (next(data for path, data in storage.files.items() if path.startswith(folder)) for folder in "abc")
+    assert a == b, "the same checkpoint of the same rank"
+    assert a != c
+
+
+def test_one_of_an_earlier_run_makes_way_before_the_next_is_written(tmp_path: Path) -> None:
+    save(posix.Storage(), str(tmp_path))
+    (path,) = tmp_path.rglob("*.ckpt")
+    seen = []
+
+    class Watching(posix.Storage):
+        def create(self, path: str) -> posix.FileWriter:
+            seen.append(os.path.exists(path))
+            return super().create(path)
+
+    save(Watching(), str(tmp_path))
+    assert seen == [False], "there may be no space for both"
+    assert path.stat().st_size == BYTES
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (errno.ENOSPC, SpaceError, r"the disk is full: checkpoint .*rank_0.ckpt wants \d+ bytes; free some space"),
+        (errno.EDQUOT, SpaceError, "the disk is full"),
+        (errno.EIO, UserError, "can't be written: Input/output error; set checkpoint.checkpoint_folder"),
+    ],
+)
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+def test_what_the_system_has_against_it_is_told_and_nothing_is_left(
+    call: str, number: int, error: type[UserError], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(error, match=message):
+        save(posix.Storage(), str(tmp_path))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_without_fsync_nothing_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("synced"))
+    save(posix.Storage(), str(tmp_path), fsync=False)

@@ -1,0 +1,57 @@
+"""Layers of settings, folders and the list of times agree with the schema."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+from dlemu.config.loading import DURATIONS, layer, merged
+from dlemu.config.schema import Duration, Storage, Workload
+
+
+def test_the_times_are_those_of_the_schema() -> None:
+    found = set()
+    for section in fields(Workload()):
+        value = getattr(Workload(), section.name)
+        if is_dataclass(value):
+            found |= {
+                (section.name, key.name) for key in fields(value) if isinstance(getattr(value, key.name), Duration)
+            }
+    assert set(DURATIONS) == found
+
+
+def test_a_later_layer_wins_and_the_rest_stays() -> None:
+    below, above = layer((), {"a": {"b": 1, "c": 2}, "d": 3}), layer((), {"a": {"b": 9}, "d": {"e": 4}})
+    assert merged([below, above]) == {"a": {"b": 9, "c": 2}, "d": {"e": 4}}
+    assert merged([above, below]) == {"a": {"b": 1, "c": 2}, "d": 3}
+
+
+def test_merging_leaves_the_layers_alone() -> None:
+    time = {"mean": 1}
+    below = layer((), {"train": {"computation_time": time}})
+    merged([below, [(("train", "computation_time", "stdev"), 2)]])
+    assert time == {"mean": 1}
+
+
+def test_a_spread_joins_a_number() -> None:
+    tree = merged([layer((), {"train": {"computation_time_stdev": 2, "computation_time": 1}})])
+    assert tree == {"train": {"computation_time": {"mean": 1, "stdev": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("root", "folder", "wanted"),
+    [
+        ("./", "data/x", "data/x"),
+        (".", "./data/", "./data/"),
+        ("/mnt", "data/x/", "/mnt/data/x"),
+        ("mnt", "../x", "x"),
+        ("/mnt", "/data", "/data"),
+        ("bucket", "s3://bucket/x", "s3://bucket/x"),
+        ("~/mnt", "x", "/home/me/mnt/x"),
+        ("./", "~/x", "/home/me/x"),
+    ],
+)
+def test_a_folder_starts_at_the_root(root: str, folder: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert Storage(storage_root=root).resolved(folder) == wanted

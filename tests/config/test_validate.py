@@ -1,0 +1,132 @@
+"""Impossible values, and what can't be trained."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.config import check_data, check_runnable, load
+from dlemu.config.schema import Workload
+from dlemu.config.validate import LIMITS, MINUS_ONE_OR_POSITIVE, check
+
+
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ("ranks=0", "1 or more"),
+        ("timeout_seconds=0", "more than 0"),
+        ("timeout_seconds=-5", "more than 0"),
+        ("model.model_size_bytes=-1", "0 or more"),
+        ("reader.batch_size=0", "1 or more"),
+        ("reader.read_threads=-1", "0 or more"),
+        ("reader.nice=-1", "0 to 19"),
+        ("reader.nice=20", "0 to 19"),
+        ("train.epochs=0", "1 or more"),
+        ("train.total_training_steps=0", "1 or more, or -1 for every step"),
+        ("train.total_training_steps=-2", "1 or more, or -1 for every step"),
+        ("checkpoint.steps_between_checkpoints=0", "1 or more, or -1 for none"),
+        ("metric.au=0", "a share above 0 and at most 1"),
+        ("metric.au=90", "a share above 0 and at most 1"),
+        ("metric.exclude_start_steps=-1", "0 or more"),
+        ("accelerators={x: {batch_size: 0, computation_time: 1}}", "1 or more"),
+        ("dataset.record_length_bytes=-1", "1 or more"),
+        ("dataset.compressibility=1", "0 or more, and below 1"),
+    ],
+)
+def test_an_impossible_value_is_named_with_what_is_possible(override: str, wanted: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load([override])
+    assert f"wanted {wanted}" in str(caught.value)
+
+
+def test_all_impossible_values_come_in_one_message() -> None:
+    with pytest.raises(UserError, match=r"^4 problems:"):
+        load(["ranks=0", "reader.batch_size=0", "metric.au=2", "dataset.num_files_train=-1"])
+
+
+@pytest.mark.parametrize(
+    "override", ["reader.nice=0", "reader.nice=19", "metric.au=1", "train.total_training_steps=-1"]
+)
+def test_the_edges_are_possible(override: str) -> None:
+    load([override])
+
+
+def test_every_limit_is_of_a_setting_and_its_default_keeps_it() -> None:
+    assert LIMITS.keys().isdisjoint(MINUS_ONE_OR_POSITIVE)
+    check(Workload())
+
+
+def test_names_that_are_in_no_table_are_refused() -> None:
+    with pytest.raises(UserError, match=r"(?s)accelerator is 'x'.*scale is 'y'"):
+        check(Workload(accelerator="x", scale="y"))
+
+
+def test_shipped_workloads_can_be_trained() -> None:
+    check_runnable(load([]))
+    check_runnable(load(["workload=unet3d", "scale=laptop"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("workflow.train=false", "workflow.train is false: nothing would be trained"),
+        (
+            "storage.storage_type=s3",
+            "storage.storage_type is 's3': object storage is not possible yet; wanted local_fs",
+        ),
+        ("storage.storage_type=parallelfs", "storage.storage_type is 'parallelfs': did you mean parallel_fs?"),
+        ("storage.storage_type=no.such", "'no.such' is no module that Python can import"),
+        ("dataset.data_folder=s3://bucket/x", "object storage is not possible yet"),
+        ("dataset.format=npzz", "dataset.format is 'npzz': did you mean npz?"),
+        ("reader.data_loader=pytorh", "reader.data_loader is 'pytorh': did you mean pytorch?"),
+        ("reader.transformed_record_dims=[2,2]", "reader.transformed_record_dims: not possible yet"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(override: str, said: str) -> None:
+    workload = load([override])
+    with pytest.raises(UserError) as caught:
+        check_runnable(workload)
+    assert said in str(caught.value)
+
+
+def test_data_that_can_not_be_made_is_refused_whatever_trains_on_it() -> None:
+    check_data(load(["workflow.train=false", "reader.data_loader=pytorh", "train.compute=slep"]))
+    with pytest.raises(UserError) as caught:
+        check_data(load(["dataset.data_folder=s3://bucket/x", "dataset.format=npzz"]))
+    assert all(key in str(caught.value) for key in ("2 problems", "dataset.data_folder is", "dataset.format is"))
+
+
+def test_a_module_of_ones_own_is_let_through_when_it_is_there() -> None:
+    check_runnable(load(["dataset.format=datagen.formats.npz", "reader.data_loader=dlemu.loaders.threads.Loader"]))
+    with pytest.raises(UserError) as caught:
+        check_runnable(load(["dataset.format=my.formats.raw", "reader.data_loader=my.loader"]))
+    for key, name in (("dataset.format", "my.formats.raw"), ("reader.data_loader", "my.loader")):
+        assert f"{key}: {name!r} is no module that Python can import" in str(caught.value)
+
+
+def test_checkpoints_are_checked_only_if_there_are_any() -> None:
+    check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x"]))
+    with pytest.raises(UserError, match=r"checkpoint\.checkpoint_folder"):
+        check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x", "workflow.checkpoint=true"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (["dataset.format=npz"], "'npz', which DALI has no reader for; wanted one of jpeg, npy, png, tfrecord"),
+        (["dataset.format=jpeg", "reader.odirect=true"], "reader.odirect is true: DALI itself reads jpeg files"),
+        (["dataset.format=npy", "reader.verify=true"], "reader.verify is true: DALI itself reads npy files"),
+    ],
+)
+def test_what_dali_can_not_do_is_refused_before_the_run(settings: list[str], wanted: str) -> None:
+    with pytest.raises(UserError, match=re.escape(wanted)):
+        check_runnable(load(["reader.data_loader=dali", *settings]))
+    check_runnable(load(["reader.data_loader=dali", "dataset.format=npy", "reader.odirect=true"]))
+
+
+def test_what_is_not_read_can_not_be_verified() -> None:
+    with pytest.raises(UserError, match=r"reader\.verify is true, but files of format synthetic are not read"):
+        check_runnable(load(["dataset.format=synthetic", "reader.verify=true"]))
+    check_runnable(load(["dataset.format=synthetic"]))

@@ -1,0 +1,113 @@
+"""Everything is checked before data is made, and a run leaves nothing that it did not measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dlemu.config.loading
+from datagen.errors import SpaceError, UserError
+from datagen.generate import finish, generate
+from datagen.generate import prepare as prepare_dataset
+from dlemu.config import load
+from dlemu.run.prepare import check, check_before_making, only_makes_data, prepare
+from dlemu.run.run_folder import make_folder, new_folder
+
+DATA_ALONE = ("workflow.train=false", "workflow.generate_data=true")
+
+
+def settings(folder: Path, *changes: str) -> list[str]:
+    return [
+        "workload=default",
+        f"dataset.data_folder={folder / 'data'}",
+        "dataset.num_files_train=8",
+        "dataset.record_length_bytes=1000",
+        f"output.folder={folder / 'a' / 'b' / 'run'}",
+        *changes,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["workflow.train=false", "workflow.checkpoint=false"], "asks for nothing else"),
+        ([*DATA_ALONE, "workflow.evaluation=true"], "asks for evaluation, which is part of training"),
+        ([*DATA_ALONE, "workflow.checkpoint=true", "checkpoint.num_checkpoints_write=10"], "checkpoints without train"),
+        ([*DATA_ALONE, "dataset.data_folder=s3://bucket/data"], "dataset.data_folder is 's3://bucket/data'"),
+        ([*DATA_ALONE, "storage.storage_type=s3"], "storage.storage_type"),
+        ([*DATA_ALONE, "dataset.format=npx"], "npz"),
+        (["workflow.generate_data=true", "dataset.data_folder=s3://bucket/data"], "dataset.data_folder"),
+    ],
+)
+def test_what_can_not_be_done_is_refused_before_anything_is_made(words: list[str], text: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=text):
+        check(load(settings(tmp_path, *words)))
+
+
+def test_data_alone_may_be_asked_for_also_of_a_workload_that_could_not_be_trained(tmp_path: Path) -> None:
+    workload = load(settings(tmp_path, *DATA_ALONE, "workflow.checkpoint=true", "reader.data_loader=nonsense"))
+    assert only_makes_data(workload)
+    check(workload)
+    assert not only_makes_data(load(settings(tmp_path, "workflow.generate_data=true")))
+
+
+def test_too_few_samples_are_found_before_they_are_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="8 samples"):
+        check_before_making(load(settings(tmp_path, "reader.batch_size=5")), 2)
+    check_before_making(load(settings(tmp_path, "reader.batch_size=4")), 2)
+
+
+def test_the_folder_of_another_run_is_refused_before_data_is_made(tmp_path: Path) -> None:
+    workload = load(settings(tmp_path))
+    make_folder(workload.output.folder)
+    Path(workload.output.folder, "summary.json").write_text("{}")
+    with pytest.raises(SpaceError, match="another run"):
+        check(workload)
+
+
+def test_a_configuration_is_composed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again for the command that a message would name if the dataset were not there."""
+    workload = load(settings(tmp_path))
+    prepare_dataset(workload.dataset)
+    generate(workload.dataset)
+    finish(workload.dataset)
+    monkeypatch.setattr(dlemu.config.loading, "composed", None)
+    check(workload)
+    check_before_making(workload, 1)
+    assert prepare(workload, 1).job.folder == workload.output.folder
+
+
+def test_a_dataset_that_is_not_there_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"dlemu datagen workload=default dataset.data_folder={tmp_path / 'data'}"):
+        prepare(load(settings(tmp_path)), 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_folders_that_the_run_made_go_with_it(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    folder = make_folder(str(tmp_path / "mine" / "a" / "run"))
+    assert (tmp_path / "mine" / "a" / "run" / "live").is_dir()
+    folder.drop()
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"], "an empty folder of somebody else's stays"
+    folder = make_folder(str(tmp_path / "mine" / "a" / "run"))
+    (tmp_path / "mine" / "a" / "note").write_text("kept")
+    folder.drop()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "mine", "note"]
+
+
+def test_a_folder_that_can_not_be_made_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpaceError, match=r"set output\.folder"):
+        make_folder(str(tmp_path / "file" / "run"))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_two_runs_that_begin_in_one_second_get_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for _ in range(3):
+        names.append(new_folder("unet3d", "size-"))
+        make_folder(names[-1])
+    assert len(set(names)) == 3
+    assert all(name.startswith("results/unet3d/size-") for name in names)

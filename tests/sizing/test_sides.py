@@ -1,0 +1,96 @@
+"""What is compared of a storage: its runs' figures, what its devices did by the telemetry, and what it warns of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dlemu.results.run import Run, make_run
+from dlemu.results.summary import Mean, PageCache
+from dlemu.sizing.sides import run_figures, side_of_runs
+from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
+from tests.runs import make_job, make_log
+
+READINGS = (
+    (1, "md0", "read_mb_per_second", 80.0),
+    (1, "nvme0n1", "read_mb_per_second", 80.0),
+    (2, "md0", "read_mb_per_second", 30.0),
+    (2, "md1", "read_mb_per_second", 60.0),
+    (1, "md0", "reads_per_second", 300.0),
+    (2, "md0", "reads_per_second", 100.0),
+    (3, "md0", "reads_per_second", 0.0),
+    (1, "md0", "mean_read_latency_ms", 2.0),
+    (2, "md0", "mean_read_latency_ms", 6.0),
+    (3, "md0", "mean_read_latency_ms", 50.0),
+    (1, "nvme0n1", "mean_read_latency_ms", 100.0),
+)
+"""Second, device, metric, value: md0 and md1 are counted, nvme0n1 lies below md0 and serves the same bytes."""
+
+
+def watched(*counted: str) -> Run:
+    """A run whose devices were read; those counted are the dataset's."""
+    job = make_job()
+    log = make_log(job)
+    begin_ns = int(log.rows["free_ns"].min())
+    series = tuple(Series("block", source, metric) for source, metric in dict.fromkeys(row[1:3] for row in READINGS))
+    names = [(one.source, one.metric) for one in series]
+    devices = tuple(
+        DeviceFacts(probe="block", name=name, kind="disk", counted=name in counted)
+        for name in ("md0", "md1", "nvme0n1")
+    )
+    host = HostTelemetry(
+        host=log.journal.hosts[0].host,
+        node=0,
+        boot_id="here",
+        interval_seconds=1.0,
+        probes=("block",),
+        devices=devices,
+        notes=(),
+        cpu_seconds=0.1,
+        seconds=10.0,
+        series=series,
+        which=np.array([names.index((source, metric)) for _, source, metric, _ in READINGS], np.int32),
+        time_ns=np.array([begin_ns + second * 10**9 for second, *_ in READINGS]),
+        value=np.array([value for *_, value in READINGS]),
+    )
+    return make_run(job, replace(log, telemetry=(host,)))
+
+
+def test_device_figures_are_those_of_counted_devices() -> None:
+    """What lies below a counted device serves the same bytes; an interval without reads has no latency."""
+    figures = run_figures(watched("md0", "md1"))
+    assert figures.max_device_mb_per_second == 90  # of both together, in second 2
+    assert figures.mean_device_read_latency_ms == pytest.approx(3)
+    assert run_figures(watched("md0")).max_device_mb_per_second == 80
+
+
+def test_where_no_device_is_known_its_figures_are_not_either() -> None:
+    figures = run_figures(watched())
+    assert (figures.max_device_mb_per_second, figures.mean_device_read_latency_ms) == (None, None)
+    job = make_job()
+    assert run_figures(make_run(job, make_log(job))).max_device_mb_per_second is None
+
+
+def test_figures_are_the_summarys() -> None:
+    job = make_job(ranks=3)
+    run = make_run(job, make_log(job))
+    figures = run_figures(run)
+    assert (figures.ranks, figures.epochs, figures.passed) == (3, 2, run.summary.passed)
+    assert figures.total_seconds == run.summary.metrics.total_seconds
+    assert figures.au_percent is not None
+    assert run.summary.au is not None
+    assert (figures.au_percent.mean, figures.au_percent.per_epoch) == (run.summary.au.mean, run.summary.au.per_epoch)
+
+
+@pytest.mark.parametrize(("ranks", "accelerators"), [(1, "1 accelerator"), (2, "2 accelerators")])
+def test_what_a_run_warns_of_is_said_once_with_its_count(ranks: int, accelerators: str) -> None:
+    job = make_job(ranks=ranks)
+    run = make_run(job, make_log(job))
+    cache = PageCache(from_storage_percent=Mean(mean=3.0), warning="the page cache served the reads")
+    summary = replace(run.summary, page_cache=cache)
+    side = side_of_runs("drive", {(): run_figures(run)}, [summary, summary])
+    assert side.warnings == (f"with {accelerators} the page cache served the reads",)
+    assert side.about is not None
+    assert side.about.dataset == run.summary.dataset

@@ -1,0 +1,209 @@
+"""dlemu in Python: as the page says, typed, silent, and clean when it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import dlemu
+from dlemu.api import _words
+from dlemu.config import load
+from dlemu.results.run import Run
+from dlemu.run.events import DatasetMade, Event, TrainingBegan, TrainingStep
+from dlemu.run.ranks import RunUserError
+from tests.e2e.conftest import dataset as dataset
+from tests.e2e.harness import small_run
+
+PAGE = Path(__file__).parent.parent / "docs" / "python.md"
+LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
+
+
+def test_what_is_exported_is_there() -> None:
+    assert dlemu.__all__ == sorted(dlemu.__all__)
+    assert all(callable(getattr(dlemu, name)) for name in dlemu.__all__)
+    assert set(dlemu.__all__) <= set(dir(dlemu))
+    with pytest.raises(AttributeError, match="no attribute 'tran'"):
+        dlemu.tran  # noqa: B018
+
+
+def test_importing_it_imports_nothing() -> None:
+    code = "import sys; before = set(sys.modules); import dlemu; print(*set(sys.modules) - before)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {name.partition(".")[0] for name in ran.stdout.split()} - sys.stdlib_module_names == {"dlemu"}
+    assert "dlemu.api" not in ran.stdout.split()
+
+
+def test_settings_by_key_by_word_and_by_keyword_are_one() -> None:
+    words = ["workload=unet3d", "accelerator=h100", "ranks=4", "dataset.data_folder=/a b/c", "reader.odirect=true"]
+    words[3] = "dataset.data_folder='/a b/c'"
+    by_key = {"workload": "unet3d", "accelerator": "h100", "dataset": {"data_folder": Path("/a b/c")}}
+    by_keyword = {"ranks": np.int64(4), "reader.odirect": True, "train.total_training_steps": None}
+    assert load(_words(by_key, by_keyword)) == load(words) == load(_words(words[:2], {"ranks": 4}) + words[3:])
+    swept = _words({}, {"ranks": [1, 2], "drives": ("/a", "/b c"), "train.epochs": range(1, 3)}, several=True)
+    assert swept == ["ranks=1,2", "drives=/a,'/b c'", "train.epochs=1,2"]
+
+
+def test_wrong_settings_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(dlemu.UserError, match=r"did you mean reader\.batch_size"):
+        dlemu.train({"reader.batchsize": 4})
+    with pytest.raises(dlemu.UserError, match=r"wanted a list of overrides, as in \['ranks=4'\]"):
+        dlemu.train("ranks=4")
+    with pytest.raises(dlemu.UserError, match="wanted one of both"):
+        dlemu.train(load([]), ranks=4)
+    with pytest.raises(dlemu.UserError, match=r"call dlemu\.datagen"):
+        dlemu.train({"workflow.train": False, "workflow.generate_data": True})
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(dlemu.UserError, match="under the launcher"):
+        dlemu.train(ranks=2)
+
+
+@pytest.mark.slow
+def test_the_page_s_example_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert len(blocks) == 3
+    ran = subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "56 files" in ran.stdout
+    assert re.search(r"^AU \d+\.\d %: ", ran.stdout, re.MULTILINE)
+    assert "epoch 2/2, step 4/4" in ran.stdout
+    assert ran.stderr == ""
+
+
+@pytest.mark.slow
+def test_a_run_in_a_program_with_threads_and_an_event_loop(
+    dataset: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As in a notebook."""
+    events: list[Event] = []
+    done = threading.Event()
+    beside = threading.Thread(target=done.wait)
+    beside.start()
+
+    async def cell() -> Run:
+        return dlemu.train(small_run(tmp_path / "run", dataset), on_progress=events.append)
+
+    mine = psutil.Process().children()
+    run = asyncio.run(cell())
+    done.set()
+    beside.join()
+    assert run.summary.complete
+    assert run.summary.au is not None
+    assert run.steps.num_rows == len(run.rows) == 3 * 2 * 8
+    assert isinstance(events[0], TrainingBegan)
+    last = [event for event in events if isinstance(event, TrainingStep)][-1]
+    assert (last.epoch, last.epochs, last.step, last.steps) == (2, 2, 8, 8)
+    assert psutil.Process().children() == mine
+    assert capfd.readouterr() == ("", "")
+    loaded = dlemu.load_result(tmp_path / "run")
+    assert isinstance(loaded, Run)
+    assert loaded.summary == run.summary
+    assert dlemu.compare(run, tmp_path / "run").runs[0].ranks == (3, 3)
+    assert (tmp_path / "run" / "log.txt").read_text().startswith("$ dlemu.train(...)\n")
+
+
+@pytest.mark.slow
+def test_a_dataset_that_is_made_and_made_again(tmp_path: Path) -> None:
+    workload = load(small_run(tmp_path, tmp_path / "data"))
+    events: list[Event] = []
+    made = dlemu.datagen(workload, on_progress=events.append)
+    assert events[-1] == made
+    assert (made.files, made.kept_files) == (48, 0)
+    assert made.bytes > 48 * 10_000
+    again = dlemu.datagen(workload)
+    assert isinstance(again, DatasetMade)
+    assert (again.files, again.kept_files) == (0, 48)
+
+
+@pytest.mark.slow
+def test_what_is_wrong_with_the_dataset_is_the_user_s_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(dlemu.UserError, match="dlemu datagen"):
+        dlemu.train(small_run(tmp_path / "run", tmp_path / "nowhere"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def kill_a_rank(event: Event) -> None:
+    if isinstance(event, TrainingStep) and event.epoch > 1:
+        (helper,) = psutil.Process().children()
+        helper.children()[1].kill()
+
+
+@pytest.mark.slow
+def test_a_failed_run_says_what_was_kept(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(dlemu.RunFailedError, match=r"rank 1 .* was killed by SIGKILL") as failed:
+        dlemu.train(small_run(tmp_path / "run", dataset, *LONG), on_progress=kill_a_rank)
+    assert not isinstance(failed.value, RunUserError)
+    kept = failed.value.kept
+    assert kept is not None
+    run = dlemu.load_result(kept.folder)
+    assert isinstance(run, Run)
+    assert run.summary.complete is False
+    assert len(run.rows) == kept.steps > 0
+
+
+@pytest.mark.slow
+def test_an_exception_of_the_caller_s_ends_the_run_in_order(dataset: Path, tmp_path: Path) -> None:
+    def fail(event: Event) -> None:
+        if isinstance(event, TrainingStep) and event.epoch > 1:
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as failed:
+        dlemu.train(small_run(tmp_path / "run", dataset, *LONG), on_progress=fail)
+    assert f"incomplete, in {tmp_path / 'run'}" in failed.value.__notes__[0]
+    assert psutil.Process().children() == []
+
+
+SCRIPT = """
+import sys, dlemu
+def show(event):
+    if getattr(event, "epoch", 0) > 1:
+        print("step", flush=True)
+dlemu.train(sys.argv[1:], on_progress=show)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_script_leaves_no_process_behind(number: int, dataset: Path, tmp_path: Path) -> None:
+    words = small_run(tmp_path / "run", dataset, *LONG)
+    script = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
+    assert script.stdout is not None
+    assert script.stdout.readline() == "step\n"
+    everyone = psutil.Process(script.pid).children(recursive=True)
+    assert len(everyone) >= 4
+    os.kill(script.pid, number)
+    _, err = script.communicate(timeout=120)
+    _, alive = psutil.wait_procs(everyone, timeout=30)
+    assert alive == []
+    if number == signal.SIGINT:
+        assert "KeyboardInterrupt" in err
+        assert f"they are kept, marked incomplete, in {tmp_path / 'run'}" in err
+        run = dlemu.load_result(tmp_path / "run")
+        assert isinstance(run, Run)
+        assert run.summary.complete is False
+
+
+@pytest.mark.slow
+def test_a_slow_caller_does_not_hold_up_the_accelerators(dataset: Path, tmp_path: Path) -> None:
+    def sleep(event: Event) -> None:
+        if isinstance(event, TrainingStep):
+            time.sleep(1.0)
+
+    run = dlemu.train(small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=0"), on_progress=sleep)
+    assert run.summary.complete
