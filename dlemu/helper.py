@@ -86,7 +86,8 @@ def _start(line: socket.socket, output: IO[bytes]) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=subprocess.STDOUT,
-        env=os.environ | {"PYTHONPATH": search_path},  # modules of the caller's own are found
+        # Modules of the caller's own are found; of OpenBLAS see dlemu.cli.
+        env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
         pass_fds=[line.fileno()],
         start_new_session=True,  # Ctrl-C on a terminal is the caller's, who passes it on
     )

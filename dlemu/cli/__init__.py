@@ -68,7 +68,7 @@ def main() -> None:
 
 def dlio_main() -> None:
     """Run the command line of `dlio_benchmark`."""
-    guarded(importlib.import_module("dlemu.cli.dlio").command, "dlio_benchmark")
+    guarded(importlib.import_module("dlemu.cli.dlio_benchmark").command, "dlio_benchmark")
 
 
 def guarded(command: click.Command, name: str) -> None:

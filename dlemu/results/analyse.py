@@ -247,9 +247,10 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[str]
     yield from facts.dataset_notes
     plan, batch_size = facts.train_plan, facts.workload.reader.batch_size
     if plan.dropped_samples:
+        ranks = "the one rank" if facts.ranks == 1 else f"each of {facts.ranks} ranks"
         yield (
             f"{plan.dropped_samples} of {plan.num_samples} samples are dropped each epoch: they do not fill a batch of "
-            f"{batch_size} on each of {facts.ranks} ranks"
+            f"{batch_size} on {ranks}"
         )
     factor = warm_up_bias(evidence)
     if metrics.au_percent is not None and factor is not None and factor > _TOO_MUCH_BIAS:

@@ -23,7 +23,7 @@ from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.run.events import Frontend, RankFailed
-from dlemu.run.save import Kept
+from dlemu.run.save_run import Kept
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
@@ -48,6 +48,15 @@ class RunFailedError(DlemuError):
 
     def __reduce__(self) -> tuple[type[RunFailedError], tuple[Failure, Kept | None, str]]:
         return type(self), (self.failure, self.kept, self._also)
+
+
+class RunUserError(RunFailedError, UserError):
+    """The same for a failure that the user can mend: a damaged file, a full disk."""
+
+
+def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
+    kind = RunUserError if failure.status == UserError.exit_status else RunFailedError
+    return kind(failure, kept, also)
 
 
 class Ranks(Protocol):
@@ -167,15 +176,6 @@ class ForkedRanks:
         except BaseException as error:  # before the ranks began: nothing was measured
             save_failed(str(error))
             raise
-
-
-class RunUserError(RunFailedError, UserError):
-    """The same for a failure that the user can mend: a damaged file, a full disk."""
-
-
-def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
-    kind = RunUserError if failure.status == UserError.exit_status else RunFailedError
-    return kind(failure, kept, also)
 
 
 class LaunchedRanks:

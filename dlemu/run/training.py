@@ -20,7 +20,7 @@ from dlemu.run.datasets import make_dataset
 from dlemu.run.events import Event, OnlyDataMade, TrainFrontend, TrainingBegan, TrainingStep
 from dlemu.run.prepare import check, check_before_making, loader_class, only_makes_data, prepare
 from dlemu.run.ranks import Ranks, ranks_for
-from dlemu.run.save import save, save_failed
+from dlemu.run.save_run import save, save_failed
 
 PROGRESS_SECONDS = 0.5
 """Least time between two `TrainingStep`s of an epoch."""

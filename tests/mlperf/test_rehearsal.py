@@ -32,7 +32,7 @@ from dlemu.mlperf.rehearsal.edition_tree import (
 )
 from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
 from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan, read_figures, sum_up
-from dlemu.run.save import save as save_run
+from dlemu.run.save_run import save as save_run
 from tests.runs import make_log
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}

@@ -173,3 +173,6 @@ def test_more_from_storage_than_the_loader_took_is_said_apart(odirect: bool, nam
 def test_one_rank_is_no_plural() -> None:
     summary = summary_of(make_job(ranks=1), make_log(make_job(ranks=1)))
     assert "handmade: 1 rank on node0" in shown(summary)
+    dataset = replace(make_job(ranks=1).workload.dataset, num_files_train=49)
+    summary = summary_of(make_job(ranks=1, dataset=dataset), make_log(make_job(ranks=1)))
+    assert "1 of 49 samples are dropped each epoch: they do not fill a batch of 4 on the one rank" in summary.issues

@@ -9,7 +9,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.comm.failure import Failure, killed
 from dlemu.run.ranks import ForkedRanks, RunFailedError, RunUserError, cause, leave_word, start_seconds
-from dlemu.run.save import Kept
+from dlemu.run.save_run import Kept
 from tests.runs import make_job
 
 
