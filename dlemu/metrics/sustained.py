@@ -23,6 +23,8 @@ class Supply:
     read_ns: float
     """Computation time of the batches that were read; of one half read, half."""
     time_ns: float
+    edge_ns: float = 0.0
+    """Standard uncertainty of `read_ns`: of batches under way at the end, all or nothing may have been read."""
 
     @property
     def percent(self) -> float:
@@ -48,7 +50,9 @@ def supply_of(epoch: Rows) -> Supply:
         for low, high in _training_windows(own, start, begin, end):
             read_ns += _read_by(own, start, high) - _read_by(own, start, low)
             time_ns += high - low
-    return Supply(read_ns=read_ns, time_ns=time_ns)
+    # A share that may be anything from 0 to 1 has a standard deviation of 1 / sqrt(12) (GUM, 4.3.7).
+    edges = [_under_way(own, start, end) for own, start in zip(ranks, starts, strict=True)]
+    return Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=math.sqrt(sum(edges) / 12))
 
 
 def _training_windows(own: Rows, start: int, begin: int, end: int) -> list[tuple[int, int]]:
@@ -68,6 +72,13 @@ def _read_by(own: Rows, start: int, moment: int) -> float:
     """Return the computation time of what was read up to a moment, each batch read evenly over its making."""
     took = np.maximum(own["finished_ns"] - own["started_ns"], 1)
     return float((own["compute_ns"] * np.clip((moment + start - own["started_ns"]) / took, 0, 1)).sum())
+
+
+def _under_way(own: Rows, start: int, moment: int) -> float:
+    """Return the sum of squared computation times of the batches that are being read at a moment."""
+    at = moment + start
+    under_way = own["compute_ns"][(own["started_ns"] < at) & (own["finished_ns"] > at)].astype(float)
+    return float((under_way**2).sum())
 
 
 def au_sustained_percent(rows: Rows, kept: Rows) -> Mean:
