@@ -62,7 +62,7 @@ def _check_without_training(workload: Workload) -> None:
 
 
 def check_before_making(workload: Workload, ranks: int) -> None:
-    """Raise UserError for what would else be found only once the dataset is made: too few samples, no framework.
+    """Raise UserError for what would else show only once the dataset is made: too few samples, no framework.
 
     Memory is checked later: what a batch takes of it is read off the files.
     """
