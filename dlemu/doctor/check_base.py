@@ -107,7 +107,9 @@ class Facts:
             return None
         try:
             return inspect(
-                workload.dataset, command_hint=datagen_command(workload), storage=workload.storage_spec.buffered
+                workload.dataset,
+                command_hint=lambda: datagen_command(workload),
+                storage=workload.storage_spec.buffered,
             )
         except DlemuError as error:
             return error

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from datagen.errors import UserError
 from datagen.registry import companion
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import FOLDER_TYPES
+from datagen.storage.storage_base import open_storage
 from dlemu.config.schema import Reader, Workload
 
 if TYPE_CHECKING:
@@ -106,13 +107,21 @@ class LoaderTraits:
             for key, why in self.impossible(name).items()
             if getattr(workload.reader, key)
         ]
-        storage_type = workload.storage.storage_type
-        if self.reads_files(name) and storage_type not in FOLDER_TYPES:
+        if self.reads_files(name) and not _has_paths(workload):
             problems.append(
-                f"storage.storage_type is {storage_type!r}: {self.framework or 'the loader'} itself reads {name} files "
-                f"and finds them in folders alone; wanted local_fs, or {instead}"
+                f"storage.storage_type is {workload.storage.storage_type!r}: {self.framework or 'the loader'} itself "
+                f"opens {name} files by their path, and there they have none; wanted local_fs, or {instead}"
             )
         return problems
+
+
+def _has_paths(workload: Workload) -> bool:
+    """Say whether libraries on this host can open the dataset's files by a path."""
+    try:
+        storage = open_storage(workload.storage_spec.buffered)
+    except UserError:  # that there is no such storage is a problem of its own
+        return True
+    return storage.local_path(workload.dataset.data_folder) is not None
 
 
 def traits_of(data_loader: str) -> LoaderTraits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,10 +103,17 @@ def test_pinning_is_refused_before_the_run_where_it_can_not_be(name: str) -> Non
     assert not traits_of(name).problems(Workload(dataset=dataset))
 
 
-def test_who_reads_files_itself_finds_them_in_folders_alone() -> None:
-    workload = Workload(dataset=DatasetSpec(format="tfrecord"), storage=Storage(storage_type="my.objects"))
-    (said,) = traits_of("tensorflow").problems(workload)
-    assert said.startswith(
-        "storage.storage_type is 'my.objects': TensorFlow itself reads tfrecord files and finds them"
+def test_who_opens_files_itself_needs_a_storage_where_they_have_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_objects.py").write_text("from datagen.storage.null import Storage")
+    (tmp_path / "own_folders.py").write_text("from datagen.storage.posix import Storage")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    objects, folders = (
+        Workload(dataset=DatasetSpec(format="tfrecord"), storage=Storage(storage_type=f"{name}.Storage"))
+        for name in ("own_objects", "own_folders")
     )
-    assert not traits_of("pytorch").problems(workload)
+    (problem,) = traits_of("tensorflow").problems(objects)
+    assert problem.startswith("storage.storage_type is 'own_objects.Storage': TensorFlow itself opens tfrecord files")
+    assert not traits_of("tensorflow").problems(folders)
+    assert not traits_of("pytorch").problems(objects)
