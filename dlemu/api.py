@@ -143,7 +143,9 @@ def compare(
 ) -> Comparison:
     """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a Run.
 
-    A sweep over two drives alone compares these. `price` and `watts` are those of both storages. Raises UserError for what can't be compared.
+    A sweep over two drives alone compares these. `price` and `watts` are those of both storages.
+
+    Raises UserError for what can't be compared.
     """
     folders = [side.folder if isinstance(side, Run) else os.fspath(side) for side in (a, b) if side is not None]
     sides = read_sides(folders, foreign_side)
