@@ -35,7 +35,7 @@ class Component:
     name: str
     percent: float
     """Standard uncertainty of the AU, in points."""
-    freedom: str
+    kind: str
     """How it was found: `A`, from the spread of what was measured; `B`, from what is known of the method."""
 
 
