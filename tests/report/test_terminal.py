@@ -64,10 +64,11 @@ def test_rates_come_in_mb_and_mib() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "word", "colour"), [(0.5, "PASS: sustained AU", "\x1b[1;32m"), (0.95, "FAIL: sustained AU", "\x1b[1;31m")]
+    ("threshold", "word", "colour"),
+    [(0.5, "PASS: sustained AU", "\x1b[1;32m"), (0.95, "FAIL: sustained AU", "\x1b[1;31m")],
 )
 def test_the_verdict_is_one_line_in_its_colour(threshold: float, word: str, colour: str) -> None:
-    job = make_job(metric=Metric(au=threshold))
+    job = make_job(metric=Metric(au=threshold, cached=True))
     summary = summary_of(job, make_log(job))
     lines = shown(summary, terminal=True).splitlines()
     limited = "; limited by: loader" if word.startswith("FAIL") else ""
