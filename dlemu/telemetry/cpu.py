@@ -6,6 +6,7 @@ A control group with a limit counts its periods and those in which it had used u
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -22,19 +23,19 @@ class Probe(ProbeBase):
 
     def __init__(self, scope: Scope) -> None:
         self._stat, self._rates = Counters(f"{scope.proc}/stat"), Rates()
-        self._groups = {folder: Counters(f"{folder}/cpu.stat") for folder in scope.cpu_groups}
+        counts = {folder: f"{folder}/cpu.stat" for folder in scope.cpu_groups}
+        self._groups = {folder: Counters(path) for folder, path in counts.items() if os.access(path, os.R_OK)}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the shares since the last reading."""
         ticks = [int(field) for field in self._stat.text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
         # iowait may go back a little (proc(5)): sums of states are kept from doing so
         passed = self._rates.since_last("", now_ns, [sum(ticks[: column + 1]) for column in range(_COLUMNS)])
-        if passed is None or not passed[1][-1]:
-            return
-        sums = [0.0, *passed[1]]
-        for state, columns in _STATES.items():
-            grown = sum(max(0.0, sums[column + 1] - sums[column]) for column in columns)
-            yield Reading("", f"{state}_percent", 100 * grown / passed[1][-1])
+        if passed is not None and passed[1][-1]:
+            sums = [0.0, *passed[1]]
+            for state, columns in _STATES.items():
+                grown = sum(max(0.0, sums[column + 1] - sums[column]) for column in columns)
+                yield Reading("", f"{state}_percent", 100 * grown / passed[1][-1])
         yield from self._throttled(now_ns)
 
     def _throttled(self, now_ns: int) -> Iterator[Reading]:

@@ -18,7 +18,7 @@ WINDOW, MB = 0.25, 1_000_000
 
 def supply(values: Floats, demand: float = np.inf) -> Supply:
     """A storage that could give `values`, asked for `demand`."""
-    return Supply(WINDOW * np.arange(len(values)), np.minimum(values, demand), values < demand)
+    return Supply(WINDOW * np.arange(len(values), dtype=np.float64), np.minimum(values, demand), values < demand)
 
 
 def noises(random: np.random.Generator, count: int) -> dict[str, Floats]:

@@ -240,14 +240,15 @@ def test_other_readers_of_the_device_are_named_whatever_more_readers_got() -> No
 
 
 def test_a_storage_that_became_faster_during_the_trial_does_not_say_that_readers_were_too_few() -> None:
-    faster = {"readers": 4, "mb_per_second": 60.0, "more_readers": 16, "more_mb_per_second": 137.0}
+    faster: dict[str, Any] = {"readers": 4, "mb_per_second": 60.0, "more_readers": 16, "more_mb_per_second": 137.0}
     assert limit_of(late_steps(), scaling=Scaling(**faster)).what == "loader"
     assert limit_of(late_steps(), scaling=Scaling(**faster, again_mb_per_second=136.0)).what == "storage"
 
 
 @pytest.mark.parametrize("changes", [{}, {"started_ns": 29, "finished_ns": 30, "read_ns": 1}])
 def test_who_used_up_its_cpu_limit_waits_for_that_whatever_it_looks_blocked_in(changes: dict[str, Any]) -> None:
-    rows, limit = late_steps(**changes), {"cpu_limit_cores": 0.4, "cpu_limit_used_percent": 99.0}
+    rows = late_steps(**changes)
+    limit: dict[str, Any] = {"cpu_limit_cores": 0.4, "cpu_limit_used_percent": 99.0}
     limited = limit_of(rows, **limit)
     assert limited.what == "host CPU"
     assert "raise the CPU limit" in limited.advice[0]

@@ -133,7 +133,7 @@ def test_throughput_holds_every_byte_that_was_read(run: Run) -> None:
 def test_a_change_of_the_storages_speed_is_marked_where_it_came(run: Run) -> None:
     change = SpeedChange(at_seconds=1.25, mb_per_second_before=137, mb_per_second_after=61.6, percent=44.96)
     marked = draw("throughput", with_summary(run, speed_changes=(change,)))
-    assert column(marked, "at", name="45 % of before") == [1.25, 1.25]
+    assert [row["at"] for row in rows_of(marked) if row.get("name") == "45 % of before"] == [1.25]
     assert "speed changed" in marked.says
     assert "speed changed" not in draw("throughput", run).says
 

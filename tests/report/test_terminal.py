@@ -41,7 +41,8 @@ def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
     text, metrics = shown(summary), summary.metrics
     for name, figure in (
         ("AU", metrics.au_percent),
-        ("AU, MLPerf rules", metrics.au_rules_percent),
+        ("AU, sustained", metrics.au_sustained_percent),
+        ("AU, whole epochs", metrics.au_whole_percent),
         ("AU, DLIO 2.x", metrics.au_dlio_percent),
         ("AU, DLIO v1.0", metrics.au_dlio_v1_percent),
     ):
@@ -63,10 +64,11 @@ def test_rates_come_in_mb_and_mib() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "word", "colour"), [(0.5, "PASS: AU", "\x1b[1;32m"), (0.95, "FAIL: AU", "\x1b[1;31m")]
+    ("threshold", "word", "colour"),
+    [(0.5, "PASS: sustained AU", "\x1b[1;32m"), (0.95, "FAIL: sustained AU", "\x1b[1;31m")],
 )
 def test_the_verdict_is_one_line_in_its_colour(threshold: float, word: str, colour: str) -> None:
-    job = make_job(metric=Metric(au=threshold))
+    job = make_job(metric=Metric(au=threshold, cached=True))
     summary = summary_of(job, make_log(job))
     lines = shown(summary, terminal=True).splitlines()
     limited = "; limited by: loader" if word.startswith("FAIL") else ""
@@ -189,7 +191,7 @@ def test_a_storage_that_did_not_stay_the_same_is_told_with_the_time() -> None:
         stalls=(Stall(at_seconds=5, seconds=1.5), Stall(at_seconds=9, seconds=2.5)),
     )
     text = " ".join(shown(summary).split())
-    assert "from 00:06 on the storage gave 45 % of before: 61.6 MB/s after 137 MB/s" in text
+    assert "from 00:06 on the storage gave 45 % of before: 61.60 MB/s after 137.0 MB/s" in text
     assert "from 01:06 on the storage gave 200 % of before" in text
-    assert "stood still 2 times, 4 s in all: for 2.5 s at 00:09" in text
+    assert "stood still 2 times, 4.000 s in all: for 2.500 s at 00:09" in text
     assert "stood still" not in shown(summary_of(job, make_log(job)))
