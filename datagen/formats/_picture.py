@@ -22,7 +22,7 @@ from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
 LEAST_PADDING_BYTES = STAMP_BYTES
-"""Each file begins with so much of its content as it is, so that it can be told whose it is."""
+"""Each file begins with so much of its content as it is, so that it shows whose it is."""
 CHANNELS = (1, 3)
 """Grey, and red, green and blue."""
 
@@ -156,7 +156,7 @@ class PictureFile:
         return Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
 
     def guarded(self, decode: Callable[[], memoryview]) -> memoryview:
-        """Decode; what a library has against a picture is told as damage of its file."""
+        """Decode; what a library has against a picture is reported as damage of its file."""
         try:
             return decode()
         except DlemuError:

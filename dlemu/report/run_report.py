@@ -33,7 +33,8 @@ _LOST_TO = {
 }
 _TILES = (
     ("AU", "metrics.au_percent.mean", "%", "compute / (wait + compute + sync), kept steps"),
-    ("AU, MLPerf rules", "metrics.au_rules_percent.mean", "%", "first steps included"),
+    ("AU, sustained", "metrics.au_sustained_percent.mean", "%", "of an endless epoch on this storage"),
+    ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
     ("pass line", "metrics.au_threshold_percent", "%", "AU at which a run passes"),
     ("emulator's ceiling", "metrics.ceiling_au_percent", "%", "AU of this host with null storage"),
     ("samples", "metrics.samples_per_second.mean", "/s", "all accelerators"),
@@ -159,7 +160,13 @@ def _utilisation(metrics: Metrics) -> Iterator[Row]:
         yield "AU", percent(headline.mean), "compute / (wait + compute + sync)"
         if len(headline.per_epoch) > 1:
             yield "  per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
-        yield "AU, MLPerf rules", _mean(metrics.au_rules_percent), "the same, first steps included"
+        yield "AU, sustained", _mean(metrics.au_sustained_percent), "of an endless epoch"
+        if metrics.au_uncertainty:
+            yield "  uncertainty", f"+- {metrics.au_uncertainty.expanded_percent:.2f} %", "U, k = 2"
+        credit = metrics.prefetch_credit_percent
+        if credit is not None and credit >= _LEAST_SHOWN_PERCENT:
+            yield "  prefetch credit", percent(credit), "of the counted batches, read before"
+        yield "AU, whole epochs", _mean(metrics.au_whole_percent), "as AU, first steps included"
         yield "AU, DLIO 2.x", _mean(metrics.au_dlio_percent), "measured sleep / host's block time"
         yield "AU, DLIO v1.0", _mean(metrics.au_dlio_v1_percent), "configured sleep / host's block time"
     if metrics.ceiling_au_percent is not None:
@@ -181,7 +188,7 @@ def _epoch_values(values: Sequence[float | None]) -> str:
 def _loss(loss: Loss | None) -> Iterator[Row]:
     if loss is None or loss.total < _LEAST_SHOWN_PERCENT:
         return
-    yield "lost", percent(loss.total), "100 - AU, MLPerf rules; its parts:"
+    yield "lost", percent(loss.total), "100 - AU of whole epochs; its parts:"
     for name, share in flat(loss):
         if share >= _LEAST_SHOWN_PERCENT:
             yield f"  {name.replace('_', ' ')}", percent(share), _LOST_TO[name]
@@ -273,7 +280,7 @@ def _tables(summary: Summary) -> Iterator[Table]:
 def _epochs(metrics: Metrics) -> Iterator[Table]:
     shown: dict[str, Mean | None] = {
         "AU, %": metrics.au_percent,
-        "AU rules, %": metrics.au_rules_percent,
+        "AU whole, %": metrics.au_whole_percent,
         "samples/s": metrics.samples_per_second,
         "loader MB/s": metrics.app_mb_per_second,
         "device MB/s": metrics.device_mb_per_second,

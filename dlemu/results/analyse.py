@@ -20,6 +20,8 @@ from dlemu.metrics.loss import kept_loss_percent, loss_percent
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.spread import RankSpread, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
+from dlemu.metrics.sustained import au_sustained_percent, prefetch_credit_percent
+from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
 from dlemu.results.activity import activity_during, delivered_by_devices, summarise_telemetry
 from dlemu.results.summary import (
@@ -50,7 +52,8 @@ def analyse(run: Run) -> Summary:
     settings = workload.metric
     kept = kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
     metrics = _metrics(run, kept)
-    evidence = _evidence(facts, metrics)
+    proof = _proof(run) if len(run.training) else None
+    evidence = _evidence(facts, metrics, proof.from_storage_percent.mean if proof else None)
     verdict = judge(evidence)
     summary = Summary(
         complete=facts.failure is None,
@@ -83,9 +86,8 @@ def analyse(run: Run) -> Summary:
         telemetry=summarise_telemetry(run),
         issues=tuple(_issues(facts, metrics, evidence)),
     )
-    if not len(run.training):
+    if proof is None:
         return summary
-    proof = _proof(run)
     return replace(
         summary,
         loss_percent=loss_percent(run.training, kept),
@@ -122,6 +124,7 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
     )
     if not len(rows):
         return metrics
+    whole = pooled(rows, au_percent)
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
     woke_late_ns = rows["slept_ns"] - (rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"])
     by_rank = [rows[rows["rank"] == rank] for rank in sorted(set(rows["rank"].tolist()))]
@@ -129,7 +132,11 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
     return replace(
         metrics,
         au_percent=pooled(kept, au_percent),
-        au_rules_percent=pooled(rows, au_percent),
+        au_sustained_percent=au_sustained_percent(rows, kept),
+        au_uncertainty=uncertainty_of(rows, kept),
+        prefetch_credit_percent=prefetch_credit_percent(rows, kept),
+        au_whole_percent=whole,
+        au_rules_percent=whole,
         au_dlio_percent=averaged(
             rows, lambda part: au_dlio_percent(part, settings.exclude_start_steps, settings.exclude_end_steps)
         ),
@@ -219,14 +226,20 @@ def _read_settings(facts: Facts) -> ReadSettings:
     )
 
 
-def _evidence(facts: Facts, metrics: Metrics) -> Evidence:
+def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None) -> Evidence:
     settings, ahead = facts.workload.metric, facts.batches_ahead
     shortest = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
     return Evidence(
         complete=facts.failure is None,
         threshold_percent=100 * settings.au,
+        by=settings.verdict,
         au=metrics.au_percent.mean if metrics.au_percent else None,
-        au_rules=metrics.au_rules_percent.mean if metrics.au_rules_percent else None,
+        au_sustained=metrics.au_sustained_percent.mean if metrics.au_sustained_percent else None,
+        au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
+        uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
+        epochs=len(facts.schedule),
+        from_storage_percent=served_percent,
+        cached=settings.cached,
         ceiling_au=metrics.ceiling_au_percent,
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
         prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
@@ -235,7 +248,7 @@ def _evidence(facts: Facts, metrics: Metrics) -> Evidence:
 
 def _is_biased(evidence: Evidence) -> bool:
     """Say whether the counted steps may show too little of what the storage did."""
-    if evidence.au_rules is None or evidence.au_rules >= evidence.threshold_percent:
+    if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
         return False
     factor = warm_up_bias(evidence)
     return factor is None or factor > _TOO_MUCH_BIAS
@@ -253,7 +266,7 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[str]
             f"{batch_size} on {ranks}"
         )
     factor = warm_up_bias(evidence)
-    if metrics.au_percent is not None and factor is not None and factor > _TOO_MUCH_BIAS:
+    if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _TOO_MUCH_BIAS:
         yield (
             f"up to {evidence.prefetched_steps} of an epoch's batches are read while its first step waits, which AU "
             f"leaves out: were the storage too slow, AU could be {factor:.2f} times too high; use more files or "

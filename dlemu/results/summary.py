@@ -19,6 +19,7 @@ from dlemu.metrics.spread import Mean as Mean
 from dlemu.metrics.spread import RankSpread as RankSpread
 from dlemu.metrics.spread import Spread as Spread
 from dlemu.metrics.stragglers import Straggler as Straggler
+from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.telemetry.probe_base import DeviceFacts
 
 SCHEMA_VERSION = 1
@@ -41,8 +42,16 @@ class Metrics:
 
     au_percent: RankSpread | None = None
     """The headline: compute / (wait + compute + sync) over the kept steps, %."""
+    au_sustained_percent: Mean | None = None
+    """What an endless epoch on this storage would have: the supply while readers were at work, %."""
+    au_uncertainty: Uncertainty | None = None
+    """Of the sustained AU; null where too little was measured to tell."""
+    prefetch_credit_percent: float | None = None
+    """Share of the kept steps' batches that was read before these steps began, %."""
+    au_whole_percent: RankSpread | None = None
+    """The headline's formula over all steps, first steps included, %."""
     au_rules_percent: RankSpread | None = None
-    """The same over all steps, first steps included, %."""
+    """The same by its older name."""
     au_dlio_percent: Spread | None = None
     """By DLIO 2.x's formula, %."""
     au_dlio_v1_percent: Spread | None = None
@@ -252,7 +261,7 @@ class Summary:
     """Of the shuffles and draws: `train.seed`, or a fresh one when a shuffle is `random`."""
     metrics: Metrics = field(default_factory=Metrics)
     loss_percent: Loss | None = None
-    """Where the loss went; the parts add up to 100 - `au_rules_percent`."""
+    """Where the loss went; the parts add up to 100 - `au_whole_percent`."""
     kept_loss_percent: Loss | None = None
     """The same for the steps that the headline counts; the parts add up to 100 - `au_percent`."""
     loss_percent_per_epoch: tuple[Loss, ...] = ()

@@ -41,7 +41,8 @@ def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
     text, metrics = shown(summary), summary.metrics
     for name, figure in (
         ("AU", metrics.au_percent),
-        ("AU, MLPerf rules", metrics.au_rules_percent),
+        ("AU, sustained", metrics.au_sustained_percent),
+        ("AU, whole epochs", metrics.au_whole_percent),
         ("AU, DLIO 2.x", metrics.au_dlio_percent),
         ("AU, DLIO v1.0", metrics.au_dlio_v1_percent),
     ):
@@ -63,10 +64,11 @@ def test_rates_come_in_mb_and_mib() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "word", "colour"), [(0.5, "PASS: AU", "\x1b[1;32m"), (0.95, "FAIL: AU", "\x1b[1;31m")]
+    ("threshold", "word", "colour"),
+    [(0.5, "PASS: sustained AU", "\x1b[1;32m"), (0.95, "FAIL: sustained AU", "\x1b[1;31m")],
 )
 def test_the_verdict_is_one_line_in_its_colour(threshold: float, word: str, colour: str) -> None:
-    job = make_job(metric=Metric(au=threshold))
+    job = make_job(metric=Metric(au=threshold, cached=True))
     summary = summary_of(job, make_log(job))
     lines = shown(summary, terminal=True).splitlines()
     limited = "; limited by: loader" if word.startswith("FAIL") else ""
