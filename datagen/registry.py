@@ -60,7 +60,7 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
 
 
 def _exists(module: str) -> bool:
-    """Say whether a module can be found; its parents are imported, so their own failures are told as such."""
+    """Say whether a module can be found; its parents are imported, so their own failures are reported as such."""
     parent = module.rpartition(".")[0]
     if parent and not _exists(parent):
         return False

@@ -112,7 +112,7 @@ class DatasetSpec:
     def check(self) -> list[str]:
         """Return the problems with this spec's values, each naming the key, what was seen and what is wanted.
 
-        What its format can't do (a compression, several samples in a picture) is told by that format.
+        What its format can't do (a compression, several samples in a picture) is reported by that format.
         """
         least = {
             "num_files_train": 0,
@@ -152,8 +152,8 @@ class DatasetSpec:
 
     def _check_format(self) -> list[str]:
         if not _is_number_type(self.record_element_type):
-            return []  # told already, and formats compute with it
-        # Formats build on this module, and an unknown one is told when it is needed, with the list of those known.
+            return []  # reported already, and formats compute with it
+        # Formats build on this module, and an unknown one is reported when it is needed, with the list of those known.
         from datagen import registry
 
         if self.format not in registry.names("datagen.formats"):

@@ -40,7 +40,7 @@ def together(problems: list[str]) -> str:
 
 
 class _Builder:
-    """One build: collects problems, knows the root so that a key in the wrong section can be told its own."""
+    """One build: collects problems, knows the root so that a key in the wrong section can be pointed to its own."""
 
     def __init__(self, root: type[object], where: str) -> None:
         self.problems: list[str] = []

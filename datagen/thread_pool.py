@@ -1,4 +1,4 @@
-"""Several threads over many files, and one voice: progress, the first failure and Ctrl-C all meet in the caller."""
+"""A pool of threads over many files: progress, the first failure and Ctrl-C reach the caller's thread alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 PROGRESS_SECONDS = 0.25
-"""How often progress is told."""
+"""How often progress is reported."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.helper import Request, call
+from dlemu.mlperf.foreign_side import foreign_side
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event
@@ -140,12 +141,14 @@ def compare(
     price: tuple[float, float] | None = None,
     watts: tuple[float, float] | None = None,
 ) -> Comparison:
-    """Put A beside B: `dlemu compare`. Each is a folder of a run, a sweep or a search; one sweep may hold both.
+    """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a Run.
 
-    `price` and `watts` are those of both storages. Raises UserError for what can't be compared.
+    A sweep over two drives alone compares these. `price` and `watts` are those of both storages.
+
+    Raises UserError for what can't be compared.
     """
     folders = [side.folder if isinstance(side, Run) else os.fspath(side) for side in (a, b) if side is not None]
-    sides = read_sides(folders)
+    sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)
     extras = (Extras(price=prices[0], watts=powers[0]), Extras(price=prices[1], watts=powers[1]))
     return compare_sides(*sides, extras)

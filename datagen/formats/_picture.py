@@ -24,7 +24,7 @@ from datagen.storage.storage_base import StoredFile, Writer
 LIBRARY = LibraryReads(call="Pillow", transfer_bytes=128 << 10)
 """Pillow reads 64 KiB at a time, of which Linux makes requests of 128 KiB to a device (its usual read-ahead)."""
 LEAST_PADDING_BYTES = STAMP_BYTES
-"""Each file begins with so much of its content as it is, so that it can be told whose it is."""
+"""Each file begins with so much of its content as it is, so that it shows whose it is."""
 CHANNELS = (1, 3)
 """Grey, and red, green and blue."""
 
@@ -158,7 +158,7 @@ class PictureFile:
         return Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
 
     def guarded(self, decode: Callable[[], memoryview]) -> memoryview:
-        """Decode; what a library has against a picture is told as damage of its file."""
+        """Decode; what a library has against a picture is reported as damage of its file."""
         try:
             return decode()
         except DlemuError:

@@ -81,7 +81,7 @@ class Format:
         return Hdf5File(source, samples, self._known)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        with open(path, "rb"):  # what the system has against the file is told as that, not as damage
+        with open(path, "rb"):  # what the system has against the file is reported as that, not as damage
             pass
         return _loaded(path, path, index)
 
@@ -228,7 +228,7 @@ def _write_labels(job: FileJob, writer: Writer) -> None:
 def _write_chunked(job: FileJob, writer: Writer) -> None:
     """Have HDF5 write a skeleton, from which each chunk goes to its place as soon as it has one.
 
-    Outside of HDF5's calls, so that a full disk or a stop is told as what it is.
+    Outside of HDF5's calls, so that a full disk or a stop is reported as what it is.
     """
     spec = job.spec
     shape = _dataset_shape(spec, job.shape)

@@ -86,9 +86,12 @@ def guarded(command: click.Command, name: str) -> None:
     except DlemuError as error:
         complain_of(error)
         sys.exit(error.exit_status)
-    except Exception:
-        complain(traceback.format_exc().rstrip())
-        sys.exit(DlemuError.exit_status)  # not Python's 1, which says that a run did not pass
+    except SystemExit:
+        raise
+    except BaseException as error:
+        status: int | None = getattr(error, "exit_status", None)  # of dlemu.comm's Interrupted, not imported for this
+        complain(traceback.format_exc().rstrip() if status is None else str(error))
+        sys.exit(status or DlemuError.exit_status)  # not Python's 1, which says that a run did not pass
 
 
 def complain_of(error: DlemuError) -> None:

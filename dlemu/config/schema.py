@@ -150,7 +150,11 @@ class Checkpoint:
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     au: float = 0.90
-    """The run passes when the headline AU reaches this share."""
+    """The run passes when its AU reaches this share."""
+    verdict: Literal["sustained", "au", "rules"] = "sustained"
+    """Which AU is held against it: what the storage sustains, that of the counted steps (DLIO's), or of all steps."""
+    cached: bool = False
+    """Judge although the page cache served bytes: the verdict is then memory's as well as the storage's."""
     exclude_start_steps: int = 1
     """Steps dropped from `au` at the start of each block (a range of steps between epoch starts and checkpoints)."""
     exclude_end_steps: int = 0

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
+
+from dlemu.metrics.cache import PARTLY_READ_PERCENT
+
+VerdictBy = Literal["sustained", "au", "rules"]
+_NAMES: dict[VerdictBy, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
 
 
 @dataclass(frozen=True)
@@ -20,43 +26,97 @@ class Evidence:
 
     complete: bool
     threshold_percent: float
+    by: VerdictBy
+    """Which AU is held against the threshold."""
     au: float | None
-    au_rules: float | None
+    """The headline: kept steps."""
+    au_sustained: float | None
+    au_whole: float | None
+    """All steps."""
+    uncertainty_percent: float | None
+    """U (k = 2); None where too little was measured to tell."""
+    epochs: int
+    """That were measured."""
     ceiling_au: float | None
+    from_storage_percent: float | None
+    """Share of the bytes that the storage served; None where that is not known."""
+    cached: bool
+    """The user asks for a verdict though memory serves."""
     kept_steps: int
     """Steps of the shortest epoch that count in the AU."""
     prefetched_steps: int
     """Batches that may be read ahead while a step waits, and so during the first one, which does not count."""
 
+    @property
+    def judged(self) -> float | None:
+        """The AU that is held against the threshold."""
+        return {"sustained": self.au_sustained, "au": self.au, "rules": self.au_whole}[self.by]
+
 
 def judge(evidence: Evidence) -> Verdict:
-    """Judge the headline AU against the threshold.
+    """Judge an AU against the threshold.
 
     An AU below the threshold says something about the storage only when the emulator alone, on null storage, reaches
-    the threshold on this host. An AU above it says something only when the counted steps are more than were read
-    ahead during the first, uncounted one; unless the AU with that one counted is above the threshold as well.
+    the threshold on this host. One above it says something only when the storage served the bytes; and by the headline
+    AU, only when the counted steps are more than were read ahead during the first, uncounted one, unless the AU with
+    that one counted is above the threshold as well. One that is nearer to the threshold than it is uncertain says
+    nothing yet.
     """
-    wanted = evidence.threshold_percent
+    wanted, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
         return Verdict(None, "NO VERDICT: the run did not complete")
-    if evidence.au is None or math.isnan(evidence.au):
+    if au is None or math.isnan(au):
         return Verdict(None, "NO VERDICT: nothing computed (train.computation_time is 0, or every step was excluded)")
-    if evidence.au >= wanted:
-        if (evidence.au_rules or 0) < wanted and evidence.kept_steps <= evidence.prefetched_steps:
-            return Verdict(
-                None,
-                f"NO VERDICT: only {evidence.kept_steps} steps of an epoch count, and up to "
-                f"{evidence.prefetched_steps} batches are read while its first step waits, which does not count: use "
-                "more files, or fewer ranks",
-            )
-        return Verdict(True, f"PASS: AU {evidence.au:.2f} % is at least {wanted:g} %")
-    if evidence.ceiling_au is not None and evidence.ceiling_au < wanted:
+    margin = evidence.uncertainty_percent
+    width = f" +- {margin:.2f}" if margin is not None and margin >= 0.005 else ""
+    value = f"{_NAMES[evidence.by]} {au:.2f}{width} %"
+    if au < wanted and evidence.ceiling_au is not None and evidence.ceiling_au < wanted:
         return Verdict(
             None,
-            f"NO VERDICT on the storage: AU {evidence.au:.2f} % is below {wanted:g} %, but on this host the emulator "
-            f"reaches only {evidence.ceiling_au:.2f} % without any storage; use fewer ranks or a host with more cores",
+            f"NO VERDICT on the storage: {value} is below {wanted:g} %, but on this host the emulator reaches only "
+            f"{evidence.ceiling_au:.2f} % without any storage; use fewer ranks or a host with more cores",
         )
-    return Verdict(False, f"FAIL: AU {evidence.au:.2f} % is below {wanted:g} %")
+    served = evidence.from_storage_percent
+    if au >= wanted and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:
+        return Verdict(
+            None,
+            f"NO VERDICT: the storage served {served:.0f} % of the bytes ({value}); read past the page cache or empty "
+            "it, or say metric.cached=true to judge all the same",
+        )
+    if evidence.by == "au" and au >= wanted and _all_read_ahead(evidence):
+        return Verdict(
+            None,
+            f"NO VERDICT: only {evidence.kept_steps} steps of an epoch count, and up to "
+            f"{evidence.prefetched_steps} batches are read while its first step waits, which does not count: use "
+            "more files, or fewer ranks",
+        )
+    if margin is not None and margin > abs(au - wanted):
+        epochs = _epochs_to_decide(evidence, abs(au - wanted), margin)
+        return Verdict(None, f"UNDECIDED: {value} is too near to {wanted:g} %; run longer: train.epochs={epochs}")
+    if au >= wanted:
+        return Verdict(True, f"PASS: {value} is at least {wanted:g} %{_other_opinion(evidence)}")
+    return Verdict(False, f"FAIL: {value} is below {wanted:g} %{_other_opinion(evidence)}")
+
+
+def _epochs_to_decide(evidence: Evidence, distance: float, margin: float) -> int:
+    """Return how many epochs bring U below the distance to the threshold: it falls with the root of the time."""
+    factor = (margin / max(distance, margin / 10)) ** 2
+    return max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))
+
+
+def _all_read_ahead(evidence: Evidence) -> bool:
+    return (evidence.au_whole or 0) < evidence.threshold_percent and evidence.kept_steps <= evidence.prefetched_steps
+
+
+def _other_opinion(evidence: Evidence) -> str:
+    """Return in a sentence that the sustained AU and the headline fall on two sides of the threshold, if they do."""
+    au, sustained, wanted = evidence.au, evidence.au_sustained, evidence.threshold_percent
+    if au is None or sustained is None or not sustained < wanted <= au:
+        return ""
+    credit = au - sustained
+    if evidence.by == "au":
+        return f", by {credit:.1f} points of prefetch: the storage sustains {sustained:.1f} %"
+    return f"; the counted steps' AU, {au:.2f} %, would pass by {credit:.1f} points of prefetch"
 
 
 def warm_up_bias(evidence: Evidence) -> float | None:
@@ -65,6 +125,6 @@ def warm_up_bias(evidence: Evidence) -> float | None:
     Were the storage the limit, the counted steps would need as many batches less as were read ahead before them. None
     when the AU that counts everything is above the threshold too, or when nothing can be told.
     """
-    if (evidence.au_rules or 0) >= evidence.threshold_percent or evidence.kept_steps <= evidence.prefetched_steps:
+    if (evidence.au_whole or 0) >= evidence.threshold_percent or evidence.kept_steps <= evidence.prefetched_steps:
         return None
     return evidence.kept_steps / (evidence.kept_steps - evidence.prefetched_steps)

@@ -11,6 +11,8 @@ from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.emulator.environment import existing_folder
+from dlemu.mlperf.core_config import effective
+from dlemu.mlperf.dlio_config import dlio_workload
 from dlemu.mlperf.editions import EDITIONS, Edition, newest_edition
 from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.rules import GIB, DatasetBound, RunFacts, check_run, smallest_dataset
@@ -72,7 +74,9 @@ def datasize(workload: Workload, *, edition: str | None, hosts: int, memory_gib_
         subfolders=folders or (math.ceil(files / FILES_A_FOLDER) if files > FILES_A_FOLDER else 0),
         steps_per_epoch=samples // (official.batch_size * workload.ranks),
         nominal_bytes=math.ceil(samples * official.record_bytes),
-        findings=tuple(check_run(rules, _facts(workload, hosts), "closed")),
+        findings=tuple(
+            finding for finding in check_run(rules, _facts(workload, hosts), "closed") if finding.rule != "unapplied"
+        ),
     )
 
 
@@ -101,6 +105,7 @@ def _facts(workload: Workload, hosts: int) -> RunFacts:
         epochs=workload.train.epochs,
         au_threshold_percent=100 * workload.metric.au,
         odirect=workload.reader.odirect,
+        settings=effective(dlio_workload(workload)),
     )
 
 

@@ -1,12 +1,15 @@
 """What each edition of MLPerf Storage fixes for training: workloads, accelerators, and which settings may change.
 
-Source: mlcommons/storage (https://github.com/mlcommons/storage), the workload files and the rules of each edition.
+Source: mlcommons/storage (https://github.com/mlcommons/storage), the workload files and the rules of each edition, and
+`mlpstorage_py/rules/editions.yaml` for the hashes of workloads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from dlemu.mlperf.core_config import Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +22,10 @@ class Official:
     au_percent: float
     record_bytes: float
     samples_per_file: int
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    """What else the workload file fixes, by keys as DLIO 2.x spells them; any other core setting has DLIO's default."""
+    core_configs: frozenset[str] = frozenset()
+    """`core-config-v1` hashes that editions.yaml of mlpstorage declares to be this workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +49,10 @@ class Edition:
     """Its checker holds the whole tree against the rules: folders, files, and the time between runs."""
     exact_size: bool
     """The tool rounds the least dataset up and takes measured memory, so a run just below the bound is refused."""
+    prefetch_sizes: tuple[int, ...]
+    """Values of `reader.prefetch_size` that the text allows; empty: any."""
+    counts_first_step: bool
+    """The text's AU counts the I/O of the first step: that of v1.0 does, since v2.0 (section 4; 3.3.2 of v3.0) not."""
 
     measured_runs: int = 5
     """A result is the mean of so many runs, one after another (v1.0 to v3.0)."""
@@ -56,7 +67,43 @@ class Edition:
         return self.officials.get((workload, accelerator))
 
 
-def _unet3d(computation_seconds: float) -> Official:
+_UNET3D: Mapping[str, Value] = {
+    "framework": "pytorch",
+    "dataset.format": "npz",
+    "dataset.record_length_bytes_stdev": 68341808,
+    "dataset.record_length_bytes_resize": 2097152,
+    "reader.data_loader": "pytorch",
+    "reader.file_shuffle": "seed",
+    "reader.sample_shuffle": "seed",
+    "checkpoint.checkpoint_after_epoch": 5,
+    "checkpoint.epochs_between_checkpoints": 2,
+    "model.model_size": 499153191,
+}
+_RESNET50: Mapping[str, Value] = {
+    "framework": "tensorflow",
+    "dataset.format": "tfrecord",
+    "dataset.record_length_bytes_resize": 150528,
+    "reader.data_loader": "tensorflow",
+}
+_COSMOFLOW: Mapping[str, Value] = {
+    "framework": "tensorflow",
+    "dataset.format": "tfrecord",
+    "dataset.record_length_bytes_stdev": 71311,
+    "reader.data_loader": "tensorflow",
+    "reader.file_shuffle": "seed",
+    "reader.sample_shuffle": "seed",
+    "reader.shuffle_size": 2,
+}
+_RETINANET: Mapping[str, Value] = {
+    "framework": "pytorch",
+    "dataset.format": "jpeg",
+    "reader.data_loader": "pytorch",
+    "reader.file_shuffle": "seed",
+    "reader.sample_shuffle": "seed",
+}
+
+
+def _unet3d(computation_seconds: float, *core_configs: str) -> Official:
     return Official(
         batch_size=7,
         computation_seconds=computation_seconds,
@@ -64,10 +111,12 @@ def _unet3d(computation_seconds: float) -> Official:
         au_percent=90,
         record_bytes=146600628,
         samples_per_file=1,
+        settings=_UNET3D,
+        core_configs=frozenset(core_configs),
     )
 
 
-def _resnet50(computation_seconds: float) -> Official:
+def _resnet50(computation_seconds: float, *core_configs: str) -> Official:
     return Official(
         batch_size=400,
         computation_seconds=computation_seconds,
@@ -75,10 +124,12 @@ def _resnet50(computation_seconds: float) -> Official:
         au_percent=90,
         record_bytes=114660.07,
         samples_per_file=1251,
+        settings=_RESNET50,
+        core_configs=frozenset(core_configs),
     )
 
 
-def _cosmoflow(computation_seconds: float) -> Official:
+def _cosmoflow(computation_seconds: float, *core_configs: str) -> Official:
     return Official(
         batch_size=1,
         computation_seconds=computation_seconds,
@@ -86,10 +137,12 @@ def _cosmoflow(computation_seconds: float) -> Official:
         au_percent=70,
         record_bytes=2828486,
         samples_per_file=1,
+        settings=_COSMOFLOW,
+        core_configs=frozenset(core_configs),
     )
 
 
-def _retinanet(batch_size: int, computation_seconds: float) -> Official:
+def _retinanet(batch_size: int, computation_seconds: float, *core_configs: str) -> Official:
     return Official(
         batch_size=batch_size,
         computation_seconds=computation_seconds,
@@ -97,21 +150,24 @@ def _retinanet(batch_size: int, computation_seconds: float) -> Official:
         au_percent=85,
         record_bytes=322957,
         samples_per_file=1,
+        settings=_RETINANET,
+        core_configs=frozenset(core_configs),
     )
 
 
+# Two hashes of one workload: as v1.0 spelled its keys and as v2.0 does; of unet3d on b200, with and without checkpoint.
 _A100_H100 = {
-    ("unet3d", "a100"): _unet3d(0.636),
-    ("unet3d", "h100"): _unet3d(0.323),
-    ("resnet50", "a100"): _resnet50(0.435),
-    ("resnet50", "h100"): _resnet50(0.224),
-    ("cosmoflow", "a100"): _cosmoflow(0.00551),
-    ("cosmoflow", "h100"): _cosmoflow(0.00350),
+    ("unet3d", "a100"): _unet3d(0.636, "4c86124e6f33db13", "691cea309c4f2f52"),
+    ("unet3d", "h100"): _unet3d(0.323, "f4d46006aa421634", "0f3dd7a4bf6433a3"),
+    ("resnet50", "a100"): _resnet50(0.435, "61ae77b994223584", "4a03838105aa5808"),
+    ("resnet50", "h100"): _resnet50(0.224, "c8ec10780f4c9bd7", "03a7be3df904e1e7"),
+    ("cosmoflow", "a100"): _cosmoflow(0.00551, "329a3541eb5c1a36", "b49b896e947a408b"),
+    ("cosmoflow", "h100"): _cosmoflow(0.00350, "54541a1d49e87763", "4b7b36339a2a5b0d"),
 }
 _B200_MI355 = {
-    ("unet3d", "b200"): _unet3d(0.162),
-    ("retinanet", "b200"): _retinanet(24, 0.04755),
-    ("retinanet", "mi355"): _retinanet(32, 0.0634),
+    ("unet3d", "b200"): _unet3d(0.162, "0d3ad0dec188becd", "f636f5a57473fca2"),
+    ("retinanet", "b200"): _retinanet(24, 0.04755, "20c73f53486caba0"),
+    ("retinanet", "mi355"): _retinanet(32, 0.0634, "66c43604eb650987"),
 }
 _CLOSED = frozenset(
     {
@@ -156,6 +212,8 @@ EDITIONS = {
             counts_runs=True,
             checks_tree=False,
             exact_size=False,
+            prefetch_sizes=(),
+            counts_first_step=True,
         ),
         Edition(
             name="2.0",
@@ -168,6 +226,8 @@ EDITIONS = {
             counts_runs=False,
             checks_tree=False,
             exact_size=False,
+            prefetch_sizes=(0, 1, 2),
+            counts_first_step=False,
         ),
         Edition(
             name="3.0",
@@ -180,6 +240,8 @@ EDITIONS = {
             counts_runs=True,
             checks_tree=True,
             exact_size=True,
+            prefetch_sizes=(0, 1, 2),
+            counts_first_step=False,
         ),
     )
 }

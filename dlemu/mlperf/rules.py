@@ -7,10 +7,11 @@ Sources: mlcommons/storage, its rules' text and tool of each edition (https://gi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from dlemu.mlperf.core_config import DEFAULTS, canonical
 from dlemu.mlperf.editions import EDITIONS, Edition, Official
 from dlemu.mlperf.finding import Finding
 
@@ -52,7 +53,7 @@ class DatasetBound:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What is known of a run; None for what is not, and then no rule that needs it is applied."""
+    """What is known of a run; None for what is not, and then a rule that needs it is said to be unapplied."""
 
     workload: str
     accelerator: str
@@ -71,8 +72,12 @@ class RunFacts:
     checkpoint: bool | None = None
     """`workflow.checkpoint`."""
     odirect: bool | None = None
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[str, ...] | None = None
     """Keys of the workload that the command line changed, such as `reader.read_threads`."""
+    settings: Mapping[str, Any] | None = None
+    """All settings, by `core_config.effective`."""
+    core_config: str | None = None
+    """Hash of the configuration as it was kept; None where another program than DLIO wrote it."""
 
 
 def smallest_dataset(official: Official, batch_size: int, accelerators: int, memory_bytes: float) -> DatasetBound:
@@ -96,15 +101,23 @@ def check_run(edition: Edition, facts: RunFacts, division: Division) -> list[Fin
     official = edition.official(facts.workload, facts.accelerator)
     if official is None:
         return [_unknown_workload(edition, facts)]
-    return [
+    findings = [
         *_dataset(edition, official, facts),
         *_steps(official, facts),
         *_settings(official, facts),
+        *_other_settings(edition, official, facts, division),
         *_hosts(facts),
         *_utilisation(official, facts),
         *_overrides(edition, facts, division),
         *_workflow(edition, facts),
     ]
+    if not any(finding.rule in _OF_SETTINGS for finding in findings):
+        findings += _hash(official, facts, division)
+    return findings
+
+
+_OF_SETTINGS = ("settings.changed", "workload.differs", "workflow.checkpoint")
+"""Rules that say which setting makes a workload another one; without them the hash tells that one does."""
 
 
 def _unknown_workload(edition: Edition, facts: RunFacts) -> Finding:
@@ -115,8 +128,22 @@ def _unknown_workload(edition: Edition, facts: RunFacts) -> Finding:
     return Finding("error", "workload.unknown", seen, f"v{edition.name}: {known}, on its accelerators", fix)
 
 
+def unapplied(rule: str, **known: object) -> Iterator[Finding]:
+    """Yield that a rule could not be applied when anything that it needs is None; `known` is by what it is called."""
+    lacking = [name.replace("_", " ") for name, value in known.items() if value is None]
+    if lacking:
+        fix = "keep the files of the run as its tool wrote them"
+        yield Finding("info", "unapplied", f"{rule}: {', '.join(lacking)} not known", f"{rule} applied", fix)
+
+
 def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[Finding]:
     if facts.num_files is None or facts.accelerators is None or facts.memory_gib is None:
+        yield from unapplied(
+            "dataset.size",
+            number_of_files=facts.num_files,
+            number_of_accelerators=facts.accelerators,
+            memory_of_the_hosts=facts.memory_gib,
+        )
         return
     batch = facts.batch_size or official.batch_size
     bound = smallest_dataset(official, batch, facts.accelerators, facts.memory_gib * GIB)
@@ -137,7 +164,7 @@ def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[
 
 def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
     if facts.num_files is None or facts.accelerators is None or facts.memory_gib is not None:
-        return  # with the memory known, the size says it all
+        return  # with the memory known, the size says it all; without the others, it said so
     samples = facts.num_files * (facts.samples_per_file or official.samples_per_file)
     per_step = (facts.batch_size or official.batch_size) * facts.accelerators
     if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
@@ -154,20 +181,68 @@ def _settings(official: Official, facts: RunFacts) -> Iterator[Finding]:
         ("train.epochs", facts.epochs, official.epochs),
         ("dataset.record_length_bytes", facts.record_bytes, official.record_bytes),
     )
+    lacking = [key for key, seen, _ in pairs if seen is None]
+    if facts.au_threshold_percent is None:
+        lacking.append("metric.au")
+    if lacking:
+        yield from unapplied("settings.changed", **{" and ".join(lacking): None})
     for key, seen, wanted in pairs:
         # An older DLIO wrote record lengths without their fraction.
         if seen is not None and not math.isclose(seen, wanted, rel_tol=1e-5):
-            yield _changed(key, seen, wanted)
+            yield _changed(key, f"{seen:.10g}", f"{wanted:.10g}")
     threshold = facts.au_threshold_percent
     if threshold is not None and threshold < official.au_percent - 1e-9:
-        yield _changed("metric.au", threshold / 100, official.au_percent / 100)
+        yield _changed("metric.au", f"{threshold / 100:.10g}", f"{official.au_percent / 100:.10g}")
 
 
-def _changed(key: str, seen: float, wanted: float) -> Finding:
-    return Finding("error", "settings.changed", f"{key}={seen:.10g}", f"{wanted:.10g}", f"leave {key} as it comes")
+def _other_settings(edition: Edition, official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
+    """Compare every other setting that makes the workload, and those that decide how AU is counted."""
+    settings = facts.settings
+    if settings is None:
+        yield from unapplied("workload.differs", configuration=None)
+        return
+    wanted = {**DEFAULTS, **official.settings, "dataset.num_samples_per_file": official.samples_per_file}
+    for key, value in wanted.items():
+        seen = settings.get(key)
+        if key == "train.total_training_steps" and isinstance(seen, int) and seen <= 0:
+            continue
+        if key in edition.open_overrides and division == "open":
+            continue
+        if key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True:
+            continue  # no checkpoint is saved
+        if not _same(seen, value):
+            yield Finding("error", "workload.differs", f"{key}={seen}", f"{key}={value}", f"leave {key} as it comes")
+    for key, value in settings.items():
+        if key.startswith("output.metric.exclude_") and value != (1 if "start" in key else 0):
+            yield _changed(key, str(value), "DLIO's own: it decides which steps AU counts")
+    prefetch = settings.get("reader.prefetch_size")
+    if edition.prefetch_sizes and prefetch is not None and prefetch not in edition.prefetch_sizes:
+        allowed = ", ".join(map(str, edition.prefetch_sizes))
+        seen, fix = f"reader.prefetch_size={prefetch}", "a value that the edition's text allows"
+        yield Finding("error", "overrides.value", seen, f"one of {allowed}", fix)
+
+
+def _hash(official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
+    """Compare the hash of all core settings together: it tells of keys that no rule above knows."""
+    known = official.core_configs
+    if division == "closed" and facts.core_config is not None and facts.core_config not in known:
+        seen = f"core-config-v1 hash {facts.core_config}"
+        fix = "compare config.yaml with the edition's workload file, key by key"
+        yield Finding("warning", "workload.hash", seen, f"{' or '.join(sorted(known))}, by editions.yaml", fix)
+
+
+def _same(seen: Any, wanted: object) -> bool:
+    if isinstance(seen, int | float) and isinstance(wanted, int | float):
+        return math.isclose(seen, wanted, rel_tol=1e-5)
+    return bool(canonical(seen) == canonical(wanted))
+
+
+def _changed(key: str, seen: str, wanted: str) -> Finding:
+    return Finding("error", "settings.changed", f"{key}={seen}", wanted, f"leave {key} as it comes")
 
 
 def _hosts(facts: RunFacts) -> Iterator[Finding]:
+    yield from unapplied("hosts.uneven", number_of_hosts=facts.hosts, number_of_accelerators=facts.accelerators)
     if facts.hosts and facts.accelerators and facts.accelerators % facts.hosts:
         seen = f"{facts.accelerators} accelerators on {facts.hosts} hosts"
         fix = f"a multiple of {facts.hosts} accelerators"
@@ -175,13 +250,15 @@ def _hosts(facts: RunFacts) -> Iterator[Finding]:
 
 
 def _utilisation(official: Official, facts: RunFacts) -> Iterator[Finding]:
+    yield from unapplied("au.low", AU=facts.au_percent)
     if facts.au_percent is not None and facts.au_percent < official.au_percent:
         fix = "fewer accelerators: dlemu size finds the most that pass"
         yield Finding("error", "au.low", f"AU {facts.au_percent:.2f} %", f"{official.au_percent:g} % or more", fix)
 
 
 def _overrides(edition: Edition, facts: RunFacts, division: Division) -> Iterator[Finding]:
-    for key in facts.overrides:
+    yield from unapplied("overrides.unknown", overrides_of_the_command_line=facts.overrides)
+    for key in facts.overrides or ():
         if key.startswith("workflow.") or key in edition.closed_overrides:
             continue
         if key in edition.open_overrides:
@@ -197,6 +274,9 @@ def _overrides(edition: Edition, facts: RunFacts, division: Division) -> Iterato
 
 
 def _workflow(edition: Edition, facts: RunFacts) -> Iterator[Finding]:
-    if facts.checkpoint is False and facts.workload in edition.checkpoint_workloads:
+    if facts.workload not in edition.checkpoint_workloads:
+        return
+    yield from unapplied("workflow.checkpoint", setting=facts.checkpoint)
+    if facts.checkpoint is False:
         seen, fix = "workflow.checkpoint is false", "leave workflow.checkpoint as it comes"
         yield Finding("error", "workflow.checkpoint", seen, f"true for {facts.workload} in v{edition.name}", fix)

@@ -30,7 +30,7 @@ from dlemu.sizing.compare_sides import PLANNED_EPOCHS, pair_settings
 METRICS = {
     "total_seconds": ("total time", "s"),
     "au_percent": ("AU", "%"),
-    "au_rules_percent": ("AU, MLPerf rules", "%"),
+    "au_rules_percent": ("AU, whole epochs", "%"),
     "samples_per_second": ("samples", "/s"),
     "app_mb_per_second": ("read by the application", "MB/s"),
     "device_mb_per_second": ("read from the device", "MB/s"),

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from rich.console import Console
 
 from dlemu.emulator.environment import HostFacts
+from dlemu.metrics.changes import clock
 from dlemu.metrics.stragglers import Straggler
 from dlemu.report.page import Page, Text, Words, split_verdict, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
@@ -19,7 +20,7 @@ from dlemu.results.summary import Loss, Mean, Metrics, PageCache, Summary
 Row = tuple[str, str, str]
 """Metric, value with its unit, what it means."""
 
-_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_HOSTS, _LONG_TABLE = 6, 4, 4, 8, 24
+_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _SHOWN_HOSTS, _LONG_TABLE = 6, 4, 4, 4, 8, 24
 _LEAST_SHOWN_PERCENT = 0.005
 _LOUD = "STORAGE WAS NOT READ"
 _EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
@@ -33,7 +34,8 @@ _LOST_TO = {
 }
 _TILES = (
     ("AU", "metrics.au_percent.mean", "%", "compute / (wait + compute + sync), kept steps"),
-    ("AU, MLPerf rules", "metrics.au_rules_percent.mean", "%", "first steps included"),
+    ("AU, sustained", "metrics.au_sustained_percent.mean", "%", "of an endless epoch on this storage"),
+    ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
     ("pass line", "metrics.au_threshold_percent", "%", "AU at which a run passes"),
     ("emulator's ceiling", "metrics.ceiling_au_percent", "%", "AU of this host with null storage"),
     ("samples", "metrics.samples_per_second.mean", "/s", "all accelerators"),
@@ -106,6 +108,7 @@ def _reasons(summary: Summary) -> Iterator[Cell]:
     warning = summary.page_cache and summary.page_cache.warning
     if warning:
         yield Line(warning, "bad" if warning.startswith(_LOUD) else "caution")
+    yield from (Line(sentence, "caution") for sentence in _unsteadiness(summary))
     yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
     limit = summary.limited_by
     if limit:
@@ -121,11 +124,30 @@ def _sections(summary: Summary) -> Iterator[Words]:
         yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", limit.evidence)
         if limit.advice:
             yield Words("What would help", limit.advice)
+    unsteady = list(_unsteadiness(summary))
+    if unsteady:
+        yield Words("The storage did not stay the same", unsteady)
     if summary.stragglers:
         yield Words("Stragglers", [_straggler(late) for late in summary.stragglers])
     notes = [*summary.issues, *(summary.telemetry.notes if summary.telemetry else ())]
     if notes:
         yield Words("What to know about these numbers", notes)
+
+
+def _unsteadiness(summary: Summary) -> Iterator[str]:
+    """Yield when the storage's speed changed and when it stood still, as sentences."""
+    for change in summary.speed_changes[:_SHOWN_CHANGES]:
+        yield (
+            f"from {clock(change.at_seconds)} on the storage gave {change.percent:.0f} % of before: "
+            f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s"
+        )
+    if len(summary.speed_changes) > _SHOWN_CHANGES:
+        yield f"its speed changed {len(summary.speed_changes)} times in all"
+    if summary.stalls:
+        longest = max(summary.stalls, key=lambda stall: stall.seconds)
+        total = sum(stall.seconds for stall in summary.stalls)
+        times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in all"
+        yield f"the storage stood still {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
 
 
 def _straggler(late: Straggler) -> str:
@@ -159,7 +181,13 @@ def _utilisation(metrics: Metrics) -> Iterator[Row]:
         yield "AU", percent(headline.mean), "compute / (wait + compute + sync)"
         if len(headline.per_epoch) > 1:
             yield "  per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
-        yield "AU, MLPerf rules", _mean(metrics.au_rules_percent), "the same, first steps included"
+        yield "AU, sustained", _mean(metrics.au_sustained_percent), "of an endless epoch"
+        if metrics.au_uncertainty:
+            yield "  uncertainty", f"+- {metrics.au_uncertainty.expanded_percent:.2f} %", "U, k = 2"
+        credit = metrics.prefetch_credit_percent
+        if credit is not None and credit >= _LEAST_SHOWN_PERCENT:
+            yield "  prefetch credit", percent(credit), "of the counted batches, read before"
+        yield "AU, whole epochs", _mean(metrics.au_whole_percent), "as AU, first steps included"
         yield "AU, DLIO 2.x", _mean(metrics.au_dlio_percent), "measured sleep / host's block time"
         yield "AU, DLIO v1.0", _mean(metrics.au_dlio_v1_percent), "configured sleep / host's block time"
     if metrics.ceiling_au_percent is not None:
@@ -181,7 +209,7 @@ def _epoch_values(values: Sequence[float | None]) -> str:
 def _loss(loss: Loss | None) -> Iterator[Row]:
     if loss is None or loss.total < _LEAST_SHOWN_PERCENT:
         return
-    yield "lost", percent(loss.total), "100 - AU, MLPerf rules; its parts:"
+    yield "lost", percent(loss.total), "100 - AU of whole epochs; its parts:"
     for name, share in flat(loss):
         if share >= _LEAST_SHOWN_PERCENT:
             yield f"  {name.replace('_', ' ')}", percent(share), _LOST_TO[name]
@@ -273,7 +301,7 @@ def _tables(summary: Summary) -> Iterator[Table]:
 def _epochs(metrics: Metrics) -> Iterator[Table]:
     shown: dict[str, Mean | None] = {
         "AU, %": metrics.au_percent,
-        "AU rules, %": metrics.au_rules_percent,
+        "AU whole, %": metrics.au_whole_percent,
         "samples/s": metrics.samples_per_second,
         "loader MB/s": metrics.app_mb_per_second,
         "device MB/s": metrics.device_mb_per_second,

@@ -13,13 +13,16 @@ from dlemu.emulator.steplog import EVALUATION, StepRows
 from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove
 from dlemu.metrics.causes import find_causes, work_of
+from dlemu.metrics.changes import find_speed_changes, find_stalls
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics
-from dlemu.metrics.limit import Context, Limit, judge_limit
+from dlemu.metrics.limit import OTHERS_PERCENT, Context, Limit, OtherReaders, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.spread import RankSpread, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
+from dlemu.metrics.sustained import au_sustained_percent, prefetch_credit_percent
+from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
 from dlemu.results.activity import activity_during, delivered_by_devices, summarise_telemetry
 from dlemu.results.summary import (
@@ -50,7 +53,8 @@ def analyse(run: Run) -> Summary:
     settings = workload.metric
     kept = kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
     metrics = _metrics(run, kept)
-    evidence = _evidence(facts, metrics)
+    proof = _proof(run) if len(run.training) else None
+    evidence = _evidence(facts, metrics, proof.from_storage_percent.mean if proof else None)
     verdict = judge(evidence)
     summary = Summary(
         complete=facts.failure is None,
@@ -83,9 +87,14 @@ def analyse(run: Run) -> Summary:
         telemetry=summarise_telemetry(run),
         issues=tuple(_issues(facts, metrics, evidence)),
     )
-    if not len(run.training):
+    if proof is None:
         return summary
-    proof = _proof(run)
+    summary = replace(
+        summary,
+        speed_changes=find_speed_changes(run.training, preprocesses=_preprocesses(facts)),
+        stalls=find_stalls(run.training),
+        other_readers=_other_readers(run, metrics, proof),
+    )
     return replace(
         summary,
         loss_percent=loss_percent(run.training, kept),
@@ -93,7 +102,7 @@ def analyse(run: Run) -> Summary:
         loss_percent_per_epoch=tuple(
             loss_percent(part, kept[kept["epoch"] == part["epoch"][0]]) for part in by_epoch(run.training)
         ),
-        limited_by=_limit(run, kept, proof, biased=_is_biased(evidence)),
+        limited_by=_limit(run, kept, proof, summary, biased=_is_biased(evidence)),
         stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         page_cache=PageCache(
             from_storage_percent=proof.from_storage_percent,
@@ -122,6 +131,7 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
     )
     if not len(rows):
         return metrics
+    whole = pooled(rows, au_percent)
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
     woke_late_ns = rows["slept_ns"] - (rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"])
     by_rank = [rows[rows["rank"] == rank] for rank in sorted(set(rows["rank"].tolist()))]
@@ -129,7 +139,11 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
     return replace(
         metrics,
         au_percent=pooled(kept, au_percent),
-        au_rules_percent=pooled(rows, au_percent),
+        au_sustained_percent=au_sustained_percent(rows, kept),
+        au_uncertainty=uncertainty_of(rows, kept),
+        prefetch_credit_percent=prefetch_credit_percent(rows, kept),
+        au_whole_percent=whole,
+        au_rules_percent=whole,
         au_dlio_percent=averaged(
             rows, lambda part: au_dlio_percent(part, settings.exclude_start_steps, settings.exclude_end_steps)
         ),
@@ -219,14 +233,20 @@ def _read_settings(facts: Facts) -> ReadSettings:
     )
 
 
-def _evidence(facts: Facts, metrics: Metrics) -> Evidence:
+def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None) -> Evidence:
     settings, ahead = facts.workload.metric, facts.batches_ahead
     shortest = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
     return Evidence(
         complete=facts.failure is None,
         threshold_percent=100 * settings.au,
+        by=settings.verdict,
         au=metrics.au_percent.mean if metrics.au_percent else None,
-        au_rules=metrics.au_rules_percent.mean if metrics.au_rules_percent else None,
+        au_sustained=metrics.au_sustained_percent.mean if metrics.au_sustained_percent else None,
+        au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
+        uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
+        epochs=len(facts.schedule),
+        from_storage_percent=served_percent,
+        cached=settings.cached,
         ceiling_au=metrics.ceiling_au_percent,
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
         prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
@@ -235,7 +255,7 @@ def _evidence(facts: Facts, metrics: Metrics) -> Evidence:
 
 def _is_biased(evidence: Evidence) -> bool:
     """Say whether the counted steps may show too little of what the storage did."""
-    if evidence.au_rules is None or evidence.au_rules >= evidence.threshold_percent:
+    if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
         return False
     factor = warm_up_bias(evidence)
     return factor is None or factor > _TOO_MUCH_BIAS
@@ -253,7 +273,7 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[str]
             f"{batch_size} on {ranks}"
         )
     factor = warm_up_bias(evidence)
-    if metrics.au_percent is not None and factor is not None and factor > _TOO_MUCH_BIAS:
+    if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _TOO_MUCH_BIAS:
         yield (
             f"up to {evidence.prefetched_steps} of an epoch's batches are read while its first step waits, which AU "
             f"leaves out: were the storage too slow, AU could be {factor:.2f} times too high; use more files or "
@@ -281,25 +301,48 @@ def _proof(run: Run) -> CacheProof:
     )
 
 
-def _limit(run: Run, kept: StepRows, proof: CacheProof, *, biased: bool) -> Limit | None:
+def _preprocesses(facts: Facts) -> bool:
+    return not is_zero(facts.workload.reader.preprocess_time)
+
+
+def _other_readers(run: Run, metrics: Metrics, proof: CacheProof) -> OtherReaders | None:
+    """Return what the devices gave beyond what the run's own reads, read-ahead included, made the kernel fetch."""
+    rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
+    if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
+        return None
+    given_mb, own_mb = rate.mean * seconds, float(run.training["storage_bytes"].sum()) / MB
+    percent = 100 * (given_mb - own_mb) / given_mb
+    if percent < OTHERS_PERCENT:
+        return None
+    return OtherReaders(mb_per_second=(given_mb - own_mb) / seconds, percent=percent)
+
+
+def _limit(run: Run, kept: StepRows, proof: CacheProof, summary: Summary, *, biased: bool) -> Limit | None:
     """Say what limited the kept steps; all steps where batches of these may have been read during first ones."""
     judged = run.training if biased else kept
     if not len(judged) or not judged["compute_ns"].any():
         return None
     facts, activity = run.facts, activity_during(run, judged)
     reader = facts.workload.reader
-    preprocesses, workers = not is_zero(reader.preprocess_time), facts.ranks * max(1, reader.read_threads)
+    preprocesses, workers = _preprocesses(facts), facts.ranks * max(1, reader.read_threads)
+    limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
+    if limit_used is None:
+        limit_cores, limit_used = _own_cpu_limit(facts)
     context = Context(
         ceiling_au=facts.journal.ceiling_au_percent,
         host_busy_percent=_own_cpu_percent(facts) if activity.busy_percent is None else activity.busy_percent,
         own_busy_percent=activity.own_percent if activity.busy_percent is not None else None,
-        cpu_limit_cores=activity.cpu_limit_cores,
-        cpu_limit_used_percent=activity.cpu_limit_used_percent,
+        cpu_limit_cores=limit_cores,
+        cpu_limit_used_percent=limit_used,
+        cpu_throttled_percent=activity.cpu_throttled_percent,
         memory_some_percent=activity.memory_some_percent,
         device=activity.device,
         scaling=facts.journal.scaling,
         read_threads=reader.read_threads,
         from_storage_percent=proof.from_storage_percent.mean,
+        others=summary.other_readers,
+        speed_changes=summary.speed_changes,
+        stalls=summary.stalls,
     )
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
     work = work_of(judged, preprocesses=preprocesses, workers=workers)
@@ -317,3 +360,13 @@ def _own_cpu_percent(facts: Facts) -> float | None:
         return None
     cores = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
     return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
+
+
+def _own_cpu_limit(facts: Facts) -> tuple[float | None, float | None]:
+    """Return the CPU limits of all hosts together, in cores, and how much of them the run used; None without both."""
+    journal = facts.journal
+    limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
+    if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:
+        return None, None
+    seconds = max(1, journal.ended_ns - journal.started_ns) / 1e9
+    return sum(limits), 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)

@@ -11,14 +11,18 @@ from dataclasses import dataclass, field
 
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.journal import StoppedEarly
+from dlemu.metrics.changes import SpeedChange as SpeedChange
+from dlemu.metrics.changes import Stall as Stall
 from dlemu.metrics.delivery import EpochAudit as EpochAudit
 from dlemu.metrics.limit import Limit as Limit
+from dlemu.metrics.limit import OtherReaders as OtherReaders
 from dlemu.metrics.loss import Loss as Loss
 from dlemu.metrics.rates import Percentiles as Percentiles
 from dlemu.metrics.spread import Mean as Mean
 from dlemu.metrics.spread import RankSpread as RankSpread
 from dlemu.metrics.spread import Spread as Spread
 from dlemu.metrics.stragglers import Straggler as Straggler
+from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.telemetry.probe_base import DeviceFacts
 
 SCHEMA_VERSION = 1
@@ -41,8 +45,16 @@ class Metrics:
 
     au_percent: RankSpread | None = None
     """The headline: compute / (wait + compute + sync) over the kept steps, %."""
+    au_sustained_percent: Mean | None = None
+    """What an endless epoch on this storage would have: the supply while readers were at work, %."""
+    au_uncertainty: Uncertainty | None = None
+    """Of the sustained AU; null where too little was measured to tell."""
+    prefetch_credit_percent: float | None = None
+    """Share of the kept steps' batches that was read before these steps began, %."""
+    au_whole_percent: RankSpread | None = None
+    """The headline's formula over all steps, first steps included, %."""
     au_rules_percent: RankSpread | None = None
-    """The same over all steps, first steps included, %."""
+    """The same by its older name."""
     au_dlio_percent: Spread | None = None
     """By DLIO 2.x's formula, %."""
     au_dlio_v1_percent: Spread | None = None
@@ -252,7 +264,7 @@ class Summary:
     """Of the shuffles and draws: `train.seed`, or a fresh one when a shuffle is `random`."""
     metrics: Metrics = field(default_factory=Metrics)
     loss_percent: Loss | None = None
-    """Where the loss went; the parts add up to 100 - `au_rules_percent`."""
+    """Where the loss went; the parts add up to 100 - `au_whole_percent`."""
     kept_loss_percent: Loss | None = None
     """The same for the steps that the headline counts; the parts add up to 100 - `au_percent`."""
     loss_percent_per_epoch: tuple[Loss, ...] = ()
@@ -260,6 +272,12 @@ class Summary:
     """None when nothing computed."""
     stragglers: tuple[Straggler, ...] = ()
     """Those for whom the others waited, worst first."""
+    speed_changes: tuple[SpeedChange, ...] = ()
+    """When the storage's speed changed, in order; what it gives shows where accelerators waited for it."""
+    stalls: tuple[Stall, ...] = ()
+    """When the storage stood still for a second or more, in order."""
+    other_readers: OtherReaders | None = None
+    """Null where others read little from the dataset's devices, or where that is not known."""
     page_cache: PageCache | None = None
     evaluation: Evaluation | None = None
     checkpoints: tuple[CheckpointTiming, ...] = ()

@@ -13,7 +13,7 @@ from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job, make_job
 from dlemu.loaders.loader_base import Loader
-from dlemu.run.run_folder import RunFolder, check_free, make_folder, new_folder
+from dlemu.run.run_folder import RunFolder, check_folder, make_folder, new_folder
 
 _CHECKPOINTS_ALONE = ("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read")
 
@@ -38,8 +38,8 @@ def check(workload: Workload) -> None:
     else:
         _check_without_training(workload)
         check_data(workload)
-    if workload.output.folder:
-        check_free(workload.output.folder)
+    if workload.workflow.train:
+        check_folder(workload.output.folder or new_folder(workload.model.name))
 
 
 def _check_without_training(workload: Workload) -> None:
@@ -62,7 +62,7 @@ def _check_without_training(workload: Workload) -> None:
 
 
 def check_before_making(workload: Workload, ranks: int) -> None:
-    """Raise UserError for what would else be found only once the dataset is made: too few samples, no framework.
+    """Raise UserError for what would else show only once the dataset is made: too few samples, no framework.
 
     Memory is checked later: what a batch takes of it is read off the files.
     """

@@ -40,15 +40,22 @@ def new_folder(name: str, prefix: str = "") -> str:
     return folder
 
 
-def check_free(folder: str) -> None:
-    """Raise SpaceError for the folder of another run: everything in it belongs to one."""
+def check_folder(folder: str) -> None:
+    """Raise SpaceError for the folder of another run (everything in it belongs to one), or one that can't be made."""
     if os.path.exists(os.path.join(folder, "summary.json")):
         raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
+    missing = _missing(folder)
+    above = os.path.dirname(missing[0]) if missing else folder
+    if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
+        reason = "may not be written" if os.path.isdir(above) else "is no folder"
+        raise SpaceError(
+            f"the results folder {folder} can't be made: {above} {reason}; set output.folder to a folder you may write"
+        )
 
 
 def make_folder(folder: str) -> RunFolder:
     """Make a run's folder with its live part; raises SpaceError when it can't be written, or is another run's."""
-    check_free(folder)
+    check_folder(folder)
     missing = _missing(folder)
     try:
         os.makedirs(os.path.join(folder, LIVE), exist_ok=True)

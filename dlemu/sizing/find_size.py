@@ -232,6 +232,7 @@ class _Prepared:
                 "workflow.evaluation=false",
                 "output.report=false",
                 *(["reader.evict_page_cache=epochs"] if self.page_cache == "evicted" else []),
+                *(["metric.cached=true"] if question.cached else []),
             ),
             options=("--config-dir", config_dir) if config_dir else (),
             launcher=question.launcher,

@@ -15,7 +15,7 @@ from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
 from dlemu.metrics.cache import WANTED_RATIO
-from dlemu.sizing.t_interval import FEWEST
+from dlemu.metrics.t_interval import FEWEST
 
 PROBE_SECONDS = 3.0
 PROBE_THREADS = 16

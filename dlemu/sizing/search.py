@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dlemu.metrics.t_interval import estimate, half_width
 from dlemu.sizing.answers import CountResult, Trial
-from dlemu.sizing.t_interval import estimate, half_width
 
 REPEATS = 2
 """Trials that each of the two counts at the edge gets at least."""

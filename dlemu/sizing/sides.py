@@ -12,6 +12,7 @@ import numpy as np
 from datagen.errors import UserError
 from dlemu.config.points import DATA_FOLDER
 from dlemu.emulator.environment import HostFacts
+from dlemu.metrics.t_interval import half_width
 from dlemu.results.folder import holds_run, read_run, read_summary
 from dlemu.results.run import Run
 from dlemu.results.summary import Mean, ReadSettings, Summary
@@ -27,7 +28,6 @@ from dlemu.sizing.answers import (
     Value,
     read_answer,
 )
-from dlemu.sizing.t_interval import half_width
 
 CONFIDENCE = 0.95
 

@@ -15,12 +15,12 @@ import numpy as np
 from datagen.errors import DlemuError
 from dlemu.emulator.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
 from dlemu.emulator.stopping import ask_to_stop
+from dlemu.metrics.t_interval import SequentialTest, estimate
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from dlemu.results.summary import Mean
 from dlemu.sizing.answers import Trial
 from dlemu.sizing.steady import steady_series
-from dlemu.sizing.t_interval import SequentialTest, estimate
 from dlemu.sizing.train_process import run_train
 
 _WATCHED_RANKS = 64

@@ -317,6 +317,7 @@ def test_a_buffer_grows_and_is_used_again() -> None:
     assert len(buffer.view(0)) == 0
 
 
+NO_DATA_AT_ALL = {"atomic.py"}  # the files of results
 NOT_DATA = {
     "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
     "formats/hdf5.py": {"fstat", "pread"},  # HDF5's own temporary file
@@ -329,7 +330,7 @@ def test_only_storages_touch_files() -> None:
     root = Path(posix.__file__).parent.parent
     for path in root.rglob("*.py"):
         name = str(path.relative_to(root))
-        if name.startswith("storage/"):
+        if name.startswith("storage/") or name in NO_DATA_AT_ALL:
             continue
         tree = ast.parse(path.read_text())
         loads = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "load"]

@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, training_ns
-from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
 
 
 def make_rows(waits: list[int], *, rank: int = 0, epoch: int = 1, block: int = 1, compute: int = 100) -> StepRows:
@@ -78,37 +76,6 @@ def test_handover_is_what_passed_after_the_batch_was_finished() -> None:
     rows = make_rows([100, 40])
     rows["finished_ns"] = rows["ready_ns"] - [25, 60]
     assert late_handover_share(rows) == pytest.approx((25 + 40) / 140)
-
-
-def evidence(**changes: Any) -> Evidence:
-    seen: dict[str, Any] = {
-        "complete": True,
-        "threshold_percent": 90.0,
-        "au": 95.0,
-        "au_rules": 94.0,
-        "ceiling_au": 99.0,
-        "kept_steps": 100,
-        "prefetched_steps": 5,
-    }
-    return Evidence(**(seen | changes))
-
-
-def test_the_verdict_needs_an_emulator_that_could_have_passed() -> None:
-    assert judge(evidence(ceiling_au=80.0)).passed is True
-    assert judge(evidence(au=89.0)).passed is False
-    assert judge(evidence(au=89.0, ceiling_au=85.0)).passed is None
-    assert judge(evidence(au=89.0, ceiling_au=None)).passed is False
-    assert judge(evidence(au=math.nan)).passed is None
-    assert judge(evidence(complete=False)).passed is None
-
-
-def test_an_epoch_out_of_the_prefetch_queue_gives_no_verdict() -> None:
-    """Storage at a quarter of the demand looked like 100 % when an epoch had no more steps than batches read ahead."""
-    assert judge(evidence(au=100.0, au_rules=23.0, kept_steps=1)).passed is None
-    assert judge(evidence(au=100.0, au_rules=23.0, kept_steps=6)).passed is True
-    assert judge(evidence(au=100.0, au_rules=97.0, kept_steps=1)).passed is True
-    assert warm_up_bias(evidence(au=100.0, au_rules=23.0, kept_steps=20)) == pytest.approx(20 / 15)
-    assert warm_up_bias(evidence(au=100.0, au_rules=97.0, kept_steps=20)) is None
 
 
 def test_hosts_whose_clocks_differ_have_one_training_time() -> None:

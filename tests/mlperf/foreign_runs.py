@@ -159,11 +159,33 @@ def _summary(told: list[list[Rank]], edition: str, ranks: int, epochs: int, step
 
 
 def _config(edition: str, files: int, epochs: int) -> dict[str, Any]:
-    length = "record_length" if edition == "v1" else "record_length_bytes"
+    """unet3d's workload file, whole, as v1.0 spelled it and as DLIO 2.x does."""
+    old = edition == "v1"
+    length = "record_length" if old else "record_length_bytes"
+    checkpoint = {
+        "checkpoint_folder": "checkpoints/unet3d",
+        "checkpoint_after_epoch": 5,
+        "epochs_between_checkpoints": 2,
+    }
     return {
-        "model": "unet3d" if edition == "v1" else {"name": "unet3d", "type": "cnn"},
-        "dataset": {"num_files_train": files, "num_samples_per_file": 1, length: RECORD_BYTES},
-        "reader": {"batch_size": BATCH},
+        "model": "unet3d" if old else {"name": "unet3d", "type": "cnn", "model_size": 499153191},
+        "framework": "pytorch",
+        "workflow": {
+            "generate_data": False,
+            "train": True,
+            "checkpoint": True,
+            **({"profiling": False} if old else {}),
+        },
+        "dataset": {
+            "format": "npz",
+            "num_files_train": files,
+            "num_samples_per_file": 1,
+            length: RECORD_BYTES,
+            f"{length}_stdev": 68341808,
+            f"{length}_resize": 2097152,
+        },
+        "reader": {"data_loader": "pytorch", "batch_size": BATCH, "file_shuffle": "seed", "sample_shuffle": "seed"},
         "train": {"epochs": epochs, "computation_time": C},
+        "checkpoint": {**checkpoint, **({"model_size": 499153191} if old else {})},
         "metric": {"au": 0.9},
     }

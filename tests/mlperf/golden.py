@@ -117,7 +117,6 @@ def _copy_run(model: Path, leaf: Path, edition: str, begin: datetime, number: in
 def _seeded(workload: dict[str, Any], seed: int) -> None:
     workload["train"]["seed"] = seed
     workload["dataset"]["data_folder"] = "/data/unet3d"
-    workload["workflow"] = {"train": True, "generate_data": False, "checkpoint": True}
 
 
 def _moved(value: Any, shift: timedelta) -> Any:

@@ -175,7 +175,6 @@ MUTATIONS: list[tuple[str, str, str, Change]] = [
     ("3.0", "error", "runs.stamp", lambda root: first(root).rename(first(root).with_name("2026"))),
     ("3.0", "error", "runs.gap", lambda root: later(root, -1, days=1)),
     ("1.0 2.0 3.0", "error", "hosts.uneven", lambda root: _three_hosts(root)),
-    ("1.0", "error", "dataset.steps", lambda root: _small_on_unknown_memory(root)),
     ("1.0", "error", "workload.unknown", lambda root: _v100(root)),
     ("2.0", "warning", "runs.gap", lambda root: later(root, -1, days=1)),
     ("3.0", "error", "files.results", within(f"{WORKLOAD}/run/results.json", Path.unlink)),
@@ -242,6 +241,8 @@ def _renamed(root: Path) -> None:
 def _three_hosts(root: Path) -> None:
     summary("num_hosts", value=3)(root)
     summary("host_memory_GB", value=[8.0, 8.0, 8.0])(root)
+    for rank in range(4):
+        every(root, f"{rank}_output.json", put("hostname", value=f"node{rank % 3}"))
     (description,) = [*root.glob("*/acme/systems/box.json"), *root.glob("*/acme/systems/box.yaml")]
     edit(description, put("system_under_test", "clients", value=[{"quantity": 3}]))
 
@@ -316,6 +317,61 @@ def test_a_dataset_smaller_than_datasize_asked_for_is_told_for_datagen_and_runs(
     _phase(tmp_path / "tree", "datasize", 15_000)
     found = told(check_folder(str(tmp_path / "tree")))
     assert found == {("error", "dataset.made"), ("warning", "dataset.phases")}
+
+
+def test_too_few_steps_are_an_error_where_the_memory_is_not_known(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    _small_on_unknown_memory(root)
+    # The ranks took the 500 steps of the dataset as it was.
+    assert told(check_folder(str(root))) == {("error", "dataset.steps"), ("warning", "steps.count")}
+
+
+def _unjudgeable(what: str) -> Change:
+    changes: dict[str, Change] = {
+        "no AU": lambda root: every(root, "summary.json", lambda told: told["metric"].pop("train_au_mean_percentage")),
+        "no metric": summary("metric", value=[]),
+        "AU is NaN": summary("metric", "train_au_mean_percentage", value=float("nan")),
+        "AU is text": summary("metric", "train_au_mean_percentage", value="98.1"),
+        "negative accelerators": summary("num_accelerators", value=-15),
+        "config missing": lambda root: _each_config(root, Path.unlink),
+        "config empty": lambda root: _each_config(root, lambda path: path.write_text("")),
+        "config without train": lambda root: every(root, "config.yaml", lambda told: told["workload"].pop("train")),
+        "config is a bomb": lambda root: _each_config(
+            root, lambda path: path.write_text("a: &a [x,x]\nb: &b [*a,*a]\nworkload: [*b,*b]\n")
+        ),
+    }
+    return changes[what]
+
+
+def _each_config(root: Path, action: Callable[[Path], Any]) -> None:
+    for run in runs(root):
+        action(config_folder(run) / "config.yaml")
+
+
+@pytest.mark.parametrize("edition", ["1.0", "3.0"])
+@pytest.mark.parametrize(
+    ("what", "rule"),
+    [
+        *((what, "summary.incomplete") for what in ("no AU", "no metric", "AU is NaN", "AU is text")),
+        ("negative accelerators", "summary.incomplete"),
+        *((f"config {what}", "config.incomplete") for what in ("missing", "empty", "without train", "is a bomb")),
+    ],
+)
+def test_what_cannot_be_judged_is_never_valid_and_says_which_rules_were_not_applied(
+    golden: Path, tmp_path: Path, edition: str, what: str, rule: str
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / edition, root)
+    _unjudgeable(what)(root)
+    checked = check_folder(str(root))
+    assert ("error", rule) in told(checked)
+    assert not checked.valid
+    skipped = {one.finding.seen.partition(":")[0] for one in checked.findings if one.finding.rule == "unapplied"}
+    if rule == "config.incomplete":
+        assert skipped & {"settings.changed", "workload.differs"}
+    elif "accelerators" in what:
+        assert skipped >= {"dataset.size", "hosts.uneven"}
 
 
 @pytest.mark.parametrize("edition", EDITIONS)

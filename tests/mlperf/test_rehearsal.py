@@ -36,7 +36,7 @@ from dlemu.run.save_run import save as save_run
 from tests.runs import make_log
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
-LAPTOP |= {"dataset.filesystem", "au.low", "au.rules", "workflow.checkpoint"}
+LAPTOP |= {"workload.differs", "dataset.filesystem", "au.low", "au.rules", "workflow.checkpoint"}
 """What is true of a small dataset in the one temporary folder."""
 PAIRS = {"1.0": "a100", "2.0": "h100", "3.0": "b200"}
 QUESTION = Question(overrides=(), launcher="", edition="2.0", division="closed", organisation="acme", system="box")
@@ -126,7 +126,7 @@ def test_the_tree_breaks_no_rule_but_those_of_size(tmp_path: Path, edition: str)
     assert (result.edition.name, result.division, len(result.measured)) == (edition, "closed", 5)
     assert [leaf.section("train")["seed"] for leaf in result.runs] == seeds
     assert all(leaf.run and leaf.run.recomputed.basis == "steps" for leaf in result.runs)
-    overrides = {word.partition("=")[0] for leaf in result.runs for word in leaf.setup.overrides}
+    overrides = {word.partition("=")[0] for leaf in result.runs for word in leaf.setup.overrides or ()}
     assert "++workload.dataset.num_files_train" in overrides
     assert "++workload.train.seed" not in overrides
     assert "rehearsal" in {one.finding.rule for one in checked.findings}

@@ -66,6 +66,13 @@ def test_the_folder_of_another_run_is_refused_before_data_is_made(tmp_path: Path
         check(workload)
 
 
+def test_a_folder_that_can_not_be_made_is_refused_before_data_is_made(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    with pytest.raises(SpaceError, match=f"{tmp_path / 'a'} is no folder; set output"):
+        check(load(settings(tmp_path)))
+    check(load(settings(tmp_path, *DATA_ALONE)))
+
+
 def test_a_configuration_is_composed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not again for the command that a message would name if the dataset were not there."""
     workload = load(settings(tmp_path))

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import UserError
+from dlemu.metrics.t_interval import estimate
 from dlemu.sizing.answers import Question, Trial
 from dlemu.sizing.size_verdict import Known
-from dlemu.sizing.t_interval import estimate
 
 DEMAND = 100.0
 """MB/s of one accelerator."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import re
@@ -28,6 +29,9 @@ from dlemu.mlperf.finding import Finding
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
 """Folders that hold no runs: hidden ones, and the copies of DLIO's source that submissions carry."""
+_TESTS = re.compile(r"^tests?$")
+_SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
+"""Beside which a folder of tests is one of somebody's source code: what it holds are test data."""
 _ALONE = 16
 """Runs that one process audits sooner than others are started."""
 _CHUNK = 8
@@ -45,6 +49,8 @@ class AuditedRun:
     """The formula that gives the printed numbers, or comes closest."""
     findings: tuple[Finding, ...]
     times: RunTimes = field(default_factory=RunTimes)
+    steps_digest: str | None = None
+    """Equal for runs whose ranks' steps are the same to the last digit; None where no steps were kept."""
     by_dlemu: bool = False
     """Whether dlemu ran as a drop-in replacement for DLIO, as the run's log says."""
 
@@ -73,7 +79,8 @@ def find_runs(trees: Iterable[str]) -> list[str]:
     folders: set[str] = set()
     for tree in trees:
         for folder, below, names in os.walk(tree):
-            below[:] = [name for name in below if not _SKIPPED.match(name)]
+            source = not _SOURCE_FILES.isdisjoint(names)
+            below[:] = [name for name in below if not (_SKIPPED.match(name) or (source and _TESTS.match(name)))]
             if any(_RUN_FILE.match(name) for name in names):
                 folders.add(os.path.normpath(folder))
     in_dlios_files = {own for folder in folders if (own := own_folder_of(folder)) is not None}
@@ -137,7 +144,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         again = from_steps(setup, printed.accelerators, logs)
         again = from_blocks(setup, printed, logs) if again is NOTHING else again
         findings += contradictions(setup, printed, logs, again)
-        findings += rule_findings(setup, printed, book) if book else []
+        findings += rule_findings(setup, printed, book, by_dlemu=logs.by_dlemu) if book else []
     else:
         findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # of training alone
         findings.append(_no_training(printed))
@@ -151,14 +158,28 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         printed_by=closest_formula(printed, again),
         findings=tuple(findings),
         times=run_times(logs),
+        steps_digest=_digest(logs),
         by_dlemu=logs.by_dlemu,
     )
+
+
+def _digest(logs: Logs) -> str | None:
+    """Return a digest of the waits of the lowest rank that kept its steps: no two runs wait alike."""
+    if not logs.arrays:
+        return None
+    blocks = logs.arrays[min(logs.arrays)]
+    digest = hashlib.sha256()
+    for block in sorted(blocks):
+        digest.update(blocks[block].load.tobytes() + blocks[block].proc.tobytes())
+    return digest.hexdigest()
 
 
 def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:
     """Return what a folder of dlemu's holds that has no DLIO files."""
     own = audit_own(folder)
-    broken = rule_findings(own.setup, own.printed, book) if book and own.recomputed is not NOTHING else []
+    broken = (
+        rule_findings(own.setup, own.printed, book, by_dlemu=True) if book and own.recomputed is not NOTHING else []
+    )
     return AuditedRun(
         path=folder,
         setup=own.setup,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.mlperf.audit.recompute import DLIO_FORMULAS, Formula, Recomputed, per_rank_blocks
+from dlemu.mlperf.audit.recompute import DLIO_FORMULAS, Formula, Recomputed, per_rank_blocks, planned_steps
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.step_files import Logs
 from dlemu.mlperf.audit.tolerant import mapping
+from dlemu.mlperf.core_config import core_config_hash, effective
 from dlemu.mlperf.editions import EDITIONS
 from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.rules import Division, RunFacts, check_run, override_keys
@@ -20,6 +22,10 @@ AU_TOLERANCE_POINTS = 0.02
 """Time stamps have microseconds; early DLIO took a rank's block time some milliseconds apart from its stamps."""
 RATE_TOLERANCE_PERCENT = 0.05
 """The same, of samples/s."""
+REST_SECONDS = 0.25
+"""What of a step may be neither wait nor computation: a host under load wakes late."""
+_MEMORY = 0.01
+"""Relative: memory of the same host by two of its ranks."""
 _SAME = 1e-4
 """Relative: numbers that must be equal but for rounding."""
 _ASK = "ask for the files of the run as DLIO wrote them"
@@ -47,14 +53,24 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, again: Recomputed
     """Return every contradiction between what was printed and what was kept, and what can't be known."""
     formula = closest_formula(printed, again)
     return [
+        *_unusable(printed),
         *_summary_with_itself(setup, printed),
         *_numbers(printed, again, formula),
         *_counts(setup, printed, again),
         *_steps(setup, logs),
         *_ranks(setup, logs, formula),
+        *_step_counts(setup, printed, logs),
+        *_parts_of_steps(logs),
+        *_hosts(printed, logs),
         *_verdict(setup, printed, again),
         *_unknown(printed, logs, again),
     ]
+
+
+def _unusable(printed: Printed) -> Iterator[Finding]:
+    """A summary without the numbers that a run is judged by says nothing, least of all that the run passed."""
+    if printed.unusable and printed != Printed(unusable=printed.unusable):
+        yield Finding("error", "summary.incomplete", "; ".join(printed.unusable), "numbers, as DLIO prints them", _ASK)
 
 
 def _summary_with_itself(setup: Setup, printed: Printed) -> Iterator[Finding]:
@@ -147,6 +163,82 @@ def _ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:
         yield Finding("error", "rank.differs", seen, f"{10 * AU_TOLERANCE_POINTS:g} points at most", _ASK)
 
 
+def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding]:
+    """All ranks take the same steps, and as many as the dataset has: DLIO drops what does not fill a step of all."""
+    uneven = []
+    for epoch, number in logs.blocks():
+        steps = {rank: blocks[epoch, number].steps for rank, blocks in logs.arrays.items() if (epoch, number) in blocks}
+        usual = Counter(steps.values()).most_common(1)
+        uneven += [
+            f"rank {rank} epoch {epoch} block{number}: {count} steps, the others {usual[0][0]}"
+            for rank, count in steps.items()
+            if count != usual[0][0]
+        ]
+    if uneven:
+        seen = f"{uneven[0]}{f' and {len(uneven) - 1} more' if len(uneven) > 1 else ''}"
+        yield Finding("error", "ranks.steps", seen, "the same number of steps on every rank", _ASK)
+        return
+    planned = planned_steps(setup, printed)
+    whole = {rank: blocks for rank, blocks in logs.arrays.items() if blocks}
+    if planned is None or not whole:
+        return
+    rank = min(whole)
+    for epoch in sorted({epoch for epoch, _ in whole[rank]}):
+        taken = sum(arrays.steps for (number, _), arrays in whole[rank].items() if number == epoch)
+        if taken != planned:
+            seen = f"epoch {epoch}: {taken} steps of each rank"
+            wanted = f"{planned}: floor(samples / (batch x accelerators)), or total_training_steps"
+            yield Finding("warning", "steps.count", seen, wanted, _ASK)
+            return
+
+
+def _parts_of_steps(logs: Logs) -> Iterator[Finding]:
+    """A step is its wait for the batch and its computation, and little else: at most 16 ms in published runs."""
+    for rank, blocks in logs.arrays.items():
+        for (epoch, number), arrays in blocks.items():
+            rest = arrays.proc - arrays.load - arrays.compute
+            if logs.by_dlemu:
+                rest = np.maximum(rest, 0)  # its accelerators keep a timeline of their own: a late step ends in time
+            if float(rest.min()) < -REST_SECONDS / 10 or float(rest.max()) > REST_SECONDS:
+                step = int(np.argmax(np.abs(rest)))
+                seen = (
+                    f"rank {rank} epoch {epoch} block{number} step {step + 1}: {arrays.proc[step]:.4f} s,"
+                    f" of which wait {arrays.load[step]:.4f} s and computation {arrays.compute[step]:.4f} s"
+                )
+                wanted = f"a step that is its wait and its computation, within {REST_SECONDS:g} s"
+                yield Finding("error", "steps.parts", seen, wanted, _ASK)
+                return
+
+
+def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
+    """Compare hosts and memory of the summary with what each rank's file says of its host."""
+    if printed.hosts and printed.memory_slots and printed.memory_slots != printed.hosts:
+        seen = f"num_hosts is {printed.hosts}, host_memory_GB has {printed.memory_slots} entries"
+        yield Finding("error", "hosts.differ", seen, "one entry for each host", _ASK)
+    names = {host.name for host in logs.hosts.values() if host.name}
+    ranks = printed.accelerators or len(logs.hosts)
+    if (
+        printed.hosts
+        and names
+        and (len(names) > printed.hosts or (len(logs.hosts) >= ranks and len(names) != printed.hosts))
+    ):
+        shown = ", ".join(sorted(names)[:3])
+        seen = f"num_hosts is {printed.hosts}, the ranks' files are of {len(names)} hosts ({shown})"
+        yield Finding("error", "hosts.differ", seen, "the hosts that the ranks ran on", _ASK)
+    first = logs.hosts.get(0)
+    if first is not None and first.name and printed.hostname and first.name != printed.hostname:
+        seen = f"summary.json is of {printed.hostname}, rank 0's file of {first.name}"
+        yield Finding("error", "hosts.differ", seen, "one host for rank 0", _ASK)
+    memory = {host.name: host.memory_gib for host in logs.hosts.values() if host.name and host.memory_gib}
+    total, least = printed.memory_gib, sum(memory.values())
+    if total and memory and printed.hosts:
+        # Of the slots only the sum is right: mlpstorage has put all hosts' memory into the first one.
+        whole = len(memory) == printed.hosts
+        if total < least * (1 - _MEMORY) or (whole and total > least * (1 + _MEMORY)):
+            seen = f"summary.json tells {total:.1f} GiB of all hosts, the ranks' files {least:.1f} GiB of {len(memory)}"
+            yield Finding("error", "hosts.memory", seen, "the memory that the ranks' hosts have", _ASK)
+
+
 def _verdict(setup: Setup, printed: Printed, again: Recomputed) -> Iterator[Finding]:
     rules, bounds = again.au_rules_percent, again.au_bounds_percent
     if rules is not None and rules > 100 + _SAME:
@@ -198,8 +290,11 @@ class Rulebook:
     division: Division
 
 
-def rule_findings(setup: Setup, printed: Printed, book: Rulebook) -> list[Finding]:
-    """Return what the run breaks, as far as its files tell; rules are named `rules.NAME`."""
+def rule_findings(setup: Setup, printed: Printed, book: Rulebook, *, by_dlemu: bool = False) -> list[Finding]:
+    """Return what the run breaks, as far as its files tell; rules are named `rules.NAME`.
+
+    A configuration that dlemu wrote has keys that DLIO's has not, so its hash is not compared.
+    """
     config = mapping(setup.config)
     odirect = mapping(config.get("reader")).get("odirect")
     checkpoint = mapping(config.get("workflow")).get("checkpoint")
@@ -219,7 +314,9 @@ def rule_findings(setup: Setup, printed: Printed, book: Rulebook) -> list[Findin
         au_percent=printed.au_percent,
         checkpoint=checkpoint if isinstance(checkpoint, bool) else None,
         odirect=odirect if isinstance(odirect, bool) else None,
-        overrides=override_keys(setup.overrides),
+        overrides=None if setup.overrides is None else override_keys(setup.overrides),
+        settings=effective(config) if config else None,
+        core_config=core_config_hash(config) if config and not by_dlemu else None,
     )
     broken = check_run(EDITIONS[book.edition], facts, book.division)
     return [

@@ -289,7 +289,7 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     """Return what the time stamps give. Steps are those that the settings plan: stamps do not tell how many ran."""
     spans = logs.spans.get(min(logs.spans, default=0), {})
     epochs = _by_epoch(spans)
-    ranks, steps = printed.accelerators, _planned_steps(setup, printed)
+    ranks, steps = printed.accelerators, planned_steps(setup, printed)
     if not epochs:
         return NOTHING
     if ranks is None or steps is None or setup.batch_size is None:
@@ -321,7 +321,7 @@ def _by_epoch(spans: Mapping[BlockKey, Span]) -> list[_Epoch]:
     return epochs
 
 
-def _planned_steps(setup: Setup, printed: Printed) -> int | None:
+def planned_steps(setup: Setup, printed: Printed) -> int | None:
     """Return the steps of an epoch: floor(samples / (batch x ranks)), as far as total_training_steps allows."""
     files, samples = printed.num_files or setup.num_files, printed.samples_per_file or setup.samples_per_file
     if files is None or samples is None or setup.batch_size is None or printed.accelerators is None:

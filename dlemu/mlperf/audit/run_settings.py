@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,12 +39,13 @@ class Setup:
     exclude_end_steps: int = 0
     config: Mapping[str, Any] | None = None
     """The `workload` part of config.yaml."""
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[str, ...] | None = None
+    """Words of the command line; None where they were not kept."""
 
 
 def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
     """Return the settings of the run in a folder; what is missing there is None and a finding."""
-    overrides = tuple(_overrides(folder, findings))
+    overrides = _overrides(folder, findings)
     config = _config(folder, findings)
     setup = replace(_from_config(config or {}, findings), config=config, overrides=overrides)
     return _with_accelerator(setup, shipped)
@@ -58,16 +59,16 @@ def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
     return None
 
 
-def _overrides(folder: str, findings: list[Finding]) -> list[str]:
+def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
     for path in _places(folder, "overrides.yaml"):
         words = read_yaml(path, findings)
         if isinstance(words, list):
-            return [word for word in words if isinstance(word, str)]
+            return tuple(word for word in words if isinstance(word, str))
     for path in _places(folder, "hydra.yaml"):
         kept = mapping(mapping(mapping(read_yaml(path, findings)).get("hydra")).get("overrides")).get("task")
         if isinstance(kept, list):
-            return [word for word in kept if isinstance(word, str)]
-    return []
+            return tuple(word for word in kept if isinstance(word, str))
+    return None
 
 
 def _places(folder: str, name: str) -> list[str]:
@@ -114,7 +115,9 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
 
 def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
     """Fill in workload and accelerator from the override `workload=NAME_ACCELERATOR`, or from the step's time."""
-    chosen = next((word.split("=", 1)[1] for word in setup.overrides if word.lstrip("+").startswith("workload=")), "")
+    chosen = next(
+        (word.split("=", 1)[1] for word in setup.overrides or () if word.lstrip("+").startswith("workload=")), ""
+    )
     name, _, accelerator = chosen.rpartition("_")
     if accelerator in shipped.get(name, {}):
         return replace(setup, workload=setup.workload or name, accelerator=accelerator)
@@ -192,6 +195,12 @@ class Printed:
     """Whether it has numbers of checkpoints."""
     foreign: bool = False
     """Whether it is another benchmark's: MLPerf Storage v3.0 has some that DLIO does not run."""
+    hostname: str | None = None
+    """Of rank 0."""
+    memory_slots: int | None = None
+    """Entries of `host_memory_GB`: one a host."""
+    unusable: tuple[str, ...] = ()
+    """Numbers that a run of training prints and that are missing, or no numbers, each with what stands there."""
 
 
 def read_printed(folder: str, findings: list[Finding]) -> Printed:
@@ -214,7 +223,11 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     for key in (au, rate):
         if key in metric and numbers(metric[key]) is None and metric[key] != []:
             findings.append(_foreign(f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
+    slots = summary.get("host_memory_GB")
     return Printed(
+        hostname=text(summary.get("hostname")),
+        memory_slots=len(slots) if isinstance(slots, list) else None,
+        unusable=tuple(_unusable(summary)),
         start=text(summary.get("start")),
         end=text(summary.get("end")),
         model=text(summary.get("model")),
@@ -233,6 +246,24 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
         checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
         foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
     )
+
+
+def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a summary of training lacks of the numbers that a run is judged by."""
+    metric = summary.get("metric")
+    if not isinstance(metric, Mapping):
+        yield f"metric is {'missing' if metric is None else f'a {type(metric).__name__}'}"
+    else:
+        for key in ("train_au_mean_percentage", "train_throughput_mean_samples_per_second"):
+            value = number(metric.get(key))
+            if value is None or value < 0:
+                yield f"metric.{key} is {_shown(metric.get(key))}"
+    if count(summary.get("num_accelerators")) is None:
+        yield f"num_accelerators is {_shown(summary.get('num_accelerators'))}"
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else repr(value)[:60]
 
 
 def _foreign(seen: str) -> Finding:

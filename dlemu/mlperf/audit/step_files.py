@@ -10,13 +10,13 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.mlperf.audit.tolerant import mapping, number, read_json, stamp_us
+from dlemu.mlperf.audit.tolerant import mapping, number, read_json, stamp_us, text
 from dlemu.mlperf.finding import Finding
 
 BlockKey = tuple[int, int]
@@ -148,6 +148,14 @@ class BlockArrays:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankHost:
+    """What a rank's file says of the host that it ran on."""
+
+    name: str | None
+    memory_gib: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Logs:
     """All that a run kept of its steps and blocks."""
 
@@ -159,6 +167,8 @@ class Logs:
     """Whether `compute` is measured: DLIO 2.x, whose stamps are in one file for each rank."""
     by_dlemu: bool
     """Whether dlemu wrote these files as a drop-in replacement for DLIO, as the first line of its log says."""
+    hosts: Mapping[int, RankHost] = field(default_factory=dict)
+    """Of each rank whose file could be read."""
 
     def span(self, rank: int, block: BlockKey) -> Span | None:
         """Return a block's time stamps: the rank's own, else those of the lowest rank that has them."""
@@ -181,7 +191,12 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
     """
     outputs = {int(match[1]): match[0] for match in map(_OUTPUT.match, names) if match}
     stats = {int(match[1] or -1): match[0] for match in map(_STATS.match, names) if match}
-    arrays = {rank: _rank(os.path.join(folder, name), findings) for rank, name in sorted(outputs.items())}
+    arrays, hosts = {}, {}
+    for rank, name in sorted(outputs.items()):
+        content = read_json(os.path.join(folder, name), findings)
+        arrays[rank] = _blocks(content, name, findings)
+        if isinstance(content, Mapping):
+            hosts[rank] = RankHost(name=text(content.get("hostname")), memory_gib=number(content.get("host_memory_GB")))
     start_us = stamp_us(started)
     spans = {max(0, rank): read_spans(os.path.join(folder, stats[rank]), start_us, findings) for rank in sorted(stats)}
     return Logs(
@@ -189,6 +204,7 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
         spans={rank: blocks for rank, blocks in spans.items() if blocks},
         measured_compute=any(rank >= 0 for rank in stats),
         by_dlemu=_LOG in names and _names_dlemu(os.path.join(folder, _LOG)),
+        hosts=hosts,
     )
 
 
@@ -200,14 +216,13 @@ def _names_dlemu(log: str) -> bool:
         return False
 
 
-def _rank(path: str, findings: list[Finding]) -> dict[BlockKey, BlockArrays]:
-    content = read_json(path, findings)
+def _blocks(content: object, name_of_file: str, findings: list[Finding]) -> dict[BlockKey, BlockArrays]:
     blocks = {}
     for epoch, epoch_output in epochs_of(content):
         for name in mapping(epoch_output.get("proc")):
             number = block_number(name)
             if number is not None:
-                arrays = _arrays(epoch_output, name, f"{os.path.basename(path)}, epoch {epoch}, {name}", findings)
+                arrays = _arrays(epoch_output, name, f"{name_of_file}, epoch {epoch}, {name}", findings)
                 if arrays:
                     blocks[epoch, number] = arrays
     return blocks

@@ -10,12 +10,23 @@ from itertools import pairwise
 from typing import Any
 
 from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
+from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import mapping, read_json, stamp_us
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
+from dlemu.mlperf.core_config import canonical, effective
 from dlemu.mlperf.finding import Finding, Located, Severity
+from dlemu.mlperf.rules import unapplied
 
-_ALSO_RULES_ON_FILES = ("summary.missing", "config.missing", "config.assumed")
+_ALSO_RULES_ON_FILES = ("summary.missing",)
 """Findings of the audit that the rules on required files give too."""
+_ALSO_CONFIGURED = ("config.missing", "config.assumed")
+"""The same of the rule on the configuration."""
+_CONFIGURED = (
+    *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
+    *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
+    *("train.epochs", "train.computation_time", "metric.au"),
+)
+"""What config.yaml of every edition's workloads has: without it a run can't be held against the edition."""
 FEW_ACCELERATORS = 4
 """Below which v3.0's checker asks whether one host could not drive more (3.3.3)."""
 GAP_FACTOR = 2
@@ -32,8 +43,55 @@ def by_the_rules(result: Result) -> Iterator[Located]:
     for leaf in result.runs:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
             printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
-            for finding in rule_findings(leaf.setup, printed, book):
+            for finding in rule_findings(_with_metadata(leaf), printed, book, by_dlemu=leaf.run.by_dlemu):
                 yield Located(leaf.path, _in_result(finding, leaf, result))
+
+
+def _with_metadata(leaf: Leaf) -> Setup:
+    """Return the run's settings with the overrides that only mlpstorage's metadata tell."""
+    told = mapping(mapping(leaf.metadata).get("override_parameters"))
+    words = [f"++workload.{key}={value}" for key, value in told.items()]
+    if not words:
+        return leaf.setup
+    return replace(leaf.setup, overrides=tuple(dict.fromkeys([*(leaf.setup.overrides or ()), *words])))
+
+
+def configured(result: Result) -> Iterator[Located]:
+    """Every run has its configuration, whole: without it no setting can be judged."""
+    for leaf in result.runs:
+        if leaf.run is None:
+            continue
+        config = leaf.setup.config
+        settings = effective(config) if config else {}
+        lacking = [key for key in _CONFIGURED if settings.get(key) is None]
+        if lacking:
+            none = len(lacking) == len(_CONFIGURED)
+            seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
+            fix = "keep hydra's folder of the run as it was written"
+            yield _located(leaf.path, "error", "config.incomplete", seen, "the settings of the whole workload", fix)
+
+
+def overrides_agree(result: Result) -> Iterator[Located]:
+    """What mlpstorage's metadata say was overridden stands in overrides.yaml too, with the same values."""
+    for leaf in result.runs:
+        told = mapping(mapping(leaf.metadata).get("override_parameters"))
+        if leaf.setup.overrides is None or not told:
+            continue
+        given = dict(_override(word) for word in leaf.setup.overrides)
+        apart = [
+            f"{key}={value} ({given.get(key, 'not there')} in overrides.yaml)"
+            for key, value in told.items()
+            if str(canonical(given.get(key))) != str(canonical(value))
+        ]
+        if apart:
+            fix = "keep both files as they were written"
+            seen = f"the metadata override {'; '.join(apart[:3])}"
+            yield _located(leaf.path, "error", "overrides.differ", seen, "the same overrides in both", fix)
+
+
+def _override(word: str) -> tuple[str, str]:
+    key, _, value = word.lstrip("+~").partition("=")
+    return key.removeprefix("workload."), value
 
 
 def _in_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
@@ -51,6 +109,8 @@ def recomputed(result: Result) -> Iterator[Located]:
     """Pass on what the audit found: files that contradict each other or can't be read."""
     for leaf in result.runs:
         for finding in leaf.run.findings if leaf.run else ():
+            if finding.rule in _ALSO_CONFIGURED and leaf.printed.accelerators:
+                continue
             if result.single or finding.rule not in _ALSO_RULES_ON_FILES:
                 yield Located(leaf.path, finding)
 
@@ -137,6 +197,10 @@ def run_gaps(result: Result) -> Iterator[Located]:
         if end < start:
             seen, fix = f"the run ended at {end}, before it began at {start}", "set the host's clock"
             yield Located(leaf.path, Finding("error", "runs.clock", seen, "an end after the start", fix))
+    for leaf, begun_at, ended_at in timed:
+        if leaf.run is not None:
+            missing = unapplied("runs.gap", start_and_end=begun_at and ended_at)
+            yield from (Located(leaf.path, finding) for finding in missing)
     shortest = min((end - start for _, start, end in known if end >= start), default=None)
     begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda run: run[0])
     apart = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
@@ -190,6 +254,10 @@ def replicable(result: Result) -> Iterator[Located]:
     """Samples/s of the measured runs lie within 5 %."""
     rates = [leaf.printed.samples_per_second for leaf in result.measured]
     known = [rate for rate in rates if rate]
+    for leaf, rate in zip(result.measured, rates, strict=True):
+        if leaf.run is not None:
+            missing = unapplied("runs.spread", samples_per_second=rate)
+            yield from (Located(leaf.path, finding) for finding in missing)
     if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > SPREAD:
         seen = f"{min(known):.2f} to {max(known):.2f} samples/s"
         fix = "see what else used the storage or the hosts"
@@ -290,7 +358,7 @@ def _located(path: str, severity: Severity, rule: str, seen: str, wanted: str, f
 
 
 RESULT_RULES: tuple[Rule, ...] = (
-    *(by_the_rules, recomputed, tool, hosts_used),
+    *(by_the_rules, configured, overrides_agree, recomputed, tool, hosts_used),
     *(run_count, run_stamps, runs_ended, run_gaps, runs_alike, shuffled_anew, replicable),
     *(same_dataset, dataset_phases, dataset_in_metadata, data_apart_from_results),
 )

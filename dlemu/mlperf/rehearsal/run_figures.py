@@ -87,6 +87,7 @@ class RehearsalPlan:
 def run_words(words: Sequence[str], seed: int) -> list[str]:
     """Return the overrides of one run of the sequence."""
     return [
+        "metric.verdict=au",  # a rehearsal is judged as the edition's tool judges; the user's own word comes later
         *words,
         "workflow.generate_data=false",
         "output.report=false",  # a page takes seconds, and the time between two runs is limited

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dlemu.sizing.t_interval import FEWEST, SequentialTest, estimate, half_width, quantile
+from dlemu.metrics.t_interval import FEWEST, SequentialTest, estimate, half_width, quantile
 
 
 @pytest.mark.parametrize(

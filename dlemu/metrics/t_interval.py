@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-
-from dlemu.sizing.steady import Values
+from numpy.typing import NDArray
 
 FEWEST = 8
 """Windows before the first look; Schmeiser, "Batch size effects in the analysis of simulation output", Operations
@@ -20,6 +19,9 @@ Research 30 (1982), finds little gain beyond 10 to 30 and poor intervals with ve
 GROWTH = 1.25
 """Each look waits for this many times the windows of the one before."""
 MOST_CORRELATION = 0.9
+
+Values = NDArray[np.float64]
+"""One value a window, in percent of its time."""
 
 
 def quantile(share: float, degrees: int) -> float:

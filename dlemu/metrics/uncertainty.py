@@ -1,0 +1,98 @@
+"""How far the sustained AU may lie from the truth, with what that is made of (docs/uncertainty.md).
+
+After the GUM (JCGM 100:2008): standard uncertainties of independent components, added in squares; the expanded
+uncertainty U has a coverage factor of k = 2, about 95 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlemu.metrics.au import Rows, au_percent
+from dlemu.metrics.over_time import mean_rates
+from dlemu.metrics.spread import by_epoch
+from dlemu.metrics.sustained import supply_of
+from dlemu.metrics.t_interval import Values, estimate
+
+COVERAGE = 2.0
+"""k: what the combined standard uncertainty is multiplied with."""
+_CONFIDENCE = 0.9545
+"""Of a t-interval that is as wide as k = 2 standard deviations of a normal distribution."""
+_WINDOW_SECONDS, _WINDOW_STEPS = 1.0, 2
+"""A window is long beside the slices in which drives, caches and throttles do their work, and beside a step."""
+_CLOCK_NS = 1_000
+"""Taken for what a stamp may be off: a system call and a switch of threads lie between the event and its stamp."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """One source of uncertainty."""
+
+    name: str
+    percent: float
+    """Standard uncertainty of the AU, in points."""
+    kind: str
+    """How it was found: `A`, from the spread of what was measured; `B`, from what is known of the method."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncertainty:
+    """Of the sustained AU of a run."""
+
+    expanded_percent: float
+    """U, with k = 2: the truth lies within +- U in about 95 of 100 runs."""
+    budget: tuple[Component, ...]
+
+
+def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
+    """Return the uncertainty of `au_sustained_percent` of the same rows; None when too little was measured to tell."""
+    if not len(kept):
+        return None
+    supplies = [supply_of(epoch) for epoch in by_epoch(rows)]
+    read_ns, time_ns = sum(supply.read_ns for supply in supplies), sum(supply.time_ns for supply in supplies)
+    fed = 100 * read_ns / time_ns if time_ns > 0 else math.inf
+    by_supply = fed < au_percent(kept)
+    values = np.concatenate([*_windows(rows if by_supply else kept, by_supply=by_supply), np.empty(0)])
+    if len(values) < 2:
+        values = np.array([au_percent(epoch) for epoch in by_epoch(kept)])
+    if len(values) < 2:
+        return None
+    spread = estimate(np.minimum(values, 100.0) if not by_supply else values, _CONFIDENCE).half_width_percent / COVERAGE
+    edge = math.sqrt(sum(supply.edge_ns**2 for supply in supplies)) if by_supply else 0.0
+    total_ns = time_ns if by_supply else float((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum())
+    components = (
+        Component("spread between windows of time", spread, "A"),
+        Component("batches half read where an epoch's window ends", 100 * edge / max(total_ns, 1.0), "B"),
+        Component("clock and stamps", 100 * _CLOCK_NS * math.sqrt(len(rows)) / max(total_ns, 1.0), "B"),
+    )
+    combined = math.sqrt(sum(component.percent**2 for component in components))
+    return Uncertainty(expanded_percent=COVERAGE * combined, budget=components)
+
+
+def _windows(rows: Rows, *, by_supply: bool) -> Iterator[Values]:
+    """Yield for each epoch what was supplied, or computed, in each window of time, in percent of it."""
+    ranks = max(1, len(np.unique(rows["rank"])))
+    step_ns = float(rows["compute_ns"].mean()) if len(rows) else 0.0
+    window_ns = max(_WINDOW_SECONDS * 1e9, _WINDOW_STEPS * step_ns)
+    for epoch in by_epoch(rows):
+        starts = np.full(int(epoch["rank"].max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(starts, epoch["rank"], epoch["free_ns"])
+        own_start = starts[epoch["rank"]]  # the earliest stamp of each rank, on its own clock
+        if by_supply:
+            begins, ends = epoch["started_ns"] - own_start, epoch["finished_ns"] - own_start
+            last = np.zeros(len(starts))
+            np.maximum.at(last, epoch["rank"], begins)
+            low, high = float(begins.min()), float(last[np.unique(epoch["rank"])].min())
+        else:
+            begins = epoch["free_ns"] + epoch["wait_ns"] - own_start
+            ends = begins + epoch["compute_ns"]
+            low, high = 0.0, float(ends.max())
+        edges = np.arange(low, high + 1.0, window_ns)
+        lengths = np.maximum(ends - begins, 1)
+        if len(edges) > 1:
+            rates = mean_rates(begins.astype(float), (begins + lengths).astype(float), epoch["compute_ns"] * 1.0, edges)
+            yield 100 * rates / ranks

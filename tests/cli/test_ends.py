@@ -1,0 +1,55 @@
+"""How a command ends: one message, and a status that says which kind of end it was."""
+
+from __future__ import annotations
+
+import signal
+
+import click
+import pytest
+
+from datagen.errors import DlemuError, UserError
+from dlemu.cli import guarded
+from dlemu.comm import Failure, Interrupted
+from dlemu.run.ranks import RunFailedError
+
+CRASHED = Failure(rank=1, kind="KeyError", message="rank 1: KeyError", status=3, at_ns=0, traceback="Traceback ...")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (SystemExit(1), 1, ""),
+        (UserError("no such key"), 2, "dlemu: no such key\n"),
+        (click.UsageError("no such option"), 2, "Error: no such option\n"),
+        (DlemuError("a worker died"), 3, "dlemu: a worker died\n"),
+        (RunFailedError(CRASHED), 3, "dlemu: Traceback ...\ndlemu: rank 1: KeyError\n"),
+        (KeyboardInterrupt(), 130, "dlemu: interrupted by Ctrl-C (SIGINT)\n"),
+        (Interrupted(signal.SIGTERM), 143, "dlemu: stopped by signal 15\n"),
+    ],
+)
+def test_what_is_raised_is_told_once(
+    error: BaseException, status: int, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command()
+    def command() -> None:
+        raise error
+
+    monkeypatch.setattr("sys.argv", ["dlemu"])
+    with pytest.raises(SystemExit) as ended:
+        guarded(command, "dlemu")
+    assert ended.value.code == status
+    assert capsys.readouterr().err.endswith(text)
+
+
+def test_what_nobody_foresaw_has_a_traceback_and_is_no_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command()
+    def command() -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("sys.argv", ["dlemu"])
+    with pytest.raises(SystemExit) as ended:
+        guarded(command, "dlemu")
+    assert ended.value.code == 3
+    assert "Traceback" in capsys.readouterr().err

@@ -1,0 +1,80 @@
+"""The uncertainty covers the truth, and shrinks as a run gets longer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.metrics.au import kept_rows
+from dlemu.metrics.sustained import au_sustained_percent
+from dlemu.metrics.uncertainty import Uncertainty, uncertainty_of
+
+C = 100_000_000
+
+
+def jittery(seed: int, *, ratio: float, steps: int, epochs: int, spread: float) -> StepRows:
+    """A drive that serves one batch after the other in drawn times, slower than asked for; queues never fill."""
+    random = np.random.default_rng(seed)
+    rows = np.zeros(epochs * steps, STEP_DTYPE)
+    now, row = 0, 0
+    for epoch in range(1, epochs + 1):
+        free = finished = float(now)
+        for step in range(1, steps + 1):
+            took = C / ratio * random.gamma(1 / spread**2, spread**2)
+            started, finished = finished, finished + took
+            begin = max(free, finished)
+            own = rows[row]
+            own["epoch"], own["block"], own["step"], own["compute_ns"] = epoch, 1, step, C
+            own["free_ns"], own["wait_ns"] = round(free), round(begin - free)
+            own["started_ns"], own["finished_ns"] = round(started), round(finished)
+            free, row = begin + C, row + 1
+        now = round(free) + C
+    return rows
+
+
+def result(rows: StepRows) -> tuple[float, Uncertainty]:
+    kept = kept_rows(rows, 1, 0)
+    sustained, uncertainty = au_sustained_percent(rows, kept).mean, uncertainty_of(rows, kept)
+    assert sustained is not None
+    assert uncertainty is not None
+    return sustained, uncertainty
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.5])
+def test_the_truth_lies_within_u_in_at_least_95_of_100_runs(spread: float) -> None:
+    ratio = 0.6
+    results = [result(jittery(seed, ratio=ratio, steps=60, epochs=3, spread=spread)) for seed in range(300)]
+    covered = sum(abs(au - 100 * ratio) <= uncertainty.expanded_percent for au, uncertainty in results)
+    assert covered >= 0.95 * len(results)
+    widths = np.array([uncertainty.expanded_percent for _, uncertainty in results])
+    errors = np.array([au - 100 * ratio for au, _ in results])
+    assert widths.mean() < 5 * errors.std(), "no wider than needed"
+
+
+def test_u_falls_with_the_root_of_the_time() -> None:
+    def mean_u(epochs: int) -> float:
+        runs = [jittery(seed, ratio=0.6, steps=100, epochs=epochs, spread=0.4) for seed in range(9)]
+        return float(np.mean([result(rows)[1].expanded_percent for rows in runs]))
+
+    short, long = mean_u(2), mean_u(18)
+    assert 2 < short / long < 4.5
+
+
+def test_the_budget_adds_up() -> None:
+    _, uncertainty = result(jittery(3, ratio=0.7, steps=50, epochs=2, spread=0.3))
+    combined = np.sqrt(sum(component.percent**2 for component in uncertainty.budget))
+    assert uncertainty.expanded_percent == pytest.approx(2 * combined)
+    assert {component.kind for component in uncertainty.budget} == {"A", "B"}
+
+
+def test_accelerators_that_never_wait_are_certain() -> None:
+    rows = jittery(1, ratio=50.0, steps=50, epochs=2, spread=0.3)
+    au, uncertainty = result(rows)
+    assert au == 100
+    assert uncertainty.expanded_percent < 0.01
+
+
+def test_too_little_says_nothing() -> None:
+    rows = jittery(1, ratio=0.6, steps=3, epochs=1, spread=0.3)
+    assert uncertainty_of(rows[:1], rows[:0]) is None

@@ -1,0 +1,94 @@
+"""A verdict says what the storage can, and nothing where it can't be told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
+
+
+def evidence(**changes: Any) -> Evidence:
+    values: dict[str, Any] = {
+        "complete": True,
+        "threshold_percent": 90.0,
+        "by": "au",
+        "au": 95.0,
+        "au_sustained": 94.5,
+        "au_whole": 94.0,
+        "uncertainty_percent": None,
+        "epochs": 5,
+        "ceiling_au": 99.0,
+        "from_storage_percent": 100.0,
+        "cached": False,
+        "kept_steps": 100,
+        "prefetched_steps": 5,
+    }
+    return Evidence(**(values | changes))
+
+
+def test_the_verdict_needs_an_emulator_that_could_have_passed() -> None:
+    assert judge(evidence(ceiling_au=80.0)).passed is True
+    assert judge(evidence(au=89.0)).passed is False
+    assert judge(evidence(au=89.0, ceiling_au=85.0)).passed is None
+    assert judge(evidence(au=89.0, ceiling_au=None)).passed is False
+    assert judge(evidence(au=math.nan)).passed is None
+    assert judge(evidence(complete=False)).passed is None
+
+
+@pytest.mark.parametrize(("by", "au"), [("sustained", 94.5), ("au", 95.0), ("rules", 94.0)])
+def test_the_line_names_the_au_it_is_by(by: str, au: float) -> None:
+    verdict = judge(evidence(by=by))
+    assert verdict.passed is True
+    name = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}[by]
+    assert verdict.text == f"PASS: {name} {au:.2f} % is at least 90 %"
+
+
+def test_prefetch_buys_no_pass() -> None:
+    bought = {"au": 96.5, "au_sustained": 80.0}
+    verdict = judge(evidence(by="sustained", **bought))
+    assert verdict.passed is False
+    assert verdict.text == (
+        "FAIL: sustained AU 80.00 % is below 90 %; "
+        "the counted steps' AU, 96.50 %, would pass by 16.5 points of prefetch"
+    )
+    verdict = judge(evidence(by="au", **bought))
+    assert verdict.passed is True
+    assert verdict.text.endswith(", by 16.5 points of prefetch: the storage sustains 80.0 %")
+
+
+@pytest.mark.parametrize("by", ["sustained", "au", "rules"])
+def test_what_memory_served_is_no_verdict_unless_asked_for(by: str) -> None:
+    half = judge(evidence(by=by, from_storage_percent=50.0))
+    assert half.passed is None
+    assert half.text.startswith("NO VERDICT: the storage served 50 % of the bytes")
+    assert judge(evidence(by=by, from_storage_percent=50.0, cached=True)).passed is True
+    assert judge(evidence(by=by, from_storage_percent=None)).passed is True
+    assert judge(evidence(by=by, from_storage_percent=130.0)).passed is True
+
+
+def test_a_storage_that_fails_with_memorys_help_fails() -> None:
+    low = {"au": 60.0, "au_sustained": 60.0, "au_whole": 60.0}
+    assert judge(evidence(by="sustained", from_storage_percent=50.0, **low)).passed is False
+
+
+def test_what_lies_within_its_uncertainty_is_undecided_and_says_how_long_to_run() -> None:
+    near = judge(evidence(by="sustained", au_sustained=90.5, uncertainty_percent=1.0))
+    assert near.passed is None
+    assert near.text.startswith(
+        "UNDECIDED: sustained AU 90.50 +- 1.00 % is too near to 90 %; run longer: train.epochs="
+    )
+    assert int(near.text.rsplit("=", 1)[1]) >= 20, "half of U takes four times as long"
+    assert judge(evidence(by="sustained", au_sustained=91.5, uncertainty_percent=1.0)).passed is True
+    assert judge(evidence(by="sustained", au_sustained=88.5, uncertainty_percent=1.0)).passed is False
+
+
+def test_an_epoch_out_of_the_prefetch_queue_gives_no_verdict() -> None:
+    """Storage at a quarter of the demand looked like 100 % when an epoch had no more steps than batches read ahead."""
+    assert judge(evidence(au=100.0, au_whole=23.0, kept_steps=1)).passed is None
+    assert judge(evidence(au=100.0, au_whole=23.0, kept_steps=6)).passed is True
+    assert judge(evidence(au=100.0, au_whole=97.0, kept_steps=1)).passed is True
+    assert warm_up_bias(evidence(au=100.0, au_whole=23.0, kept_steps=20)) == pytest.approx(20 / 15)
+    assert warm_up_bias(evidence(au=100.0, au_whole=97.0, kept_steps=20)) is None
