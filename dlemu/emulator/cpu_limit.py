@@ -17,6 +17,11 @@ def cpu_limit(proc: str = "/proc") -> float | None:
     return min(limits, default=None)
 
 
+def limiting_groups(proc: str = "/proc") -> tuple[str, ...]:
+    """Return the folders of the control groups that limit the CPU time of this process."""
+    return tuple(folder for folder in _groups(proc) if _v2_limit(folder) or _v1_limit(folder))
+
+
 def _groups(proc: str) -> Iterator[str]:
     """Yield the folders of this process's control groups that can limit CPU time, and of all that are visible above."""
     own = _own_groups(proc)

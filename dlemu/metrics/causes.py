@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.au import Rows
 from dlemu.metrics.loss import PARTS, by_step
+from dlemu.metrics.over_time import mean_rates
 
 BUSY_WORKERS = 0.8
-"""From this share of their time on workers count as always busy: what waits in the queue then waits for their work."""
+"""From this share of the time that a batch waits in the queue its rank's workers count as busy: it waits for them."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,45 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
     spent = split_worker_time(steps.critical, preprocesses)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
     in_work = (shares * lost_in_work[:, np.newaxis]).sum(axis=0)
-    queued = float(by_part["queueing"].sum())
-    if work_of(rows, preprocesses=preprocesses, workers=workers).busy_share >= BUSY_WORKERS:
-        everywhere = split_worker_time(rows, preprocesses).sum(axis=0)
-        in_work, queued = in_work + queued * everywhere / max(everywhere.sum(), 1e-9), 0.0
+    behind = _work_behind(rows, steps.critical, preprocesses=preprocesses, workers=workers)
+    in_work += (behind * by_part["queueing"][:, np.newaxis]).sum(axis=0)
+    queued = float(((1 - behind.sum(axis=-1)) * by_part["queueing"]).sum())
     storage, pause, computing, starved = in_work.tolist()
     lost = Causes(storage, pause, computing, starved, queued, float(by_part["hand_over"].sum()))
     return lost.scaled(100.0 / int(steps.total_ns.sum()))
+
+
+def _work_behind(rows: Rows, late: Rows, *, preprocesses: bool, workers: int) -> NDArray[np.float64]:
+    """Return what the workers did for which late batches queued, as shares of that time, shape (late, 4).
+
+    Zeros where workers had time. It is judged at the time of each batch: storage that became slow keeps workers busy
+    from then on, whatever they were before.
+    """
+    shares = np.zeros((len(late), 4))
+    own = max(1, workers // max(1, len(np.unique(rows["rank"]))))
+    for rank in np.unique(late["rank"]):
+        mine, waiting = rows[rows["rank"] == rank], np.flatnonzero(late["rank"] == rank)
+        mine = mine[mine["finished_ns"] > mine["started_ns"]]
+        begins, ends = late["free_ns"][waiting], late["started_ns"][waiting]
+        waiting, begins, ends = waiting[ends > begins], begins[ends > begins], ends[ends > begins]
+        if not len(mine) or not len(waiting):
+            continue
+        origin = int(mine["started_ns"].min())
+        starts, stops = (mine["started_ns"] - origin).astype(float), (mine["finished_ns"] - origin).astype(float)
+        spent = split_worker_time(mine, preprocesses)
+        edges = np.unique(np.concatenate([begins, ends])) - origin
+        if len(edges) < 2:
+            continue
+        passed = [
+            np.append(0.0, np.cumsum(mean_rates(starts, stops, spent[:, kind], edges) * np.diff(edges)))
+            for kind in range(4)
+        ]
+        first, last = np.searchsorted(edges, begins - origin), np.searchsorted(edges, ends - origin)
+        did = np.stack([sums[last] - sums[first] for sums in passed], axis=-1)
+        busy = did.sum(axis=-1)
+        is_busy = busy >= BUSY_WORKERS * own * (ends - begins)
+        shares[waiting] = np.where(is_busy[:, np.newaxis], did / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
+    return shares
 
 
 def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from rich.console import Console
 
 from dlemu.emulator.environment import HostFacts
+from dlemu.metrics.changes import clock
 from dlemu.metrics.stragglers import Straggler
 from dlemu.report.page import Page, Text, Words, split_verdict, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
@@ -19,7 +20,7 @@ from dlemu.results.summary import Loss, Mean, Metrics, PageCache, Summary
 Row = tuple[str, str, str]
 """Metric, value with its unit, what it means."""
 
-_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_HOSTS, _LONG_TABLE = 6, 4, 4, 8, 24
+_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _SHOWN_HOSTS, _LONG_TABLE = 6, 4, 4, 4, 8, 24
 _LEAST_SHOWN_PERCENT = 0.005
 _LOUD = "STORAGE WAS NOT READ"
 _EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
@@ -107,6 +108,7 @@ def _reasons(summary: Summary) -> Iterator[Cell]:
     warning = summary.page_cache and summary.page_cache.warning
     if warning:
         yield Line(warning, "bad" if warning.startswith(_LOUD) else "caution")
+    yield from (Line(sentence, "caution") for sentence in _unsteadiness(summary))
     yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
     limit = summary.limited_by
     if limit:
@@ -122,11 +124,30 @@ def _sections(summary: Summary) -> Iterator[Words]:
         yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", limit.evidence)
         if limit.advice:
             yield Words("What would help", limit.advice)
+    unsteady = list(_unsteadiness(summary))
+    if unsteady:
+        yield Words("The storage did not stay the same", unsteady)
     if summary.stragglers:
         yield Words("Stragglers", [_straggler(late) for late in summary.stragglers])
     notes = [*summary.issues, *(summary.telemetry.notes if summary.telemetry else ())]
     if notes:
         yield Words("What to know about these numbers", notes)
+
+
+def _unsteadiness(summary: Summary) -> Iterator[str]:
+    """Yield when the storage's speed changed and when it stood still, as sentences."""
+    for change in summary.speed_changes[:_SHOWN_CHANGES]:
+        yield (
+            f"from {clock(change.at_seconds)} on the storage gave {change.percent:.0f} % of before: "
+            f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s"
+        )
+    if len(summary.speed_changes) > _SHOWN_CHANGES:
+        yield f"its speed changed {len(summary.speed_changes)} times in all"
+    if summary.stalls:
+        longest = max(summary.stalls, key=lambda stall: stall.seconds)
+        total = sum(stall.seconds for stall in summary.stalls)
+        times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in all"
+        yield f"the storage stood still {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
 
 
 def _straggler(late: Straggler) -> str:

@@ -13,9 +13,10 @@ from dlemu.emulator.steplog import EVALUATION, StepRows
 from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove
 from dlemu.metrics.causes import find_causes, work_of
+from dlemu.metrics.changes import find_speed_changes, find_stalls
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics
-from dlemu.metrics.limit import Context, Limit, judge_limit
+from dlemu.metrics.limit import OTHERS_PERCENT, Context, Limit, OtherReaders, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.spread import RankSpread, averaged, by_epoch, known, pooled
@@ -88,6 +89,12 @@ def analyse(run: Run) -> Summary:
     )
     if proof is None:
         return summary
+    summary = replace(
+        summary,
+        speed_changes=find_speed_changes(run.training, preprocesses=_preprocesses(facts)),
+        stalls=find_stalls(run.training),
+        other_readers=_other_readers(run, metrics, proof),
+    )
     return replace(
         summary,
         loss_percent=loss_percent(run.training, kept),
@@ -95,7 +102,7 @@ def analyse(run: Run) -> Summary:
         loss_percent_per_epoch=tuple(
             loss_percent(part, kept[kept["epoch"] == part["epoch"][0]]) for part in by_epoch(run.training)
         ),
-        limited_by=_limit(run, kept, proof, biased=_is_biased(evidence)),
+        limited_by=_limit(run, kept, proof, summary, biased=_is_biased(evidence)),
         stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         page_cache=PageCache(
             from_storage_percent=proof.from_storage_percent,
@@ -294,25 +301,48 @@ def _proof(run: Run) -> CacheProof:
     )
 
 
-def _limit(run: Run, kept: StepRows, proof: CacheProof, *, biased: bool) -> Limit | None:
+def _preprocesses(facts: Facts) -> bool:
+    return not is_zero(facts.workload.reader.preprocess_time)
+
+
+def _other_readers(run: Run, metrics: Metrics, proof: CacheProof) -> OtherReaders | None:
+    """Return what the devices gave beyond what the run's own reads, read-ahead included, made the kernel fetch."""
+    rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
+    if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
+        return None
+    given_mb, own_mb = rate.mean * seconds, float(run.training["storage_bytes"].sum()) / MB
+    percent = 100 * (given_mb - own_mb) / given_mb
+    if percent < OTHERS_PERCENT:
+        return None
+    return OtherReaders(mb_per_second=(given_mb - own_mb) / seconds, percent=percent)
+
+
+def _limit(run: Run, kept: StepRows, proof: CacheProof, summary: Summary, *, biased: bool) -> Limit | None:
     """Say what limited the kept steps; all steps where batches of these may have been read during first ones."""
     judged = run.training if biased else kept
     if not len(judged) or not judged["compute_ns"].any():
         return None
     facts, activity = run.facts, activity_during(run, judged)
     reader = facts.workload.reader
-    preprocesses, workers = not is_zero(reader.preprocess_time), facts.ranks * max(1, reader.read_threads)
+    preprocesses, workers = _preprocesses(facts), facts.ranks * max(1, reader.read_threads)
+    limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
+    if limit_used is None:
+        limit_cores, limit_used = _own_cpu_limit(facts)
     context = Context(
         ceiling_au=facts.journal.ceiling_au_percent,
         host_busy_percent=_own_cpu_percent(facts) if activity.busy_percent is None else activity.busy_percent,
         own_busy_percent=activity.own_percent if activity.busy_percent is not None else None,
-        cpu_limit_cores=activity.cpu_limit_cores,
-        cpu_limit_used_percent=activity.cpu_limit_used_percent,
+        cpu_limit_cores=limit_cores,
+        cpu_limit_used_percent=limit_used,
+        cpu_throttled_percent=activity.cpu_throttled_percent,
         memory_some_percent=activity.memory_some_percent,
         device=activity.device,
         scaling=facts.journal.scaling,
         read_threads=reader.read_threads,
         from_storage_percent=proof.from_storage_percent.mean,
+        others=summary.other_readers,
+        speed_changes=summary.speed_changes,
+        stalls=summary.stalls,
     )
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
     work = work_of(judged, preprocesses=preprocesses, workers=workers)
@@ -330,3 +360,13 @@ def _own_cpu_percent(facts: Facts) -> float | None:
         return None
     cores = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
     return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
+
+
+def _own_cpu_limit(facts: Facts) -> tuple[float | None, float | None]:
+    """Return the CPU limits of all hosts together, in cores, and how much of them the run used; None without both."""
+    journal = facts.journal
+    limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
+    if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:
+        return None, None
+    seconds = max(1, journal.ended_ns - journal.started_ns) / 1e9
+    return sum(limits), 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.journal import StoppedEarly
+from dlemu.metrics.changes import SpeedChange as SpeedChange
+from dlemu.metrics.changes import Stall as Stall
 from dlemu.metrics.delivery import EpochAudit as EpochAudit
 from dlemu.metrics.limit import Limit as Limit
+from dlemu.metrics.limit import OtherReaders as OtherReaders
 from dlemu.metrics.loss import Loss as Loss
 from dlemu.metrics.rates import Percentiles as Percentiles
 from dlemu.metrics.spread import Mean as Mean
@@ -269,6 +272,12 @@ class Summary:
     """None when nothing computed."""
     stragglers: tuple[Straggler, ...] = ()
     """Those for whom the others waited, worst first."""
+    speed_changes: tuple[SpeedChange, ...] = ()
+    """When the storage's speed changed, in order; what it gives shows where accelerators waited for it."""
+    stalls: tuple[Stall, ...] = ()
+    """When the storage stood still for a second or more, in order."""
+    other_readers: OtherReaders | None = None
+    """Null where others read little from the dataset's devices, or where that is not known."""
     page_cache: PageCache | None = None
     evaluation: Evaluation | None = None
     checkpoints: tuple[CheckpointTiming, ...] = ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.emulator.cpu_limit import cpu_limit
+from dlemu.emulator.cpu_limit import cpu_limit, limiting_groups
 
 V1_MOUNT = "32 31 0:29 {root} {mount} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 V2_MOUNT = "30 23 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
@@ -60,3 +60,9 @@ def test_the_other_controllers_are_not_asked(tmp_path: Path) -> None:
     line = V1_MOUNT.replace("cpu,cpuacct", "cpuset")
     files = {"job/cpu.cfs_quota_us": "50000", "job/cpu.cfs_period_us": "100000"}
     assert cpu_limit(made(tmp_path, group="3:cpuset:/job\n4:cpu:/job", mount_line=line, files=files)) is None
+
+
+def test_the_groups_that_limit_are_those_with_a_quota(tmp_path: Path) -> None:
+    files = {"job/step/cpu.max": "max 100000", "job/cpu.max": "200000 100000"}
+    proc = made(tmp_path, group="0::/job/step", mount_line=V2_MOUNT, files=files)
+    assert limiting_groups(proc) == (str(tmp_path / "cgroup" / "job"),)
