@@ -11,7 +11,7 @@ from typing import Protocol
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.formats.format_base import Format, KeptFile, OpenFile, Sample, StreamFormat, damaged
-from datagen.storage.storage_base import Reader, StorageBase, StoredFile
+from datagen.storage.storage_base import Reader, StorageBase, StoredFile, read_in_transfers
 
 MOST_KEPT_FILES = 16
 """Files of several samples that an engine keeps open; loaders of threads have an engine a thread in one process."""
@@ -47,7 +47,9 @@ class FastEngine:
     Files of several samples that can be kept (`KeptFile`) stay open between batches, the last few.
     """
 
-    def __init__(self, storage: StorageBase, file_format: Format, samples: int, max_file_bytes: int) -> None:
+    def __init__(
+        self, storage: StorageBase, file_format: Format, samples: int, max_file_bytes: int, transfer_bytes: int = 0
+    ) -> None:
         self._source: FileSource | None = None
         self._opened: OpenFile | None = None
         self._kept: OrderedDict[str, tuple[FileSource, KeptFile]] = OrderedDict()
@@ -57,6 +59,7 @@ class FastEngine:
         self._storage = storage
         self._format = file_format
         self._samples = samples
+        self._transfer_bytes = transfer_bytes
         self._buffer = AlignedBuffer(max_file_bytes)
         self._buffer.take_pages()
         self._scratch: list[AlignedBuffer] = []
@@ -79,7 +82,9 @@ class FastEngine:
         begun = time.monotonic_ns()
         reader = self._storage.open(path)
         self.read_ns += time.monotonic_ns() - begun  # of small files on a network, most of the time
-        self._source = FileSource(path, reader, self._storage.alignment, in_place, self._buffer, self._scratch)
+        self._source = FileSource(
+            path, reader, self._storage.alignment, in_place, self._buffer, self._scratch, self._transfer_bytes
+        )
         return self._format.open(self._source, self._samples)
 
     def finish(self) -> None:
@@ -126,12 +131,14 @@ class FileSource:
         in_place: memoryview | None,
         buffer: AlignedBuffer,
         scratch: list[AlignedBuffer],
+        transfer_bytes: int,
     ) -> None:
         self.path = path
         self.size_bytes = reader.size_bytes
         self.read_ns = 0
         self._reader = reader
         self._alignment = alignment
+        self._transfer_bytes = transfer_bytes
         self._in_place = in_place
         self._buffer = buffer
         self._scratch = scratch
@@ -154,7 +161,7 @@ class FileSource:
         before = offset - start
         target = self._take(-(-(before + size_bytes) // self._alignment) * self._alignment)
         begun = time.monotonic_ns()
-        got = self._reader.read_into(target, start)
+        got = read_in_transfers(self._reader, target, start, self._transfer_bytes)
         self.read_ns += time.monotonic_ns() - begun
         if got < before + size_bytes:
             raise damaged(self.path, f"the file ended, {before + size_bytes - got} bytes early,", start + got)

@@ -19,7 +19,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import Content, explain
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat
+from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, library_reads
 from datagen.groups import GroupFormat, GroupReader, most_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, nominal_sample_bytes
@@ -39,6 +39,8 @@ class FetchSpec:
     format: str
     storage: StorageSpec = FOLDERS
     engine: Literal["fast", "library"] = "fast"
+    transfer_bytes: int = 0
+    """Bytes that a read call of the fast engine asks for at most; 0 leaves that to the format (`LibraryReads`)."""
     decode: Decode = "none"
     """`full` unpacks what the format encodes (pixels, numbers, packed chunks); `none` ships it as it was read."""
     resize_bytes: int = 0
@@ -71,6 +73,7 @@ class FetchSpec:
         *,
         storage: StorageSpec = FOLDERS,
         engine: Literal["fast", "library"] = "fast",
+        transfer_bytes: int = 0,
         decode: Decode = "none",
         resize_bytes: int = 0,
         verify: bool = False,
@@ -83,6 +86,7 @@ class FetchSpec:
             format=dataset.spec.format,
             storage=storage,
             engine=engine,
+            transfer_bytes=transfer_bytes,
             decode=decode,
             resize_bytes=resize_bytes,
             verify=verify,
@@ -348,13 +352,16 @@ def _engine(spec: FetchSpec, given: StorageBase | None) -> Engine | RecordReader
             )
         if not isinstance(file_format, GroupFormat):
             return LibraryEngine(storage, file_format, samples, spec.layout.folder)
+    wanted = spec.transfer_bytes or library_reads(spec.format).transfer_bytes
+    transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):
-        return GroupReader(storage, file_format, spec.layout, spec.dataset, spec.engine, spec.decode, spec.verify)
+        settings = spec.engine, spec.decode, spec.verify, transfer_bytes
+        return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings)
     if isinstance(file_format, RecordFormat):
         if file_format.mapped and given is None and spec.storage == StorageSpec():
             storage = open_storage(StorageSpec(type="mapped"))
-        return RecordReader(storage, file_format, spec.layout, spec.verify)
-    return FastEngine(storage, file_format, samples, 0 if spec.in_place else spec.max_file_bytes)
+        return RecordReader(storage, file_format, spec.layout, spec.verify, transfer_bytes)
+    return FastEngine(storage, file_format, samples, 0 if spec.in_place else spec.max_file_bytes, transfer_bytes)
 
 
 def _address(memory: memoryview) -> int:

@@ -19,7 +19,7 @@ from datagen.formats.format_base import Format, Source, damaged
 from datagen.layout import Layout
 from datagen.records import Place, SmallReads, runs
 from datagen.spec import DatasetSpec, Decode
-from datagen.storage.storage_base import Reader, StorageBase
+from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 
 class GroupBytes(NamedTuple):
@@ -115,6 +115,7 @@ class GroupReader:
         engine: Literal["fast", "library"] = "fast",
         decode: Decode = "none",
         verify: bool = False,
+        transfer_bytes: int = 0,
     ) -> None:
         self.app_bytes = 0
         self.read_calls = 0
@@ -129,6 +130,7 @@ class GroupReader:
         self._library = engine == "library" and storage.local_path(layout.folder) is not None
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
+        self._transfer_bytes = transfer_bytes
         self._open: OpenGroups | None = None
 
     def __del__(self) -> None:
@@ -179,7 +181,7 @@ class GroupReader:
             reader = self._storage.open(path)
         except OSError as error:
             raise unreadable(path, error) from error
-        source = SmallReads(path, reader, self._storage.alignment)
+        source = SmallReads(path, reader, self._storage.alignment, self._transfer_bytes)
         try:
             groups = self._format.open_groups(source, self._spec)
             if self._verify and not groups.payload(0):
@@ -223,7 +225,7 @@ class GroupReader:
     def _fill(self, opened: OpenGroups, target: memoryview, offset: int, wanted: int) -> None:
         calls, begun = opened.reader.read_calls, time.monotonic_ns()
         try:
-            got = opened.reader.read_into(target, offset)
+            got = read_in_transfers(opened.reader, target, offset, self._transfer_bytes)
         except OSError as error:
             raise unreadable(opened.path, error) from error
         self.read_ns += time.monotonic_ns() - begun

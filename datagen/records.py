@@ -21,7 +21,7 @@ from datagen.engines import unreadable
 from datagen.errors import SpaceError
 from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, damaged
 from datagen.layout import Layout
-from datagen.storage.storage_base import Reader, StorageBase
+from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MOST_OPEN_FILES = 512
 """Files that a reader keeps open; enough for each file of DLIO's bert."""
@@ -44,7 +44,9 @@ Request = tuple[OpenRecords, int, int, int, int]
 class RecordReader:
     """Reads samples of one split. One thread at a time may use it."""
 
-    def __init__(self, storage: StorageBase, file_format: RecordFormat, layout: Layout, verify: bool) -> None:
+    def __init__(
+        self, storage: StorageBase, file_format: RecordFormat, layout: Layout, verify: bool, transfer_bytes: int = 0
+    ) -> None:
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
@@ -52,7 +54,8 @@ class RecordReader:
         self._samples_per_file = layout.num_samples_per_file
         self._alignment = storage.alignment
         self._verify = verify
-        self._files = OpenFiles(storage, file_format, layout, open_files_wanted())
+        self._transfer_bytes = transfer_bytes
+        self._files = OpenFiles(storage, file_format, layout, open_files_wanted(), transfer_bytes)
 
     def read(self, samples: Sequence[int], out: memoryview) -> list[Place]:
         """Read samples into `out`, as densely as the storage's alignment lets them lie; return (start, bytes) of each.
@@ -106,7 +109,7 @@ class RecordReader:
 
     def _fill(self, requests: list[Request], out: memoryview, at: int) -> tuple[list[int], int]:
         """Read all requests; return where each begins and the end of the last."""
-        alignment, most_bytes = self._alignment, len(out)
+        alignment, transfer_bytes, most_bytes = self._alignment, self._transfer_bytes, len(out)
         starts = []
         app_bytes = read_calls = 0
         begun = time.monotonic_ns()
@@ -118,7 +121,7 @@ class RecordReader:
                 raise SpaceError(f"{path}: its records are larger than the {most_bytes} bytes set aside for a batch")
             calls = reader.read_calls
             try:
-                got = reader.read_into(out[at:stop], offset - before)
+                got = read_in_transfers(reader, out[at:stop], offset - before, transfer_bytes)
             except OSError as error:
                 raise unreadable(path, error) from error
             if got < before + size:
@@ -169,10 +172,13 @@ def _long_runs(samples: NDArray[np.int64], samples_per_file: int) -> list[Run]:
 class OpenFiles:
     """The files read last, still open."""
 
-    def __init__(self, storage: StorageBase, file_format: RecordFormat, layout: Layout, most: int) -> None:
+    def __init__(
+        self, storage: StorageBase, file_format: RecordFormat, layout: Layout, most: int, transfer_bytes: int = 0
+    ) -> None:
         self._storage = storage
         self._format = file_format
         self._layout = layout
+        self._transfer_bytes = transfer_bytes
         self.most = most
         self._open: OrderedDict[int, OpenRecords] = OrderedDict()
         self._closing = weakref.finalize(self, _close_all, self._open)
@@ -199,8 +205,8 @@ class OpenFiles:
         except OSError as error:
             raise unreadable(path, error) from error
         try:
-            source = SmallReads(path, reader, self._storage.alignment)
-            side = partial(_open_side, self._storage, self._format, self._layout, file)
+            source = SmallReads(path, reader, self._storage.alignment, self._transfer_bytes)
+            side = partial(_open_side, self._storage, self._format, self._layout, self._transfer_bytes, file)
             records = self._format.open_records(source, self._layout.num_samples_per_file, side)
         except BaseException:
             reader.close()
@@ -209,7 +215,7 @@ class OpenFiles:
 
 
 def _open_side(
-    storage: StorageBase, file_format: RecordFormat, layout: Layout, file: int, number: int
+    storage: StorageBase, file_format: RecordFormat, layout: Layout, transfer_bytes: int, file: int, number: int
 ) -> Source | None:
     """Open a side file for as long as its source lives."""
     path = file_format.sides[number].path(layout, file)
@@ -219,7 +225,7 @@ def _open_side(
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    source = SmallReads(path, reader, storage.alignment)
+    source = SmallReads(path, reader, storage.alignment, transfer_bytes)
     weakref.finalize(source, reader.close)
     return source
 
@@ -239,12 +245,13 @@ def open_files_wanted() -> int:
 class SmallReads:
     """A `Source` for what a format must know of a file beside its records: each read gets memory of its own."""
 
-    def __init__(self, path: str, reader: Reader, alignment: int) -> None:
+    def __init__(self, path: str, reader: Reader, alignment: int, transfer_bytes: int = 0) -> None:
         self.path = path
         self.size_bytes = reader.size_bytes
         self.read_ns = 0
         self._reader = reader
         self._alignment = alignment
+        self._transfer_bytes = transfer_bytes
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
         before = offset % self._alignment
@@ -252,7 +259,7 @@ class SmallReads:
         target = _aligned(-(-wanted // self._alignment) * self._alignment, self._alignment)
         begun = time.monotonic_ns()
         try:
-            got = self._reader.read_into(target, offset - before)
+            got = read_in_transfers(self._reader, target, offset - before, self._transfer_bytes)
         except OSError as error:
             raise unreadable(self.path, error) from error
         self.read_ns += time.monotonic_ns() - begun

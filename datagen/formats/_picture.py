@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from datagen.content import STAMP_BYTES, Content
 from datagen.errors import DlemuError
 from datagen.extras import library
-from datagen.formats.format_base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
+LIBRARY = LibraryReads(call="Pillow", transfer_bytes=128 << 10)
+"""Pillow reads 64 KiB at a time, of which Linux makes requests of 128 KiB to a device (its usual read-ahead)."""
 LEAST_PADDING_BYTES = STAMP_BYTES
 """Each file begins with so much of its content as it is, so that it shows whose it is."""
 CHANNELS = (1, 3)

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats._array import CHUNK_BYTES
-from datagen.formats.format_base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
+LIBRARY = LibraryReads(call="pandas.read_csv", transfer_bytes=256 << 10)
 COMMA, LINE_FEED, ZERO = b",\n0"
 NUMBER_BYTES = 4
 """The longest number and what follows it."""

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError
@@ -257,6 +258,27 @@ class UnreadFormat(Format, Protocol):
     def unread_bytes(self, files: int) -> NDArray[np.int64]:
         """Return the size of each file, by running index."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryReads:
+    """How the library reads a format by which most training scripts do; a format's module may say it as `LIBRARY`.
+
+    Values and how they were found: docs/loaders.md, "Size of requests", and docs/benchmarks.md, "library".
+    """
+
+    call: str = ""
+    """What such a script calls; empty where nothing is known."""
+    transfer_bytes: int = 0
+    """Bytes that its read calls ask for at most, and so those of dlemu's own reader; 0: as much as is wanted."""
+    cpu_ratio: float | None = None
+    """CPU time of a byte read by it, times that of dlemu's own reader, out of the page cache and not decoded."""
+
+
+def library_reads(format_name: str) -> LibraryReads:
+    """Return how the library reads a format; nothing is known of one whose module does not say it. Raises UserError."""
+    reads: LibraryReads = registry.companion("datagen.formats", format_name, "LIBRARY", LibraryReads())
+    return reads
 
 
 def sides_of(file_format: Format) -> tuple[SideFile, ...]:

@@ -27,10 +27,11 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.formats import _array
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
-from datagen.formats.format_base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
+LIBRARY = LibraryReads(call="h5py")
 LABEL_BYTES = 8
 _LIBC = ctypes.CDLL(None)
 _PUNCH_HOLE = 0x03

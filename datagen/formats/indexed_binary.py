@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer
 from datagen.formats.format_base import (
     FileJob,
+    LibraryReads,
     OpenSide,
     RecordSamples,
     Sample,
@@ -26,6 +27,7 @@ from datagen.layout import Layout
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
+LIBRARY = LibraryReads(call="np.fromfile")
 CHUNK_BYTES = 1 << 20
 """Bytes made and written, or looked through, at a time."""
 ENTRY_BYTES = 8

@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 
 from datagen.content import Content
 from datagen.extras import library
-from datagen.formats._picture import LEAST_PADDING_BYTES, PictureError, PictureFormat, Shape, padding_then_codes
+from datagen.formats._picture import (
+    LEAST_PADDING_BYTES,
+    PictureError,
+    PictureFormat,
+    Shape,
+    padding_then_codes,
+)
+from datagen.formats._picture import (
+    LIBRARY as LIBRARY,
+)
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"

@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from datagen.formats import indexed_binary
-from datagen.formats.format_base import Sample, damaged
+from datagen.formats.format_base import LibraryReads, Sample, damaged
+
+LIBRARY = LibraryReads(call="np.memmap")
 
 
 class Format(indexed_binary.Format):

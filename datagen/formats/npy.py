@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
-from datagen.formats.format_base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
+LIBRARY = LibraryReads(call="np.load")
 NAME = "the array"
 
 

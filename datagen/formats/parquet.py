@@ -28,11 +28,12 @@ from datagen.formats._parquet_layout import (
     plan_of,
 )
 from datagen.formats._parquet_read import GroupsFile, RowsFile, Stream, decoded, packed_bytes, spans_bytes
-from datagen.formats.format_base import FileJob, Sample, Source, sample_bytes
+from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, sample_bytes
 from datagen.groups import GroupBytes
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
+LIBRARY = LibraryReads(call="pyarrow.parquet")
 _KNOWN = f"{', '.join(COMPRESSIONS[:-1])} and {COMPRESSIONS[-1]}"
 
 

@@ -23,6 +23,9 @@ from datagen.formats._picture import (
     padding_then_codes,
     pillow_pixels,
 )
+from datagen.formats._picture import (
+    LIBRARY as LIBRARY,
+)
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PADDING = b"dlEm"

@@ -32,11 +32,21 @@ from datagen.formats._tfrecord_file import (
     masked_crc,
     seek_record,
 )
-from datagen.formats.format_base import FileJob, OpenSide, RecordSamples, Sample, Source, no_side, sample_bytes
+from datagen.formats.format_base import (
+    FileJob,
+    LibraryReads,
+    OpenSide,
+    RecordSamples,
+    Sample,
+    Source,
+    no_side,
+    sample_bytes,
+)
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
+LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", transfer_bytes=256 << 10)
 CHUNK_BYTES = 1 << 20
 """Bytes made, summed and written at a time: they stay in a core's second-level cache meanwhile."""
 INDEX_LINES = 1 << 14

@@ -117,6 +117,23 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
+def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_bytes: int) -> int:
+    """Fill `buffer` as `Reader.read_into` does, by calls for `transfer_bytes` at most; 0 makes one call of it.
+
+    `transfer_bytes` is a multiple of the storage's alignment.
+    """
+    if not 0 < transfer_bytes < len(buffer):
+        return reader.read_into(buffer, offset)
+    got = 0
+    while got < len(buffer) and offset + got < reader.size_bytes:
+        piece = buffer[got : got + transfer_bytes]
+        count = reader.read_into(piece, offset + got)
+        got += count
+        if count < len(piece):
+            break
+    return got
+
+
 class Writer(Protocol):
     """One file being made. It has its name only after `commit`, and then at once with all its bytes. Raises OSError.
 

@@ -18,20 +18,28 @@ class SettingTraits(Protocol):
     def settings_used(self, dataset_format: str) -> Collection[str]:
         """Return those settings that matter to few loaders which change something with this one."""
 
+    def reads_files(self, dataset_format: str) -> bool:
+        """Say whether the loader itself opens and reads files of a format."""
+
     def problems(self, workload: Workload) -> list[str]:
         """Say what is asked of the loader that it can't do."""
 
 
-def settings_used(data_loader: str, dataset_format: str) -> Collection[str]:
-    """Return those settings that matter to few loaders which change something with this one.
+def settings_used(data_loader: str, dataset_format: str, engine: str) -> Collection[str]:
+    """Return those settings that matter to few loaders which change something with this one and `reader.engine`.
 
     A loader that can't be found is named as a problem, not here.
     """
+    transfers = "reader.transfer_size"
     try:
         traits: type[SettingTraits] | None = companion(LOADERS, data_loader, "Traits")
     except UserError:
         return ()
-    return () if traits is None else traits().settings_used(dataset_format)
+    loader = None if traits is None else traits()
+    used = (transfers,) if loader is None else loader.settings_used(dataset_format)
+    if engine == "library" and not (loader and loader.reads_files(dataset_format)):
+        return [key for key in used if key != transfers]
+    return used
 
 
 def loader_problems(workload: Workload) -> list[str]:

@@ -85,7 +85,7 @@ class Reader:
     computation_threads: int = 1
     """Batches that TensorFlow takes apart at a time (tensorflow with tfrecord)."""
     transfer_size: int = 0
-    """Bytes that TensorFlow reads at a time; 0 leaves that to TensorFlow (tensorflow with tfrecord)."""
+    """Bytes that a read call asks for at most; 0 asks as the format's usual library does (docs/loaders.md)."""
     shuffle_size: int = 1024
     """Samples in the window that `sample_shuffle` draws from (tensorflow with tfrecord)."""
     odirect: bool = False

@@ -107,7 +107,7 @@ RENAMED_VALUES = {
 
 OF_SOME_LOADERS = {
     "reader.computation_threads": Reason("the workers that read a sample also process it", (None, 1)),
-    "reader.transfer_size": Reason("only TensorFlow reads tfrecord in transfers", (None, 0)),
+    "reader.transfer_size": Reason("a library reads the files, in transfers of its own", (None, 0)),
     "reader.shuffle_size": Reason("shuffles are over the whole dataset, not a window", (None, 1024)),
 }
 """Key -> why it changes nothing with a loader that does not say that it uses it; harmless are the schema's defaults."""
@@ -209,7 +209,9 @@ class _Removed:
         self._keys_by_reason: dict[str, list[str]] = {}
         workflow = tree.get("workflow")
         checkpoints = isinstance(workflow, Mapping) and bool(workflow.get("checkpoint"))
-        used = settings_used(_value(tree, "reader", "data_loader"), _value(tree, "dataset", "format"))
+        reader, data_format = ("data_loader", "engine"), _value(tree, "dataset", "format")
+        loader, engine = (_value(tree, "reader", key) for key in reader)
+        used = settings_used(loader, data_format, engine)
         shape = dict.fromkeys(CHECKPOINT_SHAPE_KEYS, CHECKPOINT_SHAPE if checkpoints else NO_CHECKPOINT)
         unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
         if "." not in _value(tree, "storage", "storage_type"):

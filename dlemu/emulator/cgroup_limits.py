@@ -38,6 +38,11 @@ def cpu_limit(proc: str = "/proc") -> float | None:
     return min(limits, default=None)
 
 
+def limiting_groups(proc: str = "/proc") -> tuple[str, ...]:
+    """Return the folders of the control groups that limit the CPU time of this process."""
+    return tuple(folder for folder in _groups(proc, "cpu") if _v2_cores(folder) or _v1_cores(folder))
+
+
 def memory_limit_bytes(proc: str = "/proc") -> int | None:
     """Return how many bytes of memory this process and its kin may use, or None where nothing limits them."""
     names = ("memory.max", "memory.limit_in_bytes")

@@ -174,6 +174,7 @@ class Job:
             layout,
             storage=self.workload.storage_spec,
             engine=reader.engine,
+            transfer_bytes=reader.transfer_size,
             decode=reader.decode,
             resize_bytes=self.workload.dataset.record_length_bytes_resize,
             verify=reader.verify,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datagen.inspection import Dataset
 from datagen.storage.storage_base import open_storage
 from dlemu.comm import Comm
+from dlemu.emulator.cgroup_limits import limiting_groups
 from dlemu.emulator.job import Job
 from dlemu.telemetry import Recorder, Scope, Task, start_recorder
 
@@ -26,7 +27,7 @@ def recorder_of(job: Job, comm: Comm) -> Recorder | None:
     ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
     storage = open_storage(job.workload.storage_spec.buffered)
     folders = tuple(storage.device_folders(_dataset_folders(job.found)))
-    scope = Scope(folders=folders, ranks=ranks, block_trace=settings.block_trace)
+    scope = Scope(folders=folders, ranks=ranks, block_trace=settings.block_trace, cpu_groups=limiting_groups())
     task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
     return start_recorder(task, job.live_folder)
 

@@ -1,7 +1,8 @@
 """Would more readers have got more? Asked of the storage itself, right after a run that waited for a few reads.
 
 One rate does not tell a slow drive from one that would serve several reads as fast as one. So the ranks read batches of
-the epoch that would come next, by as many readers as they had and then by more, for a moment each.
+the epochs that would come next, by as many readers as they had, by more, and by as many again, for a moment each: a
+storage whose speed changes meanwhile must not look like one that gives more to more readers.
 """
 
 from __future__ import annotations
@@ -39,16 +40,18 @@ def try_more_readers(job: Job, comm: Comm, own: StepRows) -> Scaling | None:
         return None
     readers = max(1, job.workload.reader.read_threads)
     rates = [
-        _rate(job, comm, count, len(job.schedule) + turn) for turn, count in enumerate((readers, TIMES * readers), 1)
+        _rate(job, comm, count, len(job.schedule) + turn)
+        for turn, count in enumerate((readers, TIMES * readers, readers), 1)
     ]
-    same, more = rates
-    if same is None or more is None:
+    same, more, again = rates
+    if same is None or more is None or again is None:
         return None
     return Scaling(
         readers=job.ranks * readers,
         mb_per_second=same,
         more_readers=job.ranks * readers * TIMES,
         more_mb_per_second=more,
+        again_mb_per_second=again,
     )
 
 

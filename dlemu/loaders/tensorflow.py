@@ -59,7 +59,7 @@ class Traits(LoaderTraits):
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
         streams = ("reader.computation_threads", "reader.transfer_size", "reader.shuffle_size")
-        return streams if dataset_format == STREAMED else ()
+        return streams if dataset_format == STREAMED else super().settings_used(dataset_format)
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
         if spec.interleave is None:

@@ -67,7 +67,7 @@ class LoaderTraits:
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
         """Return those of `reader.computation_threads`, `transfer_size` and `shuffle_size` that change something."""
-        return ()
+        return () if self.reads_files(dataset_format) else ("reader.transfer_size",)
 
     def impossible(self, dataset_format: str) -> Mapping[str, str]:
         """Return the settings of `reader` that are true or false and can't be true with a format, each with why."""

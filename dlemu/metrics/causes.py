@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.au import Rows
 from dlemu.metrics.loss import PARTS, by_step
+from dlemu.metrics.over_time import mean_rates
 
 BUSY_WORKERS = 0.8
-"""From this share of their time on workers count as always busy: what waits in the queue then waits for their work."""
+"""From this share of the time that a batch waits in the queue its rank's workers count as busy: it waits for them."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,41 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
     spent = split_worker_time(steps.critical, preprocesses)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
     in_work = (shares * lost_in_work[:, np.newaxis]).sum(axis=0)
-    queued = float(by_part["queueing"].sum())
-    if work_of(rows, preprocesses=preprocesses, workers=workers).busy_share >= BUSY_WORKERS:
-        everywhere = split_worker_time(rows, preprocesses).sum(axis=0)
-        in_work, queued = in_work + queued * everywhere / max(everywhere.sum(), 1e-9), 0.0
+    behind = _work_behind(rows, steps.critical, preprocesses=preprocesses, workers=workers)
+    in_work += (behind * by_part["queueing"][:, np.newaxis]).sum(axis=0)
+    queued = float(((1 - behind.sum(axis=-1)) * by_part["queueing"]).sum())
     storage, pause, computing, starved = in_work.tolist()
     lost = Causes(storage, pause, computing, starved, queued, float(by_part["hand_over"].sum()))
     return lost.scaled(100.0 / int(steps.total_ns.sum()))
+
+
+def _work_behind(rows: Rows, late: Rows, *, preprocesses: bool, workers: int) -> NDArray[np.float64]:
+    """Return what the workers did for which late batches queued, as shares of that time, shape (late, 4).
+
+    Zeros where workers had time. It is judged at the time of each batch: storage that became slow keeps workers busy
+    from then on, whatever they were before.
+    """
+    shares = np.zeros((len(late), 4))
+    own = max(1, workers // max(1, len(np.unique(rows["rank"]))))
+    queued = np.flatnonzero(late["started_ns"] > late["free_ns"])
+    rows = rows[rows["finished_ns"] > rows["started_ns"]]
+    for rank in np.unique(late["rank"][queued]):
+        waiting, mine = queued[late["rank"][queued] == rank], rows[rows["rank"] == rank]
+        if not len(mine):
+            continue
+        origin = int(mine["started_ns"].min())
+        starts, stops = (mine["started_ns"] - origin).astype(float), (mine["finished_ns"] - origin).astype(float)
+        begins, ends = late["free_ns"][waiting] - origin, late["started_ns"][waiting] - origin
+        edges = np.unique(np.concatenate([begins, ends]))
+        first, last = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
+        did = np.zeros((len(waiting), 4))
+        for kind, spent in enumerate(split_worker_time(mine, preprocesses).T):
+            sums = np.append(0.0, np.cumsum(mean_rates(starts, stops, spent, edges) * np.diff(edges)))
+            did[:, kind] = sums[last] - sums[first]
+        busy = did.sum(axis=-1)
+        is_busy = busy >= BUSY_WORKERS * own * (ends - begins)
+        shares[waiting] = np.where(is_busy[:, np.newaxis], did / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
+    return shares
 
 
 def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:

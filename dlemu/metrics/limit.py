@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.metrics.causes import Causes, Work
+from dlemu.metrics.changes import SpeedChange, Stall, clock
 
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
 Confidence = Literal["high", "medium", "low"]
@@ -29,6 +30,12 @@ PIECE_BYTES = 512 << 10
 """A read call of more bytes than this counts as several requests: the kernel cuts it up and sends them together."""
 IN_DEVICE = 0.5
 """Share of the readers' requests that must be found in the device for its latency to be what they wait for."""
+OTHERS_PERCENT = 20.0
+"""Share of what the devices gave that others must have had to be named; less may be metadata, or a run's edges."""
+THROTTLED_PERCENT = 50.0
+"""Share of a CPU limit's periods in which it was used up from which on it is what the run waits for."""
+WRITTEN_SHARE = 0.05
+"""Bytes written to the devices for each byte read from which on it is said."""
 SCALES = 1.3
 """How many times the rate more readers must bring for their number to have been the limit."""
 
@@ -39,6 +46,17 @@ class Device:
 
     mean_depth: float
     busy_percent: float
+    write_mb_per_second: float | None = None
+    """What anybody wrote to them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherReaders:
+    """What programs other than the run read from the dataset's devices while it trained."""
+
+    mb_per_second: float
+    percent: float
+    """Of all that the devices gave."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +67,8 @@ class Scaling:
     mb_per_second: float
     more_readers: int
     more_mb_per_second: float
+    again_mb_per_second: float | None = None
+    """What as many readers as the run had got after that; None in results of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +84,18 @@ class Context:
     """As many cores' time as a container's limit (cgroup) lets the run use."""
     cpu_limit_used_percent: float | None = None
     """How much of that it used."""
+    cpu_throttled_percent: float | None = None
+    """Share of the limit's periods in which it was used up and the run had to wait for the next one."""
     memory_some_percent: float | None = None
     device: Device | None = None
     scaling: Scaling | None = None
     read_threads: int = 1
     from_storage_percent: float | None = None
     """Share of the bytes that the storage served, not the page cache."""
+    others: OtherReaders | None = None
+    """Those who read so much from the same devices that they must be named."""
+    speed_changes: tuple[SpeedChange, ...] = ()
+    stalls: tuple[Stall, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +113,10 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     waited = f"the accelerators waited for data {causes.total:.1f} % of the time"
     if causes.total < NOTHING_PERCENT:
         return Limit(what="nothing", confidence="high", evidence=(waited,))
+    if _is_out_of_cpu_time(context) and not _is_saturated(context.device):
+        return _host_cpu(
+            "high" if causes.storage < causes.total / 2 else "medium", (waited, *_cores(work, context)), context
+        )
     ceiling = context.ceiling_au
     if ceiling is not None and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
         evidence = f"on null storage the emulator reaches {ceiling:.1f} % on this host, and {au:.1f} % on the dataset"
@@ -131,8 +161,10 @@ def _reads(confidence: Confidence, share: float, waited: str, causes: Causes, wo
         *_calls(work),
         f"the storage gave {work.app_mb_per_second:,.1f} MB/s; the accelerators ask for "
         f"{work.wanted_mb_per_second:,.1f} MB/s",
-        *_device(context.device),
+        *_device(context.device, work.app_mb_per_second),
     )
+    if context.others is not None:
+        return _shared(confidence, evidence, context, context.others)
     few, certain, why = _too_few_readers(work, context)
     if few:
         return Limit(
@@ -141,20 +173,50 @@ def _reads(confidence: Confidence, share: float, waited: str, causes: Causes, wo
             evidence=(*evidence, why),
             advice=(f"too few readers: more reader.read_threads (now {context.read_threads}) would help",),
         )
-    advice = ["faster storage, or fewer accelerators on it"]
+    advice = ["faster storage, or fewer accelerators on it", *_unsteady(context)]
     if certain != "high" and work.readers < 2 * FEW_REQUESTS:
         advice.append(f"to rule out too few readers, try more reader.read_threads (now {context.read_threads})")
     evidence = (*evidence, why) if why else evidence
     return Limit(what="storage", confidence=_least(confidence, certain), evidence=evidence, advice=tuple(advice))
 
 
+def _shared(confidence: Confidence, evidence: tuple[str, ...], context: Context, others: OtherReaders) -> Limit:
+    """The drive serves others too: that more readers would get more of it does not say that it had more to give."""
+    named = (
+        f"storage shared with others: others read {others.mb_per_second:,.1f} MB/s from the same device "
+        f"({others.percent:.0f} % of what it gave)"
+    )
+    advice = "stop what else reads from the device (iotop), or count it in: it is not the storage's whole speed"
+    return Limit(
+        what="storage",
+        confidence=confidence,
+        evidence=(*evidence, named),
+        advice=(advice, *_unsteady(context)),
+    )
+
+
+def _unsteady(context: Context) -> tuple[str, ...]:
+    """Return what to look for where the storage's speed did not stay the same."""
+    advice = []
+    if context.speed_changes and context.speed_changes[-1].percent < 100:
+        last = context.speed_changes[-1]
+        advice.append(
+            f"see why the storage became slower at {clock(last.at_seconds)} and stayed so: a cache or burst credit "
+            "that ran out, a drive that is too hot, others on it; the speed that lasts is the one to count on"
+        )
+    if context.stalls:
+        advice.append("see why the storage stood still: the drive's or the file system's own work, the network, others")
+    return tuple(advice)
+
+
 def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, str]:
     """Say whether the number of readers was the limit, how certain that is, and what tells."""
     scaling, device = context.scaling, context.device
     if scaling is not None and scaling.mb_per_second > 0:
-        factor = scaling.more_mb_per_second / scaling.mb_per_second
+        same = max(scaling.mb_per_second, scaling.again_mb_per_second or 0.0)
+        factor = scaling.more_mb_per_second / same
         facts = (
-            f"right after the run {scaling.readers} readers got {scaling.mb_per_second:,.1f} MB/s and "
+            f"right after the run {scaling.readers} readers got {same:,.1f} MB/s and "
             f"{scaling.more_readers} got {scaling.more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much"
         )
         return factor >= SCALES, "high", facts
@@ -210,7 +272,7 @@ def _hand_over(
 def _host_cpu(confidence: Confidence, evidence: tuple[str, ...], context: Context) -> Limit:
     busy, own = context.host_busy_percent or 0, context.own_busy_percent
     advice = "more cores or fewer ranks on this host; look at reader.decode and verify"
-    if (context.cpu_limit_used_percent or 0) >= BUSY_PERCENT:
+    if _is_out_of_cpu_time(context):
         advice = "raise the CPU limit of this container or job (cgroup), or use fewer ranks; look at reader.decode"
     elif own is not None and busy - own >= max(own, MOST_PERCENT):
         advice = "other programs have most of the cores: stop them (top), or run where nothing else does"
@@ -242,9 +304,15 @@ def _memory_pressure(context: Context) -> str:
     return f"some task of the host waited for memory {context.memory_some_percent:.0f} % of the time (pressure)"
 
 
+def _is_out_of_cpu_time(context: Context) -> bool:
+    """Say whether the run used up what a control group lets it have: who is held back may look blocked in reads."""
+    used, throttled = context.cpu_limit_used_percent or 0, context.cpu_throttled_percent or 0
+    return used >= BUSY_PERCENT or throttled >= THROTTLED_PERCENT
+
+
 def _no_core_free(work: Work, context: Context) -> bool:
-    busiest = max(context.host_busy_percent or 0, context.cpu_limit_used_percent or 0)
-    return work.starved_share >= STARVED_SHARE or busiest >= BUSY_PERCENT
+    busy = (context.host_busy_percent or 0) >= BUSY_PERCENT or _is_out_of_cpu_time(context)
+    return work.starved_share >= STARVED_SHARE or busy
 
 
 def _is_saturated(device: Device | None) -> bool:
@@ -262,6 +330,8 @@ def _cores(work: Work, context: Context) -> tuple[str, ...]:
     if context.cpu_limit_cores is not None and context.cpu_limit_used_percent is not None:
         used = context.cpu_limit_cores * context.cpu_limit_used_percent / 100
         facts.append(f"the run used {used:.1f} of the {context.cpu_limit_cores:.1f} cores that its CPU limit allows")
+    if (context.cpu_throttled_percent or 0) >= 1:
+        facts.append(f"the limit held it back in {context.cpu_throttled_percent:.0f} % of its periods")
     return tuple(facts)
 
 
@@ -274,10 +344,14 @@ def _calls(work: Work) -> tuple[str, ...]:
     )
 
 
-def _device(device: Device | None) -> tuple[str, ...]:
+def _device(device: Device | None, app_mb_per_second: float) -> tuple[str, ...]:
     if device is None:
         return ()
-    return (f"the device was busy {device.busy_percent:.0f} % of the time, {device.mean_depth:.1f} requests at a time",)
+    facts = f"the device was busy {device.busy_percent:.0f} % of the time, {device.mean_depth:.1f} requests at a time"
+    written = device.write_mb_per_second or 0.0
+    if written > WRITTEN_SHARE * app_mb_per_second:
+        facts += f"; {written:,.1f} MB/s were written to it"
+    return (facts,)
 
 
 def _least(*all_of: Confidence) -> Confidence:

@@ -24,6 +24,8 @@ _CONFIDENCE = 0.9545
 """Of a t-interval that is as wide as k = 2 standard deviations of a normal distribution."""
 _WINDOW_SECONDS, _WINDOW_STEPS = 1.0, 2
 """A window is long beside the slices in which drives, caches and throttles do their work, and beside a step."""
+_FEWEST = 3
+"""Values that an interval needs: of two, Student's t makes 14 times their spread, which says nothing."""
 _CLOCK_NS = 1_000
 """Taken for what a stamp may be off: a system call and a switch of threads lie between the event and its stamp."""
 
@@ -57,9 +59,9 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     fed = 100 * read_ns / time_ns if time_ns > 0 else math.inf
     by_supply = fed < au_percent(kept)
     values = np.concatenate([*_windows(rows if by_supply else kept, by_supply=by_supply), np.empty(0)])
-    if len(values) < 2:
+    if len(values) < _FEWEST:
         values = np.array([au_percent(epoch) for epoch in by_epoch(kept)])
-    if len(values) < 2:
+    if len(values) < _FEWEST:
         return None
     spread = estimate(np.minimum(values, 100.0) if not by_supply else values, _CONFIDENCE).half_width_percent / COVERAGE
     edge = math.sqrt(sum(supply.edge_ns**2 for supply in supplies)) if by_supply else 0.0

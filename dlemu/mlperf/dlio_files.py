@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from datagen.atomic import write_text
+from datagen.errors import UserError
 from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
@@ -97,10 +98,13 @@ def _base(workload: Workload) -> Workload:
     """Return what the overrides change: the shipped workload of that name, or else all defaults."""
     if workload.model.name not in workload_names():
         return Workload()
-    shipped = load([f"workload={workload.model.name}"])
-    if workload.accelerator not in shipped.accelerators:
-        return shipped
-    return load([f"workload={workload.model.name}", f"accelerator={workload.accelerator}"])
+    name = f"workload={workload.model.name}"
+    if workload.accelerator not in workload.accelerators:
+        return load([name])
+    try:
+        return load([name, f"accelerator={workload.accelerator}"])
+    except UserError:  # an accelerator of the user's own table
+        return load([name])
 
 
 def _proc(name: str) -> dict[str, str]:

@@ -8,7 +8,9 @@ from itertools import zip_longest
 
 from rich.console import Console
 
+from datagen.formats.format_base import library_reads
 from dlemu.emulator.environment import HostFacts
+from dlemu.metrics.changes import clock
 from dlemu.metrics.stragglers import Straggler
 from dlemu.report.page import Page, Text, Words, split_verdict, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
@@ -19,7 +21,7 @@ from dlemu.results.summary import Loss, Mean, Metrics, PageCache, Summary
 Row = tuple[str, str, str]
 """Metric, value with its unit, what it means."""
 
-_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_HOSTS, _LONG_TABLE = 6, 4, 4, 8, 24
+_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _SHOWN_HOSTS, _LONG_TABLE = 6, 4, 4, 4, 8, 24
 _LEAST_SHOWN_PERCENT = 0.005
 _LOUD = "STORAGE WAS NOT READ"
 _EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
@@ -107,6 +109,7 @@ def _reasons(summary: Summary) -> Iterator[Cell]:
     warning = summary.page_cache and summary.page_cache.warning
     if warning:
         yield Line(warning, "bad" if warning.startswith(_LOUD) else "caution")
+    yield from (Line(sentence, "caution") for sentence in _unsteadiness(summary))
     yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
     limit = summary.limited_by
     if limit:
@@ -122,11 +125,32 @@ def _sections(summary: Summary) -> Iterator[Words]:
         yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", limit.evidence)
         if limit.advice:
             yield Words("What would help", limit.advice)
+    unsteady = list(_unsteadiness(summary))
+    if unsteady:
+        yield Words("The storage did not stay the same", unsteady)
+    if cpu := list(_library_cpu(summary)):
+        yield Words("What the host would need", cpu)
     if summary.stragglers:
         yield Words("Stragglers", [_straggler(late) for late in summary.stragglers])
     notes = [*summary.issues, *(summary.telemetry.notes if summary.telemetry else ())]
     if notes:
         yield Words("What to know about these numbers", notes)
+
+
+def _unsteadiness(summary: Summary) -> Iterator[str]:
+    """Yield when the storage's speed changed and when it stood still, as sentences."""
+    for change in summary.speed_changes[:_SHOWN_CHANGES]:
+        yield (
+            f"from {clock(change.at_seconds)} on the storage gave {change.percent:.0f} % of before: "
+            f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s"
+        )
+    if len(summary.speed_changes) > _SHOWN_CHANGES:
+        yield f"its speed changed {len(summary.speed_changes)} times in all"
+    if summary.stalls:
+        longest = max(summary.stalls, key=lambda stall: stall.seconds)
+        total = sum(stall.seconds for stall in summary.stalls)
+        times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in all"
+        yield f"the storage stood still {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
 
 
 def _straggler(late: Straggler) -> str:
@@ -249,6 +273,26 @@ def _costs(summary: Summary) -> Iterator[Row]:
     yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} a rank, batches of {how.batch_size}"
     engine = f"{how.engine} engine, decode {how.decode}" + _EVICTED[how.evict_page_cache]
     yield "reads", "O_DIRECT" if how.odirect else "page cache", engine
+    yield from _requests(summary.metrics)
+
+
+def _requests(metrics: Metrics) -> Iterator[Row]:
+    """Yield the mean size of the requests: as asked, and as the devices served them."""
+    asked, served = metrics.asked_request_bytes, metrics.device_request_kib
+    if asked and asked.mean is not None:
+        got = f"; of the devices {number(served.mean)} KiB" if served and served.mean is not None else ""
+        yield "read requests", f"{number(asked.mean / 1024)} KiB", f"asked for, mean{got}"
+
+
+def _library_cpu(summary: Summary) -> Iterator[str]:
+    """Yield what the readers would take of the host with the format's usual library."""
+    own, library = summary.metrics.reader_cpu_seconds_per_gb, summary.metrics.library_cpu_seconds_per_gb
+    if own is not None and library is not None:
+        call = library_reads(summary.dataset.format).call
+        yield (
+            f"the workers took {number(own)} s of CPU for each GB; with {call} in the place of dlemu's reader they "
+            f"would need about {number(library)} s/GB: reader.engine=library measures it"
+        )
 
 
 def _page_cache(cache: PageCache | None, *, odirect: bool) -> Iterator[Row]:

@@ -34,6 +34,8 @@ class Activity:
     cpu_limit_cores: float | None = None
     """The CPU limit (cgroup) of the host that used most of its own, and how much that is."""
     cpu_limit_used_percent: float | None = None
+    cpu_throttled_percent: float | None = None
+    """Share of the limit's periods in which it was used up."""
     memory_some_percent: float | None = None
     """Time in which some task waited for memory."""
     device: Device | None = None
@@ -46,12 +48,14 @@ def activity_during(run: Run, rows: StepRows) -> Activity:
     cores = [_cores(run, host, windows) for host, windows in hosts]
     busiest = max(cores, key=lambda host: host.busy_percent or 0, default=Activity())
     tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
+    throttled = [mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in hosts]
     pressures = [mean_within(*host.readings("pressure", "", "memory_some_percent"), windows) for host, windows in hosts]
     return Activity(
         busy_percent=busiest.busy_percent,
         own_percent=busiest.own_percent,
         cpu_limit_cores=tightest.cpu_limit_cores,
         cpu_limit_used_percent=tightest.cpu_limit_used_percent,
+        cpu_throttled_percent=max((value for value in throttled if not math.isnan(value)), default=None),
         memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
         device=_device(run, hosts),
     )
@@ -87,6 +91,16 @@ def delivered_by_devices(run: Run) -> list[Delivered]:
         for host, device in _devices(run)
         if device.counted
     ]
+
+
+def read_requests(run: Run) -> tuple[list[Delivered], list[Delivered]]:
+    """Return MB/s and reads/s of each block device that counts over time."""
+    devices = [(host, device) for host, device in _devices(run) if device.counted and device.probe == "block"]
+    megabytes, requests = (
+        [Delivered(ranks_on(run, host), *host.readings("block", device.name, name)) for host, device in devices]
+        for name in ("read_mb_per_second", "reads_per_second")
+    )
+    return megabytes, requests
 
 
 def ranks_on(run: Run, host: HostTelemetry) -> tuple[int, ...]:
@@ -157,12 +171,13 @@ def _cores_used(host: HostTelemetry, windows: list[Window]) -> float:
 def _device(run: Run, hosts: list[tuple[HostTelemetry, list[Window]]]) -> Device | None:
     """Add up the queues of the block devices that the dataset lies on."""
     windows_by_node = {host.node: windows for host, windows in hosts}
-    depths, busy = [], []
+    depths, busy, written = [], [], []
     for host, device in _devices(run):
         if device.counted and device.probe == "block":
             windows = windows_by_node[host.node]
             depths.append(mean_within(*host.readings("block", device.name, "mean_queue_depth"), windows))
             busy.append(mean_within(*host.readings("block", device.name, "busy_percent"), windows))
+            written.append(mean_within(*host.readings("block", device.name, "write_mb_per_second"), windows))
     if not depths or any(math.isnan(depth) for depth in depths):
         return None
-    return Device(mean_depth=sum(depths), busy_percent=max(busy))
+    return Device(mean_depth=sum(depths), busy_percent=max(busy), write_mb_per_second=known(sum(written)))

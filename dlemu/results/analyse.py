@@ -8,22 +8,25 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from datagen.errors import UserError
+from datagen.formats.format_base import LibraryReads, library_reads
 from dlemu.config.duration import is_zero
 from dlemu.emulator.steplog import EVALUATION, StepRows
 from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
-from dlemu.metrics.cache import CacheProof, prove
+from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
+from dlemu.metrics.changes import find_speed_changes, find_stalls
 from dlemu.metrics.delivery import audit_epoch
-from dlemu.metrics.device import device_metrics
-from dlemu.metrics.limit import Context, Limit, judge_limit
+from dlemu.metrics.device import device_metrics, device_request_kib
+from dlemu.metrics.limit import OTHERS_PERCENT, Context, Limit, OtherReaders, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
-from dlemu.metrics.spread import RankSpread, averaged, by_epoch, known, pooled
+from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import au_sustained_percent, prefetch_credit_percent
 from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
-from dlemu.results.activity import activity_during, delivered_by_devices, summarise_telemetry
+from dlemu.results.activity import activity_during, delivered_by_devices, read_requests, summarise_telemetry
 from dlemu.results.summary import (
     CheckpointTiming,
     DatasetFacts,
@@ -53,7 +56,10 @@ def analyse(run: Run) -> Summary:
     kept = kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
     metrics = _metrics(run, kept)
     proof = _proof(run) if len(run.training) else None
-    evidence = _evidence(facts, metrics, proof.from_storage_percent.mean if proof else None)
+    served = None
+    if proof and metrics.device_bytes_percent_of_app:
+        served = served_by_storage(run.training, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
+    evidence = _evidence(facts, metrics, served)
     verdict = judge(evidence)
     summary = Summary(
         complete=facts.failure is None,
@@ -81,13 +87,19 @@ def analyse(run: Run) -> Summary:
             num_samples_per_file=facts.num_samples_per_file,
             total_bytes=facts.total_bytes,
         ),
-        how=_read_settings(facts),
+        how=_read_settings(facts, metrics.read_calls),
         environment=Environment(hosts=journal.hosts, storage=journal.storage),
         telemetry=summarise_telemetry(run),
         issues=tuple(_issues(facts, metrics, evidence)),
     )
     if proof is None:
         return summary
+    summary = replace(
+        summary,
+        speed_changes=find_speed_changes(run.training, preprocesses=_preprocesses(facts)),
+        stalls=find_stalls(run.training),
+        other_readers=_other_readers(run, metrics, proof),
+    )
     return replace(
         summary,
         loss_percent=loss_percent(run.training, kept),
@@ -95,10 +107,11 @@ def analyse(run: Run) -> Summary:
         loss_percent_per_epoch=tuple(
             loss_percent(part, kept[kept["epoch"] == part["epoch"][0]]) for part in by_epoch(run.training)
         ),
-        limited_by=_limit(run, kept, proof, biased=_is_biased(evidence)),
+        limited_by=_limit(run, kept, proof, summary, biased=_is_biased(evidence)),
         stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         page_cache=PageCache(
             from_storage_percent=proof.from_storage_percent,
+            served_percent=served,
             dataset_to_memory_ratio=proof.dataset_to_memory,
             eviction_seconds=journal.eviction_seconds,
             warning=proof.warning,
@@ -125,6 +138,7 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
     if not len(rows):
         return metrics
     whole = pooled(rows, au_percent)
+    reader_cpu, ratio = _reader_cpu_seconds_per_gb(rows), _library_cpu_ratio(facts)
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
     woke_late_ns = rows["slept_ns"] - (rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"])
     by_rank = [rows[rows["rank"] == rank] for rank in sorted(set(rows["rank"].tolist()))]
@@ -146,6 +160,10 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
         app_mib_per_second=_rate(rows, "app_bytes", MIB),
         app_bytes=app_bytes,
         read_calls=int(rows["read_calls"].sum()),
+        asked_request_bytes=_asked_request_bytes(rows),
+        device_request_kib=device_request_kib(rows, *read_requests(run)),
+        reader_cpu_seconds_per_gb=reader_cpu,
+        library_cpu_seconds_per_gb=reader_cpu * ratio if reader_cpu and ratio else None,
         samples=int(rows["samples"].sum()),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
@@ -161,6 +179,41 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
         device_mb_per_second=device_rate,
         device_bytes_percent_of_app=device_share,
     )
+
+
+def _asked_request_bytes(rows: StepRows) -> Mean:
+    def mean_bytes(part: Rows) -> float:
+        calls = int(part["read_calls"].sum())
+        return int(part["app_bytes"].sum()) / calls if calls else math.nan
+
+    return Mean(mean=known(mean_bytes(rows)), per_epoch=all_known(map(mean_bytes, by_epoch(rows))))
+
+
+def _reader_cpu_seconds_per_gb(rows: StepRows) -> float | None:
+    app_bytes = int(rows["app_bytes"].sum())
+    return int(rows["cpu_ns"].sum()) / app_bytes if app_bytes and rows["cpu_ns"].any() else None
+
+
+def _library(facts: Facts) -> LibraryReads:
+    """Return how the format's usual library reads; of a format of somebody's that is not here nothing is known."""
+    try:
+        return library_reads(facts.workload.dataset.format)
+    except UserError:
+        return LibraryReads()
+
+
+def _library_cpu_ratio(facts: Facts) -> float | None:
+    """Return the ratio where it holds: for dlemu's own reader, through the page cache as the library reads."""
+    reader = facts.workload.reader
+    own = reader.engine == "fast" and not reader.odirect and not reader.verify
+    return _library(facts).cpu_ratio if own else None
+
+
+def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
+    reader = facts.workload.reader
+    if not read_calls:  # the loader reads by itself
+        return reader.transfer_size or None
+    return (reader.transfer_size or _library(facts).transfer_bytes) if reader.engine == "fast" else None
 
 
 def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
@@ -209,7 +262,7 @@ def _audit(run: Run) -> Iterator[EpochAudit]:
         yield audit_epoch(run.facts.train_plan, epoch.number, epoch.steps, rows)
 
 
-def _read_settings(facts: Facts) -> ReadSettings:
+def _read_settings(facts: Facts, read_calls: int | None) -> ReadSettings:
     reader = facts.workload.reader
     return ReadSettings(
         data_loader=reader.data_loader,
@@ -223,6 +276,7 @@ def _read_settings(facts: Facts) -> ReadSettings:
         file_shuffle=reader.file_shuffle,
         sample_shuffle=reader.sample_shuffle,
         verified=reader.verify,
+        transfer_size=_transfer_size(facts, read_calls),
     )
 
 
@@ -294,25 +348,48 @@ def _proof(run: Run) -> CacheProof:
     )
 
 
-def _limit(run: Run, kept: StepRows, proof: CacheProof, *, biased: bool) -> Limit | None:
+def _preprocesses(facts: Facts) -> bool:
+    return not is_zero(facts.workload.reader.preprocess_time)
+
+
+def _other_readers(run: Run, metrics: Metrics, proof: CacheProof) -> OtherReaders | None:
+    """Return what the devices gave beyond what the run's own reads, read-ahead included, made the kernel fetch."""
+    rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
+    if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
+        return None
+    given_mb, own_mb = rate.mean * seconds, float(run.training["storage_bytes"].sum()) / MB
+    percent = 100 * (given_mb - own_mb) / given_mb
+    if percent < OTHERS_PERCENT:
+        return None
+    return OtherReaders(mb_per_second=(given_mb - own_mb) / seconds, percent=percent)
+
+
+def _limit(run: Run, kept: StepRows, proof: CacheProof, summary: Summary, *, biased: bool) -> Limit | None:
     """Say what limited the kept steps; all steps where batches of these may have been read during first ones."""
     judged = run.training if biased else kept
     if not len(judged) or not judged["compute_ns"].any():
         return None
     facts, activity = run.facts, activity_during(run, judged)
     reader = facts.workload.reader
-    preprocesses, workers = not is_zero(reader.preprocess_time), facts.ranks * max(1, reader.read_threads)
+    preprocesses, workers = _preprocesses(facts), facts.ranks * max(1, reader.read_threads)
+    limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
+    if limit_used is None:
+        limit_cores, limit_used = _own_cpu_limit(facts)
     context = Context(
         ceiling_au=facts.journal.ceiling_au_percent,
         host_busy_percent=_own_cpu_percent(facts) if activity.busy_percent is None else activity.busy_percent,
         own_busy_percent=activity.own_percent if activity.busy_percent is not None else None,
-        cpu_limit_cores=activity.cpu_limit_cores,
-        cpu_limit_used_percent=activity.cpu_limit_used_percent,
+        cpu_limit_cores=limit_cores,
+        cpu_limit_used_percent=limit_used,
+        cpu_throttled_percent=activity.cpu_throttled_percent,
         memory_some_percent=activity.memory_some_percent,
         device=activity.device,
         scaling=facts.journal.scaling,
         read_threads=reader.read_threads,
         from_storage_percent=proof.from_storage_percent.mean,
+        others=summary.other_readers,
+        speed_changes=summary.speed_changes,
+        stalls=summary.stalls,
     )
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
     work = work_of(judged, preprocesses=preprocesses, workers=workers)
@@ -330,3 +407,13 @@ def _own_cpu_percent(facts: Facts) -> float | None:
         return None
     cores = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
     return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
+
+
+def _own_cpu_limit(facts: Facts) -> tuple[float | None, float | None]:
+    """Return the CPU limits of all hosts together, in cores, and how much of them the run used; None without both."""
+    journal = facts.journal
+    limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
+    if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:
+        return None, None
+    seconds = max(1, journal.ended_ns - journal.started_ns) / 1e9
+    return sum(limits), 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)

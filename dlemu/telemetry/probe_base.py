@@ -36,6 +36,8 @@ class Scope:
     """Process id of each rank on this host."""
     block_trace: bool = False
     """Trace every request of the devices."""
+    cpu_groups: tuple[str, ...] = ()
+    """Folders of the control groups that limit the CPU time of this host's ranks."""
     proc: str = "/proc"
     sys: str = "/sys"
 

@@ -95,6 +95,16 @@ class Ran:
         began, ended = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())
         return self.watch.reading_seconds(began, ended) * 1e9 / (ended - began)
 
+    def seconds_of(self, moment_ns: int) -> float:
+        """Return a moment of CLOCK_MONOTONIC as seconds since training began."""
+        return (moment_ns - int(self._steps("free_ns").min())) / 1e9
+
+    @property
+    def watched_mb(self) -> float:
+        """What the drive gave to anybody while dlemu trained, measured from outside."""
+        began, ended = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())
+        return self.watch.bytes_between(began, ended) / 1e6
+
     @property
     def worker_cpu_seconds_per_sample(self) -> float:
         """What a worker needs a core for."""
@@ -118,7 +128,7 @@ class Bed:
         self, dataset: Dataset, *settings: str, speed: Speed, prefix: Sequence[str] = (), cold: bool = True
     ) -> Ran:
         """Run `dlemu train` at `speed`, with nothing in the page cache when `cold`; `prefix` precedes the command."""
-        self._make(dataset)
+        self.prepare(dataset)
         self.drive.set_speed(speed)
         if cold:
             self.drive.forget_cache()
@@ -136,7 +146,7 @@ class Bed:
 
     def plain(self, dataset: Dataset, readers: int, *, speed: Speed, seconds: float = 3.0) -> float:
         """Return bytes/s of the plain reader on the same files."""
-        self._make(dataset)
+        self.prepare(dataset)
         self.drive.set_speed(speed)
         return self.plain_on(self.drive.folder, dataset, readers, seconds=seconds)
 
@@ -146,7 +156,7 @@ class Bed:
         argv = [sys.executable, "-m", "validation.plain", str(readers), str(seconds), *files]
         return float(run(self.drive.command(argv)).output)
 
-    def _make(self, dataset: Dataset) -> None:
+    def prepare(self, dataset: Dataset) -> None:
         """Generate it once; writing meets no limit."""
         if dataset.name not in self._made:
             self.generate(dataset, self.drive.folder)

@@ -47,6 +47,11 @@ class Watch:
         """Requests that it answered."""
         return self.looks[-1].reads - self.looks[0].reads
 
+    def bytes_between(self, begin_ns: int, end_ns: int) -> int:
+        """What was read of it between two moments."""
+        within = [one.sectors for one in self.looks if begin_ns <= one.time_ns <= end_ns]
+        return SECTOR_BYTES * (within[-1] - within[0]) if within else 0
+
     def reading_seconds(self, begin_ns: int, end_ns: int) -> float:
         """Return the time from its first read to its last between two moments; 0 when there was none."""
         within = [one for one in zip(self.looks, self.looks[1:], strict=False) if begin_ns <= one[1].time_ns <= end_ns]

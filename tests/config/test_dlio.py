@@ -89,10 +89,23 @@ def test_settings_of_another_loader_are_noted() -> None:
 def test_what_shapes_streams_has_no_effect_on_loaders_that_pick_samples() -> None:
     picking = golden("tensorflow", "reader.data_loader=pytorch")
     noted = {note.split(" ", 1)[0] for note in picking.notes}
-    assert {"reader.computation_threads", "reader.transfer_size"} <= noted
+    assert "reader.computation_threads" in noted
     assert picking.reader.computation_threads == 1
+    assert "reader.transfer_size" not in noted
+    assert picking.reader.transfer_size == 262144
     for key, reason in translate.OF_SOME_LOADERS.items():
         assert reason.is_harmless(getattr(Workload().reader, key.removeprefix("reader."))), "a saved default is silent"
+
+
+def test_the_transfer_size_has_no_effect_where_a_library_reads() -> None:
+    for overrides, has_effect in (
+        (["reader.engine=library", "reader.data_loader=pytorch"], False),
+        (["reader.engine=library"], True),  # of TensorFlow's own reader
+        (["reader.data_loader=dali"], False),
+    ):
+        workload = golden("tensorflow", *overrides)
+        assert workload.reader.transfer_size == (262144 if has_effect else 0)
+        assert any("reader.transfer_size" in note for note in workload.notes) is not has_effect
 
 
 def test_a_loader_of_dlio_that_is_dali_in_all_but_its_name() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,12 +17,12 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.files import files_of
-from datagen.formats.format_base import StreamFormat, UnreadFormat
+from datagen.formats.format_base import StreamFormat, UnreadFormat, library_reads
 from datagen.groups import GroupFormat
 from datagen.inspection import inspect
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory
-from datagen.storage.storage_base import StorageBase
+from datagen.storage.storage_base import FOLDERS, Entry, Reader, StorageBase, Writer, open_storage
 from datagen.verify import verify
 from tests.datagen.conftest import make
 from tests.datasets import storage_named
@@ -43,6 +44,7 @@ class Case:
     format: str
     samples: int
     compression: Any
+    record_bytes: int = 9000
 
     def __str__(self) -> str:
         return f"{self.format}-{self.samples}-{self.compression}"
@@ -53,7 +55,7 @@ class Case:
             format=self.format,
             num_files_train=FILES,
             num_samples_per_file=self.samples,
-            record_length_bytes=9000,
+            record_length_bytes=self.record_bytes,
             compression=self.compression,
             compressibility=0.3,
         )
@@ -154,6 +156,81 @@ def test_the_usual_library_call_reads_from_any_storage_or_is_refused(case: Case,
     else:
         with pytest.raises(UserError, match=r"by their path, and storage memory has none: set reader\.engine=fast"):
             dataset.read(dataset.all, dataset.held(), **options)
+
+
+class Watched(StorageBase):
+    """Another storage, of whose readers each call is noted."""
+
+    def __init__(self, storage: StorageBase) -> None:
+        super().__init__(storage.spec)
+        self.alignment = storage.alignment
+        self.asked: list[int] = []
+        self._storage = storage
+
+    def open(self, path: str) -> Reader:
+        return WatchedReader(self._storage.open(path), self.asked)
+
+    def create(self, path: str) -> Writer:
+        return self._storage.create(path)
+
+    def entries(self, folder: str) -> AbstractContextManager[Iterator[Entry]]:
+        return self._storage.entries(folder)
+
+    def size_bytes(self, path: str) -> int:
+        return self._storage.size_bytes(path)
+
+    def remove(self, path: str) -> None:
+        self._storage.remove(path)
+
+
+class WatchedReader:
+    """One file of a watched storage."""
+
+    read_calls = app_bytes = 0
+
+    def __init__(self, reader: Reader, asked: list[int]) -> None:
+        self._reader = reader
+        self._asked = asked
+        self.size_bytes = reader.size_bytes
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        self._asked.append(len(buffer))
+        got = self._reader.read_into(buffer, offset)
+        self.read_calls, self.app_bytes = self._reader.read_calls, self._reader.app_bytes
+        return got
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+@pytest.mark.parametrize("storage", ["memory", "posix", "direct"])
+@each_case
+def test_no_call_asks_for_more_than_the_transfer_size(case: Case, storage: str, tmp_path: Path) -> None:
+    dataset = Dataset(case, tmp_path)
+    held, spec = dataset.held(), storage_named(storage)
+    for decode in ("none", "full"):
+        whole = dataset.read(dataset.all, decode=decode)
+        for transfer_bytes in (1000, 4096, 5001, 1 << 30):
+            watched = Watched(held if storage == "memory" else open_storage(spec))
+            options = {"decode": decode, "storage": spec, "transfer_bytes": transfer_bytes, "verify": True}
+            assert dataset.read(dataset.all, watched, **options) == whole
+            most = -(-transfer_bytes // watched.alignment) * watched.alignment
+            assert max(watched.asked) <= most
+            if transfer_bytes == 4096:  # every sample is larger
+                assert watched.asked.count(4096) >= len(dataset.all)
+
+
+@each_case
+def test_where_no_transfer_size_is_given_it_is_that_of_the_usual_library(case: Case, tmp_path: Path) -> None:
+    dataset = Dataset(replace(case, record_bytes=600_000), tmp_path)
+    usual = library_reads(case.format).transfer_bytes
+    for transfer_bytes in (0, usual or 1 << 30):
+        watched = Watched(open_storage(FOLDERS))
+        dataset.read(dataset.all, watched, transfer_bytes=transfer_bytes)
+        if transfer_bytes == 0:
+            default = watched.asked
+    assert watched.asked == default
+    assert not usual or max(default) <= usual
 
 
 @each_case

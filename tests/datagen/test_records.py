@@ -186,6 +186,7 @@ def test_memory_storage(name: str) -> None:
         layout=files.train,
         format=name,
         storage=storage_named("memory"),
+        transfer_bytes=1 << 20,
         verify=True,
         content=files.content,
         max_record_bytes=70_000,

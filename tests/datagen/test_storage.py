@@ -23,6 +23,7 @@ from datagen.storage.storage_base import (
     StorageSpec,
     StoredFile,
     open_storage,
+    read_in_transfers,
     read_whole,
     storage_names,
     storage_spec,
@@ -73,6 +74,25 @@ def test_what_is_written_is_read(name: str, tmp_path: Path) -> None:
     assert reader.read_calls == 2
     reader.close()
     assert bytes(read_whole(backend, path)) == DATA
+
+
+@pytest.mark.parametrize("name", KEEPING)
+@given(
+    size=st.integers(1, 5 * 4096), offset=st.integers(0, 4), length=st.integers(1, 6), transfer_bytes=st.integers(0, 7)
+)
+def test_the_transfer_size_changes_no_byte(
+    name: str, size: int, offset: int, length: int, transfer_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    backend, path = storage(name), str(tmp_path_factory.mktemp("transfers") / "file")
+    write(backend, path, DATA[:size])
+    reader, buffer = backend.open(path), AlignedBuffer().view(length * 4096)
+    calls_before = reader.read_calls
+    got = read_in_transfers(reader, buffer, offset * 4096, transfer_bytes * 4096)
+    assert bytes(buffer[:got]) == DATA[:size][offset * 4096 : (offset + length) * 4096]
+    assert reader.app_bytes == got
+    if 0 < transfer_bytes < length:
+        assert reader.read_calls - calls_before == -(-got // (transfer_bytes * 4096))
+    reader.close()
 
 
 @pytest.mark.parametrize("name", KEEPING)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.emulator.cgroup_limits import cpu_limit, host_memory, memory_limit_bytes
+from dlemu.emulator.cgroup_limits import cpu_limit, host_memory, limiting_groups, memory_limit_bytes
 
 V1_MOUNT = "32 31 0:29 {root} {mount} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 V2_MOUNT = "30 23 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
@@ -97,3 +97,9 @@ def test_without_a_limit_memory_is_the_hosts(tmp_path: Path) -> None:
     memory = host_memory(made(tmp_path, group="0::/job", mount_line=V2_MOUNT, files={"job/memory.max": "max"}))
     assert memory.limit_bytes is None
     assert memory.total_bytes >= memory.available_bytes > 0
+
+
+def test_the_groups_that_limit_are_those_with_a_quota(tmp_path: Path) -> None:
+    files = {"job/step/cpu.max": "max 100000", "job/cpu.max": "200000 100000"}
+    proc = made(tmp_path, group="0::/job/step", mount_line=V2_MOUNT, files=files)
+    assert limiting_groups(proc) == (str(tmp_path / "cgroup" / "job"),)

@@ -53,9 +53,14 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return make_dataset(tmp_path_factory.mktemp("data"), **settings)
 
 
-def run_of(dataset: DatasetSpec, loader: str, threads: int, folder: Path) -> Job:
+def run_of(dataset: DatasetSpec, loader: str, threads: int, folder: Path, transfer_size: int = 0) -> Job:
     reader = Reader(
-        data_loader=loader, batch_size=BATCH, read_threads=threads, file_shuffle="seed", sample_shuffle="seed"
+        data_loader=loader,
+        batch_size=BATCH,
+        read_threads=threads,
+        file_shuffle="seed",
+        sample_shuffle="seed",
+        transfer_size=transfer_size,
     )
     workload = Workload(ranks=RANKS, dataset=dataset, reader=reader, train=Train(epochs=2))
     return make_job(workload, RANKS, inspect(dataset), folder=str(folder), started_at="")
@@ -109,6 +114,21 @@ def test_each_rank_gets_exactly_its_planned_samples(
         assert seen == planned(job, rank, epoch=2)
     assert audit_epoch(job.train_plan, 2, job.train_plan.steps_per_epoch, logged(traces)).each_sample_once is True
     assert all(trace.app_bytes > 0 for trace in traces) or dataset.format == "synthetic"
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_no_read_asks_for_more_than_the_transfer_size(name: str, dataset: DatasetSpec, tmp_path: Path) -> None:
+    skip_without_framework(name)
+    traits, transfer_size = traits_of(name), 4096
+    if "reader.transfer_size" not in traits.settings_used(dataset.format):
+        pytest.skip("it reads in transfers of its own")
+    job = run_of(dataset, name, 1, tmp_path, transfer_size=transfer_size)
+    for batch in delivered(job, 0, epoch=1):
+        trace = batch.trace
+        if traits.reads_files(dataset.format):
+            assert job.loader_spec(0).transfer_bytes == transfer_size
+        else:
+            assert trace.app_bytes <= transfer_size * trace.read_calls
 
 
 def test_only_pictures_have_no_several_samples_a_file() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
-from dlemu.metrics.limit import Context, Device, Limit, Scaling, judge_limit
+from dlemu.metrics.changes import SpeedChange, Stall
+from dlemu.metrics.limit import Context, Device, Limit, OtherReaders, Scaling, judge_limit
 from dlemu.metrics.loss import kept_loss_percent
 from tests.metrics.test_loss import MS, any_rows, make_steps
 
@@ -89,6 +90,26 @@ def test_batches_that_queue_behind_busy_workers_wait_for_what_these_do() -> None
     queued["cpu_ns"] = 1
     assert limit_of(rows, workers=2).what == "storage"
     assert limit_of(queued, workers=2).what == "loader"
+
+
+def test_workers_that_had_time_before_do_not_hide_a_drive_that_became_slow() -> None:
+    """Batches queue behind busy workers in the second half alone; on average these had time."""
+    rows = make_steps([[0.0, 0.0]] * 200 + [[30.0, 30.0]] * 40)
+    rows["started_ns"], rows["read_ns"] = rows["finished_ns"] - 2 * MS, 2 * MS
+    slow = rows["wait_ns"] > 0
+    rows["read_ns"][slow] = 20 * MS
+    rows["started_ns"][slow] = rows["finished_ns"][slow] - 20 * MS
+    behind = rows[slow].copy()  # the reads for later steps, that the late ones queue behind
+    behind["step"] += 1000
+    behind["started_ns"], behind["finished_ns"] = rows["started_ns"][slow] - 20 * MS, rows["started_ns"][slow]
+    behind["wait_ns"] = behind["sync_ns"] = behind["compute_ns"] = 0
+    rows = np.concatenate([rows, behind])
+    rows["cpu_ns"], rows["app_bytes"], rows["read_calls"] = MS // 10, 8 << 20, 1
+    assert work_of(rows, preprocesses=False, workers=2).busy_share < 0.8
+    causes = find_causes(rows, preprocesses=False, workers=2)
+    assert causes.queueing == pytest.approx(0)
+    assert limit_of(rows, workers=2).what == "storage"
+    assert limit_of(rows, workers=16).what == "storage", "most of the wait was in reads all the same"
 
 
 WAITING = Causes(storage=70.0)
@@ -206,3 +227,49 @@ def test_who_has_the_cores_decides_what_helps(around: dict[str, Any], advice: st
 def test_a_cpu_limit_that_is_far_off_limits_nothing() -> None:
     rows = late_steps(cpu_ms=99)
     assert limit_of(rows, host_busy_percent=4.0, cpu_limit_cores=32.0, cpu_limit_used_percent=6.0).what == "loader"
+
+
+def test_other_readers_of_the_device_are_named_whatever_more_readers_got() -> None:
+    """More readers get more of a drive that is shared: that says nothing of what it had left."""
+    more = Scaling(readers=4, mb_per_second=60, more_readers=16, more_mb_per_second=110)
+    others = OtherReaders(mb_per_second=52, percent=38)
+    limit = limit_of(late_steps(), scaling=more, others=others)
+    assert limit.what == "storage"
+    assert "others read 52.0 MB/s from the same device (38 % of what it gave)" in " ".join(limit.evidence)
+    assert "stop what else reads" in limit.advice[0]
+
+
+def test_a_storage_that_became_faster_during_the_trial_does_not_say_that_readers_were_too_few() -> None:
+    faster: dict[str, Any] = {"readers": 4, "mb_per_second": 60.0, "more_readers": 16, "more_mb_per_second": 137.0}
+    assert limit_of(late_steps(), scaling=Scaling(**faster)).what == "loader"
+    assert limit_of(late_steps(), scaling=Scaling(**faster, again_mb_per_second=136.0)).what == "storage"
+
+
+@pytest.mark.parametrize("changes", [{}, {"started_ns": 29, "finished_ns": 30, "read_ns": 1}])
+def test_who_used_up_its_cpu_limit_waits_for_that_whatever_it_looks_blocked_in(changes: dict[str, Any]) -> None:
+    rows = late_steps(**changes)
+    limit: dict[str, Any] = {"cpu_limit_cores": 0.4, "cpu_limit_used_percent": 99.0}
+    limited = limit_of(rows, **limit)
+    assert limited.what == "host CPU"
+    assert "raise the CPU limit" in limited.advice[0]
+    assert limit_of(rows, ceiling_au=30.0, **limit).what == "host CPU"
+    held_back = limit_of(rows, cpu_limit_cores=4.0, cpu_limit_used_percent=60.0, cpu_throttled_percent=80.0)
+    assert held_back.what == "host CPU"
+    assert "held it back in 80 % of its periods" in " ".join(held_back.evidence)
+    full = Device(mean_depth=8, busy_percent=99)
+    assert limit_of(late_steps(), device=full, **limit).what == "storage"
+
+
+def test_a_storage_that_did_not_stay_the_same_is_to_be_looked_at() -> None:
+    slower = SpeedChange(at_seconds=6.5, mb_per_second_before=137, mb_per_second_after=61, percent=44.5)
+    faster = SpeedChange(at_seconds=6.5, mb_per_second_before=61, mb_per_second_after=137, percent=224.6)
+    assert "became slower at 00:06" in " ".join(limit_of(late_steps(), speed_changes=(slower,)).advice)
+    assert "became slower" not in " ".join(limit_of(late_steps(), speed_changes=(slower, faster)).advice)
+    assert "stood still" in " ".join(limit_of(late_steps(), stalls=(Stall(at_seconds=5, seconds=2),)).advice)
+
+
+def test_what_is_written_to_the_device_is_told_where_it_is_much() -> None:
+    busy = {"mean_depth": 8.0, "busy_percent": 99.0}
+    told = limit_of(late_steps(), device=Device(**busy, write_mb_per_second=900.0))
+    assert "900.0 MB/s were written to it" in " ".join(told.evidence)
+    assert "written" not in " ".join(limit_of(late_steps(), device=Device(**busy, write_mb_per_second=0.1)).evidence)

@@ -13,7 +13,7 @@ import pytest
 from datagen.registry import find, names
 from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.results.run import Run
-from dlemu.results.summary import Metrics
+from dlemu.results.summary import Metrics, SpeedChange
 from dlemu.telemetry import Series
 from tests.report.folders import hand_made_run, with_summary
 
@@ -128,6 +128,14 @@ def test_throughput_holds_every_byte_that_was_read(run: Run) -> None:
     at, mb = column(figure, "at", what="read by the loader"), column(figure, "mb", what="read by the loader")
     widths = np.diff([0.0, *at])
     assert float((np.array(mb) * widths).sum()) == pytest.approx((run.summary.metrics.app_bytes or 0) / 1e6, rel=0.01)
+
+
+def test_a_change_of_the_storages_speed_is_marked_where_it_came(run: Run) -> None:
+    change = SpeedChange(at_seconds=1.25, mb_per_second_before=137, mb_per_second_after=61.6, percent=44.96)
+    marked = draw("throughput", with_summary(run, speed_changes=(change,)))
+    assert [row["at"] for row in rows_of(marked) if row.get("name") == "45 % of before"] == [1.25]
+    assert "speed changed" in marked.says
+    assert "speed changed" not in draw("throughput", run).says
 
 
 def test_device_throughput_is_the_telemetrys(run: Run) -> None:

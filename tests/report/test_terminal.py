@@ -17,7 +17,7 @@ from dlemu.emulator.trainer import RunLog
 from dlemu.metrics.limit import Limit
 from dlemu.report.run_report import print_result, verdict
 from dlemu.results.run import make_run
-from dlemu.results.summary import Mean, PageCache, RankSpread, Summary
+from dlemu.results.summary import Mean, PageCache, RankSpread, SpeedChange, Stall, Summary
 from tests.runs import make_job, make_log, with_blocks, with_evaluation
 
 
@@ -178,3 +178,33 @@ def test_one_rank_is_no_plural() -> None:
     dataset = replace(make_job(ranks=1).workload.dataset, num_files_train=49)
     summary = summary_of(make_job(ranks=1, dataset=dataset), make_log(make_job(ranks=1)))
     assert "1 of 49 samples are dropped each epoch: they do not fill a batch of 4 on the one rank" in summary.issues
+
+
+def test_a_storage_that_did_not_stay_the_same_is_told_with_the_time() -> None:
+    job = make_job()
+    summary = replace(
+        summary_of(job, make_log(job)),
+        speed_changes=(
+            SpeedChange(at_seconds=6.4, mb_per_second_before=137, mb_per_second_after=61.6, percent=44.96),
+            SpeedChange(at_seconds=66.4, mb_per_second_before=61.6, mb_per_second_after=123.2, percent=200),
+        ),
+        stalls=(Stall(at_seconds=5, seconds=1.5), Stall(at_seconds=9, seconds=2.5)),
+    )
+    text = " ".join(shown(summary).split())
+    assert "from 00:06 on the storage gave 45 % of before: 61.60 MB/s after 137.0 MB/s" in text
+    assert "from 01:06 on the storage gave 200 % of before" in text
+    assert "stood still 2 times, 4.000 s in all: for 2.500 s at 00:09" in text
+    assert "stood still" not in shown(summary_of(job, make_log(job)))
+
+
+def test_the_size_of_requests_stands_as_asked_and_as_served() -> None:
+    job = make_job()
+    summary = summary_of(job, make_log(job))
+    assert "asked for, mean" in shown(summary)
+    assert "of the devices" not in shown(summary)
+    metrics = replace(summary.metrics, asked_request_bytes=Mean(mean=262144), device_request_kib=Mean(mean=127.5))
+    text = shown(replace(summary, metrics=metrics))
+    assert "256 KiB" in text
+    assert "of the devices 128 KiB" in text
+    by_a_library = replace(summary.metrics, asked_request_bytes=Mean(mean=None))
+    assert "read requests" not in shown(replace(summary, metrics=by_a_library))

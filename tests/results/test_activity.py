@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dlemu.emulator.environment import StorageFacts
 from dlemu.emulator.job import Job
 from dlemu.emulator.trainer import RunLog
 from dlemu.metrics.windows import mean_within
 from dlemu.results.activity import Activity, activity_during
 from dlemu.results.run import make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
-from tests.runs import MS, make_job, make_log
+from tests.runs import MS, make_job, make_log, with_telemetry
 
 
 def test_a_mean_counts_the_time_that_the_windows_cover() -> None:
@@ -120,3 +121,46 @@ def test_what_the_run_used_of_the_cores_is_told_apart_from_the_rest() -> None:
     assert activity.own_percent == pytest.approx(100 * 2 / 8)
     assert activity.cpu_limit_cores == 2.5
     assert activity.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)
+
+
+def test_what_a_cpu_limit_held_back_and_what_was_written_reach_the_verdict() -> None:
+    job = make_job()
+    log = make_log(job)
+    values = cores(50) | DISK | {("cpu", "", "throttled_percent"): 70.0, ("block", "nvme0n1", "write_mb_per_second"): 8}
+    activity = during(job, replace(log, telemetry=(host(log, 0, values, devices=FACTS),)))
+    assert activity.cpu_throttled_percent == pytest.approx(70)
+    assert activity.device is not None
+    assert activity.device.write_mb_per_second == pytest.approx(8)
+
+
+@pytest.mark.parametrize(("share", "ahead", "named"), [(1.65, 1.0, True), (1.65, 1.6, False), (1.1, 1.0, False)])
+def test_what_the_device_gave_beyond_our_own_reads_was_read_by_others(share: float, ahead: float, named: bool) -> None:
+    """What the kernel read ahead for us is our own."""
+    job = make_job()
+    log = make_log(job)
+    log.rows["storage_bytes"] = ahead * log.rows["app_bytes"]
+    others = make_run(job, with_telemetry(log, device_share=share)).summary.other_readers
+    assert (others is not None) == named
+    if others is not None:
+        assert others.percent == pytest.approx(100 * (share - ahead) / share, abs=3)
+
+
+def test_nobody_is_named_where_the_kernel_keeps_no_account() -> None:
+    job = make_job()
+    log = make_log(job)
+    journal = log.journal.noting(storage=StorageFacts(folder="/data", file_system="fuse"))
+    summary = make_run(job, with_telemetry(replace(log, journal=journal), device_share=2.0)).summary
+    assert summary.other_readers is None
+
+
+def test_without_telemetry_the_runs_own_cpu_time_stands_beside_its_limit() -> None:
+    job = make_job()
+    log = make_log(job)
+    seconds = (log.journal.ended_ns - log.journal.started_ns) / 1e9 if log.journal.ended_ns else 0
+    hosts = (replace(log.journal.hosts[0], cpu_limit=0.4),)
+    log.rows["started_ns"], log.rows["finished_ns"] = log.rows["ready_ns"] - 40 * MS, log.rows["ready_ns"]
+    log.rows["read_ns"], log.rows["cpu_ns"] = 40 * MS, 1
+    journal = log.journal.noting(hosts=hosts, cpu_seconds=(0.2 * seconds, 0.195 * seconds))
+    limit = make_run(job, replace(log, journal=journal)).summary.limited_by
+    assert limit is not None
+    assert limit.what == "host CPU"

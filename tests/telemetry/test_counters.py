@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,15 @@ def test_pressure_is_the_share_of_time(machine: Machine) -> None:
     assert read(probe, 3 * SECOND_NS)["", "io_some_percent"] == pytest.approx(25)
     machine.put("proc/pressure/io", "some total=1000100\nfull total=500000\n")
     assert read(probe, 4 * SECOND_NS)["", "io_full_percent"] == pytest.approx(25)
+
+
+def test_a_cpu_limit_withholds_a_share_of_its_periods(machine: Machine, tmp_path: Path) -> None:
+    machine.put("proc/stat", "cpu  100 0 100 800 0 0 0 0 0 0\n")
+    group = tmp_path / "group"
+    group.mkdir()
+    (group / "cpu.stat").write_text("nr_periods 10\nnr_throttled 5\nthrottled_time 9\n")
+    probe = find("dlemu.telemetry", "cpu", "Probe")(replace(machine.scope(), cpu_groups=(str(group),)))
+    read(probe, SECOND_NS)
+    (group / "cpu.stat").write_text("usage_usec 7\nnr_periods 20\nnr_throttled 13\nthrottled_usec 9\n")
+    assert read(probe, 2 * SECOND_NS)["", "throttled_percent"] == pytest.approx(80)
+    assert read(probe, 3 * SECOND_NS)["", "throttled_percent"] == 0

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from dlemu.metrics.over_time import mean_rates
-from dlemu.report.figures.figure_base import AMBER, BLUE, MUTED, Canvas, Row, colours, data, legend, rounded
+from dlemu.report.figures.figure_base import AMBER, BLUE, MUTED, RED, Canvas, Row, colours, data, legend, rounded
 from dlemu.results.run import Floats, Run, Series
 
 BINS, NARROW_BINS = 320, 160
@@ -49,6 +49,19 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
         return alt.layer(marks)
     names = alt.Chart(data(begun)).mark_text(align="left", baseline="bottom", dx=3, dy=-2, color=MUTED, fontSize=10)
     return marks + names.encode(x="at:Q", y=alt.value(0), text="name:N")
+
+
+def change_marks(run: Run) -> alt.LayerChart | None:
+    """Draw a line where the storage's speed changed, with what it gave from there on; None where it did not."""
+    changes = [
+        {"at": round(change.at_seconds, 3), "name": f"{change.percent:.0f} % of before"}
+        for change in run.summary.speed_changes
+    ]
+    if not changes:
+        return None
+    base = alt.Chart(data(changes)).encode(x="at:Q")
+    text = base.mark_text(align="left", baseline="top", dx=3, dy=3, color=RED, fontSize=11)
+    return base.mark_rule(color=RED, strokeWidth=1.5) + text.encode(y=alt.value(0), text="name:N")
 
 
 def line(series: Series, canvas: Canvas) -> tuple[Floats, Floats]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from dlemu.report.figures._timeline import APPLICATION, DEVICE, epoch_marks, throughput_rows, x_axis
+from dlemu.report.figures._timeline import APPLICATION, DEVICE, change_marks, epoch_marks, throughput_rows, x_axis
 from dlemu.report.figures.figure_base import AMBER, BLUE, Canvas, Figure, colours, data, legend
 from dlemu.results.run import Run
 
@@ -21,11 +21,15 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     colour = alt.Color("what:N", scale=colours([APPLICATION, DEVICE], (BLUE, AMBER)), legend=legend(canvas, 2))
     if len(names) == 1:
         colour = alt.value(BLUE)
-    chart = alt.layer(epoch_marks(run), lines.encode(x=x_axis(run), y=y, color=colour))
+    changed = change_marks(run)
+    marks = [epoch_marks(run), *([changed] if changed else [])]
+    chart = alt.layer(*marks, lines.encode(x=x_axis(run), y=y, color=colour))
     says = (
         "Every batch's bytes over the time its worker took to fetch it, caches included. At an epoch's start the "
         "workers fill their queues at once: the burst shows the most that storage and host can give."
     )
     if len(names) > 1:
         says += " Where the devices' line lies below the loader's, the page cache or a read-ahead served the rest."
+    if changed:
+        says += " A red line marks where the storage's speed changed."
     return Figure("Throughput over time", says, chart.properties(width=canvas.width, height=220))
