@@ -115,25 +115,21 @@ def _work_behind(rows: Rows, late: Rows, *, preprocesses: bool, workers: int) ->
     """
     shares = np.zeros((len(late), 4))
     own = max(1, workers // max(1, len(np.unique(rows["rank"]))))
-    for rank in np.unique(late["rank"]):
-        mine, waiting = rows[rows["rank"] == rank], np.flatnonzero(late["rank"] == rank)
-        mine = mine[mine["finished_ns"] > mine["started_ns"]]
-        begins, ends = late["free_ns"][waiting], late["started_ns"][waiting]
-        waiting, begins, ends = waiting[ends > begins], begins[ends > begins], ends[ends > begins]
-        if not len(mine) or not len(waiting):
+    queued = np.flatnonzero(late["started_ns"] > late["free_ns"])
+    rows = rows[rows["finished_ns"] > rows["started_ns"]]
+    for rank in np.unique(late["rank"][queued]):
+        waiting, mine = queued[late["rank"][queued] == rank], rows[rows["rank"] == rank]
+        if not len(mine):
             continue
         origin = int(mine["started_ns"].min())
         starts, stops = (mine["started_ns"] - origin).astype(float), (mine["finished_ns"] - origin).astype(float)
-        spent = split_worker_time(mine, preprocesses)
-        edges = np.unique(np.concatenate([begins, ends])) - origin
-        if len(edges) < 2:
-            continue
-        passed = [
-            np.append(0.0, np.cumsum(mean_rates(starts, stops, spent[:, kind], edges) * np.diff(edges)))
-            for kind in range(4)
-        ]
-        first, last = np.searchsorted(edges, begins - origin), np.searchsorted(edges, ends - origin)
-        did = np.stack([sums[last] - sums[first] for sums in passed], axis=-1)
+        begins, ends = late["free_ns"][waiting] - origin, late["started_ns"][waiting] - origin
+        edges = np.unique(np.concatenate([begins, ends]))
+        first, last = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
+        did = np.zeros((len(waiting), 4))
+        for kind, spent in enumerate(split_worker_time(mine, preprocesses).T):
+            sums = np.append(0.0, np.cumsum(mean_rates(starts, stops, spent, edges) * np.diff(edges)))
+            did[:, kind] = sums[last] - sums[first]
         busy = did.sum(axis=-1)
         is_busy = busy >= BUSY_WORKERS * own * (ends - begins)
         shares[waiting] = np.where(is_busy[:, np.newaxis], did / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)

@@ -150,9 +150,8 @@ def _waited(rows: Rows, begin: float, end: float) -> bool:
 
 def _seconds(rows: Rows, chosen: Rows, column: str) -> Floats:
     """Return stamps of chosen rows as seconds since the first step was free, each rank by its own clock."""
-    begins = np.zeros(int(rows["rank"].max()) + 1, np.int64)
-    for rank in np.unique(rows["rank"]):
-        begins[rank] = rows["free_ns"][rows["rank"] == rank].min()
+    begins = np.full(int(rows["rank"].max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(begins, rows["rank"], rows["free_ns"])
     seconds: Floats = (chosen[column] - begins[chosen["rank"]]) / 1e9
     return seconds
 

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +14,11 @@ from dataclasses import dataclass, replace
 
 from benchmarks.processes import running
 
+from validation import latency
 from validation.bandwidth import MB, Case
 from validation.bed import Bed, Ran
 from validation.check import Check
-from validation.drive import Speed
+from validation.drive import MEMORY, Speed
 from validation.quota import cpu_quota
 from validation.watch import SECTOR_BYTES
 
@@ -33,6 +35,8 @@ def measure(bed: Bed) -> Iterator[Check]:
     """One disturbance after another."""
     for case in (_slower, _faster, _stalled, _neighbour, _quota, _steady):
         yield from case(bed)
+    if latency.why_no_model() is None:
+        yield from _jitter(bed)
 
 
 def _slower(bed: Bed) -> Iterator[Check]:
@@ -121,12 +125,26 @@ def _quota(bed: Bed) -> Iterator[Check]:
 def _steady(bed: Bed) -> Iterator[Check]:
     """Nothing happens: no change, no stall, nobody else."""
     ran = _run(bed, 90)
-    checks = [Check(case="nothing happens", what="limited by", theory="storage", measured=ran.limited_by)]
-    for what, key in (("changes of speed", "speed_changes"), ("stalls", "stalls")):
-        checks.append(Check(case="nothing happens", what=what, theory=0.0, measured=float(len(ran.summary[key]))))
+    checks = list(_check_steady("nothing happens", ran))
     others = "nobody" if ran.summary["other_readers"] is None else str(ran.summary["other_readers"])
     checks.append(Check(case="nothing happens", what="others", theory="nobody", measured=others))
     yield from ran.beside(checks)
+
+
+def _jitter(bed: Bed) -> Iterator[Check]:
+    """Latencies that are drawn, by 8 readers on 4 channels: a slow storage, and nothing else."""
+    with tempfile.TemporaryDirectory(prefix="dlemu-model-", dir=MEMORY) as source:
+        bed.generate(latency.SMALL, source)
+        for jitter in ("uniform", "pareto"):
+            with latency.model_mounted(source, latency.LATENCY_SECONDS, latency.CHANNELS, jitter) as mount:
+                ran = latency.run(bed, mount, 2 * latency.CHANNELS)
+            yield from ran.beside(_check_steady(f"latencies of {jitter} jitter", ran))
+
+
+def _check_steady(name: str, ran: Ran) -> Iterator[Check]:
+    yield Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)
+    for what, key in (("changes of speed", "speed_changes"), ("stalls", "stalls")):
+        yield Check(case=name, what=what, theory=0.0, measured=float(len(ran.summary[key])))
 
 
 def _run(bed: Bed, mb_per_second: int, *settings: str, cold: bool = True) -> Ran:

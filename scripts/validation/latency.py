@@ -40,7 +40,7 @@ def why_no_model() -> str | None:
 
 
 @contextlib.contextmanager
-def model_mounted(source: str, latency_seconds: float, channels: int) -> Iterator[str]:
+def model_mounted(source: str, latency_seconds: float, channels: int, jitter: str = "steady") -> Iterator[str]:
     """Mount the model of a folder; give the mount point. Raises UserError where it can't be."""
     reason = why_no_model()
     if reason:
@@ -49,7 +49,7 @@ def model_mounted(source: str, latency_seconds: float, channels: int) -> Iterato
     mount = os.path.join(folder, "model")
     os.mkdir(mount)
     janitor = Janitor(Traces(folder=folder, mount=mount))
-    argv = [sys.executable, "-m", "validation.model_fs", source, mount, str(latency_seconds), str(channels)]
+    argv = [sys.executable, "-m", "validation.model_fs", source, mount, str(latency_seconds), str(channels), jitter]
     troubles: list[str] = []
     with running(argv) as server:
         try:

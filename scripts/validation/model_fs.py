@@ -1,12 +1,17 @@
-"""A file system of known latency and parallelism: `python -m validation.model_fs SOURCE MOUNT LATENCY_SECONDS CHANNELS`
+"""A file system of known latency and parallelism.
+
+    python -m validation.model_fs SOURCE MOUNT LATENCY_SECONDS CHANNELS [steady|uniform|pareto]
 
 It shows the files of SOURCE, read-only. Each read takes one of CHANNELS for LATENCY_SECONDS, so that N readers which
-ask for one piece at a time get min(N, CHANNELS) / LATENCY_SECONDS reads a second. It runs until it is unmounted.
+ask for one piece at a time get min(N, CHANNELS) / LATENCY_SECONDS reads a second. Jitter keeps that mean: uniform draws
+each latency from 0 to twice as long, pareto from a heavy tail (index 1.5) that is cut at 25 times as long. It runs
+until it is unmounted.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 import time
@@ -23,8 +28,8 @@ class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
 
     use_ns = False
 
-    def __init__(self, source: str, latency_seconds: float, channels: int) -> None:
-        self._source, self._latency_seconds = source, latency_seconds
+    def __init__(self, source: str, latency_seconds: float, channels: int, jitter: str) -> None:
+        self._source, self._latency_seconds, self._jitter = source, latency_seconds, jitter
         self._channels = threading.BoundedSemaphore(channels)
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
@@ -39,9 +44,9 @@ class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
         with self._channels:
-            began = time.monotonic()
+            began, latency_seconds = time.monotonic(), self._latency_seconds * _draw(self._jitter)
             data = os.pread(fh, size, offset)
-            time.sleep(max(0.0, self._latency_seconds - (time.monotonic() - began)))
+            time.sleep(max(0.0, latency_seconds - (time.monotonic() - began)))
         return data
 
     def release(self, path: str, fh: int) -> int:
@@ -52,10 +57,17 @@ class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
         return os.path.join(self._source, path.lstrip("/"))
 
 
+def _draw(jitter: str) -> float:
+    """Return how many times the mean a read takes."""
+    if jitter == "pareto":
+        return min(random.paretovariate(1.5) / 3, 25.0)
+    return random.uniform(0, 2) if jitter == "uniform" else 1.0
+
+
 def main() -> None:
     """Mount and serve."""
-    source, mount, latency_seconds, channels = sys.argv[1:]
-    model = LatencyModel(source, float(latency_seconds), int(channels))
+    source, mount, latency_seconds, channels, *jitter = sys.argv[1:]
+    model = LatencyModel(source, float(latency_seconds), int(channels), "".join(jitter))
     mfusepy.FUSE(model, mount, foreground=True, ro=True, fsname="dlemu-model")
 
 
