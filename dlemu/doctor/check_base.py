@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol
 
-import psutil
-
 from datagen.errors import DlemuError
 from datagen.inspection import Dataset, inspect
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
 from dlemu.doctor._block_device import BlockDevice, block_device
-from dlemu.emulator.cpu_limit import cpu_limit
+from dlemu.emulator.cgroup_limits import HostMemory, cpu_limit, host_memory
 from dlemu.emulator.environment import StorageFacts, describe_folder, existing_folder
 from dlemu.metrics.demand import Demand, demand
 
@@ -50,14 +48,6 @@ class Cores:
     """As many cores' time as the control group allows; None where nothing limits it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """The memory that the ranks of this host can have."""
-
-    total_bytes: int
-    available_bytes: int
-
-
 @dataclass(frozen=True)
 class Facts:
     """The workload, and what several checks want to know of this host: looked up once, when first asked for."""
@@ -69,9 +59,9 @@ class Facts:
         return Cores(count=os.cpu_count() or 1, usable=len(os.sched_getaffinity(0)), limit=cpu_limit())
 
     @cached_property
-    def memory(self) -> Memory:
-        memory = psutil.virtual_memory()
-        return Memory(total_bytes=memory.total, available_bytes=memory.available)
+    def memory(self) -> HostMemory:
+        """The memory that the ranks of this host can have."""
+        return host_memory()
 
     @cached_property
     def demand(self) -> Demand:

@@ -10,4 +10,6 @@ NAME, ORDER = "memory", 130
 def check(facts: Facts) -> Check:
     memory = facts.memory
     observed = f"{memory.available_bytes / 2**30:.1f} GiB available of {memory.total_bytes / 2**30:.1f} GiB"
+    if memory.limit_bytes is not None:
+        observed += " that a control group allows"
     return Check(name=NAME, level="ok", observed=observed)

@@ -11,7 +11,7 @@ import psutil
 
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu import __version__
-from dlemu.emulator.cpu_limit import cpu_limit
+from dlemu.emulator.cgroup_limits import cpu_limit, memory_limit_bytes
 
 _PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py", "hydra-core", "pyarrow")
 
@@ -28,6 +28,8 @@ class HostFacts:
     cpu_limit: float | None = None
     """As many cores' time as a container or job may use, by its cgroup; None where nothing limits."""
     memory_bytes: int = 0
+    memory_limit_bytes: int | None = None
+    """What a container or job may use of it, by its cgroup; None where nothing limits."""
     kernel: str = ""
     python: str = ""
     dlemu: str = ""
@@ -56,6 +58,7 @@ def describe_host() -> HostFacts:
         cpu_usable=len(os.sched_getaffinity(0)),
         cpu_limit=cpu_limit(),
         memory_bytes=psutil.virtual_memory().total,
+        memory_limit_bytes=memory_limit_bytes(),
         kernel=platform.release(),
         python=platform.python_version(),
         dlemu=__version__,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import resource
 
-import psutil
-
 from datagen.errors import SpaceError, UserError
+from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.evict import check_evictable
 from dlemu.emulator.job import Job, accelerator_class
 
@@ -49,7 +48,7 @@ def memory_wanted(job: Job, local_ranks: int) -> int:
 
 
 def _check_memory(job: Job, local_ranks: int) -> None:
-    wanted, available = memory_wanted(job, local_ranks), psutil.virtual_memory().available
+    wanted, available = memory_wanted(job, local_ranks), host_memory().available_bytes
     if wanted > available:
         raise SpaceError(
             f"{local_ranks} ranks x {job.workload.reader.read_threads} workers want {wanted / 2**30:.1f} GiB of memory "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datagen.inspection import Dataset
 from datagen.storage.storage_base import open_storage
 from dlemu.comm import Comm
-from dlemu.emulator.cpu_limit import limiting_groups
+from dlemu.emulator.cgroup_limits import limiting_groups
 from dlemu.emulator.job import Job
 from dlemu.telemetry import Recorder, Scope, Task, start_recorder
 

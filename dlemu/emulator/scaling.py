@@ -12,11 +12,10 @@ import threading
 import time
 from dataclasses import replace
 
-import psutil
-
 from datagen.errors import DlemuError
 from dlemu.comm import Comm
 from dlemu.config.duration import NO_TIME, is_zero
+from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job
 from dlemu.emulator.steplog import TRAINING, StepRows
@@ -69,7 +68,7 @@ def worth_trying(job: Job, rows: StepRows) -> bool:
     preprocesses = not is_zero(workload.reader.preprocess_time)
     workers = max(1, workload.reader.read_threads)
     wanted_bytes = job.ranks * TIMES * workers * job.loader_spec(0).slot_bytes
-    if wanted_bytes > psutil.virtual_memory().available * MEMORY_SHARE:
+    if wanted_bytes > host_memory().available_bytes * MEMORY_SHARE:
         return False
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
     return reads_may_be_too_few(causes, work_of(rows, preprocesses=preprocesses, workers=workers), job.ranks)

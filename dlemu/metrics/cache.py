@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
 from dlemu.metrics.au import Rows
-from dlemu.metrics.spread import Mean
+from dlemu.metrics.spread import Mean, by_epoch
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 """File systems that are memory: there is no storage to read."""
@@ -45,6 +46,26 @@ def prove(
         dataset_to_memory=ratio,
         warning=_warning(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted),
     )
+
+
+def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
+    """Return the share of the bytes read that the storage served, 0 to 100 %; None where nothing is known.
+
+    `accounted` is `CacheProof.from_storage_percent`, `device` the devices' bytes in percent of the application's, both
+    with a value for each epoch of the rows. Neither counts holes of sparse files, through the page cache or past it,
+    nor what the page cache held: no request is made of either. In each epoch the smaller one counts, and no more than
+    100: neighbours on a drive add to what its devices gave, but not to what the kernel accounts to our threads; what
+    was read ahead or in vain in one epoch makes up for nothing in another. Where only the devices are known, it is the
+    most that can have been served.
+    """
+    app_bytes = [int(part["app_bytes"].sum()) for part in by_epoch(rows)]
+    served = [
+        (read, min(100.0, *known))
+        for read, *shares in zip_longest(app_bytes, accounted.per_epoch, device.per_epoch)
+        if read and (known := [share for share in shares if share is not None])
+    ]
+    total = sum(read for read, _ in served)
+    return sum(read * share for read, share in served) / total if total else None
 
 
 def _percent(rows: Rows) -> float | None:

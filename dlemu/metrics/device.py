@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,24 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
         per_epoch=all_known(100 * _ratio(mb, app_mb) for mb, app_mb in zip(megabytes, app_megabytes, strict=True)),
     )
     return rate, share
+
+
+def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
+    """Return the mean size of the devices' reads, KiB: `megabytes` and `requests` are of the same devices.
+
+    In `requests` stand reads/s where `Delivered` has MB/s. None without devices, and where they read nothing.
+    """
+
+    def mean_kib(part: Rows) -> float:
+        mb, reads = (sum(_delivered_mb(part, device) for device in devices) for devices in (megabytes, requests))
+        return _ratio(mb * 1e6 / 1024, reads)
+
+    epochs = by_epoch(rows)
+    weights = [sum(_delivered_mb(part, device) for device in requests) for part in epochs]
+    values = [mean_kib(part) for part in epochs]
+    counted = [(value, weight) for value, weight in zip(values, weights, strict=True) if math.isfinite(value * weight)]
+    mean = _ratio(sum(value * weight for value, weight in counted), sum(weight for _, weight in counted))
+    return Mean(mean=known(mean), per_epoch=all_known(values))
 
 
 def _ratio(part: float, whole: float) -> float:

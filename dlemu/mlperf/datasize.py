@@ -10,6 +10,7 @@ import psutil
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
+from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.environment import existing_folder
 from dlemu.mlperf.core_config import effective
 from dlemu.mlperf.dlio_config import dlio_workload
@@ -110,9 +111,8 @@ def _facts(workload: Workload, hosts: int) -> RunFacts:
 
 
 def host_memory_gib() -> float:
-    """Return this host's memory in GiB."""
-    total_bytes: int = psutil.virtual_memory().total
-    return total_bytes / GIB
+    """Return this host's memory in GiB, or what its control group allows when that is less."""
+    return host_memory().total_bytes / GIB
 
 
 def free_bytes(folder: str) -> tuple[int, str]:

@@ -15,7 +15,7 @@ OWN_KEYS = {
     "dataset": ("compressibility", "seed"),
     "reader": ("engine", "decode", "evict_page_cache", "verify", "nice"),
     "train": ("synchronous",),
-    "metric": ("ceiling_seconds", "scaling_seconds"),
+    "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
 }
 """Settings that DLIO does not have; the run's own config.yaml has them all."""
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")

@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 from rich.console import Console
 
+from datagen.formats.format_base import library_reads
 from dlemu.emulator.environment import HostFacts
 from dlemu.metrics.changes import clock
 from dlemu.metrics.stragglers import Straggler
@@ -127,6 +128,8 @@ def _sections(summary: Summary) -> Iterator[Words]:
     unsteady = list(_unsteadiness(summary))
     if unsteady:
         yield Words("The storage did not stay the same", unsteady)
+    if cpu := list(_library_cpu(summary)):
+        yield Words("What the host would need", cpu)
     if summary.stragglers:
         yield Words("Stragglers", [_straggler(late) for late in summary.stragglers])
     notes = [*summary.issues, *(summary.telemetry.notes if summary.telemetry else ())]
@@ -270,6 +273,26 @@ def _costs(summary: Summary) -> Iterator[Row]:
     yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} a rank, batches of {how.batch_size}"
     engine = f"{how.engine} engine, decode {how.decode}" + _EVICTED[how.evict_page_cache]
     yield "reads", "O_DIRECT" if how.odirect else "page cache", engine
+    yield from _requests(summary.metrics)
+
+
+def _requests(metrics: Metrics) -> Iterator[Row]:
+    """Yield the mean size of the requests: as asked, and as the devices served them."""
+    asked, served = metrics.asked_request_bytes, metrics.device_request_kib
+    if asked and asked.mean is not None:
+        got = f"; of the devices {number(served.mean)} KiB" if served and served.mean is not None else ""
+        yield "read requests", f"{number(asked.mean / 1024)} KiB", f"asked for, mean{got}"
+
+
+def _library_cpu(summary: Summary) -> Iterator[str]:
+    """Yield what the readers would take of the host with the format's usual library."""
+    own, library = summary.metrics.reader_cpu_seconds_per_gb, summary.metrics.library_cpu_seconds_per_gb
+    if own is not None and library is not None:
+        call = library_reads(summary.dataset.format).call
+        yield (
+            f"the workers took {number(own)} s of CPU for each GB; with {call} in the place of dlemu's reader they "
+            f"would need about {number(library)} s/GB: reader.engine=library measures it"
+        )
 
 
 def _page_cache(cache: PageCache | None, *, odirect: bool) -> Iterator[Row]:

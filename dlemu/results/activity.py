@@ -94,6 +94,16 @@ def delivered_by_devices(run: Run) -> list[Delivered]:
     ]
 
 
+def read_requests(run: Run) -> tuple[list[Delivered], list[Delivered]]:
+    """Return MB/s and reads/s of each block device that counts over time."""
+    devices = [(host, device) for host, device in _devices(run) if device.counted and device.probe == "block"]
+    megabytes, requests = (
+        [Delivered(ranks_on(run, host), *host.readings("block", device.name, name)) for host, device in devices]
+        for name in ("read_mb_per_second", "reads_per_second")
+    )
+    return megabytes, requests
+
+
 def ranks_on(run: Run, host: HostTelemetry) -> tuple[int, ...]:
     """Return the ranks whose stamps are on the host's clock."""
     return tuple(rank for rank, node in enumerate(run.facts.journal.rank_nodes) if node == host.node)

@@ -8,23 +8,25 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from datagen.errors import UserError
+from datagen.formats.format_base import LibraryReads, library_reads
 from dlemu.config.duration import is_zero
 from dlemu.emulator.steplog import EVALUATION, StepRows
 from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
-from dlemu.metrics.cache import CacheProof, prove
+from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.changes import find_speed_changes, find_stalls
 from dlemu.metrics.delivery import audit_epoch
-from dlemu.metrics.device import device_metrics
+from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.limit import OTHERS_PERCENT, Context, Limit, OtherReaders, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
-from dlemu.metrics.spread import RankSpread, averaged, by_epoch, known, pooled
+from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import au_sustained_percent, prefetch_credit_percent
 from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
-from dlemu.results.activity import activity_during, delivered_by_devices, summarise_telemetry
+from dlemu.results.activity import activity_during, delivered_by_devices, read_requests, summarise_telemetry
 from dlemu.results.summary import (
     CheckpointTiming,
     DatasetFacts,
@@ -54,7 +56,10 @@ def analyse(run: Run) -> Summary:
     kept = kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
     metrics = _metrics(run, kept)
     proof = _proof(run) if len(run.training) else None
-    evidence = _evidence(facts, metrics, proof.from_storage_percent.mean if proof else None)
+    served = None
+    if proof and metrics.device_bytes_percent_of_app:
+        served = served_by_storage(run.training, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
+    evidence = _evidence(facts, metrics, served)
     verdict = judge(evidence)
     summary = Summary(
         complete=facts.failure is None,
@@ -82,7 +87,7 @@ def analyse(run: Run) -> Summary:
             num_samples_per_file=facts.num_samples_per_file,
             total_bytes=facts.total_bytes,
         ),
-        how=_read_settings(facts),
+        how=_read_settings(facts, metrics.read_calls),
         environment=Environment(hosts=journal.hosts, storage=journal.storage),
         telemetry=summarise_telemetry(run),
         issues=tuple(_issues(facts, metrics, evidence)),
@@ -106,6 +111,7 @@ def analyse(run: Run) -> Summary:
         stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         page_cache=PageCache(
             from_storage_percent=proof.from_storage_percent,
+            served_percent=served,
             dataset_to_memory_ratio=proof.dataset_to_memory,
             eviction_seconds=journal.eviction_seconds,
             warning=proof.warning,
@@ -132,6 +138,7 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
     if not len(rows):
         return metrics
     whole = pooled(rows, au_percent)
+    reader_cpu, ratio = _reader_cpu_seconds_per_gb(rows), _library_cpu_ratio(facts)
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
     woke_late_ns = rows["slept_ns"] - (rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"])
     by_rank = [rows[rows["rank"] == rank] for rank in sorted(set(rows["rank"].tolist()))]
@@ -153,6 +160,10 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
         app_mib_per_second=_rate(rows, "app_bytes", MIB),
         app_bytes=app_bytes,
         read_calls=int(rows["read_calls"].sum()),
+        asked_request_bytes=_asked_request_bytes(rows),
+        device_request_kib=device_request_kib(rows, *read_requests(run)),
+        reader_cpu_seconds_per_gb=reader_cpu,
+        library_cpu_seconds_per_gb=reader_cpu * ratio if reader_cpu and ratio else None,
         samples=int(rows["samples"].sum()),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
@@ -168,6 +179,41 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
         device_mb_per_second=device_rate,
         device_bytes_percent_of_app=device_share,
     )
+
+
+def _asked_request_bytes(rows: StepRows) -> Mean:
+    def mean_bytes(part: Rows) -> float:
+        calls = int(part["read_calls"].sum())
+        return int(part["app_bytes"].sum()) / calls if calls else math.nan
+
+    return Mean(mean=known(mean_bytes(rows)), per_epoch=all_known(map(mean_bytes, by_epoch(rows))))
+
+
+def _reader_cpu_seconds_per_gb(rows: StepRows) -> float | None:
+    app_bytes = int(rows["app_bytes"].sum())
+    return int(rows["cpu_ns"].sum()) / app_bytes if app_bytes and rows["cpu_ns"].any() else None
+
+
+def _library(facts: Facts) -> LibraryReads:
+    """Return how the format's usual library reads; of a format of somebody's that is not here nothing is known."""
+    try:
+        return library_reads(facts.workload.dataset.format)
+    except UserError:
+        return LibraryReads()
+
+
+def _library_cpu_ratio(facts: Facts) -> float | None:
+    """Return the ratio where it holds: for dlemu's own reader, through the page cache as the library reads."""
+    reader = facts.workload.reader
+    own = reader.engine == "fast" and not reader.odirect and not reader.verify
+    return _library(facts).cpu_ratio if own else None
+
+
+def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
+    reader = facts.workload.reader
+    if not read_calls:  # the loader reads by itself
+        return reader.transfer_size or None
+    return (reader.transfer_size or _library(facts).transfer_bytes) if reader.engine == "fast" else None
 
 
 def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
@@ -216,7 +262,7 @@ def _audit(run: Run) -> Iterator[EpochAudit]:
         yield audit_epoch(run.facts.train_plan, epoch.number, epoch.steps, rows)
 
 
-def _read_settings(facts: Facts) -> ReadSettings:
+def _read_settings(facts: Facts, read_calls: int | None) -> ReadSettings:
     reader = facts.workload.reader
     return ReadSettings(
         data_loader=reader.data_loader,
@@ -230,6 +276,7 @@ def _read_settings(facts: Facts) -> ReadSettings:
         file_shuffle=reader.file_shuffle,
         sample_shuffle=reader.sample_shuffle,
         verified=reader.verify,
+        transfer_size=_transfer_size(facts, read_calls),
     )
 
 

@@ -69,6 +69,16 @@ class Metrics:
     """Bytes read in training."""
     read_calls: int | None = None
     """Read calls made in training."""
+    asked_request_bytes: Mean | None = None
+    """`app_bytes` / `read_calls`: the mean read call; values None where a library makes calls that can't be seen."""
+    device_request_kib: Mean | None = None
+    """Mean size of the reads that the dataset's devices served, KiB; values None where no device is known."""
+    reader_cpu_seconds_per_gb: float | None = None
+    """CPU time of the workers that read for each 1e9 bytes; None where the kernel does not account for it."""
+    library_cpu_seconds_per_gb: float | None = None
+    """What it would be with the format's usual library in place of dlemu's reader, by the ratio in docs/benchmarks.md.
+
+    None where that is not known: another engine, direct reading, a format without a figure."""
     samples: int | None = None
     """Samples read in training."""
     training_seconds: float | None = None
@@ -111,6 +121,8 @@ class PageCache:
 
     from_storage_percent: Mean
     """Bytes that the storage served in % of those read; values None where the kernel does not tell."""
+    served_percent: float | None = None
+    """The same by the smaller of the kernel's accounting and the devices' bytes, each epoch 100 at most."""
     dataset_to_memory_ratio: float | None = None
     """Bytes of the dataset / memory of all hosts."""
     eviction_seconds: tuple[float, ...] = ()
@@ -174,6 +186,8 @@ class ReadSettings:
     file_shuffle: str
     sample_shuffle: str
     verified: bool
+    transfer_size: int | None = None
+    """Most bytes that a read call asked for; 0: a file, record or column at once; None: as a library likes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dlemu.metrics.cache import CacheProof, prove
+from dlemu.metrics.cache import CacheProof, prove, served_by_storage
+from dlemu.metrics.spread import Mean
 from tests.metrics.test_loss import make_steps
 
 
@@ -59,3 +60,32 @@ def test_a_file_system_without_books_is_not_known() -> None:
     assert proof([0.9, 0.9], file_system="nfs4").from_storage_percent.mean == pytest.approx(90), (
         "books that tell something are believed"
     )
+
+
+def served(accounted: list[float | None], device: list[float | None]) -> float | None:
+    """What the storage served of epochs of 1000 bytes, by these shares in percent."""
+    rows = make_steps([[0.0]] * max(len(accounted), len(device)))
+    rows["epoch"], rows["step"], rows["app_bytes"] = rows["step"], 1, 1000
+    return served_by_storage(
+        rows, Mean(mean=None, per_epoch=tuple(accounted)), Mean(mean=None, per_epoch=tuple(device))
+    )
+
+
+def test_the_smaller_of_accounting_and_devices_counts() -> None:
+    assert served([100, 100], [100, 100]) == 100
+    assert served([1.2, 1.2], [1.2, 1.2]) == pytest.approx(1.2), "holes: neither counts them"
+    assert served([100, 100], [40, 60]) == pytest.approx(50), "a cache below the file system"
+    assert served([50, 50], [165, 165]) == pytest.approx(50), "neighbours add to what the devices gave"
+
+
+def test_what_was_read_ahead_makes_up_for_nothing() -> None:
+    assert served([188, 0], []) == pytest.approx(50)
+    assert served([120, 104], []) == 100
+
+
+def test_one_of_the_two_is_enough_and_none_says_nothing() -> None:
+    assert served([None, None], [30, 165]) == pytest.approx(65)
+    assert served([80, None], [None, 60]) == pytest.approx(70)
+    assert served([90, 90], [None, None]) == pytest.approx(90)
+    assert served([None, 90], [None, None]) == pytest.approx(90), "of an epoch that nobody watched nothing is known"
+    assert served([None, None], []) is None

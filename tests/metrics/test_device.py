@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.metrics.device import Delivered, device_metrics
+from dlemu.metrics.device import Delivered, device_metrics, device_request_kib
 from tests.runs import make_job, make_log
 
 MB = 1e6
@@ -60,3 +60,21 @@ def test_no_device_is_no_number() -> None:
     unread = Delivered((0, 1), np.array([1]), np.array([1.0]))
     for devices in ([], [unread]):
         assert [figure.mean for figure in device_metrics(rows, devices)] == [None, None]
+
+
+def test_the_mean_request_is_of_all_devices_and_weighs_by_their_reads() -> None:
+    rows, ((begin, end), (begin_2, end_2)) = rows_and_ends()
+    times = [begin - 2, end + 1, begin_2, end_2 + 1]
+
+    def grown(first: float, between: float, second: float) -> Delivered:
+        total = np.cumsum([0, first, between, second])
+        return device(list(zip(times, total.tolist(), strict=True)))
+
+    mib = 1.048576
+    megabytes = [grown(100 * mib, 77, 30 * mib), grown(20 * mib, 0, 10 * mib)]
+    reads = [grown(100, 5000, 120), grown(20, 0, 40)]
+    size = device_request_kib(rows, megabytes, reads)
+    assert size.per_epoch == pytest.approx((1024, 256))
+    assert size.mean == pytest.approx(1024 * 160 / 280)
+    assert device_request_kib(rows, [], []).mean is None
+    assert device_request_kib(rows, [grown(0, 0, 0)], [grown(0, 0, 0)]).mean is None

@@ -17,7 +17,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.mlperf.audit import audited_run
 from dlemu.mlperf.check.judge import Checked, as_csv, check_folder, check_report
-from tests.mlperf.golden import STAMP, config_folder, edit, make_tree, runs
+from tests.mlperf.golden import STAMP, config_folder, edit, make_tree, moved, runs
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
 EDITIONS = ("1.0", "2.0", "3.0")
@@ -99,9 +99,12 @@ def override(*words: str) -> Change:
 
 
 def later(root: Path, index: int, **gap: float) -> None:
-    """Rename a run's folder to a later time."""
+    """Let a run begin later: by its folder's name, and by all that its files tell."""
     run = runs(root)[index]
     stamp = (datetime.strptime(run.name, STAMP) + timedelta(**gap)).strftime(STAMP)
+    for path in run.glob("*.json"):
+        if "output" not in path.name:
+            path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(**gap))))
     run.rename(run.with_name(stamp))
 
 
@@ -192,7 +195,7 @@ MUTATIONS: list[tuple[str, str, str, Change]] = [
     ("3.0", "error", "files.datagen_stamp", within(f"{WORKLOAD}/datagen/2*", lambda p: p.rename(p.with_name("x")))),
     ("2.0 3.0", "warning", "files.ranks", drop("3_output.json")),
     ("3.0", "error", "submission.top", lambda root: (root / "extra").mkdir()),
-    ("1.0 2.0", "error", "submission.code", within(f"{ORG}/code", Path.rmdir)),
+    ("1.0 2.0", "error", "submission.code", within(f"{ORG}/code", shutil.rmtree)),
     ("3.0", "error", "submission.code", within("acme", shutil.rmtree)),
     ("3.0", "error", "submission.top", within("acme", lambda path: (path / "data").mkdir())),
     ("3.0", "error", "submission.folders", within(ORG, lambda path: (path / "more").mkdir())),

@@ -36,7 +36,7 @@ from dlemu.run.save_run import save as save_run
 from tests.runs import make_log
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
-LAPTOP |= {"workload.differs", "dataset.filesystem", "au.low", "au.rules", "workflow.checkpoint"}
+LAPTOP |= {"runs.overlap", "workload.differs", "dataset.filesystem", "au.low", "au.rules", "workflow.checkpoint"}
 """What is true of a small dataset in the one temporary folder."""
 PAIRS = {"1.0": "a100", "2.0": "h100", "3.0": "b200"}
 QUESTION = Question(overrides=(), launcher="", edition="2.0", division="closed", organisation="acme", system="box")

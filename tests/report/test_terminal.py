@@ -195,3 +195,16 @@ def test_a_storage_that_did_not_stay_the_same_is_told_with_the_time() -> None:
     assert "from 01:06 on the storage gave 200 % of before" in text
     assert "stood still 2 times, 4.000 s in all: for 2.500 s at 00:09" in text
     assert "stood still" not in shown(summary_of(job, make_log(job)))
+
+
+def test_the_size_of_requests_stands_as_asked_and_as_served() -> None:
+    job = make_job()
+    summary = summary_of(job, make_log(job))
+    assert "asked for, mean" in shown(summary)
+    assert "of the devices" not in shown(summary)
+    metrics = replace(summary.metrics, asked_request_bytes=Mean(mean=262144), device_request_kib=Mean(mean=127.5))
+    text = shown(replace(summary, metrics=metrics))
+    assert "256.0 KiB" in text
+    assert "of the devices 127.5 KiB" in text
+    by_a_library = replace(summary.metrics, asked_request_bytes=Mean(mean=None))
+    assert "read requests" not in shown(replace(summary, metrics=by_a_library))

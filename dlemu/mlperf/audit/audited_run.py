@@ -51,6 +51,8 @@ class AuditedRun:
     times: RunTimes = field(default_factory=RunTimes)
     steps_digest: str | None = None
     """Equal for runs whose ranks' steps are the same to the last digit; None where no steps were kept."""
+    hostnames: tuple[str, ...] = ()
+    """Of the hosts of all ranks; empty unless every rank's file tells its own."""
     by_dlemu: bool = False
     """Whether dlemu ran as a drop-in replacement for DLIO, as the run's log says."""
 
@@ -159,6 +161,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         findings=tuple(findings),
         times=run_times(logs),
         steps_digest=_digest(logs),
+        hostnames=_hostnames(printed, logs),
         by_dlemu=logs.by_dlemu,
     )
 
@@ -172,6 +175,11 @@ def _digest(logs: Logs) -> str | None:
     for block in sorted(blocks):
         digest.update(blocks[block].load.tobytes() + blocks[block].proc.tobytes())
     return digest.hexdigest()
+
+
+def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
+    names = [host.name for host in logs.hosts.values() if host.name]
+    return tuple(sorted(set(names))) if len(names) == printed.accelerators else ()
 
 
 def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:

@@ -22,7 +22,7 @@ _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times 
 
 def read_json(path: str, findings: list[Finding]) -> Any:
     """Return what a JSON file holds, or None with a finding."""
-    text = _read(path, findings)
+    text = read_text(path, findings)
     if text is None:
         return None
     try:
@@ -34,7 +34,7 @@ def read_json(path: str, findings: list[Finding]) -> Any:
 
 def read_yaml(path: str, findings: list[Finding]) -> Any:
     """Return what a YAML file holds, or None with a finding."""
-    text = _read(path, findings)
+    text = read_text(path, findings)
     if text is None:
         return None
     try:
@@ -44,7 +44,8 @@ def read_yaml(path: str, findings: list[Finding]) -> Any:
         return None
 
 
-def _read(path: str, findings: list[Finding]) -> str | None:
+def read_text(path: str, findings: list[Finding]) -> str | None:
+    """Return a file's text, or None with a finding: it can't be read, or reviewers took its content out."""
     try:
         if os.path.getsize(path) > LARGEST_BYTES:
             raise ValueError(f"larger than {LARGEST_BYTES >> 30} GiB")

@@ -16,6 +16,7 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
+from dlemu.mlperf.check.copy_rules import COPY_RULES, copied_runs
 from dlemu.mlperf.check.result_rules import RESULT_RULES
 from dlemu.mlperf.check.submission_tree import Finder, Result, Submission
 from dlemu.mlperf.check.system_description import check_systems
@@ -156,8 +157,9 @@ def _of_rehearsal(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Lo
 
 def _applied(root: str, results: list[Result], submissions: list[Submission]) -> Iterator[Located]:
     for result in results:
-        for rule in (*RESULT_RULES, *FILE_RULES):
+        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES):
             yield from _named(rule(result), result)
+    yield from copied_runs(results)
     for each in submissions:
         for upper_rule in SUBMISSION_RULES:
             yield from _named(upper_rule(each), each)

@@ -13,6 +13,7 @@ from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import mapping, read_json, stamp_us
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
+from dlemu.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.mlperf.core_config import canonical, effective
 from dlemu.mlperf.finding import Finding, Located, Severity
 from dlemu.mlperf.rules import unapplied
@@ -39,12 +40,27 @@ SEPARATION = "fs_separation.json"
 
 def by_the_rules(result: Result) -> Iterator[Located]:
     """Hold every run against the edition's rules of one run, with the AU that its steps give."""
-    book = Rulebook(result.edition.name, result.division)
+    book, limit = Rulebook(result.edition.name, result.division), stated_limit(result)
     for leaf in result.runs:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
             printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
+            limited = _limited(leaf, limit)
+            if limited is not None and limit is not None:
+                printed = replace(printed, memory_gib=limited)
+                name, gib = os.path.basename(limit.path), limit.memory_gib
+                seen = f"{name} says that a control group limits each host to {gib:g} GiB"
+                wanted = f"the {leaf.printed.memory_gib or 0:,.1f} GiB that the hosts measured, but for the limit"
+                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, "nothing: the limit is taken")
             for finding in rule_findings(_with_metadata(leaf), printed, book, by_dlemu=leaf.run.by_dlemu):
                 yield Located(leaf.path, _in_result(finding, leaf, result))
+
+
+def _limited(leaf: Leaf, limit: StatedLimit | None) -> float | None:
+    """Return the memory of all hosts by the stated limit, in GiB; None where it changes nothing."""
+    hosts, measured = leaf.printed.hosts, leaf.printed.memory_gib
+    if limit is None or hosts is None or measured is None or hosts * limit.memory_gib >= measured:
+        return None
+    return hosts * limit.memory_gib
 
 
 def _with_metadata(leaf: Leaf) -> Setup:

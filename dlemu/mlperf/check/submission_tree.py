@@ -196,7 +196,8 @@ class Finder:
         if kind == "phased":
             paths = [os.path.join(folder, name) for name in _visible(folder)]
         else:
-            paths = sorted(audited, key=lambda path: _order(os.path.relpath(path, folder)))
+            below = [*audited, *(self._empty_runs(folder, audited) if kind == "numbered" else ())]
+            paths = sorted(below, key=lambda path: _order(os.path.relpath(path, folder)))
         runs = tuple(self._leaf(path, _name(path, folder), audited.get(path)) for path in paths)
         phases = os.path.dirname(folder)
         return Result(
@@ -209,6 +210,13 @@ class Finder:
             datasize=self._phase(phases, "datasize") if kind == "phased" else (),
             datagen=self._phase(phases, "datagen") if kind == "phased" else (),
         )
+
+    def _empty_runs(self, folder: str, audited: Mapping[str, AuditedRun]) -> Iterator[str]:
+        """Yield folders that are called as runs are and hold none: of a run that failed, or that was taken away."""
+        taken = {_name(path, folder) for path in audited}
+        for name in _visible(folder):
+            if _NUMBERED.search(name) and name not in taken and any(_alike(name, other) for other in taken):
+                yield os.path.join(folder, name)
 
     def _phase(self, workload: str, name: str) -> tuple[Leaf, ...]:
         folder = os.path.join(workload, name)
@@ -277,6 +285,11 @@ def _name(path: str, folder: str) -> str:
 def _order(name: str) -> tuple[int, str]:
     number = _NUMBERED.search(name.split(os.sep)[0])
     return (int(number[1]) if number else 0), name
+
+
+def _alike(name: str, other: str) -> bool:
+    """Say whether two names differ in their numbers alone: run1 and run-2 do, run1 and old_run_2 do not."""
+    return _NUMBERED.sub("", name) == _NUMBERED.sub("", other)
 
 
 def _stamp(name: str) -> datetime | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dlemu.mlperf.audit.run_settings import Printed
-from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, read_yaml
+from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
 from dlemu.mlperf.check.submission_tree import Result, Submission
 from dlemu.mlperf.finding import Finding, Located, Severity
 
@@ -15,6 +17,14 @@ PLACEHOLDER = "FILL IN"
 """What a template has where the submitter must write."""
 _MEMORY_TOLERANCE = 0.10
 """Memory of a host by its label and by its system differ by up to this share (2.1.9 of v3.0's checker)."""
+_SIZE = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b"
+_LIMITS = (
+    re.compile(_SIZE + r"\s*[\"']?\s*>\s*\S*memory\.(?:max|limit_in_bytes)", re.IGNORECASE),
+    re.compile(r"\bmemory\.(?:max|limit_in_bytes)\s*[=:]\s*" + _SIZE, re.IGNORECASE),
+    re.compile(r"\bMemoryMax\s*=\s*" + _SIZE),
+)
+"""How a description states the limit: by the command that sets it, or by the setting."""
+_UNITS_GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 _DESCRIPTIONS = (".yaml", ".yml", ".json")
 
 
@@ -43,10 +53,52 @@ def check_systems(submission: Submission, results: list[Result]) -> Iterator[Loc
             result for result in results if result.path.startswith(os.path.join(submission.path, "results", system, ""))
         ]
         yield from _described(submission, folder, system, names, mine)
+    for name in names:
+        if _kind(name) == "text" and _stem(name) not in systems:  # of the others, with their system
+            _, broken = _content(os.path.join(folder, name))
+            yield from broken
     for stem in sorted(stems["text"] - systems) if submission.edition.checks_tree else ():
         fix = f"remove it, or add results/{stem}"
         seen = f"systems/{stem} without results/{stem}"
         yield Located(folder, Finding("error", "systems.missing", seen, "results for each description", fix))
+
+
+@dataclass(frozen=True)
+class StatedLimit:
+    """What a system's description says of a limit to its hosts' memory."""
+
+    path: str
+    memory_gib: float
+    """Of each host."""
+
+
+def stated_limit(result: Result) -> StatedLimit | None:
+    """Return the memory limit by a control group that the result's system description states, None without one.
+
+    The rules allow to limit the hosts' memory when the description says how; 5 times the limit is then enough.
+    """
+    folders = result.path.split(os.sep)
+    if "results" not in folders:
+        return None
+    place = len(folders) - 1 - folders[::-1].index("results")
+    folder, system = os.sep.join([*folders[:place], "systems"]), "".join(folders[place + 1 : place + 2])
+    if not os.path.isdir(folder):
+        return None
+    names = sorted(name for name in os.listdir(folder) if _kind(name) == "text")
+    mine = [name for name in names if _stem(name) == system] or (names if len(names) == 1 else [])
+    for name in mine:
+        path = os.path.join(folder, name)
+        limits = list(_limits_gib(read_text(path, []) or ""))  # also of a file that is not quite JSON
+        if limits:
+            return StatedLimit(path, max(limits))
+    return None
+
+
+def _limits_gib(description: str) -> Iterator[float]:
+    for pattern in _LIMITS:
+        for match in pattern.finditer(description):
+            number_of, unit = match["number"], match["unit"].upper()
+            yield float(number_of) * _UNITS_GIB[unit]
 
 
 def _severity(submission: Submission) -> Severity:
@@ -95,9 +147,8 @@ def _described(
     if name is None:
         return
     path = os.path.join(folder, name)
-    broken: list[Finding] = []
-    content = read_json(path, broken) if name.lower().endswith(".json") else read_yaml(path, broken)
-    yield from (Located(path, finding) for finding in broken)
+    content, broken = _content(path)
+    yield from broken
     under_test = mapping(mapping(content).get("system_under_test"))
     if not under_test:
         if submission.edition.checks_tree and not broken:
@@ -117,6 +168,13 @@ def _described(
     for result in results:
         for leaf in result.runs:
             yield from _as_it_ran(leaf.path, leaf.printed, under_test)
+
+
+def _content(path: str) -> tuple[Any, list[Located]]:
+    """Return what a description holds, and what keeps it from being read."""
+    broken: list[Finding] = []
+    content = read_json(path, broken) if path.lower().endswith(".json") else read_yaml(path, broken)
+    return content, [Located(path, finding) for finding in broken]
 
 
 def _as_it_ran(path: str, printed: Printed, under_test: Mapping[str, Any]) -> Iterator[Located]:

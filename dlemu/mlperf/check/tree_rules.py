@@ -23,6 +23,11 @@ _RANK_FILE = re.compile(r"^\d+_output\.json$")
 _STATS_FILE = re.compile(r"^(\d+_)?per_epoch_stats\.json$")
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 _CODE = re.compile(r"^code(-[0-9a-f]+)?$")
+_CODE_FOLDERS = frozenset({"dlio_benchmark", "mlpstorage", "mlpstorage_py", "storage-conf"})
+_CODE_FILES = frozenset({"benchmark.sh", ".code-hash.json"})
+_ARCHIVES = (".tgz", ".tar.gz", ".zip", ".tar")
+_CODE_LEVELS = 3
+"""What the official code is known by, and how deep below a submission's folder it lies at most."""
 _TOP = ("closed", "open", "code-images")
 """mlpstorage puts images of its code there, or beside the divisions in ORG/code-HASH."""
 _CATEGORIES = ("training", "checkpointing", "vector_database", "kv_cache")
@@ -66,11 +71,19 @@ def datagen_files(result: Result) -> Iterator[Located]:
 
 
 def results_json(result: Result) -> Iterator[Located]:
-    """The sums over all runs lie beside them."""
+    """The sums over all runs lie beside them, or beside the folder `runs` that holds them."""
     name, severity = _sums(result)
-    if name and not os.path.isfile(os.path.join(result.path, name)):
+    if name and sums_of(result) is None:
         fix = "let the tool sum the runs up"
         yield Located(result.path, Finding(severity, "files.results", f"no {name}", name, fix))
+
+
+def sums_of(result: Result) -> str | None:
+    """Return the file of the sums over all runs, None where there is none."""
+    name, _ = _sums(result)
+    above = [] if result.phased else [os.path.dirname(result.path)]
+    paths = [os.path.join(folder, name) for folder in (result.path, *above)] if name else []
+    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def _sums(result: Result) -> tuple[str, Severity]:
@@ -175,7 +188,8 @@ def submission_folders(submission: Submission) -> Iterator[Located]:
             yield Located(submission.path, Finding("error", "submission.folders", f"no folder {name}", name, fix))
     if submission.edition.checks_tree:
         for name in there:
-            if name not in ("results", "systems") and not _CODE.match(name):
+            known = name in ("results", "systems") or _CODE.match(name)
+            if not known and not holds_code(os.path.join(submission.path, name)):
                 fix = f"move {name} out of the tree"
                 wanted = "results, systems and code"
                 finding = Finding("error", "submission.folders", f"a folder {name}", wanted, fix)
@@ -186,9 +200,9 @@ def submission_code(submission: Submission) -> Iterator[Located]:
     """The code that ran is part of a CLOSED submission (2.1.6 of v3.0)."""
     if submission.division == "closed":
         root = os.path.dirname(os.path.dirname(submission.path))
-        images = os.path.isdir(os.path.join(root, "code-images"))
-        places = (submission.path, os.path.join(root, submission.organisation))
-        if not images and not any(_CODE.match(name) for place in places for name in _folders(place)):
+        places = (submission.path, os.path.join(root, submission.organisation), os.path.join(root, "code-images"))
+        folders = [os.path.join(place, name) for place in places for name in _folders(place)]
+        if not any(holds_code(folder) for folder in folders if os.path.basename(folder) not in ("results", "systems")):
             fix = "mlpstorage puts it there; v1.0: copy its folder"
             finding = Finding("error", "submission.code", "no copy of the code", "the code of the official tool", fix)
             yield Located(submission.path, finding)
@@ -216,7 +230,25 @@ def submission_categories(submission: Submission) -> Iterator[Located]:
 def _holds_code(path: str) -> bool:
     """Whether a folder holds images of code and no other folder."""
     names = _folders(path)
-    return bool(names) and all(_CODE.match(name) for name in names)
+    return bool(names) and all(_CODE.match(name) or holds_code(os.path.join(path, name)) for name in names)
+
+
+def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:
+    """Whether a folder holds the official code, whatever it is called, or an archive that may be it."""
+    folders, files = _folders(path), _files(path)
+    if _CODE_FOLDERS.intersection(folders) or _CODE_FILES.intersection(files):
+        return True
+    if any(name.endswith(_ARCHIVES) for name in files):
+        return True
+    return levels > 1 and any(holds_code(os.path.join(path, name), levels - 1) for name in folders)
+
+
+def _files(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if not entry.is_dir()]
+    except OSError:
+        return []
 
 
 def _folders(path: str) -> list[str]:

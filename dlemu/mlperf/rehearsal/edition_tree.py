@@ -347,14 +347,16 @@ def _node(what: str, quantity: int | str, known: dict[str, Any]) -> dict[str, An
         "drives": [],
         "operating_system": known.get("operating_system", {"name": PLACEHOLDER, "version": PLACEHOLDER}),
         "sysctl": [],
-        "environment": [],
+        "environment": known.get("environment", []),
     }
 
 
 def _client(figures: Figures) -> dict[str, Any]:
     """Return what this host is; the others of the run are taken to be alike, as the rules want."""
     host = describe_host()
+    limit = host.memory_limit_bytes
     return {
+        "environment": [f"memory.max = {limit}"] if limit is not None and limit < host.memory_bytes else [],
         "cpu_model": host.processor,
         "cpu_cores": psutil.cpu_count(logical=False) or host.cpu_count,
         "memory_capacity": round(figures.memory_gib_per_host),

@@ -1,4 +1,4 @@
-"""The CPU limit of a container or job, from the files of both cgroup versions in made-up trees."""
+"""The limits of a container or job, from the files of both cgroup versions in made-up trees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.emulator.cpu_limit import cpu_limit, limiting_groups
+from dlemu.emulator.cgroup_limits import cpu_limit, host_memory, limiting_groups, memory_limit_bytes
 
 V1_MOUNT = "32 31 0:29 {root} {mount} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 V2_MOUNT = "30 23 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
@@ -60,6 +60,43 @@ def test_the_other_controllers_are_not_asked(tmp_path: Path) -> None:
     line = V1_MOUNT.replace("cpu,cpuacct", "cpuset")
     files = {"job/cpu.cfs_quota_us": "50000", "job/cpu.cfs_period_us": "100000"}
     assert cpu_limit(made(tmp_path, group="3:cpuset:/job\n4:cpu:/job", mount_line=line, files=files)) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"job/step/memory.max": "34359738368"}, 34359738368),
+        ({"job/step/memory.max": "max"}, None),
+        ({"job/step/memory.max": "max", "job/memory.max": "1073741824"}, 1073741824),  # no more than the group above
+        ({"job/step/cgroup.procs": "1"}, None),
+    ],
+)
+def test_version_2_tells_memory_in_memory_max(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
+    assert memory_limit_bytes(made(tmp_path, group="0::/job/step", mount_line=V2_MOUNT, files=files)) == limit
+
+
+@pytest.mark.parametrize(("told", "limit"), [("2147483648", 2147483648), ("9223372036854771712", None)])
+def test_version_1_tells_memory_in_bytes(tmp_path: Path, told: str, limit: int | None) -> None:
+    line = V1_MOUNT.replace("cpu,cpuacct", "memory")
+    files = {"docker/abc/memory.limit_in_bytes": told}
+    assert memory_limit_bytes(made(tmp_path, group="4:memory:/docker/abc", mount_line=line, files=files)) == limit
+
+
+def test_memory_is_the_limit_and_what_is_left_of_it(tmp_path: Path) -> None:
+    files = {
+        "job/memory.max": str(64 << 20),
+        "job/memory.current": str(48 << 20),
+        "job/memory.stat": f"anon 1\ninactive_file {16 << 20}",
+    }
+    memory = host_memory(made(tmp_path, group="0::/job", mount_line=V2_MOUNT, files=files))
+    assert memory.total_bytes == memory.limit_bytes == 64 << 20
+    assert memory.available_bytes <= 32 << 20, "of the files in its page cache the group can be relieved"
+
+
+def test_without_a_limit_memory_is_the_hosts(tmp_path: Path) -> None:
+    memory = host_memory(made(tmp_path, group="0::/job", mount_line=V2_MOUNT, files={"job/memory.max": "max"}))
+    assert memory.limit_bytes is None
+    assert memory.total_bytes >= memory.available_bytes > 0
 
 
 def test_the_groups_that_limit_are_those_with_a_quota(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""How much CPU time and memory a container or a batch job may use: the limits of its control groups.
+
+cgroup v2: `cpu.max`, `memory.max` (Documentation/admin-guide/cgroup-v2.rst). v1: `cpu.cfs_quota_us` over
+`cpu.cfs_period_us` (Documentation/scheduler/sched-bwc.rst), `memory.limit_in_bytes`
+(Documentation/admin-guide/cgroup-v1/memory.rst). A group may use no more than those above it; affinity and
+/proc/meminfo show none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+_NO_LIMIT = 2**62
+"""v1 writes 2^63 rounded down to pages where nothing limits."""
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """The memory that this process and its kin can have."""
+
+    total_bytes: int
+    """Of the host, or of the control group when that is less."""
+    available_bytes: int
+    """What can still be had without swapping: of the host, and within the limit."""
+    limit_bytes: int | None
+    """Of the control group; None where nothing limits, or the limit is more than the host has."""
+
+
+def cpu_limit(proc: str = "/proc") -> float | None:
+    """Return as how many cores' time this process and its kin may use, or None where nothing limits them."""
+    folders = _groups(proc, "cpu")
+    limits = [limit for folder in folders for limit in (_v2_cores(folder), _v1_cores(folder)) if limit]
+    return min(limits, default=None)
+
+
+def limiting_groups(proc: str = "/proc") -> tuple[str, ...]:
+    """Return the folders of the control groups that limit the CPU time of this process."""
+    return tuple(folder for folder in _groups(proc, "cpu") if _v2_cores(folder) or _v1_cores(folder))
+
+
+def memory_limit_bytes(proc: str = "/proc") -> int | None:
+    """Return how many bytes of memory this process and its kin may use, or None where nothing limits them."""
+    names = ("memory.max", "memory.limit_in_bytes")
+    limits = [_bytes(os.path.join(folder, name)) for folder in _groups(proc, "memory") for name in names]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def host_memory(proc: str = "/proc") -> HostMemory:
+    """Return the memory that this process and its kin can have: the host's, within the limits of its groups.
+
+    What the page cache holds of a group's own files can be taken back and counts as available.
+    """
+    memory = psutil.virtual_memory()
+    limit = memory_limit_bytes(proc)
+    if limit is None or limit >= memory.total:
+        return HostMemory(memory.total, memory.available, None)
+    room = min((_room_bytes(folder) for folder in _groups(proc, "memory")), default=limit)
+    return HostMemory(limit, max(0, min(memory.available, int(room))), limit)
+
+
+def _room_bytes(folder: str) -> float:
+    """Return what a group has left of its limit; infinite without one."""
+    for limit_name, used_name, cache_key in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit, used = (_bytes(os.path.join(folder, name)) for name in (limit_name, used_name))
+        if limit is not None:
+            stat = dict(line.split(maxsplit=1) for line in _lines(os.path.join(folder, "memory.stat")) if " " in line)
+            return limit - (used or 0) + int(stat.get(cache_key, "0"))
+    return float("inf")
+
+
+def _bytes(path: str) -> int | None:
+    """Return the number that a file of a group holds, None for `max`, for no limit, or without the file."""
+    word = next(iter(_lines(path)), "").strip()
+    return int(word) if word.isdecimal() and int(word) < _NO_LIMIT else None
+
+
+def _groups(proc: str, controller: str) -> Iterator[str]:
+    """Yield the folders of this process's control groups of a controller, and of all that are visible above."""
+    own = _own_groups(proc)
+    for line in _lines(f"{proc}/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        root, mount = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        path = own.get("" if kind == "cgroup2" else controller)
+        if path is None or not (kind == "cgroup2" or (kind == "cgroup" and controller in options.split(","))):
+            continue
+        # A container may see its own group as the root of the mount.
+        inside = os.path.relpath(path, root) if os.path.commonpath([path, root]) == root else "."
+        while inside not in ("", "."):
+            yield os.path.join(mount, inside)
+            inside = os.path.dirname(inside)
+        yield mount
+
+
+def _own_groups(proc: str) -> dict[str, str]:
+    """Return this process's group in the hierarchy of each v1 controller, and in that of v2 by the name ''."""
+    found = {}
+    for line in _lines(f"{proc}/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        found.update(dict.fromkeys(controllers.split(","), path))
+    return found
+
+
+def _v2_cores(folder: str) -> float | None:
+    words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
+
+
+def _v1_cores(folder: str) -> float | None:
+    quota, period = (
+        int(next(iter(_lines(os.path.join(folder, f"cpu.cfs_{name}_us"))), "-1")) for name in ("quota", "period")
+    )
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _lines(path: str) -> list[str]:
+    with contextlib.suppress(OSError), open(path) as lines:
+        return lines.read().splitlines()
+    return []

@@ -1,0 +1,226 @@
+"""`dlemu mlperf check` on copies, forged sums and other hosts, and on what only looks like it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlemu.mlperf.check.judge import check_folder
+from tests.mlperf import foreign_runs
+from tests.mlperf.golden import STAMP, edit, make_tree, moved, runs
+from tests.mlperf.test_check import every, first, metadata, put, summary, told
+
+Change = Callable[[Path], object]
+RATE = "train_throughput_mean_samples_per_second"
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a valid tree of two editions."""
+    folder = tmp_path_factory.mktemp("golden")
+    for edition in ("1.0", "3.0"):
+        make_tree(folder / edition, edition)
+    return folder
+
+
+def copied(root: Path, *, later: float = 0.0) -> None:
+    """Replace the third run by a copy of the second, moved in time by so many seconds."""
+    original, copy = runs(root)[1:3]
+    shutil.rmtree(copy)
+    shutil.copytree(original, copy)
+    for path in copy.glob("*.json"):
+        if later and "output" not in path.name:
+            path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(seconds=later))))
+    for path in copy.glob("*_metadata.json"):
+        path.rename(copy / f"training_{copy.name}_metadata.json")
+
+
+def apart(root: Path) -> float:
+    """Seconds from the second run's start to the third's."""
+    starts = [json.loads((run / "summary.json").read_text())["start"] for run in runs(root)[1:3]]
+    return (datetime.fromisoformat(starts[1]) - datetime.fromisoformat(starts[0])).total_seconds()
+
+
+def copied_and_moved(root: Path) -> None:
+    copied(root, later=apart(root))
+
+
+def overlapping(root: Path) -> None:
+    shift = 60 - apart(root)
+    run = runs(root)[2]
+    for path in run.glob("*.json"):
+        if "output" not in path.name:
+            path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(seconds=shift))))
+
+
+def misdated(root: Path) -> None:
+    """Rename the last run's folder to ten minutes after it began."""
+    run = runs(root)[-1]
+    run.rename(run.with_name((datetime.strptime(run.name, STAMP) + timedelta(minutes=10)).strftime(STAMP)))
+
+
+def shorter(root: Path) -> None:
+    """Take the last 50 steps of rank 3's first epoch away."""
+
+    def cut(content: Any) -> None:
+        for key in ("load", "proc", "compute"):
+            content["1"][key]["block1"] = content["1"][key]["block1"][:-50]
+
+    edit(first(root) / "3_output.json", cut)
+
+
+def without_waits(root: Path) -> None:
+    def change(content: Any) -> None:
+        for epoch in (value for key, value in content.items() if key.isdigit()):
+            epoch["load"]["block1"] = [0.0] * len(epoch["load"]["block1"])
+            epoch["proc"]["block1"][0] += 2.0
+
+    edit(first(root) / "0_output.json", change)
+
+
+def empty_run(root: Path) -> None:
+    run = runs(root)[-1]
+    (run.with_name("run6") / "configs").mkdir(parents=True)
+
+
+def forged(root: Path) -> None:
+    (path,) = [*root.rglob("mlperf_storage_report.json"), *root.rglob("run/results.json")]
+    edit(path, lambda content: content.get("overall", content).update({RATE: 999.0}))
+
+
+CASES: list[tuple[str, set[str], Change]] = [
+    ("1.0", {"runs.copied", "runs.overlap", "results.differ"}, copied),
+    ("3.0", {"runs.copied", "runs.overlap", "runs.misdated", "results.differ"}, copied),
+    ("1.0", {"runs.copied", "results.differ"}, copied_and_moved),
+    ("1.0", {"runs.overlap"}, overlapping),
+    ("3.0", {"runs.misdated", "runs.gap"}, misdated),
+    ("3.0", {"runs.misdated"}, lambda root: edit(next(first(root).glob("*_metadata.json")), _another_time)),
+    ("1.0", {"runs.ended", "runs.count", "files.run_config"}, empty_run),
+    ("1.0", {"ranks.steps"}, shorter),
+    ("1.0", {"hosts.memory"}, lambda root: every(root, "*_output.json", put("host_memory_GB", value=125.0))),
+    ("1.0", {"hosts.differ"}, lambda root: edit(first(root) / "summary.json", _on("node7"))),
+    ("1.0", {"hosts.differ"}, summary("host_memory_GB", value=[2.0, 2.0, 2.0, 2.0])),
+    ("1.0", {"hosts.changed"}, lambda root: on_another_host(root)),
+    ("1.0", {"results.differ"}, forged),
+    ("3.0", {"results.differ"}, forged),
+    ("3.0", {"division.differs"}, metadata("verification", value="open")),
+    ("3.0", {"overrides.unknown", "overrides.differ"}, metadata("override_parameters", "train.epochs", value="3")),
+]
+
+
+def _another_time(content: Any) -> None:
+    content["run_datetime"] = "20250101_000000"
+
+
+def _on(host: str) -> Callable[[Any], None]:
+    return lambda content: content.update(hostname=host)
+
+
+def on_another_host(root: Path) -> None:
+    for path in [first(root) / "summary.json", *first(root).glob("*_output.json")]:
+        edit(path, _on("node7"))
+
+
+@pytest.mark.parametrize(("edition", "rules", "change"), CASES)
+def test_what_was_not_measured_so_is_told_by_its_own_rule(
+    golden: Path, tmp_path: Path, edition: str, rules: set[str], change: Change
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / edition, root)
+    change(root)
+    assert {rule for severity, rule in told(check_folder(str(root))) if severity == "error"} == rules
+
+
+def test_waits_that_are_left_out_do_not_add_up(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    without_waits(root)
+    assert ("error", "steps.parts") in told(check_folder(str(root)))
+
+
+def test_a_run_of_another_result_is_a_copy_too(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    (result,) = root.glob("*/acme/results/box/*")
+    shutil.copytree(result, result.with_name("unet3d-h100-again"))
+    assert ("error", "runs.copied") in told(check_folder(str(root)))
+
+
+# What only looks wrong.
+
+
+def test_memory_that_a_control_group_limits_and_the_description_says_so_is_no_finding(
+    golden: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    summary("host_memory_GB", value=[500.0])(root)
+    (path,) = root.glob("*/acme/systems/box.json")
+    edit(path, put("system_under_test", "clients", value=[{"quantity": 1, "chassis": {"memory_capacity": 500}}]))
+    assert ("error", "dataset.size") in told(check_folder(str(root)))
+    limit = ["mkdir /sys/fs/cgroup/mlperf && echo 32G > /sys/fs/cgroup/mlperf/memory.max"]
+    edit(path, put("system_under_test", "config_options", value=limit))
+    checked = check_folder(str(root))
+    assert told(checked) == set()
+    (seen,) = {one.finding.seen for one in checked.findings if one.finding.rule == "dataset.limited"}
+    assert "32 GiB" in seen
+    edit(path, put("system_under_test", "config_options", value=["echo 400G > /sys/fs/cgroup/mlperf/memory.max"]))
+    assert ("error", "dataset.size") in told(check_folder(str(root))), "5 times the limit is still wanted"
+
+
+def test_a_report_beside_the_folder_of_the_runs_is_there(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    (result,) = root.glob("*/acme/results/box/*")
+    (result / "runs").mkdir()
+    for run in list(result.glob("run[0-9]")):
+        run.rename(result / "runs" / run.name)
+    assert told(check_folder(str(root))) == set()
+
+
+def test_code_is_known_by_its_content_and_its_test_data_are_no_runs(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    (code,) = root.glob("*/acme/code")
+    data = code.rename(code.with_name("v1.0.0_code")) / "storage" / "dlio_benchmark" / "tests" / "test_data"
+    data.mkdir(parents=True)
+    (data.parents[1] / "setup.py").write_text("")
+    foreign_runs.write_run(data)
+    checked = check_folder(str(root))
+    assert told(checked) == set()
+    assert len(checked.results) == 1
+
+
+def test_an_empty_folder_called_code_is_no_code(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    (code,) = root.glob("*/acme/code")
+    shutil.rmtree(code)
+    code.mkdir()
+    assert told(check_folder(str(root))) == {("error", "submission.code")}
+
+
+def test_files_that_reviewers_took_out_are_not_broken(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    for path in [*root.rglob("*_output.json"), *root.rglob("dlio.log")]:
+        path.write_text("PRUNED BY STAFF\n")
+    checked = check_folder(str(root))
+    assert told(checked) == set()
+    assert {one.finding.rule for one in checked.findings} >= {"file.pruned", "unknown.steps"}
+
+
+def test_ranks_in_another_time_zone_than_the_launcher_are_no_finding(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    for run in runs(root):
+        for path in run.glob("*.json"):
+            if "output" not in path.name and "metadata" not in path.name:
+                path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(hours=8))))
+    assert told(check_folder(str(root))) == set()
