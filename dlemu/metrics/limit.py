@@ -51,6 +51,16 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HotDrive:
+    """A drive behind the dataset that was as hot as it warns of: it slows itself down."""
+
+    name: str
+    celsius: float
+    """The most that was seen."""
+    limit_celsius: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class OtherReaders:
     """What programs other than the run read from the dataset's devices while it trained."""
 
@@ -96,6 +106,7 @@ class Context:
     """Those who read so much from the same devices that they must be named."""
     speed_changes: tuple[SpeedChange, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    hot_drive: HotDrive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +209,12 @@ def _shared(confidence: Confidence, evidence: tuple[str, ...], context: Context,
 def _unsteady(context: Context) -> tuple[str, ...]:
     """Return what to look for where the storage's speed did not stay the same."""
     advice = []
+    hot = context.hot_drive
+    if hot is not None:
+        advice.append(
+            f"cool the drive: {hot.name} reached {hot.celsius:.0f} degrees Celsius, and from {hot.limit_celsius:.0f} "
+            "on it slows itself down"
+        )
     if context.speed_changes and context.speed_changes[-1].percent < 100:
         last = context.speed_changes[-1]
         advice.append(
@@ -219,7 +236,8 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, st
             f"right after the run {scaling.readers} readers got {same:,.1f} MB/s and "
             f"{scaling.more_readers} got {scaling.more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much"
         )
-        return factor >= SCALES, "high", facts
+        gained = min(factor, scaling.more_mb_per_second / max(same, work.app_mb_per_second))
+        return gained >= SCALES, "high", facts
     requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
     if device is not None:
         if device.mean_depth >= FEW_REQUESTS:

@@ -12,7 +12,7 @@ import numpy as np
 from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.causes import waits_of
 from dlemu.metrics.device import Delivered, mean_between
-from dlemu.metrics.limit import Device
+from dlemu.metrics.limit import Device, HotDrive
 from dlemu.metrics.rates import per_second
 from dlemu.metrics.spread import by_epoch, known
 from dlemu.metrics.windows import Window, mean_within
@@ -39,6 +39,7 @@ class Activity:
     """Share of the limit's periods in which it was used up."""
     memory_some_percent: float | None = None
     """Time in which some task waited for memory."""
+    hot_drive: HotDrive | None = None
     device: Device | None = None
     """The devices behind the dataset together."""
 
@@ -58,6 +59,7 @@ def activity_during(run: Run, rows: StepRows) -> Activity:
         cpu_limit_used_percent=tightest.cpu_limit_used_percent,
         cpu_throttled_percent=max((value for value in throttled if not math.isnan(value)), default=None),
         memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
+        hot_drive=_hot_drive(hosts),
         device=_device(run, _while_waiting(run, rows) or hosts),
     )
 
@@ -179,6 +181,22 @@ def _cores_used(host: HostTelemetry, windows: list[Window]) -> float:
         grown = np.diff(seconds) * 1e9 / np.maximum(np.diff(times), 1)
         used.append(mean_within(times, np.concatenate([[0.0], grown]), windows) if len(times) else math.nan)
     return sum(used) if used else math.nan
+
+
+def _hot_drive(hosts: list[tuple[HostTelemetry, list[Window]]]) -> HotDrive | None:
+    """Return the drive below the dataset that passed its own limit most; None where none did, or none tells."""
+    hot = []
+    for host, windows in hosts:
+        devices = {device.name for device in host.devices}
+        for drive in host.sources("temperature"):
+            times, degrees = host.readings("temperature", drive, "celsius")
+            _, limits = host.readings("temperature", drive, "limit_celsius")
+            seen = [degrees[(times >= begin) & (times <= end)] for begin, end in windows]
+            most = max((float(part.max()) for part in seen if len(part)), default=-math.inf)
+            is_below = any(name == drive or name.startswith(f"{drive}n") for name in devices)
+            if is_below and len(limits) and most >= limits[0]:
+                hot.append(HotDrive(name=drive, celsius=most, limit_celsius=float(limits[0])))
+    return max(hot, key=lambda drive: drive.celsius - drive.limit_celsius, default=None)
 
 
 def _device(run: Run, hosts: list[tuple[HostTelemetry, list[Window]]]) -> Device | None:

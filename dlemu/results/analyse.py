@@ -390,6 +390,7 @@ def _limit(run: Run, kept: StepRows, proof: CacheProof, summary: Summary, *, bia
         others=summary.other_readers,
         speed_changes=summary.speed_changes,
         stalls=summary.stalls,
+        hot_drive=activity.hot_drive,
     )
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
     work = work_of(judged, preprocesses=preprocesses, workers=workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import SpeedChange, Stall
-from dlemu.metrics.limit import Context, Device, Limit, OtherReaders, Scaling, judge_limit
+from dlemu.metrics.limit import Context, Device, HotDrive, Limit, OtherReaders, Scaling, judge_limit
 from dlemu.metrics.loss import kept_loss_percent
 from tests.metrics.test_loss import MS, any_rows, make_steps
 
@@ -252,9 +253,17 @@ def test_other_readers_of_the_device_are_named_whatever_more_readers_got() -> No
 
 
 def test_a_storage_that_became_faster_during_the_trial_does_not_say_that_readers_were_too_few() -> None:
+    work = reading(readers=4, call_bytes=4096)
     faster: dict[str, Any] = {"readers": 4, "mb_per_second": 60.0, "more_readers": 16, "more_mb_per_second": 137.0}
-    assert limit_of(late_steps(), scaling=Scaling(**faster)).what == "loader"
-    assert limit_of(late_steps(), scaling=Scaling(**faster, again_mb_per_second=136.0)).what == "storage"
+
+    def what(scaling: Scaling, work: Work) -> str:
+        return judge_limit(25.0, WAITING, work, Context(scaling=scaling)).what
+
+    assert what(Scaling(**faster), work) == "loader"
+    assert what(Scaling(**faster, again_mb_per_second=136.0), work) == "storage"
+    assert what(Scaling(**faster), replace(work, app_mb_per_second=110)) == "storage", (
+        "the run got no less with its own"
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"started_ns": 29, "finished_ns": 30, "read_ns": 1}])
@@ -278,6 +287,11 @@ def test_a_storage_that_did_not_stay_the_same_is_to_be_looked_at() -> None:
     assert "became slower at 00:06" in " ".join(limit_of(late_steps(), speed_changes=(slower,)).advice)
     assert "became slower" not in " ".join(limit_of(late_steps(), speed_changes=(slower, faster)).advice)
     assert "stood still" in " ".join(limit_of(late_steps(), stalls=(Stall(at_seconds=5, seconds=2),)).advice)
+
+
+def test_a_drive_that_is_too_hot_is_to_be_cooled() -> None:
+    hot = HotDrive(name="nvme0", celsius=84.2, limit_celsius=82)
+    assert "nvme0 reached 84 degrees" in " ".join(limit_of(late_steps(), hot_drive=hot).advice)
 
 
 def test_what_is_written_to_the_device_is_told_where_it_is_much() -> None:

@@ -12,6 +12,7 @@ import pytest
 from dlemu.emulator.environment import StorageFacts
 from dlemu.emulator.job import Job
 from dlemu.emulator.trainer import RunLog
+from dlemu.metrics.limit import HotDrive
 from dlemu.metrics.windows import mean_within
 from dlemu.results.activity import Activity, activity_during
 from dlemu.results.run import make_run
@@ -180,3 +181,14 @@ def test_a_devices_queue_is_that_of_the_time_in_which_accelerators_waited() -> N
     activity = during(job, replace(log, telemetry=(replace(watching, value=counted),)))
     assert activity.device is not None
     assert activity.device.mean_depth > 9
+
+
+@pytest.mark.parametrize(
+    ("drive", "celsius", "hot"), [("nvme0", 84.0, True), ("nvme0", 70.0, False), ("nvme1", 84.0, False)]
+)
+def test_a_drive_of_the_dataset_that_is_too_hot_is_found(drive: str, celsius: float, hot: bool) -> None:
+    job = make_job()
+    log = make_log(job)
+    values = DISK | {("temperature", drive, "celsius"): celsius, ("temperature", drive, "limit_celsius"): 82.0}
+    found = during(job, replace(log, telemetry=(host(log, 0, values, devices=FACTS),))).hot_drive
+    assert found == (HotDrive(name="nvme0", celsius=84.0, limit_celsius=82.0) if hot else None)

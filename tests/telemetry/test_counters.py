@@ -145,3 +145,18 @@ def test_a_cpu_limit_withholds_a_share_of_its_periods(machine: Machine, tmp_path
     (group / "cpu.stat").write_text("usage_usec 7\nnr_periods 20\nnr_throttled 13\nthrottled_usec 9\n")
     assert read(probe, 2 * SECOND_NS)["", "throttled_percent"] == pytest.approx(80)
     assert read(probe, 3 * SECOND_NS)["", "throttled_percent"] == 0
+
+
+def test_drives_say_how_hot_they_are_and_where_it_is_too_much(machine: Machine) -> None:
+    for place, name, drive in ((1, "nvme", "nvme/nvme0"), (2, "drivetemp", "scsi/0:0:0:0"), (3, "k10temp", "pci0")):
+        machine.put(f"sys/class/hwmon/hwmon{place}/name", f"{name}\n")
+        machine.put(f"sys/class/hwmon/hwmon{place}/temp1_input", f"{40 + place}500\n")
+        machine.put(f"sys/devices/{drive}/model", "fast\n")
+        (machine.sys / f"class/hwmon/hwmon{place}/device").symlink_to(machine.sys / "devices" / drive)
+    machine.put("sys/class/hwmon/hwmon1/temp1_max", "82850\n")
+    machine.put("sys/devices/scsi/0:0:0:0/block/sda/size", "9\n")
+    assert read(probe_of("temperature", machine), SECOND_NS) == {
+        ("nvme0", "celsius"): 41.5,
+        ("nvme0", "limit_celsius"): 82.85,
+        ("sda", "celsius"): 42.5,
+    }
