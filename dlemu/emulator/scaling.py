@@ -60,10 +60,12 @@ def try_more_readers(job: Job, comm: Comm, own: StepRows) -> Scaling | None:
 def worth_trying(job: Job, rows: StepRows) -> bool:
     """Say whether a rank's own steps were lost to a few reads at a time."""
     workload = job.workload
-    rows = rows[rows["phase"] == TRAINING]
+    rows = rows[rows["phase"] == TRAINING].copy()
+    au = au_percent(rows)
+    rows["sync_ns"] = 0  # what it lost to other ranks is theirs to judge
     if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader:
         return False
-    if au_percent(rows) >= 100 * workload.metric.au:
+    if au >= 100 * workload.metric.au:
         return False
     preprocesses = not is_zero(workload.reader.preprocess_time)
     workers = max(1, workload.reader.read_threads)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from datagen.engines import FileSource
@@ -106,3 +107,10 @@ def test_a_rank_that_waited_for_the_others_does_not_decide_for_them(tmp_path: Pa
     assert not worth_trying(job, ahead)
     assert try_more_readers(job, Alone(), ahead) is None
     assert try_more_readers(job, Ahead(), ahead) is not None
+
+
+def test_what_a_rank_lost_to_the_others_does_not_hide_what_it_lost_to_reads() -> None:
+    rows = small_reads()
+    later = rows.copy()
+    later["epoch"], later["sync_ns"], later["wait_ns"] = 2, 2 * later["wait_ns"], 0
+    assert worth_trying(make_job(ranks=1), np.concatenate([rows, later]))
