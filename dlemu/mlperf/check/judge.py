@@ -17,6 +17,7 @@ from datagen.errors import UserError
 from dlemu.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
 from dlemu.mlperf.check.copy_rules import COPY_RULES, copied_runs
+from dlemu.mlperf.check.other_leaves import judge_others, other_leaves
 from dlemu.mlperf.check.result_rules import RESULT_RULES
 from dlemu.mlperf.check.submission_tree import Finder, Result, Submission
 from dlemu.mlperf.check.system_description import check_systems
@@ -98,6 +99,11 @@ class Checked:
         """Whether no rule is broken."""
         return not self.count("error")
 
+    @property
+    def unjudged(self) -> int:
+        """How many runs are of benchmarks whose rules are not judged."""
+        return sum(located.finding.rule == "run.other" for located in self.findings)
+
 
 def check_folder(folder: str, edition: str | None = None, division: Division | None = None) -> Checked:
     """Return what a folder holds and breaks; edition and division are read off the tree unless they are given.
@@ -112,8 +118,10 @@ def check_folder(folder: str, edition: str | None = None, division: Division | N
     finder = Finder(root, edition, division)
     results = finder.results(audited)
     submissions = finder.submissions(results)
+    others = other_leaves(root)
     findings = [*finder.findings, *_of_rehearsal(root, rehearsal), *_applied(root, results, submissions)]
-    if not results:
+    findings += judge_others(others)
+    if not results and not others:
         fix = "give the folder above the runs, or `dlemu audit` for other results"
         seen = "no run of training below"
         findings.append(
