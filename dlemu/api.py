@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from datagen.errors import UserError
+from dlemu.api_process import Request, call
 from dlemu.comm import detect_launcher
 from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
-from dlemu.helper import Request, call
 from dlemu.mlperf.foreign_side import foreign_side
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run

@@ -30,6 +30,7 @@ from dlemu.sizing.compare_sides import PLANNED_EPOCHS, pair_settings
 METRICS = {
     "total_seconds": ("total time", "s"),
     "au_percent": ("AU", "%"),
+    "au_sustained_percent": ("AU, sustained", "%"),
     "au_rules_percent": ("AU, whole epochs", "%"),
     "samples_per_second": ("samples", "/s"),
     "app_mb_per_second": ("read by the application", "MB/s"),

@@ -29,6 +29,8 @@ class Point:
     accelerators: int
     passed: bool | None
     au_percent: float | None
+    """The headline; of a search, the sustained one."""
+    au_sustained_percent: float | None = None
     half_width_percent: float | None = None
     threshold_percent: float | None = None
     ceiling_au_percent: float | None = None
@@ -131,6 +133,7 @@ def _run_point(run: Run) -> Point:
         accelerators=summary.ranks,
         passed=summary.passed,
         au_percent=_mean(metrics.au_percent),
+        au_sustained_percent=_mean(metrics.au_sustained_percent),
         threshold_percent=metrics.au_threshold_percent,
         ceiling_au_percent=metrics.ceiling_au_percent,
         total_seconds=metrics.total_seconds,
@@ -174,6 +177,7 @@ def _sweep_points(answer: SweepAnswer) -> Iterator[Point]:
             accelerators=figures.ranks,
             passed=figures.passed,
             au_percent=_mean(figures.au_percent),
+            au_sustained_percent=_mean(figures.au_sustained_percent),
             threshold_percent=figures.au_threshold_percent,
             ceiling_au_percent=figures.ceiling_au_percent,
             total_seconds=figures.total_seconds,

@@ -195,7 +195,10 @@ class RunFigures:
     """From the first epoch's start to the end of the last, checkpoints included."""
     training_seconds: float | None = None
     au_percent: Mean | None = None
+    au_sustained_percent: Mean | None = None
+    """What an endless epoch would have; lacking in older files."""
     au_rules_percent: Mean | None = None
+    """Of whole epochs."""
     samples_per_second: Mean | None = None
     app_mb_per_second: Mean | None = None
     """1e6 bytes/s that the loaders read."""

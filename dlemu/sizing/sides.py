@@ -34,6 +34,7 @@ CONFIDENCE = 0.95
 METRICS = (
     "total_seconds",
     "au_percent",
+    "au_sustained_percent",
     "au_rules_percent",
     "samples_per_second",
     "app_mb_per_second",
@@ -175,6 +176,7 @@ def run_figures(run: Run) -> RunFigures:
         total_seconds=metrics.total_seconds,
         training_seconds=metrics.training_seconds,
         au_percent=_without_spread(metrics.au_percent),
+        au_sustained_percent=metrics.au_sustained_percent,
         au_rules_percent=_without_spread(metrics.au_rules_percent),
         samples_per_second=_without_spread(metrics.samples_per_second),
         app_mb_per_second=_without_spread(metrics.app_mb_per_second),

@@ -204,7 +204,7 @@ def test_the_size_of_requests_stands_as_asked_and_as_served() -> None:
     assert "of the devices" not in shown(summary)
     metrics = replace(summary.metrics, asked_request_bytes=Mean(mean=262144), device_request_kib=Mean(mean=127.5))
     text = shown(replace(summary, metrics=metrics))
-    assert "256 KiB" in text
-    assert "of the devices 128 KiB" in text
+    assert "256.0 KiB" in text
+    assert "of the devices 127.5 KiB" in text
     by_a_library = replace(summary.metrics, asked_request_bytes=Mean(mean=None))
     assert "read requests" not in shown(replace(summary, metrics=by_a_library))

@@ -31,7 +31,7 @@ _LOOK_SECONDS = 0.2
 _ENDING_SECONDS = 60.0
 """What an interrupted run may take to save what it measured."""
 _SHOWN_LINES = 12
-_PROGRAM = "from dlemu.helper import main; main()"
+_PROGRAM = "from dlemu.api_process import main; main()"
 
 OnEvent = Callable[[Event], None]
 
