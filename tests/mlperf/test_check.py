@@ -504,7 +504,7 @@ def test_tables_have_every_finding_and_the_editions_own_name_of_the_rule(golden:
     assert lines == [asdict(row) for row in check_report(checked).findings]
     assert [line["official"] for line in lines if line["rule"] == "runs.count"] == ["2.1.17 runTimestamps"]
     assert sum(line["rule"] == "settings.changed" for line in lines) == 5
-    assert check_report(checked).errors == len(lines)
+    assert check_report(checked).errors == sum(line["severity"] == "error" for line in lines)
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"no published runs in {PUBLISHED}")
