@@ -46,7 +46,7 @@ class Datasize:
 
     @property
     def tool_commands(self) -> tuple[str, ...]:
-        """Calls of the edition's own tool that size the dataset and make it; what is the user's to fill in, in capitals."""
+        """Calls of the edition's own tool that size the dataset and make it, with capitals for the user to fill in."""
         pair, count = (self.workload, self.accelerator), self.accelerators
         hosts = f"--num-client-hosts {self.hosts} --client-host-memory-in-gb {math.ceil(self.memory_gib_per_host)}"
         if self.edition == "1.0":
