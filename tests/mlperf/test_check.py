@@ -17,6 +17,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.mlperf.audit import audited_run
 from dlemu.mlperf.check.judge import Checked, as_csv, check_folder, check_report
+from dlemu.mlperf.known_rules import KNOWN
 from tests.mlperf.golden import STAMP, config_folder, edit, make_tree, moved, runs
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
@@ -43,7 +44,8 @@ def shipped_once() -> Any:
 
 
 def told(checked: Checked) -> set[tuple[str, str]]:
-    """What was found, without what the reader must merely know."""
+    """What was found, without what the reader must merely know; every rule is one of those that are described."""
+    assert {one.finding.rule for one in checked.findings} <= KNOWN.keys()
     return {(one.finding.severity, one.finding.rule) for one in checked.findings if one.finding.severity != "info"}
 
 
