@@ -49,10 +49,20 @@ def test_reading_is_measured_beside_plain_reading(tmp_path: Path) -> None:
     ran = _bench("read", "--quick", "--folder", str(tmp_path))
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()[1:]
-    assert len(lines) == 4
+    assert len(lines) == 8
+    assert ["processes with preadv" in line for line in lines] == [True, True, False, False, True, True, False, False]
     for line in lines:
-        assert "processes with preadv" in line
+        assert "with preadv of 256 KiB" in line or "processes with preadv" in line
         assert line.endswith("for information")  # little data is held to no bound
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_library_is_measured_beside_the_fast_engine(tmp_path: Path) -> None:
+    ran = _bench("library", "--quick", "--folder", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()[1:]
+    assert ["np.load of npz" in lines[0], "np.load of npy" in lines[1], "h5py of hdf5" in lines[2]] == [True] * 3
     assert not os.listdir(tmp_path)
 
 

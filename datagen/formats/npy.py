@@ -13,7 +13,7 @@ from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, d
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
-LIBRARY = LibraryReads(call="np.load")
+LIBRARY = LibraryReads(call="np.load", cpu_ratio=2.0)
 NAME = "the array"
 
 

@@ -23,7 +23,7 @@ from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, d
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
-LIBRARY = LibraryReads(call="np.load", transfer_bytes=256 << 10)
+LIBRARY = LibraryReads(call="np.load", transfer_bytes=256 << 10, cpu_ratio=5.0)
 X_NAME = "array x"
 
 

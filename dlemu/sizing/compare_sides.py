@@ -125,7 +125,7 @@ def sentence(comparison: Comparison) -> str:
         if fed[0] == fed[1]:
             parts.append(f"A and B feed {fed[0]} accelerator{'s' * (fed[0] != 1)} each")
         else:
-            parts.append(f"A feeds {fed[0] or 'none'} accelerator{'s' * (fed[0] != 1)}, B {fed[1] or 'none'}")
+            parts.append(f"A feeds {fed[0] or 'no'} accelerator{'s' * (fed[0] != 1)}, B {fed[1] or 'none'}")
     elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
         parts.append("neither passes")
     return "; ".join(parts) or "no figure is known of both"

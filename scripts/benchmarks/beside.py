@@ -152,7 +152,7 @@ class _Reading:
 
     def _by_plain(self, places: int) -> Took:
         """Read by plain processes, each its share of the files."""
-        settings = str(max(1, self._epochs)), str(places)
+        settings = str(max(1, self._epochs)), str(places), "0", "0"
         readers = min(self._case.read_threads * self._bench.ranks, len(self._paths), len(os.sched_getaffinity(0)))
         commands = [
             self._bench.module("plain_read", *settings, *self._paths[first::readers]) for first in range(readers)

@@ -1,6 +1,7 @@
-"""The plain reader: `plain_read EPOCHS PLACES FILE...` reads files by preadv and tells what it took.
+"""The plain reader: `plain_read EPOCHS PLACES TRANSFER DIRECT FILE...` reads files by preadv and tells what it took.
 
 A file lies in the next of PLACES places of memory, each large enough for any file; after the last comes the first.
+A call asks for TRANSFER bytes, 0: for the whole file. DIRECT is 1 to read past the page cache (O_DIRECT), or 0.
 
 Prints one JSON object: bytes, wall_seconds and cpu_seconds of the reading alone.
 """
@@ -15,18 +16,20 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 
-def read_files(paths: Sequence[str], epochs: int, places: int) -> dict[str, float]:
+def read_files(paths: Sequence[str], epochs: int, places: int, transfer: int, direct: bool) -> dict[str, float]:
     """Read every file whole, `epochs` times over."""
-    largest = max(os.path.getsize(path) for path in paths)
+    largest = -(-max(os.path.getsize(path) for path in paths) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = memoryview(mmap.mmap(-1, places * largest))
     memory[:: mmap.PAGESIZE] = bytes(-(-len(memory) // mmap.PAGESIZE))  # takes its pages
     in_turn = itertools.cycle([memory[begin : begin + largest] for begin in range(0, len(memory), largest)])
-    _read_once(paths, in_turn)
+    read_once = partial(_read_once, paths, in_turn, transfer or largest, os.O_DIRECT if direct else 0)
+    read_once()
     total, started, cpu_before = 0, time.monotonic(), _cpu_seconds()
     for _ in range(epochs):
-        total += _read_once(paths, in_turn)
+        total += read_once()
     return {
         "bytes": total,
         "wall_seconds": time.monotonic() - started,
@@ -34,13 +37,13 @@ def read_files(paths: Sequence[str], epochs: int, places: int) -> dict[str, floa
     }
 
 
-def _read_once(paths: Sequence[str], places: Iterator[memoryview]) -> int:
+def _read_once(paths: Sequence[str], places: Iterator[memoryview], transfer: int, flags: int) -> int:
     total = 0
     for path, place in zip(paths, places, strict=False):
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | flags)
         size, got = os.fstat(descriptor).st_size, 0
         while got < size:
-            got += os.preadv(descriptor, [place[got:size]], got)
+            got += os.preadv(descriptor, [place[got : got + transfer]], got)
         os.close(descriptor)
         total += got
     return total
@@ -52,4 +55,5 @@ def _cpu_seconds() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(read_files(sys.argv[3:], int(sys.argv[1]), int(sys.argv[2]))))
+    epochs, places, transfer, direct = map(int, sys.argv[1:5])
+    print(json.dumps(read_files(sys.argv[5:], epochs, places, transfer, bool(direct))))

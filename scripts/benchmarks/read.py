@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 from collections.abc import Iterator
@@ -10,8 +11,11 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.bench import MB, Bench
-from benchmarks.figure import Figure, compare, ratio_at_least, ratio_at_most
+from benchmarks.figure import Figure, Unmeasured, compare, ratio_at_least, ratio_at_most
 from benchmarks.processes import run_together
+from datagen.errors import UserError
+from datagen.formats.format_base import library_reads
+from datagen.storage.posix import DirectReader
 from dlemu.config.schema import Reader
 
 FILES = 8
@@ -20,8 +24,11 @@ FILE_BYTES, QUICK_FILE_BYTES = 146_600_628, 16_000_000
 CROP_BYTES = 2_097_152
 READERS = 2
 ROUNDS = 6
-FEW_EPOCHS, MANY_EPOCHS = 2, 22
-"""Epochs of the two runs whose difference is free of start-up."""
+DIRECT_ROUNDS = 3
+TRANSFER, WHOLE = library_reads("npz").transfer_bytes, 1 << 30
+"""What a read call of dlemu asks for by itself, and more than any file has."""
+FEW_EPOCHS, MANY_EPOCHS, DIRECT_EPOCHS = 2, 22, 3
+"""Epochs of the two runs whose difference is free of start-up; and of those that a drive has to serve."""
 
 
 class Took(NamedTuple):
@@ -32,22 +39,48 @@ class Took(NamedTuple):
     cpu_seconds_per_gb: float
 
 
-def measure(bench: Bench) -> Iterator[Figure]:
+def measure(bench: Bench) -> Iterator[Figure | Unmeasured]:
     """Page cache warm, nothing computes, one rank with two workers, beside two processes that only read."""
     reading = _Reading(bench)
     rounds = bench.interleaved(
-        ROUNDS, partial(reading.by_dlemu, "fast"), reading.by_plain, partial(reading.by_dlemu, "library")
+        ROUNDS,
+        partial(reading.by_dlemu, "fast"),
+        reading.by_plain,
+        partial(reading.by_dlemu, "library"),
+        partial(reading.by_plain, TRANSFER),
     )
     beside = f"{READERS} processes with preadv"
-    for engine, place, speed, cost in (
-        ("fast", 0, ratio_at_least(0.85), ratio_at_most(1.3)),
-        ("library", 2, None, None),
+    equal = f"{READERS} with preadv of {TRANSFER >> 10} KiB"
+    for engine, place, plain_place, other, speed, cost in (
+        ("fast", 0, 1, beside, ratio_at_least(0.85), ratio_at_most(1.3)),
+        ("fast", 0, 3, equal, None, None),
+        ("library", 2, 1, beside, None, None),
     ):
-        pairs = [(took[place], took[1]) for took in rounds]
+        pairs = [(took[place], took[plain_place]) for took in rounds]
         speeds = [(own.mb_per_second, plain.mb_per_second) for own, plain in pairs]
         costs = [(own.cpu_seconds_per_gb, plain.cpu_seconds_per_gb) for own, plain in pairs]
-        yield compare(f"bytes/s, {engine} engine", "MB/s", speeds, beside, speed)
-        yield compare(f"CPU for each GB, {engine} engine", "s/GB", costs, beside, cost)
+        yield compare(f"bytes/s, {engine} engine", "MB/s", speeds, other, speed)
+        yield compare(f"CPU for each GB, {engine} engine", "s/GB", costs, other, cost)
+    yield from _past_the_cache(bench, reading)
+
+
+def _past_the_cache(bench: Bench, reading: _Reading) -> Iterator[Figure | Unmeasured]:
+    """The same past the page cache: bytes/s with requests of equal size, and what asking for whole files would give."""
+    try:
+        DirectReader(reading.paths[0]).close()
+    except UserError as error:
+        yield Unmeasured(what="bytes/s, O_DIRECT", who="the file system", why=str(error))
+        return
+    rounds = bench.interleaved(
+        DIRECT_ROUNDS,
+        partial(reading.directly, TRANSFER),
+        partial(reading.by_plain, TRANSFER, direct=True),
+        partial(reading.directly, WHOLE),
+    )
+    equal = f"{READERS} with preadv of {TRANSFER >> 10} KiB"
+    for what, place in ((f"bytes/s, O_DIRECT of {TRANSFER >> 10} KiB", 0), ("bytes/s, O_DIRECT of whole files", 2)):
+        pairs = [(took[place].mb_per_second, took[1].mb_per_second) for took in rounds]
+        yield compare(what, "MB/s", pairs, equal, None)
 
 
 class _Reading:
@@ -70,7 +103,7 @@ class _Reading:
             "train.computation_time=0",
         )
         train = os.path.join(bench.folder, "read", "train")
-        self._paths = [os.path.join(train, name) for name in sorted(os.listdir(train))]
+        self.paths = [os.path.join(train, name) for name in sorted(os.listdir(train))]
 
     def by_dlemu(self, engine: str) -> Took:
         """Read by `dlemu train`."""
@@ -82,11 +115,21 @@ class _Reading:
         by_epoch = many.metrics["app_mb_per_second"]["per_epoch"]
         return Took(statistics.harmonic_mean(by_epoch[1:]), (many.cpu_seconds - few.cpu_seconds) / more_gb)
 
-    def by_plain(self) -> Took:
-        """Read by plain processes, each its share of the files, at the niceness that dlemu gives its workers."""
+    def directly(self, transfer: int) -> Took:
+        """Read by `dlemu train` past the page cache; what that costs is left out."""
+        past = "reader.odirect=true", f"reader.transfer_size={transfer}", f"train.epochs={DIRECT_EPOCHS}"
+        by_epoch = self._bench.train(*self._settings, *past).metrics["app_mb_per_second"]["per_epoch"]
+        return Took(statistics.harmonic_mean(by_epoch[1:]), math.nan)
+
+    def by_plain(self, transfer: int = 0, direct: bool = False) -> Took:
+        """Read by plain processes, each its share of the files, at the niceness that dlemu gives its workers.
+
+        Calls ask for `transfer` bytes, 0: for whole files.
+        """
+        epochs = DIRECT_EPOCHS if direct else MANY_EPOCHS
+        settings = str(epochs), "1", str(transfer), str(int(direct))
         commands = [
-            self._bench.module("plain_read", str(MANY_EPOCHS), "1", *self._paths[first::READERS])
-            for first in range(READERS)
+            self._bench.module("plain_read", *settings, *self.paths[first::READERS]) for first in range(READERS)
         ]
         readers_took = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
         return Took(

@@ -1,0 +1,97 @@
+"""The size of requests, and what the readers took of the host, as `analyse` publishes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from datagen.formats.format_base import library_reads
+from datagen.registry import names
+from dlemu.report.run_report import run_page
+from dlemu.results.run import Run, make_run
+from dlemu.telemetry import Series
+from tests.runs import make_job, make_log, with_telemetry
+
+CPU_SECONDS_PER_GB = 0.2
+
+
+def run_of(*, data_format: str = "npz", calls_a_batch: int = 8, **reader: Any) -> Run:
+    """A complete run whose workers took so much CPU for each GB and so many calls for each batch."""
+    job = make_job()
+    workload = replace(
+        job.workload,
+        dataset=replace(job.workload.dataset, format=data_format),
+        reader=replace(job.workload.reader, **reader),
+    )
+    job = replace(job, workload=workload)
+    log = make_log(job)
+    log.rows["cpu_ns"] = CPU_SECONDS_PER_GB * log.rows["app_bytes"]
+    log.rows["read_calls"] = calls_a_batch
+    return make_run(job, log)
+
+
+def test_the_mean_call_is_bytes_over_calls() -> None:
+    run = run_of(calls_a_batch=8)
+    size = run.summary.metrics.asked_request_bytes
+    assert size is not None
+    assert size.mean == pytest.approx(run.rows["app_bytes"].sum() / run.rows["read_calls"].sum())
+    assert len(size.per_epoch) == 2
+
+
+def test_calls_that_nobody_saw_have_no_size() -> None:
+    summary = run_of(calls_a_batch=0).summary
+    assert summary.metrics.asked_request_bytes is not None
+    assert summary.metrics.asked_request_bytes.mean is None
+    assert summary.how.transfer_size is None
+
+
+@pytest.mark.parametrize(
+    ("reader", "most"),
+    [({}, 256 << 10), ({"transfer_size": 1 << 20}, 1 << 20), ({"engine": "library"}, None)],
+)
+def test_the_most_that_a_call_asks_for_stands_in_the_result(reader: dict[str, Any], most: int | None) -> None:
+    assert run_of(**reader).summary.how.transfer_size == most
+
+
+def test_what_the_library_would_cost_is_the_workers_cpu_times_the_formats_ratio() -> None:
+    ratio = library_reads("npz").cpu_ratio
+    assert ratio is not None
+    run = run_of()
+    assert run.summary.metrics.reader_cpu_seconds_per_gb == pytest.approx(CPU_SECONDS_PER_GB)
+    assert run.summary.metrics.library_cpu_seconds_per_gb == pytest.approx(CPU_SECONDS_PER_GB * ratio)
+    (words,) = [section for section in run_page(run, "").words if section.title == "What the host would need"]
+    (sentence,) = words.points
+    assert "np.load" in sentence
+    assert f"{CPU_SECONDS_PER_GB * ratio:.3f}" in sentence
+    assert "reader.engine=library measures it" in sentence
+
+
+@pytest.mark.parametrize(
+    "changes", [{"engine": "library"}, {"odirect": True}, {"data_format": "png"}, {"data_format": "somebodys.own"}]
+)
+def test_nothing_is_said_of_it_where_no_ratio_holds(changes: dict[str, Any]) -> None:
+    run = run_of(**changes)
+    assert run.summary.metrics.library_cpu_seconds_per_gb is None
+    assert not [section for section in run_page(run, "").words if section.title == "What the host would need"]
+
+
+def test_every_ratio_is_of_a_library_that_takes_more() -> None:
+    ratios = [reads.cpu_ratio for name in names("datagen.formats") if (reads := library_reads(name)).cpu_ratio]
+    assert min(ratios) >= 1
+
+
+def test_what_the_device_served_is_megabytes_over_reads() -> None:
+    job = make_job()
+    log = with_telemetry(make_log(job))
+    (host,) = log.telemetry
+    megabytes, _ = host.series
+    reads = Series("block", "nvme0n1", "reads_per_second")  # 40 of them, where there were watts
+    run = make_run(job, replace(log, telemetry=(replace(host, series=(megabytes, reads)),)))
+    rates = host.readings(*megabytes)[1]
+    assert run.summary.metrics.device_request_kib is not None
+    assert run.summary.metrics.device_request_kib.mean == pytest.approx(rates.mean() * 1e6 / 1024 / 40)
+    unseen = make_run(job, log).summary.metrics.device_request_kib
+    assert unseen is not None
+    assert unseen.mean is None
