@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dlemu.mlperf.check.judge import check_folder
+from dlemu.mlperf.core_config import core_config_hash
 from tests.mlperf import foreign_runs
-from tests.mlperf.golden import STAMP, edit, make_tree, moved, runs
+from tests.mlperf.golden import CODE, STAMP, edit, make_tree, moved, runs
 from tests.mlperf.test_check import every, first, metadata, put, summary, told
 
 Change = Callable[[Path], object]
@@ -284,3 +286,52 @@ def test_figures_of_checkpoints_are_recomputed(tmp_path: Path) -> None:
 def test_checkpoints_that_are_only_saved_are_too_few(tmp_path: Path) -> None:
     checkpoints(tmp_path, "save")
     assert told(check_folder(str(tmp_path))) == {("error", "checkpoint.count")}
+
+
+# Where runs come from.
+
+
+def stamp(root: Path, **changes: Any) -> None:
+    """Write provenance.json beside every run, as mlpstorage does, and submission.yaml."""
+    for run in runs(root):
+        config = yaml.safe_load((run / "dlio_config/config.yaml").read_text())["workload"]
+        core = {"algorithm": "core-config-v1", "allowlist": "training@1", "hash": core_config_hash(config), "keys": []}
+        told = {"rules_edition": "3.0", "tool": {"code_image": f"md5-tree-v2:{CODE}"}, "dlio": {"version": "3.0.4"}}
+        foreign_runs.write(run / "provenance.json", {**told, "core_config": core, **changes})
+        edit(next(run.glob("*_metadata.json")), put("provenance_file", value="provenance.json"))
+    org = root / "closed/acme"
+    leaves = [str(path.relative_to(org)) for path in org.glob("results/box/training/unet3d/*/2*")]
+    listed = {"rules_edition": "3.0", "runs": [{"leaf": leaf} for leaf in leaves]}
+    (org / "submission.yaml").write_text(yaml.safe_dump(listed))
+
+
+def without_stamp(root: Path) -> None:
+    stamp(root)
+    (first(root) / "provenance.json").unlink()
+
+
+def with_empty_manifest(root: Path) -> None:
+    stamp(root)
+    (root / "closed/acme/submission.yaml").write_text("runs: []")
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        (None, stamp),
+        ("code.image", lambda root: [(run / ".mlps-code-image").write_text("md5-tree-v2:ff") for run in runs(root)]),
+        ("provenance.differs", lambda root: stamp(root, rules_edition="4.0")),
+        ("provenance.differs", lambda root: stamp(root, core_config={"hash": "0" * 16})),
+        ("provenance.differs", lambda root: stamp(root, tool={"code_image": "md5-tree-v2:ff"})),
+        ("provenance.broken", lambda root: stamp(root, dlio={})),
+        ("provenance.broken", without_stamp),
+        ("submission.manifest", with_empty_manifest),
+    ],
+)
+def test_where_a_run_comes_from_is_held_against_the_tree(
+    golden: Path, tmp_path: Path, rule: str | None, change: Change
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    change(root)
+    assert told(check_folder(str(root))) == ({("error", rule)} if rule else set())

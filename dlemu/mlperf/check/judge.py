@@ -14,6 +14,7 @@ from dlemu.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
 from dlemu.mlperf.check.copy_rules import COPY_RULES, copied_runs
 from dlemu.mlperf.check.other_leaves import judge_others, other_leaves
+from dlemu.mlperf.check.provenance_rules import PROVENANCE_RULES, manifest
 from dlemu.mlperf.check.result_rules import RESULT_RULES
 from dlemu.mlperf.check.submission_tree import Finder, Result, Submission
 from dlemu.mlperf.check.system_description import check_systems
@@ -114,11 +115,11 @@ def _of_rehearsal(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Lo
 
 def _applied(root: str, results: list[Result], submissions: list[Submission]) -> Iterator[Located]:
     for result in results:
-        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES):
+        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES, *PROVENANCE_RULES):
             yield from _named(rule(result), result)
     yield from copied_runs(results)
     for each in submissions:
-        for upper_rule in SUBMISSION_RULES:
+        for upper_rule in (*SUBMISSION_RULES, manifest):
             yield from _named(upper_rule(each), each)
         yield from _named(check_systems(each, results), each)
     if submissions:

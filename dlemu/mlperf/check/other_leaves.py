@@ -11,13 +11,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
 from dlemu.mlperf.audit.step_files import epochs_of
 from dlemu.mlperf.audit.tolerant import mapping, number, read_json, stamp_us
-from dlemu.mlperf.check.submission_tree import STAMP_FORMAT, category_of
+from dlemu.mlperf.check.submission_tree import category_of, stamp_of
 from dlemu.mlperf.finding import Finding, Located
 from dlemu.mlperf.rules import unapplied
 
@@ -55,18 +54,10 @@ def other_leaves(root: str) -> list[OtherLeaf]:
     for folder, below, _ in os.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
         category = category_of(folder)
-        if category is not None and _is_stamp(os.path.basename(folder)):
+        if category is not None and stamp_of(os.path.basename(folder)) is not None:
             leaves.append(OtherLeaf(path=folder, category=category))
             below[:] = []
     return leaves
-
-
-def _is_stamp(name: str) -> bool:
-    try:
-        datetime.strptime(name, STAMP_FORMAT)
-    except ValueError:
-        return False
-    return True
 
 
 def judge_others(leaves: Sequence[OtherLeaf]) -> Iterator[Located]:

@@ -225,7 +225,7 @@ class Finder:
         return Leaf(
             path=path,
             name=name,
-            stamp=_stamp(name),
+            stamp=stamp_of(name),
             files=files,
             folders=folders,
             metadata=self._metadata(path, files),
@@ -297,7 +297,8 @@ def _alike(name: str, other: str) -> bool:
     return _NUMBERED.sub("", name) == _NUMBERED.sub("", other)
 
 
-def _stamp(name: str) -> datetime | None:
+def stamp_of(name: str) -> datetime | None:
+    """Return the time that one of mlpstorage's folders is named by, None for any other name."""
     try:
         return datetime.strptime(name, STAMP_FORMAT)
     except ValueError:
