@@ -33,9 +33,11 @@ MEMORY_SHARE = 0.25
 def try_more_readers(job: Job, comm: Comm, own: StepRows) -> Scaling | None:
     """Return on rank 0 what as many and more readers got; None elsewhere, and where nothing is to be asked. Collective.
 
-    Rank 0 decides by its own rows. A read that fails ends the trial, not the run, which is over.
+    Any rank may ask for it, by its own rows: one that is ahead of the others loses its time to waiting for these. A
+    read that fails ends the trial, not the run, which is over.
     """
-    wanted: bool = comm.broadcast(comm.rank == 0 and worth_trying(job, own))
+    asked: list[bool] | None = comm.gather(worth_trying(job, own))
+    wanted: bool = comm.broadcast(any(asked or ()))
     if not wanted:
         return None
     readers = max(1, job.workload.reader.read_threads)

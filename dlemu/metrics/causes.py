@@ -57,7 +57,7 @@ class Work:
     """Share of the time of making batches in which they wanted a core and had none."""
     cpu_known: bool
     readers: float
-    """Mean number of workers that were blocked in reads at a time."""
+    """Mean number of workers that were blocked in reads at a time, while accelerators waited."""
     call_ms: float
     """Mean time of a read call; 0 where the loader does not count its calls (TensorFlow's own reader)."""
     call_bytes: float
@@ -148,9 +148,53 @@ def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
         busy_share=float(spent.sum()) / (max(1, workers) * elapsed_ns),
         starved_share=float(spent[3] / max(spent.sum(), 1.0)),
         cpu_known=cpu_is_known(rows),
-        readers=float(spent[0]) / elapsed_ns,
+        readers=_readers_while_waiting(rows, preprocesses),
         call_ms=float(rows["read_ns"].sum()) / calls / 1e6 if calls else 0.0,
         call_bytes=app_bytes / calls if calls else 0.0,
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
     )
+
+
+def waits_of(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return begin and end of the longest wait of each step in which one waited, by the clock of the rows' first rank.
+
+    `free_ns` is the same moment on all ranks: their clocks differ, and with them their stamps, not their waits.
+    """
+    order = np.lexsort((rows["rank"], rows["step"], rows["block"], rows["epoch"]))
+    keys = np.stack([rows[name][order] for name in ("epoch", "block", "step")])
+    begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(rows)])
+    if not len(begins):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    longest, free = np.maximum.reduceat(rows["wait_ns"][order], begins), rows["free_ns"][order][begins]
+    return free[longest > 0], (free + longest)[longest > 0]
+
+
+def _readers_while_waiting(rows: Rows, preprocesses: bool) -> float:
+    """Return how many workers of all ranks were blocked in reads at a time while accelerators waited; else on average.
+
+    At other times workers have no reason to read: their prefetch queues are full.
+    """
+    begins, ends = waits_of(rows)
+    fetched = rows[rows["finished_ns"] > rows["started_ns"]]
+    if not len(begins) or not len(fetched):
+        return 0.0
+    first = int(rows["rank"].min())
+    blocked = split_worker_time(fetched, preprocesses)[:, 0]
+    offsets = _clock_offsets(rows, first)[fetched["rank"]]
+    origin = int(begins[0])
+    starts, stops = fetched["started_ns"] - offsets - origin, fetched["finished_ns"] - offsets - origin
+    edges = np.unique(np.concatenate([begins, ends])) - origin
+    sums = np.append(
+        0.0, np.cumsum(mean_rates(starts.astype(float), stops.astype(float), blocked, edges) * np.diff(edges))
+    )
+    late = sums[np.searchsorted(edges, ends - origin)] - sums[np.searchsorted(edges, begins - origin)]
+    return float(late.sum()) / float((ends - begins).sum())
+
+
+def _clock_offsets(rows: Rows, first: int) -> NDArray[np.int64]:
+    """Return by rank what its clock is ahead of the first rank's: a step is free at the same moment on all of them."""
+    offsets = np.full(int(rows["rank"].max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(offsets, rows["rank"], rows["free_ns"])
+    ahead: NDArray[np.int64] = offsets - offsets[first]
+    return ahead

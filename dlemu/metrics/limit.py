@@ -42,7 +42,7 @@ SCALES = 1.3
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """What telemetry saw of the devices behind the dataset together, in the steps judged."""
+    """What telemetry saw of the devices behind the dataset together, while accelerators waited."""
 
     mean_depth: float
     busy_percent: float
@@ -339,7 +339,7 @@ def _calls(work: Work) -> tuple[str, ...]:
     if not work.call_bytes:
         return ()
     return (
-        f"{work.readers:.1f} of the workers were in a read at a time, {work.call_ms:.3g} ms for each call of "
+        f"{work.readers:.1f} of the workers were in a read at a time then, {work.call_ms:.3g} ms for each call of "
         f"{_kib(work.call_bytes)}",
     )
 

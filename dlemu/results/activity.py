@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dlemu.emulator.steplog import StepRows
+from dlemu.metrics.causes import waits_of
 from dlemu.metrics.device import Delivered, mean_between
 from dlemu.metrics.limit import Device
 from dlemu.metrics.rates import per_second
@@ -57,7 +58,7 @@ def activity_during(run: Run, rows: StepRows) -> Activity:
         cpu_limit_used_percent=tightest.cpu_limit_used_percent,
         cpu_throttled_percent=max((value for value in throttled if not math.isnan(value)), default=None),
         memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
-        device=_device(run, hosts),
+        device=_device(run, _while_waiting(run, rows) or hosts),
     )
 
 
@@ -142,6 +143,18 @@ def _power(run: Run) -> Iterator[MeterPower]:
 
 def _windows(rows: StepRows) -> list[Window]:
     return [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in by_epoch(rows)]
+
+
+def _while_waiting(run: Run, rows: StepRows) -> list[tuple[HostTelemetry, list[Window]]]:
+    """Return each host's times in which accelerators waited, by its own clock; nothing where none did.
+
+    What its devices do at other times tells little: readers whose prefetch queues are full leave them idle.
+    """
+    late = []
+    for host in run.telemetry:
+        begins, ends = waits_of(rows[np.isin(rows["rank"], ranks_on(run, host))])
+        late.append((host, list(zip(begins.tolist(), ends.tolist(), strict=True))))
+    return late if all(windows for _, windows in late) else []
 
 
 def _cores(run: Run, host: HostTelemetry, windows: list[Window]) -> Activity:

@@ -88,3 +88,21 @@ def test_a_read_that_fails_ends_the_trial_and_not_the_run(tmp_path: Path) -> Non
     for file in (tmp_path / "train").iterdir():
         file.write_bytes(b"")
     assert try_more_readers(job, Alone(), small_reads()) is None
+
+
+class Ahead(Alone):
+    """Rank 0 of two, which is ahead of the other one."""
+
+    size = local_size = 2
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, True if isinstance(value, bool) else value]
+
+
+def test_a_rank_that_waited_for_the_others_does_not_decide_for_them(tmp_path: Path) -> None:
+    job = job_on(tmp_path)
+    ahead = small_reads()
+    ahead["sync_ns"], ahead["wait_ns"] = ahead["wait_ns"], 0
+    assert not worth_trying(job, ahead)
+    assert try_more_readers(job, Alone(), ahead) is None
+    assert try_more_readers(job, Ahead(), ahead) is not None

@@ -112,6 +112,18 @@ def test_workers_that_had_time_before_do_not_hide_a_drive_that_became_slow() -> 
     assert limit_of(rows, workers=16).what == "storage", "most of the wait was in reads all the same"
 
 
+def test_readers_count_while_accelerators_wait() -> None:
+    """At other times their queues are full: a drive that is slow half the time had as many readers as it could have."""
+    rows = make_steps([[0.0, 0.0]] * 100 + [[30.0, 30.0]] * 20)
+    slow = rows["wait_ns"] > 0
+    rows["started_ns"] = rows["finished_ns"] - np.where(slow, 40, 1) * MS
+    rows["read_ns"], rows["cpu_ns"] = rows["finished_ns"] - rows["started_ns"], 1
+    rows["rank"][rows["rank"] == 1] = 3
+    for name in ("free_ns", "started_ns", "finished_ns"):
+        rows[name][rows["rank"] == 3] += 7_000 * MS  # another host's clock
+    assert work_of(rows, preprocesses=False, workers=2).readers == pytest.approx(2, rel=0.05)
+
+
 WAITING = Causes(storage=70.0)
 
 

@@ -164,3 +164,19 @@ def test_without_telemetry_the_runs_own_cpu_time_stands_beside_its_limit() -> No
     limit = make_run(job, replace(log, journal=journal)).summary.limited_by
     assert limit is not None
     assert limit.what == "host CPU"
+
+
+def test_a_devices_queue_is_that_of_the_time_in_which_accelerators_waited() -> None:
+    """A drive that was too slow for a moment was busy then; that it had little to do before and after is no matter."""
+    job = make_job(epochs=1)
+    log = make_log(job)
+    late = np.isin(log.rows["step"], (6, 7))
+    log.rows["wait_ns"][late], log.rows["wait_ns"][~late] = 8 * MS, 0
+    watching = host(log, 0, DISK, devices=FACTS)
+    counted = watching.value.copy()
+    begin, end = (int(log.rows["free_ns"][log.rows["step"] == step].min()) for step in (5, 10))
+    then = (watching.time_ns > begin) & (watching.time_ns < end)
+    counted[then] *= 4
+    activity = during(job, replace(log, telemetry=(replace(watching, value=counted),)))
+    assert activity.device is not None
+    assert activity.device.mean_depth > 9
