@@ -332,6 +332,13 @@ def test_too_few_steps_are_an_error_where_the_memory_is_not_known(golden: Path, 
     assert told(check_folder(str(root))) == {("error", "dataset.steps"), ("warning", "steps.count")}
 
 
+_BOMB = (
+    "a0: &a0 {x: 1}\n"
+    + "".join(f"a{n + 1}: &a{n + 1} {{x: *a{n}, y: *a{n}}}\n" for n in range(60))
+    + "workload: *a60\n"
+)
+
+
 def _unjudgeable(what: str) -> Change:
     changes: dict[str, Change] = {
         "no AU": lambda root: every(root, "summary.json", lambda told: told["metric"].pop("train_au_mean_percentage")),
@@ -342,9 +349,7 @@ def _unjudgeable(what: str) -> Change:
         "config missing": lambda root: _each_config(root, Path.unlink),
         "config empty": lambda root: _each_config(root, lambda path: path.write_text("")),
         "config without train": lambda root: every(root, "config.yaml", lambda told: told["workload"].pop("train")),
-        "config is a bomb": lambda root: _each_config(
-            root, lambda path: path.write_text("a: &a [x,x]\nb: &b [*a,*a]\nworkload: [*b,*b]\n")
-        ),
+        "config is a bomb": lambda root: _each_config(root, lambda path: path.write_text(_BOMB)),
     }
     return changes[what]
 
