@@ -31,7 +31,7 @@ from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, d
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
-LIBRARY = LibraryReads(call="h5py", cpu_ratio=7.0)
+LIBRARY = LibraryReads(call="h5py", cpu_ratio=8.0)
 LABEL_BYTES = 8
 _LIBC = ctypes.CDLL(None)
 _PUNCH_HOLE = 0x03

@@ -20,8 +20,19 @@ from datagen.errors import UserError
 Bytes = bytes | bytearray | memoryview
 Option = str | int | float | bool | None
 
-FOLDER_TYPES = {"local_fs": "posix", "parallel_fs": "posix", "posix": "posix", "direct": "direct"}
-"""DLIO's words and ours for folders of any mounted file system, and the modules they name."""
+FOLDER_TYPES = {
+    "local_fs": "posix",
+    "parallel_fs": "posix",
+    "posix": "posix",
+    "direct": "direct",
+    "direct_fs": "direct",
+}
+"""DLIO's words and ours for folders of any mounted file system, and the modules they name.
+
+`direct_fs` is what mlpstorage v3.0 calls direct reading (`--o-direct`).
+"""
+_LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
+"""Which library mlpstorage reads with: of no effect here."""
 INSIDE_TYPES = ("mapped", "memory", "null")
 """Storages for use inside and for tests: no dataset that a user names lies there."""
 
@@ -60,13 +71,15 @@ def storage_spec(
         UserError: nothing that a user may name has that name, or folders are given options.
     """
     options = options or {}
+    if storage_type == "direct_fs":
+        options = {name: value for name, value in options.items() if name not in _LIBRARY_OPTIONS}
     if storage_type in FOLDER_TYPES:
         if options:
             raise UserError(
                 f"storage.storage_options has {', '.join(options)}, but storage.storage_type={storage_type} has no "
                 "options: leave them out"
             )
-        return StorageSpec(direct=direct or storage_type == "direct")
+        return StorageSpec(direct=direct or FOLDER_TYPES[storage_type] == "direct")
     if storage_type not in storage_names() and "." not in storage_type:
         raise UserError(f"storage.storage_type is {storage_type!r}: {_known(storage_type)}")
     return StorageSpec(type=storage_type, root=root, options=tuple(sorted(options.items())), direct=direct)

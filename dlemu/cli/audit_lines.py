@@ -43,7 +43,7 @@ def _order(listed: tuple[Place, AuditRow]) -> tuple[str, str]:
 def _head(width: int) -> Iterator[Line]:
     for text in (
         f"  {'':{width}} |{'AU in percent':^27}|{'loss in percent of the time':^35}|{'samples/s':^20}|",
-        f"  {'run':{width}} |{'printed':>8}{'again':>9}{'rules':>8}  |"
+        f"  {'run':{width}} |{'printed':>8}{'again':>9}{'whole':>8}  |"
         f"{'first':>7}{'load':>7}{'late':>6}{'slower':>7}{'barrier':>8}|{'printed':>11}{'again':>9}| findings",
     ):
         yield text, {"dim": True}
@@ -72,7 +72,7 @@ def _line(label: str, width: int, row: AuditRow) -> Line:
         )
     text = (
         f"  {_short(label, width):{width}} |{_number(row.au_printed_percent):>8}{again:>9}"
-        f"{_number(row.au_rules_percent):>8}  |{shares}|{_number(row.samples_per_second_printed):>11}"
+        f"{_number(row.au_whole_percent):>8}  |{shares}|{_number(row.samples_per_second_printed):>11}"
         f"{_apart(row):>9}| {_counts(row)}"
     )
     return text, _STYLES["error" if row.errors else "info"]
@@ -102,7 +102,7 @@ def _number(value: float | None) -> str:
 def _legend() -> Iterator[Line]:
     for text in (
         "again: recomputed from the steps that the ranks kept; >= from block times alone, which give only a bound",
-        "rules: compute / running time as the text of the rules says, no step dropped",
+        "whole: compute / running time of all epochs together, no step dropped (the text of v1.0's rules)",
         "first: first step of each epoch; load: waits for batches; late: the host woke late;",
         "slower: waits for the slowest rank; barrier: the rest of the blocks' time, outside of all steps",
     ):

@@ -46,7 +46,8 @@ def datasize_command(
     dlemu mlperf datasize workload=unet3d accelerator=b200 ranks=16 --hosts 2 --memory-gib 512
 
     `ranks` are the accelerators of all hosts together. The rules want the larger of 5 times all hosts' memory and 500
-    steps of each accelerator in an epoch; where memory decides, 1 % is added.
+    steps of each accelerator in an epoch; where memory decides, 1 % is added. Fewer files, when dataset.num_files_train
+    asks for them, break that rule.
 
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
@@ -59,11 +60,20 @@ def datasize_command(
         click.echo(to_yaml(workload), nl=False)
         return
     memory = host_memory_gib() if memory_gib is None else memory_gib
-    size = datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory)
+    asked = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
+    size = datasize(
+        workload,
+        edition=edition,
+        hosts=hosts,
+        memory_gib_per_host=memory,
+        files_asked=workload.dataset.num_files_train if asked else None,
+    )
     datagen = datagen_command([*overrides, *size.overrides])
     if as_json:
         bound = {**asdict(size.bound), "files": size.bound.files}
-        click.echo(json.dumps({**asdict(size), "bound": bound, "datagen": datagen}, indent=2))
+        click.echo(
+            json.dumps({**asdict(size), "bound": bound, "datagen": datagen, "tool": size.tool_commands}, indent=2)
+        )
     else:
         for line in datasize_lines(workload, datagen, size, "measured here" if memory_gib is None else "as given"):
             click.echo(line)

@@ -46,7 +46,7 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     yield "make it:"
     yield f"  {datagen}"
     yield "or, with MLCommons' tool:"
-    yield f"  mlpstorage training datagen --model {size.workload} ... --params {' '.join(size.overrides)}"
+    yield from (f"  {line}" for line in size.tool_commands)
 
 
 def _free_space(workload: Workload, size: Datasize) -> Iterator[str]:
@@ -156,6 +156,8 @@ def _number(checked: Checked, severity: str) -> str:
 
 
 def _verdict(checked: Checked) -> Line:
+    if checked.valid and not checked.results:
+        return f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_counts(checked)}", {"fg": "yellow"}
     if checked.valid:
         return f"VALID by the rules that can be checked: {_counts(checked)}", {"fg": "green", "bold": True}
     return f"INVALID: {_counts(checked)}", STYLES["error"]

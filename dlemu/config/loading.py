@@ -116,8 +116,10 @@ def _with_folders_resolved(workload: Workload) -> Workload:
         dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
         checkpoint=replace(checkpoint, checkpoint_folder=storage.resolved(checkpoint.checkpoint_folder)),
         storage=replace(storage, storage_root=root),
-        # `storage_type=direct` is another word for it.
-        reader=replace(workload.reader, odirect=workload.reader.odirect or storage.storage_type == "direct"),
+        # `storage_type=direct`, or mlpstorage's `direct_fs`, is another word for it.
+        reader=replace(
+            workload.reader, odirect=workload.reader.odirect or FOLDER_TYPES.get(storage.storage_type) == "direct"
+        ),
     )
 
 

@@ -7,10 +7,12 @@ N steps; T the block's time by the host's stamps; c the configured time of a ste
 | `dlio_v1` | sum c[1:] / (T - proc[0]) | N / T x batch |
 | `dlio` | sum m[s:e] / (T - sum proc[:s] - sum proc[e:]) | (N - 2) / the same time x batch |
 | `dlio_v3` | the same with the last step dropped too | the same with the last step dropped too |
+| `dlio_fork` | as `dlio` | (steps counted by AU) / the same time x batch |
 
 Sources: statscounter of dlio_benchmark as in MLPerf Storage v1.0 and of 2026-06 (`compute_metrics_train`, `end_train`:
 https://github.com/argonne-lcf/dlio_benchmark). Published runs of v3.0 fit only with the last step dropped
-(https://github.com/mlcommons/storage_results_v3.0).
+(https://github.com/mlcommons/storage_results_v3.0). `dlio_fork` is `compute_metrics_train` of the fork that v3.0 pins,
+as of 2026-07 (https://github.com/mlcommons/DLIO_local_changes): samples/s count the steps that AU counts.
 """
 
 from __future__ import annotations
@@ -84,6 +86,16 @@ def rate_v2(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size:
 def rate_v3(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
     """Rate a block by DLIO as in MLPerf Storage v3.0: 2.x with at least the last step left out."""
     return rate_v2(block, exclude_start, max(1, exclude_end), batch_size)
+
+
+def rate_fork(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
+    """Rate a block by the fork of DLIO that MLPerf Storage v3.0 pins: AU and samples/s over the same steps."""
+    end = max(exclude_start, block.steps - exclude_end)
+    counted = block.total - block.proc[:exclude_start].sum() - block.proc[end:].sum()
+    if counted <= 0 or end == exclude_start:
+        return Rated(0.0, 0.0)
+    rate = (end - exclude_start) / float(counted) * batch_size
+    return Rated(float(block.measured[exclude_start:end].sum() / counted), rate)
 
 
 def evaluated_per_second(block: BlockTimes, batch_size: int) -> float:

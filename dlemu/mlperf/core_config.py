@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 Value = str | int | float | bool
 
+_MOST_SETTINGS = 10_000
+"""Aliases of YAML make a small file a mapping without end."""
 CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")
 """Sections of which every key counts, but for the folder of checkpoints."""
 CORE_KEYS = frozenset(
@@ -63,6 +66,11 @@ DEFAULTS: Mapping[str, Value] = {
 """What a setting is that a configuration leaves out (`ConfigArguments` of DLIO)."""
 
 
+def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a `workload` mapping with their dotted keys; of a file made to be endless, the first."""
+    return islice(flat(workload), _MOST_SETTINGS)
+
+
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every setting with its dotted key."""
     for key, value in mapping.items():
@@ -91,7 +99,7 @@ def canonical(value: Any) -> Any:
 
 def core_config_hash(workload: Mapping[str, Any]) -> str:
     """Return the `core-config-v1` hash of a `workload` mapping: 16 hexadecimal digits of SHA-256."""
-    core = {key: canonical(value) for key, value in flat(workload) if is_core(key)}
+    core = {key: canonical(value) for key, value in settings_of(workload) if is_core(key)}
     text = json.dumps(core, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -107,7 +115,7 @@ def effective(workload: Mapping[str, Any]) -> dict[str, Any]:
     YAML reads a bare `off` as false; a shuffle that is false is off.
     """
     settings: dict[str, Any] = dict(DEFAULTS)
-    for key, value in flat(workload):
+    for key, value in settings_of(workload):
         settings[_SPELLINGS.get(key, key)] = canonical(value)
     for key in ("reader.file_shuffle", "reader.sample_shuffle"):
         if settings[key] is False:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -45,14 +45,46 @@ class Datasize:
     """What else of the settings breaks a rule."""
 
     @property
+    def tool_commands(self) -> tuple[str, ...]:
+        """Calls of the edition's own tool that size the dataset and make it, with capitals for the user to fill in."""
+        pair, count = (self.workload, self.accelerator), self.accelerators
+        hosts = f"--num-client-hosts {self.hosts} --client-host-memory-in-gb {math.ceil(self.memory_gib_per_host)}"
+        if self.edition == "1.0":
+            what = f"--workload {pair[0]} --accelerator-type {pair[1]}"
+            params = " ".join(f"--param {word}" for word in (*self.overrides, "dataset.data_folder=DATA_DIR"))
+            return (
+                f"./benchmark.sh datasize {what} --num-accelerators {count} {hosts}",
+                f"./benchmark.sh datagen --hosts HOSTS {what} --num-parallel {count} {params}",
+            )
+        params, size = (
+            f"--params {' '.join(self.overrides)}",
+            f"--max-accelerators {count} --accelerator-type {pair[1]}",
+        )
+        folders = "--data-dir DATA_DIR --results-dir RESULTS_DIR"
+        if self.edition == "2.0":
+            return (
+                f"mlpstorage training datasize --model {pair[0]} {size} {hosts}",
+                f"mlpstorage training datagen --model {pair[0]} --num-processes {count} {folders} {params}",
+            )
+        training = f"mlpstorage closed training {pair[0]}"
+        return (
+            f"{training} datasize {size} {hosts} --systemname SYSTEM",
+            f"{training} datagen file --num-processes {count} {folders} --systemname SYSTEM {params}",
+        )
+
+    @property
     def overrides(self) -> tuple[str, ...]:
         """Return the settings of the dataset, in the words of dlemu and DLIO."""
         words = [f"dataset.num_files_train={self.files}"]
         return tuple([*words, f"dataset.num_subfolders_train={self.subfolders}"] if self.subfolders else words)
 
 
-def datasize(workload: Workload, *, edition: str | None, hosts: int, memory_gib_per_host: float) -> Datasize:
+def datasize(
+    workload: Workload, *, edition: str | None, hosts: int, memory_gib_per_host: float, files_asked: int | None = None
+) -> Datasize:
     """Return the dataset for `ranks` accelerators on so many hosts; without an edition by the newest that has the pair.
+
+    Fewer files than that, when so many were asked for, are a finding.
 
     Raises UserError when no edition, or not the named one, has this workload and accelerator.
     """
@@ -63,6 +95,7 @@ def datasize(workload: Workload, *, edition: str | None, hosts: int, memory_gib_
     bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
     files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
     folders = workload.dataset.num_subfolders_train
+    facts = replace(_facts(workload, hosts), num_files=files_asked, memory_gib=hosts * memory_gib_per_host)
     return Datasize(
         edition=rules.name,
         workload=workload.model.name,
@@ -75,9 +108,7 @@ def datasize(workload: Workload, *, edition: str | None, hosts: int, memory_gib_
         subfolders=folders or (math.ceil(files / FILES_A_FOLDER) if files > FILES_A_FOLDER else 0),
         steps_per_epoch=samples // (official.batch_size * workload.ranks),
         nominal_bytes=math.ceil(samples * official.record_bytes),
-        findings=tuple(
-            finding for finding in check_run(rules, _facts(workload, hosts), "closed") if finding.rule != "unapplied"
-        ),
+        findings=tuple(finding for finding in check_run(rules, facts, "closed") if finding.rule != "unapplied"),
     )
 
 

@@ -61,7 +61,7 @@ def _figures(run: AuditedRun) -> RunFigures:
         total_seconds=times.total_seconds,
         training_seconds=sum(times.training_seconds_by_epoch) or None,
         au_percent=_mean(formula.au_by_epoch) if formula else None,
-        au_rules_percent=_mean((run.recomputed.au_rules_percent,)) if run.recomputed.au_rules_percent else None,
+        au_rules_percent=_mean((run.recomputed.au_whole_percent,)) if run.recomputed.au_whole_percent else None,
         samples_per_second=_mean(rates),
         app_mb_per_second=None if record_mb is None else _mean([rate * record_mb for rate in rates]),
         time_to_first_batch_seconds=_mean(times.first_batch_seconds_by_epoch),

@@ -22,7 +22,14 @@ from functools import partial
 def read_files(paths: Sequence[str], epochs: int, places: int, transfer: int, direct: bool) -> dict[str, float]:
     """Read every file whole, `epochs` times over."""
     largest = -(-max(os.path.getsize(path) for path in paths) // mmap.PAGESIZE) * mmap.PAGESIZE
-    memory = memoryview(mmap.mmap(-1, places * largest))
+    if direct:
+        # In huge pages, as NumPy asks for them for its arrays and dlemu for its buffers: a request is then one piece of
+        # memory, not 64, and a virtual drive twice as fast. Shared memory, mmap's default, never lies in them.
+        mapped = mmap.mmap(-1, places * largest, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    else:
+        mapped = mmap.mmap(-1, places * largest)
+    memory = memoryview(mapped)
     memory[:: mmap.PAGESIZE] = bytes(-(-len(memory) // mmap.PAGESIZE))  # takes its pages
     in_turn = itertools.cycle([memory[begin : begin + largest] for begin in range(0, len(memory), largest)])
     read_once = partial(_read_once, paths, in_turn, transfer or largest, os.O_DIRECT if direct else 0)

@@ -1,12 +1,14 @@
-"""Writes the part of docs/results.md that is made from the types of a result: scripts/docs."""
+"""Writes what is made of the code: a part of docs/results.md, and docs/mlperf-rules.md. scripts/docs calls it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from documentation.mlperf_rules import page as rules_page
 from documentation.result_types import BEGIN, END, tables
 
-PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, RULES = DOCS / "results.md", DOCS / "mlperf-rules.md"
 
 
 def written(page: str) -> str:
@@ -18,3 +20,4 @@ def written(page: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(written(PAGE.read_text()))
+    RULES.write_text(rules_page())

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from datagen.errors import UserError
 from dlemu.cli.mlperf import command
 from dlemu.config import load
+from dlemu.emulator.cgroup_limits import host_memory
 from tests.mlperf.foreign_runs import write_run
 
 PAIR = ("workload=unet3d", "accelerator=h100", "ranks=8", "dataset.data_folder=/nowhere/with a space/unet3d")
@@ -36,11 +37,30 @@ def test_the_datagen_command_makes_the_dataset_that_is_advised() -> None:
 
 def test_memory_is_measured_when_it_is_not_given() -> None:
     told = json.loads(datasize(*PAIR, "--json").output)
-    with open("/proc/meminfo") as lines:
-        (total_kib,) = [int(line.split()[1]) for line in lines if line.startswith("MemTotal")]
-    assert told["memory_gib_per_host"] == total_kib / 2**20
+    assert told["memory_gib_per_host"] == host_memory().total_bytes / 2**30
     assert told["bound"]["files"] >= 500 * 7 * 8
     assert told["datagen"].startswith("dlemu datagen workload=unet3d")
+
+
+def test_too_few_files_asked_for_are_told_with_what_is_wanted() -> None:
+    told = datasize(*PAIR, "dataset.num_files_train=20000", "--memory-gib", "64")
+    assert told.exit_code == 1
+    assert "error dataset.size: 20,000 files" in told.output
+    assert "wanted 28,000 files or more: 500 steps of each accelerator" in told.output
+    assert datasize(*PAIR, "dataset.num_files_train=28000", "--memory-gib", "64").exit_code == 0
+
+
+def test_each_editions_own_command_line_is_printed() -> None:
+    old = datasize(*PAIR, "--memory-gib", "64", "--edition", "1.0").output
+    assert "./benchmark.sh datasize --workload unet3d --accelerator-type h100 --num-accelerators 8" in old
+    assert "--param dataset.num_files_train=28000" in old
+    second = datasize(*PAIR, "--memory-gib", "64").output
+    assert "mlpstorage training datasize --model unet3d --max-accelerators 8 --accelerator-type h100" in second
+    b200 = [word.replace("h100", "b200") for word in PAIR]
+    third = datasize(*b200, "--hosts", "2", "--memory-gib", "63.5").output
+    assert "mlpstorage closed training unet3d datasize --max-accelerators 8 --accelerator-type b200" in third
+    assert "--num-client-hosts 2 --client-host-memory-in-gb 64 --systemname SYSTEM" in third
+    assert "mlpstorage closed training unet3d datagen file --num-processes 8" in third
 
 
 def test_settings_that_break_a_rule_are_told_by_the_exit_status() -> None:

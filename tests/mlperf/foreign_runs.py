@@ -57,6 +57,9 @@ def au_and_rate(rank: Rank, edition: str) -> tuple[float, float]:
     total, steps = rank.end - rank.start, len(rank.load)
     if edition == "v1":
         return 100 * C * (steps - 1) / (total - rank.proc[0]), steps / total * BATCH
+    if edition == "fork":
+        counted = total - rank.proc[0]
+        return 100 * sum(rank.compute[1:]) / counted, (steps - 1) / counted * BATCH
     last = steps - 1 if edition == "v3" else steps
     counted = total - rank.proc[0] - sum(rank.proc[last:])
     return 100 * sum(rank.compute[1:last]) / counted, (steps - 2) / counted * BATCH

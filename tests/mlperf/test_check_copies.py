@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dlemu.mlperf.check.judge import check_folder
+from dlemu.mlperf.core_config import core_config_hash
 from tests.mlperf import foreign_runs
-from tests.mlperf.golden import STAMP, edit, make_tree, moved, runs
+from tests.mlperf.golden import CODE, STAMP, edit, make_tree, moved, runs
 from tests.mlperf.test_check import every, first, metadata, put, summary, told
 
 Change = Callable[[Path], object]
@@ -224,3 +227,111 @@ def test_ranks_in_another_time_zone_than_the_launcher_are_no_finding(golden: Pat
             if "output" not in path.name and "metadata" not in path.name:
                 path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(hours=8))))
     assert told(check_folder(str(root))) == set()
+
+
+# Benchmarks that are not training.
+
+
+def checkpoints(root: Path, kinds: str = "save load") -> Path:
+    """Write llama3-8b's checkpoints as v3.0 leaves them: a call that saves and one that loads; returns the first."""
+    folder = root / "closed/acme/results/box/checkpointing/llama3-8b"
+    for number, kind in enumerate(kinds.split()):
+        leaf = folder / f"20260713_10484{number}"
+        leaf.mkdir(parents=True)
+        seconds = [34 + 0.01 * index for index in range(10)]
+        parts = {}
+        for index, taken in enumerate(seconds, 1):
+            begin = datetime(2026, 7, 13, 10, index)
+            parts[f"{kind}_ckpt{index}"] = {
+                "start": begin.isoformat(timespec="microseconds"),
+                "end": (begin + timedelta(seconds=taken)).isoformat(timespec="microseconds"),
+                "duration": taken,
+                "throughput": 104.7 / taken,
+            }
+        foreign_runs.write(leaf / "0_per_epoch_stats.json", {"1": parts})
+        rates = [104.7 / taken for taken in seconds]
+        figures = {
+            f"{kind}_checkpoint_duration_mean_seconds": statistics.fmean(seconds),
+            f"{kind}_checkpoint_duration_stdev_seconds": statistics.pstdev(seconds),
+            f"{kind}_checkpoint_io_mean_GB_per_second": statistics.fmean(rates),
+            f"{kind}_checkpoint_io_stdev_GB_per_second": statistics.pstdev(rates),
+            "checkpoint_size_GB": 104.7,
+        }
+        foreign_runs.write(leaf / "summary.json", {"num_accelerators": 8, "metric": figures})
+    return folder / "20260713_104840"
+
+
+def test_trees_of_other_benchmarks_alone_are_listed_and_not_called_empty(tmp_path: Path) -> None:
+    checkpoints(tmp_path)
+    for path in (
+        "kv_cache/llama3.1-8b/run/20260712_182110/option_1",
+        "vector_database/milvus/DISKANN/run/20260712_182111",
+    ):
+        (tmp_path / "closed/acme/results/box" / path).mkdir(parents=True)
+    checked = check_folder(str(tmp_path))
+    assert told(checked) == set()
+    assert (checked.valid, checked.unjudged) == (True, 4)
+    assert {one.finding.rule for one in checked.findings} == {"run.other"}
+
+
+def test_figures_of_checkpoints_are_recomputed(tmp_path: Path) -> None:
+    leaf = checkpoints(tmp_path)
+    edit(leaf / "summary.json", put("metric", "save_checkpoint_io_mean_GB_per_second", value=9.9))
+    checked = check_folder(str(tmp_path))
+    assert told(checked) == {("error", "checkpoint.differs")}
+    (seen,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.differs"]
+    assert "9.9" in seen
+
+
+def test_checkpoints_that_are_only_saved_are_too_few(tmp_path: Path) -> None:
+    checkpoints(tmp_path, "save")
+    assert told(check_folder(str(tmp_path))) == {("error", "checkpoint.count")}
+
+
+# Where runs come from.
+
+
+def stamp(root: Path, **changes: Any) -> None:
+    """Write provenance.json beside every run, as mlpstorage does, and submission.yaml."""
+    for run in runs(root):
+        config = yaml.safe_load((run / "dlio_config/config.yaml").read_text())["workload"]
+        core = {"algorithm": "core-config-v1", "allowlist": "training@1", "hash": core_config_hash(config), "keys": []}
+        told = {"rules_edition": "3.0", "tool": {"code_image": f"md5-tree-v2:{CODE}"}, "dlio": {"version": "3.0.4"}}
+        foreign_runs.write(run / "provenance.json", {**told, "core_config": core, **changes})
+        edit(next(run.glob("*_metadata.json")), put("provenance_file", value="provenance.json"))
+    org = root / "closed/acme"
+    leaves = [str(path.relative_to(org)) for path in org.glob("results/box/training/unet3d/*/2*")]
+    listed = {"rules_edition": "3.0", "runs": [{"leaf": leaf} for leaf in leaves]}
+    (org / "submission.yaml").write_text(yaml.safe_dump(listed))
+
+
+def without_stamp(root: Path) -> None:
+    stamp(root)
+    (first(root) / "provenance.json").unlink()
+
+
+def with_empty_manifest(root: Path) -> None:
+    stamp(root)
+    (root / "closed/acme/submission.yaml").write_text("runs: []")
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        (None, stamp),
+        ("code.image", lambda root: [(run / ".mlps-code-image").write_text("md5-tree-v2:ff") for run in runs(root)]),
+        ("provenance.differs", lambda root: stamp(root, rules_edition="4.0")),
+        ("provenance.differs", lambda root: stamp(root, core_config={"hash": "0" * 16})),
+        ("provenance.differs", lambda root: stamp(root, tool={"code_image": "md5-tree-v2:ff"})),
+        ("provenance.broken", lambda root: stamp(root, dlio={})),
+        ("provenance.broken", without_stamp),
+        ("submission.manifest", with_empty_manifest),
+    ],
+)
+def test_where_a_run_comes_from_is_held_against_the_tree(
+    golden: Path, tmp_path: Path, rule: str | None, change: Change
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    change(root)
+    assert told(check_folder(str(root))) == ({("error", rule)} if rule else set())

@@ -117,3 +117,18 @@ def test_a_run_that_begins_removes_results_that_are_not_its_own(tmp_path: Path) 
     assert yaml.safe_load((tmp_path / ".hydra" / "overrides.yaml").read_text()) == ["workload=unet3d_h100"]
     hydra = yaml.safe_load((tmp_path / ".hydra" / "hydra.yaml").read_text())["hydra"]
     assert (hydra["run"]["dir"], hydra["output_subdir"]) == (str(tmp_path), ".hydra")
+
+
+def test_direct_reading_in_the_words_of_mlpstorages_o_direct(tmp_path: Path) -> None:
+    workload, _ = asked(
+        "workload=unet3d_h100",
+        "++workload.storage.storage_type=direct_fs",
+        "++workload.storage.storage_root=/",
+        "++workload.storage.storage_options.storage_library=s3dlio",
+        "++workload.storage.storage_options.uri_scheme=direct",
+        "++workload.dataset.data_folder=/mnt/data/unet3d",
+        folder=config_dir(tmp_path / "configs"),
+    )
+    assert workload.reader.odirect
+    assert workload.storage_spec.direct
+    assert workload.dataset.data_folder == "/mnt/data/unet3d"

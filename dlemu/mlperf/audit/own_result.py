@@ -224,7 +224,7 @@ def _recomputed(run: Run) -> Recomputed:
         epochs=len(set(rows["epoch"].tolist())),
         steps_per_epoch=max(metrics.steps_per_epoch, default=None),
         formulas={name: Formula(au_by_epoch=_known(spread)) for name, spread in formulas.items()},
-        au_rules_percent=metrics.au_rules_percent.mean if metrics.au_rules_percent else None,
+        au_whole_percent=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
     )
 
 

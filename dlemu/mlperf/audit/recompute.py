@@ -1,7 +1,8 @@
 """A run's numbers recomputed from the steps of its ranks, where they were kept, or from block times, with bounds.
 
-DLIO's formulas are those of `dlemu.metrics.dlio_formulas`. AU `rules` is the text of the rules, v2.0 section 4:
-compute / running time, no step dropped (https://github.com/mlcommons/storage).
+DLIO's formulas are those of `dlemu.metrics.dlio_formulas`. AU of whole epochs is total computation over total time of
+all epochs together, as the text of v1.0's rules has it ("total_compute_time/total_benchmark_running_time"); the texts
+of v2.0 and v3.0 leave the I/O of the first step out (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ from functools import cached_property
 
 import numpy as np
 
-from dlemu.metrics.dlio_formulas import BlockTimes, Rated, Times, over_blocks, over_ranks, rate_v1, rate_v2, rate_v3
+from dlemu.metrics.dlio_formulas import (
+    BlockTimes,
+    Rated,
+    Times,
+    over_blocks,
+    over_ranks,
+    rate_fork,
+    rate_v1,
+    rate_v2,
+    rate_v3,
+)
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.step_files import STAMP_SECONDS, BlockArrays, BlockKey, Logs, Seconds, Span
 
-DLIO_FORMULAS = ("dlio_v1", "dlio", "dlio_v3")
+DLIO_FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
 """The formulas that a version of DLIO printed by."""
 
 
@@ -49,13 +60,13 @@ class Recomputed:
     epochs: int = 0
     steps_per_epoch: int | None = None
     formulas: Mapping[str, Formula] = field(default_factory=dict)
-    au_rules_percent: float | None = None
+    au_whole_percent: float | None = None
     au_bounds_percent: tuple[float, float] | None = None
     """Of DLIO's formulas, where only block times were kept."""
     rate_bounds: tuple[float, float] | None = None
     """Least and most samples/s that the time stamps allow, where only block times were kept."""
     loss_percent: Mapping[str, float] = field(default_factory=dict)
-    """Of the time of all blocks; the parts add up to 100 - `au_rules_percent`."""
+    """Of the time of all blocks; the parts add up to 100 - `au_whole_percent`."""
 
 
 NOTHING = Recomputed(basis="nothing")
@@ -115,7 +126,7 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
         epochs=len(epochs),
         steps_per_epoch=sum(parts[0].seconds.steps for parts in per_epoch[epochs[0]]),
         formulas={name: _formula(name, per_epoch, ranks / kept, setup.drawn) for name in DLIO_FORMULAS},
-        au_rules_percent=rules if math.isfinite(rules) else None,
+        au_whole_percent=rules if math.isfinite(rules) else None,
         loss_percent=_shares(lost, slower if kept >= ranks else None),
     )
 
@@ -148,6 +159,7 @@ class KeptBlock:
             "dlio_v1": rate_v1(self.seconds, self.batch_size),
             "dlio": rate_v2(self.seconds, *excluded, self.batch_size),
             "dlio_v3": rate_v3(self.seconds, *excluded, self.batch_size),
+            "dlio_fork": rate_fork(self.seconds, *excluded, self.batch_size),
         }
 
 
@@ -304,7 +316,7 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         epochs=len(epochs),
         steps_per_epoch=steps,
         formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
-        au_rules_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
+        au_whole_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
         au_bounds_percent=_au_bounds(epochs, steps, c, 2 if logs.measured_compute else 1) if bounded and c else None,
         rate_bounds=_rate_bounds(epochs, _Plan(steps, c, setup.batch_size, ranks, excluded), printed, logs)
         if bounded and c

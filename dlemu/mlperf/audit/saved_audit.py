@@ -43,13 +43,18 @@ class RunColumns:
     au_dlio_v1_percent: float | None
     au_dlio_percent: float | None
     au_dlio_v3_percent: float | None
+    au_dlio_fork_percent: float | None
+    au_whole_percent: float | None
+    """Total computation over total time of all epochs together, nothing dropped."""
     au_rules_percent: float | None
+    """The same by its older name."""
     au_least_percent: float | None
     au_most_percent: float | None
     samples_per_second_printed: float | None
     samples_per_second_dlio_v1: float | None
     samples_per_second_dlio: float | None
     samples_per_second_dlio_v3: float | None
+    samples_per_second_dlio_fork: float | None
     samples_per_second_least: float | None
     samples_per_second_most: float | None
     mib_per_second_printed: float | None
@@ -66,16 +71,24 @@ class RunColumns:
     @property
     def au_recomputed_percent(self) -> float | None:
         """AU by the formula that comes closest to what was printed."""
-        return self._by_closest(self.au_dlio_v1_percent, self.au_dlio_percent, self.au_dlio_v3_percent)
+        by = {
+            "dlio_v1": self.au_dlio_v1_percent,
+            "dlio": self.au_dlio_percent,
+            "dlio_v3": self.au_dlio_v3_percent,
+            "dlio_fork": self.au_dlio_fork_percent,
+        }
+        return by.get(self.printed_by or "")
 
     @property
     def samples_per_second_recomputed(self) -> float | None:
         """Samples/s by the formula that comes closest to what was printed."""
-        rates = self.samples_per_second_dlio_v1, self.samples_per_second_dlio, self.samples_per_second_dlio_v3
-        return self._by_closest(*rates)
-
-    def _by_closest(self, v1: float | None, v2: float | None, v3: float | None) -> float | None:
-        return {"dlio_v1": v1, "dlio": v2, "dlio_v3": v3}.get(self.printed_by or "")
+        by = {
+            "dlio_v1": self.samples_per_second_dlio_v1,
+            "dlio": self.samples_per_second_dlio,
+            "dlio_v3": self.samples_per_second_dlio_v3,
+            "dlio_fork": self.samples_per_second_dlio_fork,
+        }
+        return by.get(self.printed_by or "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,13 +200,16 @@ def _columns(run: AuditedRun) -> RunColumns:
         au_dlio_v1_percent=_au(again, "dlio_v1"),
         au_dlio_percent=_au(again, "dlio"),
         au_dlio_v3_percent=_au(again, "dlio_v3"),
-        au_rules_percent=again.au_rules_percent,
+        au_dlio_fork_percent=_au(again, "dlio_fork"),
+        au_whole_percent=again.au_whole_percent,
+        au_rules_percent=again.au_whole_percent,
         au_least_percent=low,
         au_most_percent=high,
         samples_per_second_printed=printed.samples_per_second,
         samples_per_second_dlio_v1=_rate(again, "dlio_v1"),
         samples_per_second_dlio=_rate(again, "dlio"),
         samples_per_second_dlio_v3=_rate(again, "dlio_v3"),
+        samples_per_second_dlio_fork=_rate(again, "dlio_fork"),
         samples_per_second_least=least,
         samples_per_second_most=most,
         mib_per_second_printed=printed.mib_per_second,

@@ -11,7 +11,7 @@ from statistics import fmean, median, pstdev
 from typing import Any
 
 from dlemu.mlperf.audit.tolerant import mapping, number, read_json, stamp_us, text
-from dlemu.mlperf.check.submission_tree import STAMP_FORMAT, Leaf, Result, Rule
+from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule, stamp_of
 from dlemu.mlperf.check.tree_rules import sums_of
 from dlemu.mlperf.finding import Finding, Located, Severity
 from dlemu.mlperf.rules import unapplied
@@ -84,7 +84,7 @@ def stamps_agree(result: Result) -> Iterator[Located]:
             yield _misdated(leaf, seen)
     for leaf in result.runs:
         told = text(mapping(leaf.metadata).get("run_datetime"))
-        if leaf.stamp is not None and told is not None and told != leaf.name and _is_stamp(told):
+        if leaf.stamp is not None and told is not None and told != leaf.name and stamp_of(told) is not None:
             yield _misdated(leaf, f"the folder is called {leaf.name}, its metadata say {told}")
 
 
@@ -99,14 +99,6 @@ def _zone(offsets: Sequence[timedelta]) -> timedelta:
 def _misdated(leaf: Leaf, seen: str) -> Located:
     fix = "leave folders and files as the tool made them"
     return Located(leaf.path, Finding("error", "runs.misdated", seen, "one time for one run", fix))
-
-
-def _is_stamp(value: str) -> bool:
-    try:
-        datetime.strptime(value, STAMP_FORMAT)
-    except ValueError:
-        return False
-    return True
 
 
 def same_hosts(result: Result) -> Iterator[Located]:

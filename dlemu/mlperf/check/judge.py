@@ -1,8 +1,4 @@
-"""From a folder to all findings, named as the edition's own checker names them; as plain data and as CSV.
-
-Sources of the names: rule numbers and names of the submission checker of v3.0, check functions of `mlpstorage/rules.py`
-of v2.0 (https://github.com/mlcommons/storage). v1.0's report.py has no names.
-"""
+"""From a folder to all findings, named as the edition's own checker names them; as plain data and as CSV."""
 
 from __future__ import annotations
 
@@ -17,65 +13,20 @@ from datagen.errors import UserError
 from dlemu.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
 from dlemu.mlperf.check.copy_rules import COPY_RULES, copied_runs
+from dlemu.mlperf.check.other_leaves import judge_others, other_leaves
+from dlemu.mlperf.check.provenance_rules import PROVENANCE_RULES, manifest
 from dlemu.mlperf.check.result_rules import RESULT_RULES
 from dlemu.mlperf.check.submission_tree import Finder, Result, Submission
 from dlemu.mlperf.check.system_description import check_systems
 from dlemu.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, top_folders
 from dlemu.mlperf.finding import SEVERITIES, Finding, Located
+from dlemu.mlperf.known_rules import official_name
 from dlemu.mlperf.rules import Division
 
 REHEARSAL, TREE = "rehearsal.json", "tree"
 """What `dlemu mlperf run` leaves in its folder: its record, and the edition's tree."""
 _LEFT_TO_DO = ("submission.code", "systems.pdf", "systems.unfilled", "tool.other")
 """What a submitter adds by hand, or mlpstorage: in a rehearsal it is not missing yet."""
-_V2 = {
-    "dataset.size": "check_num_files_train",
-    "dataset.steps": "check_num_files_train",
-    "overrides.open": "check_allowed_params",
-    "overrides.unknown": "check_allowed_params",
-    "overrides.odirect": "check_odirect_supported_model",
-    "workflow.checkpoint": "check_workflow_parameters",
-}
-_V3 = {
-    "submission.name": "2.1.1 submitterRootDirectory",
-    "submission.top": "2.1.2 topLevelSubdirectories",
-    "submission.folders": "2.1.5 requiredSubdirectories",
-    "submission.code": "2.1.6 codeDirectoryContents",
-    "systems.files": "2.1.7 systemsDirectoryFiles",
-    "systems.missing": "2.1.8 resultsDirectorySystems",
-    "systems.name": "2.1.8 resultsDirectorySystems",
-    "systems.pdf": "2.1.8 resultsDirectorySystems",
-    "systems.hosts": "2.1.9 identicalSystemConfig",
-    "submission.category": "2.1.10 workloadCategories",
-    "submission.workload": "2.1.11 trainingWorkloads",
-    "files.phases": "2.1.12 trainingPhases",
-    "files.datagen_count": "2.1.13 datagenTimestamp",
-    "files.datagen_stamp": "2.1.13 datagenTimestamp",
-    "files.datagen": "2.1.14 datagenFiles",
-    "files.datagen_config": "2.1.15 datagenDlioConfig",
-    "files.results": "2.1.16 runResultsJson",
-    "runs.count": "2.1.17 runTimestamps",
-    "runs.stamp": "2.1.17 runTimestamps",
-    "runs.gap": "2.1.18 runTimestampGap",
-    "runs.ended": "2.1.19 runFiles",
-    "files.run": "2.1.19 runFiles",
-    "files.run_config": "2.1.20 runDlioConfig",
-    "dataset.told": "3.1.1 trainingVerifyDatasizeUsage",
-    "dataset.size": "3.1.2 trainingRecalculateDatasetSize",
-    "dataset.steps": "3.1.2 trainingRecalculateDatasetSize",
-    "dataset.made": "3.2.1 trainingDatagenMinimumSize",
-    "dataset.phases": "3.3.1 trainingRunDataMatchesDatasize",
-    "au.low": "3.3.2 trainingAcceleratorUtilizationCheck",
-    "hosts.few": "3.3.3 trainingSingleHostSimulatedAccelerators",
-    "hosts.named": "3.3.4 trainingSingleHostClientLimit",
-    "hosts.uneven": "3.3.6 trainingIdenticalAcceleratorsPerNode",
-    "dataset.folder": "3.4.1 trainingMlpstoragePathArgs",
-    "dataset.filesystem": "3.4.2 trainingMlpstorageFilesystemCheck",
-}
-_V3_OVERRIDES = {
-    "closed": "3.6.2 trainingClosedSubmissionParameters",
-    "open": "3.6.3 trainingOpenSubmissionParameters",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +49,11 @@ class Checked:
         """Whether no rule is broken."""
         return not self.count("error")
 
+    @property
+    def unjudged(self) -> int:
+        """How many runs are of benchmarks whose rules are not judged."""
+        return sum(located.finding.rule == "run.other" for located in self.findings)
+
 
 def check_folder(folder: str, edition: str | None = None, division: Division | None = None) -> Checked:
     """Return what a folder holds and breaks; edition and division are read off the tree unless they are given.
@@ -112,8 +68,10 @@ def check_folder(folder: str, edition: str | None = None, division: Division | N
     finder = Finder(root, edition, division)
     results = finder.results(audited)
     submissions = finder.submissions(results)
+    others = other_leaves(root)
     findings = [*finder.findings, *_of_rehearsal(root, rehearsal), *_applied(root, results, submissions)]
-    if not results:
+    findings += judge_others(others)
+    if not results and not others:
         fix = "give the folder above the runs, or `dlemu audit` for other results"
         seen = "no run of training below"
         findings.append(
@@ -157,11 +115,11 @@ def _of_rehearsal(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Lo
 
 def _applied(root: str, results: list[Result], submissions: list[Submission]) -> Iterator[Located]:
     for result in results:
-        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES):
+        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES, *PROVENANCE_RULES):
             yield from _named(rule(result), result)
     yield from copied_runs(results)
     for each in submissions:
-        for upper_rule in SUBMISSION_RULES:
+        for upper_rule in (*SUBMISSION_RULES, manifest):
             yield from _named(upper_rule(each), each)
         yield from _named(check_systems(each, results), each)
     if submissions:
@@ -171,7 +129,7 @@ def _applied(root: str, results: list[Result], submissions: list[Submission]) ->
 def _named(findings: Iterable[Located], of: Result | Submission) -> Iterator[Located]:
     """Give findings the names that their edition's checker has for the rules."""
     for located in findings:
-        yield replace(located, official=official_id(located.finding.rule, of.edition.name, of.division))
+        yield replace(located, official=official_name(located.finding.rule, of.edition.name, of.division))
 
 
 def _postponed(located: Located) -> Located:
@@ -182,13 +140,6 @@ def _postponed(located: Located) -> Located:
 
 def _place(located: Located) -> tuple[int, str, str]:
     return SEVERITIES.index(located.finding.severity), located.finding.rule, located.path
-
-
-def official_id(rule: str, edition: str, division: Division) -> str | None:
-    """Return what the edition's checker calls a rule of ours; None where it has none."""
-    if edition == "3.0" and rule in ("overrides.open", "overrides.unknown"):
-        return _V3_OVERRIDES[division]
-    return {"2.0": _V2, "3.0": _V3}.get(edition, {}).get(rule)
 
 
 @dataclass(frozen=True, kw_only=True)

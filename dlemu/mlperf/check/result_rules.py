@@ -125,6 +125,8 @@ def recomputed(result: Result) -> Iterator[Located]:
     """Pass on what the audit found: files that contradict each other or can't be read."""
     for leaf in result.runs:
         for finding in leaf.run.findings if leaf.run else ():
+            if finding.rule == "au.rules" and not result.edition.counts_first_step:
+                continue
             if finding.rule in _ALSO_CONFIGURED and leaf.printed.accelerators:
                 continue
             if result.single or finding.rule not in _ALSO_RULES_ON_FILES:

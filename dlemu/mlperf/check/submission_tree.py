@@ -22,8 +22,8 @@ STAMP_FORMAT = "%Y%m%d_%H%M%S"
 _NUMBERED = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
 """Names of the folders of v1.0's runs: run1, run-1, unet3d_h100_run_1."""
 _DIVISIONS = ("closed", "open")
-_OTHERS = ("checkpointing", "vector_database", "kv_cache")
-"""Benchmarks of the rules that are not covered, as their folders are called."""
+CATEGORIES = ("checkpointing", "vector_database", "kv_cache")
+"""Benchmarks of the rules that are not training, as their folders are called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,17 +158,15 @@ class Finder:
         return [by_path[path] for path in sorted(by_path)]
 
     def _is_covered(self, run: AuditedRun) -> bool:
-        """Say whether it is a run of training; others are told as not covered."""
-        category = next((name for name in os.path.relpath(run.path, self._root).split(os.sep) if name in _OTHERS), None)
-        if category is None and any(
-            finding.rule == "no.training" and finding.severity == "info" for finding in run.findings
-        ):
-            category = "another benchmark"
-        if category is not None:
+        """Say whether it is a run of training; others are said to be not covered."""
+        if category_of(run.path) is not None:
+            return False  # `other_leaves` has them
+        other = any(finding.rule == "no.training" and finding.severity == "info" for finding in run.findings)
+        if other:
             fix = "check it with the edition's own checker"
-            finding = Finding("info", "run.other", f"a run of {category}: not looked at", "a run of training", fix)
-            self.findings.append(Located(run.path, finding))
-        return category is None
+            seen = "a run of another benchmark: not judged"
+            self.findings.append(Located(run.path, Finding("info", "run.other", seen, "a run of training", fix)))
+        return not other
 
     def _place(self, path: str) -> tuple[str, str]:
         """Return what kind of result a run belongs to and that result's folder."""
@@ -227,7 +225,7 @@ class Finder:
         return Leaf(
             path=path,
             name=name,
-            stamp=_stamp(name),
+            stamp=stamp_of(name),
             files=files,
             folders=folders,
             metadata=self._metadata(path, files),
@@ -250,6 +248,13 @@ class Finder:
                 self.findings += [Located(path, finding) for finding in broken]
                 return content if isinstance(content, Mapping) else None
         return None
+
+
+def category_of(path: str) -> str | None:
+    """Return the benchmark that a path names, None for training or none of them; the deepest folder decides."""
+    names = reversed(os.path.abspath(path).split(os.sep))
+    category = next((name for name in names if name in (*CATEGORIES, "training")), "training")
+    return category if category in CATEGORIES else None
 
 
 def _up_name(path: str, levels: int) -> str:
@@ -292,7 +297,8 @@ def _alike(name: str, other: str) -> bool:
     return _NUMBERED.sub("", name) == _NUMBERED.sub("", other)
 
 
-def _stamp(name: str) -> datetime | None:
+def stamp_of(name: str) -> datetime | None:
+    """Return the time that one of mlpstorage's folders is named by, None for any other name."""
     try:
         return datetime.strptime(name, STAMP_FORMAT)
     except ValueError:

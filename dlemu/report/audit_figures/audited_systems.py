@@ -48,7 +48,7 @@ def _row(name: str, runs: Sequence[AuditRow]) -> Row | None:
     printed = [run.au_printed_percent for run in runs if run.au_printed_percent is not None]
     if not printed:
         return None
-    rules = [run.au_rules_percent for run in runs if run.au_rules_percent is not None]
+    rules = [run.whole_percent for run in runs if run.whole_percent is not None]
     mean, low, high = rounded([sum(printed) / len(printed), min(printed), max(printed)])
     return {
         "system": name,

@@ -1,0 +1,33 @@
+"""docs/mlperf-rules.md: every rule of `dlemu mlperf check` and `dlemu audit`, from the rules' own table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlemu.mlperf.known_rules import ALL, GROUPS, KnownRule
+
+_HEAD = """# What `dlemu mlperf check` knows
+
+Made by `scripts/docs` from `dlemu/mlperf/known_rules.py`. An `error` breaks a rule or contradicts the files, a
+`warning` may, an `info` says what the reader must know. "Source" is where the rule comes from: the text of the rules, a
+workload file, or what the edition's own checker calls it (v2.0: `mlpstorage/rules.py`; v3.0: the submission checker;
+https://github.com/mlcommons/storage). Rules without one are dlemu's own. `dlemu audit` knows those of "Numbers", and
+with `--edition` those of one run, as `rules.NAME`.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    return "\n".join([_HEAD, *(f"## {title}\n\n{_table(rules)}\n" for title, rules in GROUPS.items())])
+
+
+def _table(rules: tuple[KnownRule, ...]) -> str:
+    return "\n".join(["| rule | severity | editions | source | meaning |", "|---|---|---|---|---|", *_rows(rules)])
+
+
+def _rows(rules: tuple[KnownRule, ...]) -> Iterator[str]:
+    for rule in rules:
+        editions = "all" if rule.editions == ALL else ", ".join(rule.editions)
+        sources = [rule.text, *(f"v{edition}: `{name}`" for edition, name in rule.official.items())]
+        source = "; ".join(filter(None, sources)) or "dlemu"
+        yield f"| `{rule.name}` | {rule.severity} | {editions} | {source} | {rule.meaning} |"
