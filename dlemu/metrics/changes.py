@@ -31,6 +31,8 @@ LEAST_WINDOWS = 6
 _WINDOW_SECONDS, _MOST_WINDOWS, _BATCHES = 0.25, 400, 4
 _LOST_SHARE, _ALIKE = 0.1, 0.7
 """Of a window's time, lost by the accelerators; and of the usual number of blocked readers: less tells no speed."""
+_FROM_STORAGE = 0.5
+"""Share of a window's bytes that storage must have served for the window to tell the storage's speed."""
 STALL_SECONDS, _TIMES_A_BATCH = 1.0, 5
 """How long no batch may be complete for it to be a stall, and how many times as long as a batch takes."""
 
@@ -101,23 +103,26 @@ def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
 def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     """Return what the storage gave in windows of equal length, and whether that was all it could.
 
-    By the kernel's account of storage where it keeps one; else what was read.
+    By the kernel's account of storage where it keeps one; else what was read. Windows in which the page cache served
+    most of the bytes tell nothing of the storage and are left out.
     """
     fetched = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
     if len(fetched) < 2 * LEAST_WINDOWS:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
     starts, ends = _seconds(rows, fetched, "started_ns"), _seconds(rows, fetched, "finished_ns")
-    megabytes = fetched["storage_bytes" if fetched["storage_bytes"].any() else "app_bytes"] / 1e6
+    app = fetched["app_bytes"] / 1e6
+    megabytes = fetched["storage_bytes"] / 1e6 if fetched["storage_bytes"].any() else app
     blocked = split_worker_time(fetched, preprocesses)[:, 0] / 1e9
     free, waits = _seconds(rows, rows, "free_ns"), rows["wait_ns"] / 1e9
     ranks = len(np.unique(rows["rank"]))
-    parts = [np.zeros((4, 0))]
+    parts = [np.zeros((5, 0))]
     for epoch, edges in _edges(fetched["epoch"], starts, ends):
         mine, late = fetched["epoch"] == epoch, (rows["epoch"] == epoch) & (waits > 0)
         lost = mean_rates(free[late], (free + waits)[late], waits[late], edges) / ranks if late.any() else 0 * edges[1:]
-        given, readers = (mean_rates(starts[mine], ends[mine], flow[mine], edges) for flow in (megabytes, blocked))
-        parts.append(np.stack([edges[:-1], given, readers, lost]))
-    at, given, readers, lost = np.concatenate(parts, axis=1)
+        flows = [mean_rates(starts[mine], ends[mine], flow[mine], edges) for flow in (megabytes, app, blocked)]
+        parts.append(np.stack([edges[:-1], *flows, lost]))
+    windows = np.concatenate(parts, axis=1)
+    at, given, _, readers, lost = windows[:, windows[1] > _FROM_STORAGE * windows[2]]
     waiting = lost >= _LOST_SHARE
     usual = float(np.median(readers[waiting])) if waiting.any() else math.inf
     return Supply(at, given, waiting & (readers >= _ALIKE * usual))

@@ -207,7 +207,7 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
 
 
 def test_names_that_users_give() -> None:
-    assert storage_names() == ["direct", "local_fs", "parallel_fs", "posix"]
+    assert storage_names() == ["direct", "direct_fs", "local_fs", "parallel_fs", "posix"]
     assert storage_spec("local_fs") == storage_spec("parallel_fs") == storage_spec("posix") == StorageSpec()
     assert storage_spec("direct") == storage_spec("local_fs", direct=True) == StorageSpec(direct=True)
     own = storage_spec("my.module", root="bucket", options={"b": 1, "a": "x"})
@@ -220,7 +220,7 @@ def test_names_that_users_give() -> None:
     [
         (
             "local",
-            r"is 'local': did you mean local_fs\? wanted one of direct, local_fs, parallel_fs, posix,",
+            r"is 'local': did you mean local_fs\? wanted one of direct, direct_fs, local_fs, parallel_fs, posix,",
         ),
         ("null", "is 'null': that is for dlemu's own use; wanted one of direct"),
         ("memory", "is 'memory': that is for dlemu's own use"),

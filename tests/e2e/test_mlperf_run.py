@@ -21,6 +21,7 @@ LAPTOP = {
     "dataset.made",
     "dataset.phases",
     "settings.changed",
+    "workload.differs",
     "overrides.unknown",
     "hosts.few",
     "runs.gap",

@@ -108,6 +108,14 @@ def test_a_drive_that_stands_still_is_told_with_its_time() -> None:
     assert find_speed_changes(rows) == ()
 
 
+@pytest.mark.parametrize("storage_bytes", [0, 10_000])
+@pytest.mark.parametrize("cached", [slice(None, 300), slice(300, None), slice(1, None)])
+def test_what_the_page_cache_served_is_no_speed_of_the_storage(cached: slice, storage_bytes: int) -> None:
+    rows = steps_on(lambda second: 50, demand=100)
+    rows["storage_bytes"][cached] = storage_bytes
+    assert find_speed_changes(rows) == ()
+
+
 def test_no_steps_have_neither() -> None:
     assert find_speed_changes(np.zeros(0, STEP_DTYPE)) == ()
     assert find_stalls(np.zeros(0, STEP_DTYPE)) == ()

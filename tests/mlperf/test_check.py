@@ -198,7 +198,7 @@ MUTATIONS: list[tuple[str, str, str, Change]] = [
     ("2.0 3.0", "warning", "files.ranks", drop("3_output.json")),
     ("3.0", "error", "submission.top", lambda root: (root / "extra").mkdir()),
     ("1.0 2.0", "error", "submission.code", within(f"{ORG}/code", shutil.rmtree)),
-    ("3.0", "error", "submission.code", within("acme", shutil.rmtree)),
+    ("3.0", "error", "submission.code", lambda root: _without_code(root)),
     ("3.0", "error", "submission.top", within("acme", lambda path: (path / "data").mkdir())),
     ("3.0", "error", "submission.folders", within(ORG, lambda path: (path / "more").mkdir())),
     ("1.0 2.0 3.0", "error", "submission.folders", within(f"{ORG}/systems", shutil.rmtree)),
@@ -236,6 +236,13 @@ def _first_config(root: Path, section: str, key: str, value: Any) -> None:
     edit(config_folder(first(root)) / "config.yaml", put("workload", section, key, value=value))
     for path in first(root).glob("*_metadata.json"):
         edit(path, put("args", "data_dir", value=value))
+
+
+def _without_code(root: Path) -> None:
+    """Remove the code, and what names its image: that has a rule of its own."""
+    shutil.rmtree(root / "acme")
+    for pointer in root.rglob(".mlps-code-image"):
+        pointer.unlink()
 
 
 def _renamed(root: Path) -> None:
