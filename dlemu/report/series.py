@@ -14,7 +14,8 @@ from dlemu.report.units import short_names
 from dlemu.results.folder import holds_run, read_run
 from dlemu.results.run import Run
 from dlemu.results.summary import Mean
-from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer, Trial, read_answer
+from dlemu.sizing.answers import SIZE, SWEEP, RunFigures, SizeAnswer, SweepAnswer, Trial, read_answer
+from dlemu.sizing.sides import run_figures
 
 ACCELERATORS = "accelerators"
 
@@ -126,21 +127,27 @@ def _named(point: Point, name: str, folder: str) -> Point:
 
 
 def _run_point(run: Run) -> Point:
-    summary, metrics = run.summary, run.summary.metrics
+    return _point(run_figures(run), {"data_folder": run.summary.dataset.data_folder})
+
+
+def _point(figures: RunFigures, settings: dict[str, str], folder: str = "") -> Point:
     return Point(
-        line=" ".join(filter(None, [summary.workload, summary.accelerator])),
-        settings={"data_folder": summary.dataset.data_folder},
-        accelerators=summary.ranks,
-        passed=summary.passed,
-        au_percent=_mean(metrics.au_percent),
-        au_sustained_percent=_mean(metrics.au_sustained_percent),
-        threshold_percent=metrics.au_threshold_percent,
-        ceiling_au_percent=metrics.ceiling_au_percent,
-        total_seconds=metrics.total_seconds,
-        samples_per_second=_mean(metrics.samples_per_second),
-        app_mb_per_second=_mean(metrics.app_mb_per_second),
-        device_mb_per_second=_mean(metrics.device_mb_per_second),
-        limited_by=summary.limited_by.what if summary.limited_by else "",
+        line=" ".join(filter(None, [figures.workload, figures.accelerator])),
+        settings=settings,
+        accelerators=figures.ranks,
+        passed=figures.passed,
+        au_percent=_mean(figures.au_percent),
+        au_sustained_percent=_mean(figures.au_sustained_percent),
+        threshold_percent=figures.au_threshold_percent,
+        ceiling_au_percent=figures.ceiling_au_percent,
+        total_seconds=figures.total_seconds,
+        samples_per_second=_mean(figures.samples_per_second),
+        app_mb_per_second=_mean(figures.app_mb_per_second),
+        device_mb_per_second=_mean(figures.device_mb_per_second),
+        max_device_mb_per_second=figures.max_device_mb_per_second,
+        mean_device_read_latency_ms=figures.mean_device_read_latency_ms,
+        limited_by=figures.limited_by.what if figures.limited_by else "",
+        folder=folder,
     )
 
 
@@ -168,27 +175,8 @@ def _size_points(answer: SizeAnswer) -> Iterator[Point]:
 
 def _sweep_points(answer: SweepAnswer) -> Iterator[Point]:
     for point in answer.points:
-        figures = point.figures
-        if figures is None:
-            continue
-        yield Point(
-            line=" ".join(filter(None, [figures.workload, figures.accelerator])),
-            settings=point.settings,
-            accelerators=figures.ranks,
-            passed=figures.passed,
-            au_percent=_mean(figures.au_percent),
-            au_sustained_percent=_mean(figures.au_sustained_percent),
-            threshold_percent=figures.au_threshold_percent,
-            ceiling_au_percent=figures.ceiling_au_percent,
-            total_seconds=figures.total_seconds,
-            samples_per_second=_mean(figures.samples_per_second),
-            app_mb_per_second=_mean(figures.app_mb_per_second),
-            device_mb_per_second=_mean(figures.device_mb_per_second),
-            max_device_mb_per_second=figures.max_device_mb_per_second,
-            mean_device_read_latency_ms=figures.mean_device_read_latency_ms,
-            limited_by=figures.limited_by.what if figures.limited_by else "",
-            folder=point.folder,
-        )
+        if point.figures is not None:
+            yield _point(point.figures, point.settings, point.folder)
 
 
 def _mean(figure: Mean | None) -> float | None:
