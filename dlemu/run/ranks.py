@@ -22,6 +22,7 @@ from dlemu.comm.guardian import Guardian, watch
 from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
+from dlemu.results.live import going_on
 from dlemu.run.events import Frontend, RankFailed
 from dlemu.run.save_run import Kept
 
@@ -166,7 +167,8 @@ class ForkedRanks:
     @contextlib.contextmanager
     def guard(self, job: Job, save_failed: SaveFailed) -> Iterator[None]:
         try:
-            yield
+            with going_on(job.folder):
+                yield
         except RunFailedError as error:
             try:
                 kept, also = save_failed(error.failure.message), ""
@@ -207,7 +209,8 @@ class LaunchedRanks:
         if self.leads:
             self._guardian = watch(lambda: _save_lost(job, save_failed))
         try:
-            yield
+            with going_on(job.folder) if self.leads else contextlib.nullcontext():
+                yield
         except (DlemuError, Interrupted) as error:
             message, _ = _describe(error)
             leave_word(job.live_folder, self._comm.rank, message, echo=isinstance(error, PeerLostError))
