@@ -74,12 +74,11 @@ def _delivered_mb(rows: Rows, device: Delivered) -> float:
     begin_ns, end_ns = int(own["free_ns"].min()), int(own["met_ns"].max())
     first = max(0, int(np.searchsorted(device.time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(device.time_ns, end_ns))
-    read = device.time_ns[first : last + 1]
-    if not len(read) or max(0, int(read[0]) - begin_ns) + max(0, end_ns - int(read[-1])) > _MISSED * (
-        end_ns - begin_ns
-    ):
+    time_ns, mb_per_second = device.time_ns[first : last + 1], device.mb_per_second[first : last + 1]
+    if not len(time_ns):
         return float("nan")
-    return _integral(device.time_ns[first : last + 1], device.mb_per_second[first : last + 1])
+    missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
+    return float("nan") if missed_ns > _MISSED * (end_ns - begin_ns) else _integral(time_ns, mb_per_second)
 
 
 def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,7 +17,8 @@ import msgspec
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from dlemu.emulator.trainer import salvage
+from dlemu.emulator.cgroup_limits import host_memory
+from dlemu.emulator.trainer import RunLog, salvage
 from dlemu.results.run import Facts, Run
 
 LIVE = "live"
@@ -70,7 +72,7 @@ def read_live(folder: str, facts: Facts) -> Run:
     """
     if goes_on(folder):
         raise UserError(f"the run in {folder} still goes on: wait for its end, or stop it with Ctrl-C")
-    log = salvage(os.path.join(folder, LIVE))
+    log = _salvage(os.path.join(folder, LIVE))
     if log is None or not len(log.rows):
         raise UserError(f"{folder} is of a run that was killed before its first step was measured: run it again")
     early = log.journal.stopped_early
@@ -80,3 +82,17 @@ def read_live(folder: str, facts: Facts) -> Run:
     heads = tuple(host.head for host in log.telemetry)
     known = replace(facts, workload=workload, journal=log.journal, recorders=heads, failure=KILLED)
     return Run(folder, known, log.rows, log.telemetry)
+
+
+def _salvage(live: str) -> RunLog | None:
+    """Return what lies in a live folder; raises UserError for one that is damaged."""
+    sizes = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
+    if not all(stat.S_ISREG(status.st_mode) for status in sizes):
+        raise UserError(f"{live} holds what is no file: it is not what dlemu left there")
+    wanted = 2 * sum(status.st_size for status in sizes)  # the logs, and all of them together
+    if wanted > host_memory().available_bytes:
+        raise UserError(f"{live} wants {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host")
+    try:
+        return salvage(live)
+    except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise UserError(f"{live} is damaged ({error}): copy the folder again") from error

@@ -6,12 +6,16 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from dlemu.results.folder import read_run
+from dlemu.results.live import KILLED
 from tests.e2e.harness import assert_gone, dlemu, family, small_run, start, steps, summary, training, until, wait
 
 pytestmark = pytest.mark.slow
@@ -80,9 +84,28 @@ def test_an_interrupted_run_keeps_what_it_measured(number: signal.Signals, datas
 
 def test_a_killed_command_takes_its_ranks_and_workers_along(dataset: Path, tmp_path: Path) -> None:
     process, everyone = started(tmp_path / "run", dataset)
+    refused = dlemu("report", str(tmp_path / "run"))
+    assert (refused.status, "still goes on" in refused.err) == (2, True), refused.err
     process.kill()
     process.communicate()
     assert_gone(everyone)
+    run = read_run(str(tmp_path / "run"))
+    assert len(run.rows) >= 6, "what was measured is a result"
+    assert (run.summary.complete, run.summary.failure) == (False, KILLED)
+    again = dlemu("train", *small_run(tmp_path / "run", dataset))
+    assert (again.status, "before it was killed" in again.err) == (2, True), again.err
+
+
+def test_a_storage_that_hangs_before_the_ranks_start_ends_the_run_in_time(dataset: Path, tmp_path: Path) -> None:
+    changes = ("storage.storage_type=tests.faulty_storage", "+storage.storage_options.hang=60", "timeout_seconds=2")
+    begun = time.monotonic()
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes), PYTHONPATH=os.pathsep.join(sys.path))
+    assert time.monotonic() - begun < 50
+    assert ended.status == 3
+    assert "looking at the dataset" in ended.err
+    assert "took longer than 2 s (timeout_seconds)" in ended.err
+    assert "Traceback" not in ended.err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_file_truncated_in_mid_run_is_named(dataset: Path, tmp_path: Path) -> None:
