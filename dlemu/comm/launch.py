@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-from datagen.errors import DlemuError, SpaceError
+from datagen.errors import DlemuError, SpaceError, shortage
 from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import Failure, RankEnd
 from dlemu.comm.local import LocalComm
@@ -218,6 +218,8 @@ def _describe(rank: int, error: BaseException) -> Failure:
     text = ""
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
+    elif short := shortage(error):
+        message, status = f"rank {rank}: {short}", SpaceError.exit_status
     elif isinstance(error, Interrupted):
         message = f"rank {rank} was stopped by {signal.Signals(error.signal_number).name}"
         status = error.exit_status

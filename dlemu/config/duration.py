@@ -72,9 +72,8 @@ class Duration:
             number = getattr(self, name)
             if not 0 <= number <= MOST_SECONDS:
                 key = where if self.type == "fixed" else f"{where}.{name}"
-                problems.append(
-                    f"{key} is {number!r}: wanted a finite number of at least 0, and at most {MOST_SECONDS:g}"
-                )
+                wanted = f"wanted a finite number of at least 0, and at most {MOST_SECONDS:g}"
+                problems.append(f"{key} is {number!r}: {wanted}")
         if self.type == "uniform" and self.min > self.max:
             problems.append(f"{where}.min is {self.min!r} and max {self.max!r}: wanted min at most max")
         return problems

@@ -134,7 +134,8 @@ def _duration_problems(workload: Workload) -> Iterator[str]:
     for name, accelerator in workload.accelerators.items():
         yield from accelerator.computation_time.problems(f"accelerators.{name}.computation_time")
         if not 1 <= accelerator.batch_size <= MOST_COUNT:
-            yield f"accelerators.{name}.batch_size is {accelerator.batch_size}: wanted 1 or more, and at most {MOST_COUNT}"
+            wanted = f"wanted 1 or more, and at most {MOST_COUNT}"
+            yield f"accelerators.{name}.batch_size is {accelerator.batch_size}: {wanted}"
 
 
 def _table_problems(workload: Workload) -> Iterator[str]:

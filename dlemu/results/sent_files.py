@@ -34,7 +34,7 @@ def read_sent(path: str, most_bytes: int = MOST_JSON_BYTES) -> bytes:
     """Return a file's bytes; raises UserError."""
     with open(open_sent(path, most_bytes), "rb") as file:
         try:
-            return file.read(most_bytes)
+            return file.read(os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise UserError(f"{path} can't be read: {error.strerror}; copy it again") from error
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from datagen.atomic import write_text
-from datagen.errors import DlemuError, SpaceError, UserError
+from datagen.errors import DlemuError, SpaceError, UserError, shortage
 from dlemu.comm import Comm, PeerLostError, detect_launcher, interrupt_once, open_comm
 from dlemu.comm.comm_base import Interrupted
 from dlemu.comm.failure import Failure, first_failure
@@ -131,6 +131,8 @@ def _describe(error: BaseException) -> tuple[str, int]:
     """Return what to say of the error that ends a rank, and its exit status."""
     if isinstance(error, DlemuError):
         return str(error), error.exit_status
+    if short := shortage(error):
+        return short, SpaceError.exit_status
     if isinstance(error, Interrupted):
         return f"interrupted by {signal.Signals(error.signal_number).name}", error.exit_status
     return "".join(traceback.format_exception(error)).rstrip(), DlemuError.exit_status

@@ -48,7 +48,7 @@ def _save(run: Run, frontend: TrainFrontend) -> None:
 def save_failed(job: Job, folder: RunFolder, frontend: TrainFrontend, failure: str) -> Kept | None:
     """Save what the ranks of a failed run left in its live folder; drop the folder when that is nothing."""
     log = salvage(job.live_folder)
-    if log is None:
+    if log is None or not len(log.rows):
         folder.drop()
         return None
     save(job, log, frontend, failure)
