@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -111,3 +112,14 @@ def test_a_pipe_among_the_files_is_named_before_it_is_opened(small: MakeSpec) ->
         path.unlink()
         path.write_bytes(kept)
     inspect(spec)
+
+
+def test_calls_that_signals_interrupt_are_made_again(small: MakeSpec) -> None:
+    before = signal.signal(signal.SIGALRM, lambda number, frame: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        spec = make(small(record_length_bytes=200_000))
+        assert verify(spec) == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

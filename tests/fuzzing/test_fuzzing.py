@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 
+from datagen.buffers import AlignedBuffer
+from datagen.errors import DatasetError
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.inspection import inspect
+from tests.datasets import make_dataset
 from tests.fuzzing.doors import doors
 from tests.fuzzing.mutations import damaged_bytes
 from tests.fuzzing.rounds import round_of
@@ -27,8 +36,6 @@ def test_a_case_is_the_same_each_time() -> None:
 
 def test_what_goes_wrong_at_a_door_is_told_with_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fuzzer that finds nothing must be able to find something: an error, a hang, a crash."""
-    import os
-    import time
 
     def broken(folder: Path) -> object:
         def case(draw: random.Random) -> None:
@@ -48,3 +55,30 @@ def test_what_goes_wrong_at_a_door_is_told_with_its_seed(tmp_path: Path, monkeyp
     assert "KeyError: 'x'" in told
     assert "hangs" in told
     assert "the process ended with wait status" in told
+
+
+class Trap:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("name", ["npy", "npz"])
+@pytest.mark.parametrize("engine", ["fast", "library"])
+def test_nothing_in_a_dataset_is_unpickled(name: str, engine: Literal["fast", "library"], tmp_path: Path) -> None:
+    spec = make_dataset(tmp_path / "data", format=name, num_files_train=1)
+    found = inspect(spec)
+    objects = np.array([Trap(tmp_path / "owned")], dtype=object)
+    path = Path(found.train.path(0))
+    if name == "npy":
+        np.save(path, objects, allow_pickle=True)
+    else:
+        np.savez(path, x=objects, y=np.zeros(1))
+    fetch = FetchSpec.for_dataset(found, found.train, engine=engine)
+    with pytest.raises(DatasetError, match=str(path)):
+        Fetcher(fetch).fetch([0], AlignedBuffer().view(fetch.slot_bytes(1)))
+    assert not (tmp_path / "owned").exists()
