@@ -276,9 +276,9 @@ def _tables(audit: Audit) -> Iterator[Table]:
         )
         rows = [_system(*system) for system in systems[:_MOST_ROWS]]
         yield Table(title="Systems", columns=columns(*names, right=range(1, 9)), rows=rows, dense=True)
-    names: tuple[str, ...] = ("run", "accelerators", "hosts", "AU printed, %", "again", "by", "whole", "sustained")
-    names += ("credit, %", "samples/s printed", "again, %")
-    head = columns(*names, *_LOSS, "findings", right=(*range(1, 5), *range(6, 9 + len(_LOSS))))
+    titles = ["run", "accelerators", "hosts", "AU printed, %", "again", "by", "whole", "sustained"]
+    titles += ["credit, %", "samples/s printed", "again, %"]
+    head = columns(*titles, *_LOSS, "findings", right=(*range(1, 5), *range(6, 11 + len(_LOSS))))
     shown = min(len(audit.runs), _MOST_ROWS)
     title = "Runs" if shown == len(audit.runs) else f"Runs: {shown:,} of {len(audit.runs):,}, those with errors first"
     yield Table(title=title, columns=head, rows=list(_run_rows(systems)), dense=True)
