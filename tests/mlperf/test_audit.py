@@ -15,7 +15,7 @@ import pytest
 
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
 from dlemu.mlperf.audit.contradictions import Rulebook
-from dlemu.mlperf.audit.prefetch import credit_percent, sustained_least_percent
+from dlemu.mlperf.audit.prefetch_credit import credit_percent, sustained_least_percent
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.saved_audit import audit_row
 from dlemu.mlperf.dlio_files import write_dlio_files

@@ -21,7 +21,7 @@ from datagen.errors import DlemuError, UserError
 from dlemu.config.workload_files import SUFFIX, workload_names
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
 from dlemu.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
-from dlemu.mlperf.audit.prefetch import credit_percent, prefetch_finding, sustained_least_percent
+from dlemu.mlperf.audit.prefetch_credit import credit_percent, prefetch_finding, sustained_least_percent
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.mlperf.audit.step_files import Logs, read_logs
