@@ -36,6 +36,7 @@ _LOST_TO = {
 _TILES = (
     ("AU", "metrics.au_percent.mean", "%", "compute / (wait + compute + sync), kept steps"),
     ("AU, sustained", "metrics.au_sustained_percent.mean", "%", "of an endless epoch on this storage"),
+    ("prefetch credit", "metrics.prefetch_credit_percent", "%", "of the counted batches, read before"),
     ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
     ("pass line", "metrics.au_threshold_percent", "%", "AU at which a run passes"),
     ("emulator's ceiling", "metrics.ceiling_au_percent", "%", "AU of this host with null storage"),
