@@ -57,7 +57,7 @@ class Told:
     truth_percent: float
     sustained_percent: float
     u_percent: float
-    """0 where there is none."""
+    """0 where there is none: too little was measured."""
     burst_percent: float
     """What the burst at each epoch's start adds to the truth, by theory."""
     extra_percent: float
@@ -126,9 +126,11 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 def checks(runs: Iterable[Told]) -> Iterator[Check]:
     """Say in how many runs the truth lay within U, and how wide U is."""
-    runs = list(runs)
+    all_runs = list(runs)
+    runs = [one for one in all_runs if one.u_percent]
     plainly = 100 * sum(one.covered_plainly for one in runs) / len(runs)
-    name = f"{len(runs)} short runs ({plainly:.0f} % without an allowance for bursts and metadata)"
+    without = f", {len(all_runs) - len(runs)} more have no U" if len(all_runs) > len(runs) else ""
+    name = f"{len(runs)} short runs{without} ({plainly:.0f} % without an allowance for bursts and metadata)"
     share = 100 * sum(one.covered for one in runs) / len(runs)
     yield Check(case=name, what="U covers the truth", theory=100.0, measured=share, unit="%", within=5)
     limited = sorted(one.u_percent for one in runs if one.truth_percent < 100)

@@ -61,6 +61,17 @@ def test_u_falls_with_the_root_of_the_time() -> None:
     assert 2 < short / long < 4.5
 
 
+@pytest.mark.parametrize("spread", [0.2, 0.5, 1.0])
+def test_after_five_minutes_u_is_what_the_drive_itself_leaves_open(spread: float) -> None:
+    """300 s at 90 %: below a point where batches of 0.1 s spread by a fifth, and never far from the mean's error."""
+    steps = 3 * 900
+    least = 2 * 90 * spread / np.sqrt(steps)
+    widths = [result(jittery(seed, ratio=0.9, steps=steps // 3, epochs=3, spread=spread))[1] for seed in range(3)]
+    mean = float(np.mean([width.expanded_percent for width in widths]))
+    assert 0.7 * least < mean < 1.3 * least
+    assert mean < 1 or spread > 0.2
+
+
 def test_the_budget_adds_up() -> None:
     _, uncertainty = result(jittery(3, ratio=0.7, steps=50, epochs=2, spread=0.3))
     combined = np.sqrt(sum(component.percent**2 for component in uncertainty.budget))
