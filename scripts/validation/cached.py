@@ -20,6 +20,7 @@ KEPT_BYTES = 8192
 DEMAND, GIVEN = 100.0, 61.0
 """MB/s asked for, and the drive's: it sustains 61 %."""
 COMMON = (
+    "train.epochs=1",
     "ranks=2",
     "reader.batch_size=1",
     "reader.read_threads=4",

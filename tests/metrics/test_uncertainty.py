@@ -52,6 +52,12 @@ def test_the_truth_lies_within_u_in_at_least_95_of_100_runs(spread: float) -> No
     assert widths.mean() < 5 * errors.std(), "no wider than needed"
 
 
+@pytest.mark.parametrize(("steps", "epochs"), [(10, 2), (25, 1)])
+def test_a_run_of_a_few_seconds_has_a_u_that_covers_the_truth(steps: int, epochs: int) -> None:
+    results = [result(jittery(seed, ratio=0.6, steps=steps, epochs=epochs, spread=0.3)) for seed in range(200)]
+    assert sum(abs(au - 60) <= uncertainty.expanded_percent for au, uncertainty in results) >= 0.92 * len(results)
+
+
 def test_u_falls_with_the_root_of_the_time() -> None:
     def mean_u(epochs: int) -> float:
         runs = [jittery(seed, ratio=0.6, steps=100, epochs=epochs, spread=0.4) for seed in range(9)]
