@@ -83,11 +83,21 @@ def clock(seconds: float) -> str:
 
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
     """Return when the storage's speed changed while training rows were read, in order."""
-    changes = changes_of(supply_of(rows, preprocesses=preprocesses))
+    changes = changes_of(_without(supply_of(rows, preprocesses=preprocesses), find_stalls(rows)))
     if not changes:
         return ()
     ends, gigabytes = _seconds(rows, rows, "finished_ns"), _from_storage(rows) / 1e9
     return tuple(replace(change, gb_before=float(gigabytes[ends <= change.at_seconds].sum())) for change in changes)
+
+
+def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
+    """Leave out the windows in which the storage stood still: that is told by itself."""
+    running = np.ones(len(supply.at_seconds), np.bool_)
+    length = float(np.median(np.diff(supply.at_seconds))) if len(running) > 1 else 0.0
+    for stall in stalls:
+        end = stall.at_seconds + stall.seconds
+        running &= (supply.at_seconds + length <= stall.at_seconds) | (supply.at_seconds >= end)
+    return Supply(supply.at_seconds[running], supply.mb_per_second[running], supply.limits[running])
 
 
 def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
@@ -191,6 +201,8 @@ def _splits(supply: Supply, begin: int, end: int) -> Iterator[int]:
     """Yield the windows from begin to end with which a change came, and those on either side of each."""
     split = _split(supply, begin, end)
     if split is None:
+        split = _split_for_a_while(supply, begin, end)
+    if split is None:
         split = _split_within(supply, begin, end)
     if split is not None:
         yield split
@@ -198,8 +210,29 @@ def _splits(supply: Supply, begin: int, end: int) -> Iterator[int]:
         yield from _splits(supply, split, end)
 
 
+def _split_for_a_while(supply: Supply, begin: int, end: int) -> int | None:
+    """Return when a speed began that later ended: over the whole it cancels out, and Pettitt's test does not see it.
+
+    Kuiper's test of the range of the same sums (Tests concerning random points on a circle, Indagationes Mathematicae
+    22, 1960): what lies between its ends is above, or below, what lies around it.
+    """
+    if end - begin < 3 * LEAST_WINDOWS:
+        return None
+    scores = _gehan_scores(supply.mb_per_second[begin:end], supply.limits[begin:end])
+    squares = float((scores**2).sum())
+    sums = np.cumsum(scores)
+    first, last = sorted((begin + 1 + int(sums.argmin()), begin + 1 + int(sums.argmax())))
+    if not squares or min(first - begin, last - first, end - last) < LEAST_WINDOWS:
+        return None
+    square = float(sums.max() - sums.min()) ** 2 / squares
+    if 2 * (4 * square - 1) * math.exp(-2 * square) >= SIGNIFICANCE:
+        return None
+    before, after = _level(supply, begin, first), _level(supply, first, last)
+    return None if _factor(before, after) < LEAST_FACTOR else _refined(supply, (begin, last), before, after)
+
+
 def _split_within(supply: Supply, begin: int, end: int) -> int | None:
-    """Return a change inside of some part; speeds that come and go cancel out over the whole.
+    """Return a change inside of some part, where several cancel out over the whole.
 
     Parts are half as long again and again, each overlapping half of the next (seeded binary segmentation: Kovacs,
     Buehlmann, Li, Munk, Biometrika 110, 2023). All of them together err no more often than one test does.

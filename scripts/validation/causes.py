@@ -30,7 +30,6 @@ QUOTA_CORES = 0.4
 PLAIN = Case(ratio=1.25, mb_per_second=90, seconds=20)
 """Demand of 112.5 MB/s: less than the drive's first speed, more than its second."""
 NEIGHBOUR_SECONDS = 60.0
-EPOCHS = 3
 CREDIT_MB = 400
 METADATA = 1.003
 """Bytes that the drive gives for each byte of the samples (docs/validation.md, "What theory says")."""
@@ -97,8 +96,10 @@ def _stalled(bed: Bed) -> Iterator[Check]:
 def _ran_out(bed: Bed) -> Iterator[Check]:
     """A burst credit of so many bytes, which is full again when an epoch begins."""
     acts: list[tuple[int, Callable[[], None]]] = []
-    for epoch in range(EPOCHS):
-        begin = int(epoch * PLAIN.dataset.files * PLAIN.dataset.sample_bytes * METADATA)
+    epoch_bytes = PLAIN.dataset.files * PLAIN.dataset.sample_bytes
+    epochs = PLAIN.steps * PLAIN.step_bytes // epoch_bytes
+    for epoch in range(epochs):
+        begin = int(epoch * epoch_bytes * METADATA)
         acts.append((begin, lambda: bed.drive.set_speed(_speed(FAST))))
         acts.append((begin + CREDIT_MB * MB, lambda: bed.drive.set_speed(_speed(SLOW))))
     with _acting(bed, *acts):
@@ -107,7 +108,7 @@ def _ran_out(bed: Bed) -> Iterator[Check]:
     out = ran.summary["ran_out"]
     checks = [Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)]
     times = float(out["times"]) if out else None
-    checks.append(Check(case=name, what="ran out, times", theory=float(EPOCHS), measured=times))
+    checks.append(Check(case=name, what="ran out, times", theory=float(epochs), measured=times))
     megabytes = 1000 * float(out["gb"]) if out else None
     checks.append(
         Check(case=name, what="after", theory=float(CREDIT_MB), measured=megabytes, unit="MB", within=15, percent=True)
@@ -198,7 +199,7 @@ def _check_steady(name: str, ran: Ran) -> Iterator[Check]:
 
 
 def _run(bed: Bed, mb_per_second: int, *settings: str, cold: bool = True) -> Ran:
-    common = (*PLAIN.settings, f"train.epochs={EPOCHS}", "metric.scaling_seconds=1", *settings)
+    common = (*PLAIN.settings, "train.epochs=3", "metric.scaling_seconds=1", *settings)
     return bed.train(PLAIN.dataset, *common, speed=_speed(mb_per_second), cold=cold)
 
 
