@@ -16,6 +16,7 @@ from datagen.errors import UserError
 from dlemu.report.page import Page, Words, tiles
 from dlemu.report.table import Table, columns
 from dlemu.report.units import count, number
+from dlemu.results.sent_files import read_sent
 
 AUDIT = "audit.json"
 Severity = Literal["error", "warning", "info"]
@@ -183,11 +184,8 @@ def open_audit(folder: str) -> Audit:
     """Read a saved audit; raises UserError when it is damaged or of another version."""
     path = os.path.join(folder, AUDIT)
     try:
-        with open(path, "rb") as file:
-            answer = msgspec.json.decode(file.read(), type=AuditAnswer)
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}; name the folder of a result") from error
-    except ValueError as error:  # msgspec's errors and those of UTF-8
+        answer = msgspec.json.decode(read_sent(path), type=AuditAnswer)
+    except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
         again = "run `dlemu audit --report` again"
         raise UserError(f"{path} is damaged ({error}), or of another version of dlemu: {again}") from None
     if not answer.runs:

@@ -29,7 +29,13 @@ from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import au_sustained_percent, prefetch_credit_percent
 from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
-from dlemu.results.activity import activity_during, delivered_by_devices, read_requests, summarise_telemetry
+from dlemu.results.activity import (
+    activity_during,
+    cut_short,
+    delivered_by_devices,
+    read_requests,
+    summarise_telemetry,
+)
 from dlemu.results.summary import (
     CheckpointTiming,
     DatasetFacts,
@@ -93,7 +99,7 @@ def analyse(run: Run) -> Summary:
         how=_read_settings(facts, metrics.read_calls),
         environment=Environment(hosts=journal.hosts, storage=journal.storage),
         telemetry=summarise_telemetry(run),
-        issues=tuple(_issues(facts, metrics, evidence)),
+        issues=(*_issues(facts, metrics, evidence), *cut_short(run)),
     )
     if proof is None:
         return summary

@@ -84,7 +84,7 @@ def find_runs(trees: Iterable[str]) -> list[str]:
         for folder, below, names in os.walk(tree):
             source = not _SOURCE_FILES.isdisjoint(names)
             below[:] = [name for name in below if not (_SKIPPED.match(name) or (source and _TESTS.match(name)))]
-            if any(_RUN_FILE.match(name) for name in names):
+            if any(_RUN_FILE.match(name) for name in names) or is_own(folder):
                 folders.add(os.path.normpath(folder))
     in_dlios_files = {own for folder in folders if (own := own_folder_of(folder)) is not None}
     return sorted(folders - in_dlios_files)
