@@ -65,6 +65,7 @@ class Trial:
     au_headline_percent: float | None = None
     """`au_percent` of the run's own summary, and further metrics of it."""
     au_rules_percent: float | None = None
+    prefetch_credit_percent: float | None = None
     ceiling_au_percent: float | None = None
     samples_per_second: float
     app_mb_per_second: float
@@ -198,6 +199,8 @@ class RunFigures:
     au_percent: Mean | None = None
     au_sustained_percent: Mean | None = None
     """What an endless epoch would have; lacking in older files."""
+    prefetch_credit_percent: float | None = None
+    """Share of the counted steps' batches that was read before these began."""
     au_rules_percent: Mean | None = None
     """Of whole epochs."""
     samples_per_second: Mean | None = None

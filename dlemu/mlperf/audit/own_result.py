@@ -51,6 +51,8 @@ class OwnResult:
     printed: Printed
     recomputed: Recomputed
     findings: tuple[Finding, ...]
+    prefetch_credit_percent: float | None = None
+    au_sustained_percent: float | None = None
 
 
 def is_own(folder: str) -> bool:
@@ -119,7 +121,10 @@ def audit_own(folder: str) -> OwnResult:
             recomputed=NOTHING,
             findings=(*findings, _broken(error)),
         )
+    sustained = summary.metrics.au_sustained_percent
     return OwnResult(
+        prefetch_credit_percent=summary.metrics.prefetch_credit_percent,
+        au_sustained_percent=sustained.mean if sustained else None,
         setup=_setup(run.facts.workload),
         printed=_printed(saved),
         recomputed=_recomputed(run),

@@ -129,6 +129,8 @@ def recomputed(result: Result) -> Iterator[Located]:
         for finding in leaf.run.findings if leaf.run else ():
             if finding.rule == "au.rules" and not result.edition.counts_first_step:
                 continue
+            if finding.rule == "au.prefetch":  # no edition's rules say anything of it
+                continue
             if finding.rule in _ALSO_CONFIGURED and leaf.printed.accelerators:
                 continue
             if result.single or finding.rule not in _ALSO_RULES_ON_FILES:
