@@ -29,6 +29,7 @@ from dlemu.results.folder import read_run, write_run
 from dlemu.results.run import make_run
 from dlemu.sizing.sides import run_figures
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
+from tests.fuzzing.schedules import schedule
 from tests.runs import make_job, make_log, with_telemetry
 
 MOST_SECONDS = 5.0
@@ -136,6 +137,7 @@ def folder_door(folder: Path) -> Case:
 def doors() -> dict[str, Callable[[Path], Case]]:
     """Return each door by its name."""
     by_name: dict[str, Callable[[Path], Case]] = {"config": config_door, "folder": folder_door}
+    by_name["schedules"] = lambda folder: schedule
     for name in formats():
         by_name[f"format-{name}"] = lambda folder, name=name: format_door(name, folder)  # type: ignore[misc]
     return by_name
