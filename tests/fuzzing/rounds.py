@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import resource
@@ -47,6 +48,7 @@ def _try(door: str, seed: int, cases: range, folder: Path, write: object, flush:
     assert callable(write)
     assert callable(flush)
     warnings.simplefilter("ignore")
+    faulthandler.disable()  # a crash is told by its wait status
     case = doors()[door](folder)
     signal.signal(signal.SIGALRM, _too_long)
     used = _resident_bytes()
