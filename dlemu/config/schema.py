@@ -13,6 +13,7 @@ from datagen.spec import DatasetSpec, Decode
 from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 from dlemu.config.duration import NO_TIME
 from dlemu.config.duration import Duration as Duration
+from dlemu.config.model import Model as Model
 
 Shuffle = Literal["off", "seed", "random"]
 
@@ -23,14 +24,6 @@ class Accelerator:
 
     batch_size: int
     computation_time: Duration
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    name: str = "default"
-    type: str = ""
-    model_size_bytes: int = 10240
-    """Bytes of one checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +137,28 @@ class Checkpoint:
     steps_between_checkpoints: int = -1
     """Also every so many steps within an epoch; -1 only at the end of epochs."""
     type: Literal["rank_zero", "all_ranks"] = "rank_zero"
+    """Which ranks write a model that is given by `model.model_size_bytes` alone."""
     fsync: bool = True
+    mode: Literal["default", "subset"] = "default"
+    """`subset`: the ranks are the first of a larger job, whose copies of the model are `model.parallelism.data`."""
+    job_ranks: int = 0
+    """Ranks of the whole job of which the ranks here are some; 0: these are all (with `subset`, as its mode says)."""
+    first_rank: int = 0
+    """Which rank of the whole job rank 0 is; the others follow."""
+    format: str = "torch"
+    """Name of a module in `dlemu.checkpoints.formats`, or the dotted name of your own."""
+    num_checkpoints_write: int = 10
+    """Checkpoints that `dlemu checkpoint` writes; 0 or -1: none."""
+    num_checkpoints_read: int = 10
+    """Checkpoints that it then reads, the oldest first; 0 or -1: none."""
+    time_between_checkpoints: float = 5.0
+    """Seconds that the accelerators compute before each of them."""
+    rank_sync: bool = False
+    """A checkpoint's time ends for every rank when the last one is done."""
+    recovery_rank_shift: bool = False
+    """Each rank reads what its neighbour host's rank wrote, which this host's memory does not hold."""
+    randomize_tensor: bool = True
+    """Random bytes, other ones in each checkpoint; false: every tensor is all ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +218,7 @@ class Workload:
     timeout_seconds: float = 600.0
     """How long a rank waits for a batch or for another rank before the run is ended."""
     framework: str = "pytorch"
-    model: Model = Model()
+    model: Model = field(default_factory=Model)
     workflow: Workflow = Workflow()
     dataset: DatasetSpec = field(default_factory=DatasetSpec)
     storage: Storage = Storage()
