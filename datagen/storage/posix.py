@@ -59,6 +59,9 @@ class Storage(StorageBase):
             raise UserError(f"{folder} is a URL: object storage is not possible yet; wanted a folder of a file system")
         os.makedirs(folder, exist_ok=True)
 
+    def remove_folder(self, folder: str) -> None:
+        os.rmdir(folder)
+
     def remove_unfinished(self, folder: str) -> None:
         with os.scandir(folder) as entries:
             unfinished = [entry.path for entry in entries if entry.name.endswith(PART_SUFFIX)]

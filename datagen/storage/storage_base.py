@@ -275,6 +275,10 @@ class StorageBase(abc.ABC):
         """Make a folder and those above it, where they are not there: nothing for a storage of objects."""
         return
 
+    def remove_folder(self, folder: str) -> None:
+        """Remove an empty folder: nothing for a storage of objects. Raises OSError for one that is not empty."""
+        return
+
     def remove_unfinished(self, folder: str) -> None:
         """Remove what writers left that were interrupted: unnamed files of the folder, uploads never completed."""
         return

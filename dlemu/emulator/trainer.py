@@ -17,7 +17,7 @@ from dlemu.accelerators.accelerator_base import Accelerator, Phase
 from dlemu.checkpoints.save import save_checkpoint
 from dlemu.comm import Comm
 from dlemu.comm.clock import Clock, MonotonicClock
-from dlemu.emulator.environment import HostFacts, describe_host, describe_storage
+from dlemu.emulator.environment import describe_hosts, describe_storage
 from dlemu.emulator.evict import evict, evicts_before
 from dlemu.emulator.job import Job, accelerator_class
 from dlemu.emulator.journal import Journal, StoppedEarly, read_journal
@@ -181,15 +181,11 @@ class _Trainer:
         return _cpu_seconds() - self._cpu_seconds_before
 
     def _describe(self) -> None:
-        host = describe_host() if self._comm.local_rank == 0 else None
-        nodes: list[tuple[int, HostFacts | None]] | None = self._comm.gather((self._comm.node, host))
-        if nodes is not None:
-            hosts = {node: described for node, described in nodes if described is not None}
-            self._note(
-                hosts=tuple(hosts[node] for node in sorted(hosts)),
-                rank_nodes=tuple(node for node, _ in nodes),
-                storage=describe_storage(self._job.workload.storage_spec, self._job.workload.dataset.data_folder),
-            )
+        described = describe_hosts(self._comm)
+        if described is not None:
+            hosts, rank_nodes = described
+            storage = describe_storage(self._job.workload.storage_spec, self._job.workload.dataset.data_folder)
+            self._note(hosts=hosts, rank_nodes=rank_nodes, storage=storage)
 
     def _evict(self, *, write_first: bool) -> None:
         """Drop the dataset's pages from this host's memory, the files shared among its ranks."""
