@@ -38,6 +38,7 @@ IO_COLUMNS = {
     "storage_bytes": "bytes fetched from storage meanwhile by the kernel's accounting; of writes 0",
     "fsync_ns": "of the whole: time in fsync of its files",
     "asked_ns": "of the whole: the accelerators had computed, and wanted the checkpoint",
+    "waited_ns": "of the whole, with checkpoint.asynchronous: training wanted the next and waited for this one to end",
     "released_ns": "of the whole: training could go on; with checkpoint.asynchronous before the checkpoint ended",
 }
 """Column -> meaning; all are int64."""

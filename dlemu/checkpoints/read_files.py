@@ -210,7 +210,9 @@ def _check_size(file: FileToRead, reader: Reader) -> None:
     if reader.size_bytes == wanted:
         return
     what = "is cut short" if reader.size_bytes < wanted else "is too long: another model's, or another format's"
-    raise UserError(f"{file.path} {what}: it has {reader.size_bytes} bytes, wanted {wanted}; write the checkpoint again")
+    raise UserError(
+        f"{file.path} {what}: it has {reader.size_bytes} bytes, wanted {wanted}; write the checkpoint again"
+    )
 
 
 def _unreadable(file: FileToRead, error: OSError) -> UserError:

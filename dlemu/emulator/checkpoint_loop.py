@@ -248,6 +248,7 @@ class _CheckpointRank:
             drain.thread.join()
             if drain.failure is not None:
                 raise drain.failure
+            waited_ns = self._meet() - asked_ns
             self._add(
                 WRITE,
                 drain.checkpoint,
@@ -256,6 +257,7 @@ class _CheckpointRank:
                 drain.began_ns,
                 drain.ended_ns,
                 drain.released_ns,
+                waited_ns,
             )
             self._complete(drain.checkpoint)
         except BaseException:
@@ -362,6 +364,7 @@ class _CheckpointRank:
         began_ns: int,
         ended_ns: int,
         released_ns: int,
+        waited_ns: int = 0,
     ) -> None:
         about = {"rank": self._comm.rank, "phase": phase, "checkpoint": checkpoint, "began_ns": began_ns}
         columns = [file.columns() for file in files]
@@ -377,6 +380,7 @@ class _CheckpointRank:
             asked_ns=asked_ns,
             started_ns=began_ns,
             released_ns=released_ns,
+            waited_ns=waited_ns,
             ended_ns=ended_ns,
             fsync_ns=sum(row["synced_ns"] - row["moved_ns"] for row in columns),
         )

@@ -38,9 +38,7 @@ def recorder_for(
     if comm.local_rank != 0:
         return None
     ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
-    scope = Scope(
-        folders=tuple(folders()), ranks=ranks, block_trace=settings.block_trace, cpu_groups=limiting_groups()
-    )
+    scope = Scope(folders=tuple(folders()), ranks=ranks, block_trace=settings.block_trace, cpu_groups=limiting_groups())
     task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
     return start_recorder(task, live_folder)
 
