@@ -22,12 +22,25 @@ OPTIMIZER_EXTRA = 5
 
 
 @dataclass(frozen=True)
+class Part:
+    """Which piece of a tensor of the whole model something is: all pieces are as large, one after another."""
+
+    name: str
+    """Of the tensor, the same on all ranks."""
+    piece: int = 0
+    pieces: int = 1
+    copy: int = 0
+    """Not 0 where another rank writes the same piece as copy 0: vectors are on each tensor-parallel rank."""
+
+
+@dataclass(frozen=True)
 class Tensor:
     """One tensor of a file; dots in its name tell the dictionaries in which it lies."""
 
     name: str
     shape: tuple[int, ...]
     dtype: Datatype
+    part: Part = Part("")
 
     @property
     def bytes(self) -> int:
@@ -61,10 +74,10 @@ def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
     place = grid.place(rank)
     if grid.zero_stage == 0 and rank >= grid.model_ranks and not grid.all_ranks:
         return tuple(_expert_shards(model, grid, place))
-    shards = [*_sized_shard(model, rank)]
+    shards = [*_sized_shard(model, grid, rank)]
     if model.has_layers:
         shards += [*_layer_shards(model, grid, place), *_expert_shards(model, grid, place)]
-    optimizer = _optimizer_tensors(model, grid)
+    optimizer = _optimizer_tensors(model, grid, rank)
     if optimizer:
         shards.append(Shard(f"{_zero_name(place)}_optim_states.pt", optimizer, "optimizer"))
     return tuple(shards)
@@ -95,9 +108,10 @@ def _expert_parameters(model: Model) -> int:
     return _expert_layers(model) * model.transformer.num_experts * each
 
 
-def _sized_shard(model: Model, rank: int) -> Iterator[Shard]:
+def _sized_shard(model: Model, grid: Grid, rank: int) -> Iterator[Shard]:
     if model.type != "transformer" and model.model_size_bytes > 0:
-        yield Shard(f"model_states-{rank}.pt", (Tensor("a", (model.model_size_bytes,), "int8"),), "model")
+        part = Part("model", rank, grid.ranks)
+        yield Shard(f"model_states-{rank}.pt", (Tensor("a", (model.model_size_bytes,), "int8", part),), "model")
 
 
 def _layer_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:
@@ -109,13 +123,15 @@ def _layer_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:
         if grid.pipeline > 1:
             for layer in layers:
                 yield Shard(
-                    f"layer_{layer}-model_{place.model}_model_states.pt", _layer_tensors(model, grid, layer), "model"
+                    f"layer_{layer}-model_{place.model}_model_states.pt",
+                    _layer_tensors(model, grid, place, layer),
+                    "model",
                 )
             return
         path = f"model_{place.model}_model_states.pt"
     else:
         path = f"{_zero_name(place)}_model_states.pt"
-    whole = [tensor for layer in layers for tensor in _layer_tensors(model, grid, layer, f"{layer}.")]
+    whole = [tensor for layer in layers for tensor in _layer_tensors(model, grid, place, layer, f"{layer}.")]
     yield Shard(path, tuple(whole), "model")
 
 
@@ -134,19 +150,32 @@ def _layers_of_stage(model: Model, stages: int, stage: int) -> range:
     return range(start, end)
 
 
-def _layer_tensors(model: Model, grid: Grid, layer: int, prefix: str = "") -> tuple[Tensor, ...]:
+def _layer_tensors(model: Model, grid: Grid, place: Place, layer: int, prefix: str = "") -> tuple[Tensor, ...]:
     if model.layer_parameters:
-        cut = [size // grid.tensor for size in model.layer_parameters]
-        return tuple(Tensor(f"{prefix}{index}", (size,), "int8") for index, size in enumerate(cut) if size > 0)
+        return _cut([(size, 1) for size in model.layer_parameters], "int8", grid, place, layer, prefix)
     shapes = _layer_shapes(model, layer)
     if grid.zero_stage == 3 and _has_experts(model, layer):  # cut over all copies as the rest of the layer is
         shapes = [*shapes, *_network(model, _expert_width(model)) * model.transformer.num_experts]
-    copies = grid.data if grid.zero_stage == 3 else 1
-    # A vector (a norm) is on every rank of the tensor-parallel group; each division rounds down, as DLIO's do.
-    cut = [math.prod(shape) // (grid.tensor if len(shape) > 1 else 1) // copies for shape in shapes]
-    return tuple(
-        Tensor(f"{prefix}{index}", (size,), model.model_datatype) for index, size in enumerate(cut) if size > 0
-    )
+    return _cut(shapes, model.model_datatype, grid, place, layer, prefix)
+
+
+def _cut(
+    shapes: list[tuple[int, ...]], dtype: Datatype, grid: Grid, place: Place, layer: int | str, prefix: str = ""
+) -> tuple[Tensor, ...]:
+    """Return the rank's piece of each tensor; those of which nothing is left are left out.
+
+    A vector (a norm) is on every rank of the tensor-parallel group; each division rounds down, as DLIO's do.
+    """
+    copies, copy = (grid.data, place.data) if grid.zero_stage == 3 else (1, 0)
+    tensors = []
+    for index, shape in enumerate(shapes):
+        over = grid.tensor if len(shape) > 1 else 1
+        size = math.prod(shape) // over // copies
+        piece, same = (place.tensor, 0) if over > 1 else (0, place.tensor)
+        part = Part(f"model.{layer}.{index}", piece * copies + copy, over * copies, same)
+        if size > 0:
+            tensors.append(Tensor(f"{prefix}{index}", (size,), dtype, part))
+    return tuple(tensors)
 
 
 def _layer_shapes(model: Model, layer: int) -> list[tuple[int, ...]]:
@@ -192,26 +221,28 @@ def _expert_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:
     for layer in _layers_of_stage(model, grid.pipeline, place.pipeline):
         if not _has_experts(model, layer):
             continue
-        cut = [math.prod(shape) // grid.tensor for shape in _network(model, _expert_width(model))]
-        tensors = tuple(Tensor(str(index), (size,), model.model_datatype) for index, size in enumerate(cut))
+        network = _network(model, _expert_width(model))
         for expert in range(place.data * each, (place.data + 1) * each):
+            tensors = _cut(network, model.model_datatype, grid, place, f"{layer}.expert.{expert}")
             yield Shard(f"layer_{layer}_expert_{expert}_mp_rank_{place.model:02d}_model_states.pt", tensors, "model")
 
 
-def _optimizer_tensors(model: Model, grid: Grid) -> tuple[Tensor, ...]:
+def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...]:
+    ranks = grid.ranks if grid.zero_stage > 0 else grid.model_ranks
     if model.optimization_groups:
         groups = [(index, size) for index, size in enumerate(model.optimization_groups) if size > 0]
-        pairs = [Tensor(f"{index}.{half}", (size,), "int8") for index, size in groups for half in "ab"]
-        return (*pairs, Tensor("combined", (sum(size for _, size in groups),), "int8"))
-    if not model.has_layers:
-        return ()
-    ranks = grid.ranks if grid.zero_stage > 0 else grid.model_ranks
-    parts = [_dense_parameters(model) // ranks, _expert_parameters(model) // ranks]
-    copy = [*(size for size in parts if size > 0), OPTIMIZER_EXTRA * model.transformer.hidden_size]
-    if len(copy) == 1:
-        return ()
-    sizes = copy * OPTIMIZER_COPIES
-    return tuple(Tensor(str(index), (size,), model.optimizer_datatype) for index, size in enumerate(sizes))
+        named = [(f"{index}.{half}", size) for index, size in groups for half in "ab"]
+        named.append(("combined", sum(size for _, size in groups)))
+        dtype: Datatype = "int8"
+    elif model.has_layers:
+        parts = [_dense_parameters(model) // ranks, _expert_parameters(model) // ranks]
+        copy = [size for size in parts if size > 0]
+        copy += [OPTIMIZER_EXTRA * model.transformer.hidden_size] if copy else []
+        named = [(str(index), size) for index, size in enumerate(copy * OPTIMIZER_COPIES)]
+        dtype = model.optimizer_datatype
+    else:
+        named, dtype = [], "int8"
+    return tuple(Tensor(name, (size,), dtype, Part(f"optimizer.{name}", rank, ranks)) for name, size in named)
 
 
 def _zero_name(place: Place) -> str:

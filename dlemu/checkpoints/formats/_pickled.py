@@ -38,6 +38,13 @@ class Persistent:
     key: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Mapped:
+    """A dictionary whose keys are objects that are not here."""
+
+    items: list[tuple[Any, Any]]
+
+
 class Fresh(str):
     """A text that is another object than one that reads the same, so that it is written out again."""
 
@@ -68,7 +75,9 @@ class _Writer:
             case tuple():
                 self._tuple(value)
             case dict():
-                self._dict(value)
+                self._dict(list(value.items()))
+            case Mapped():
+                self._dict(value.items)
             case list():
                 self._list(value)
             case Persistent():
@@ -108,10 +117,10 @@ class _Writer:
         self.out.append({1: b"\x85", 2: b"\x86", 3: b"\x87"}.get(len(value), b"t"))
         self._memoize()
 
-    def _dict(self, value: dict[Any, Any]) -> None:
+    def _dict(self, items: list[tuple[Any, Any]]) -> None:
         self.out.append(b"}")
         self._memoize()
-        self._batches([part for item in value.items() for part in item], 2, b"s", b"u")
+        self._batches([part for item in items for part in item], 2, b"s", b"u")
 
     def _list(self, value: list[Any]) -> None:
         self.out.append(b"]")

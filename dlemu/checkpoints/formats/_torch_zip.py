@@ -42,9 +42,9 @@ class _Record:
     def is_large(self) -> bool:
         return self.size >= _LARGE or self.offset >= _LARGE
 
-    def zip64(self, *, sizes_known: bool = True) -> bytes:
+    def zip64(self, stored_bytes: int) -> bytes:
         """Return the extra field with the numbers that do not fit 32 bits; nothing where all do."""
-        numbers = [self.size if sizes_known else 0] * 2 if self.size >= _LARGE else []
+        numbers = [self.size, stored_bytes] if self.size >= _LARGE else []
         numbers += [self.offset] if self.offset >= _LARGE else []
         return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
 
@@ -80,7 +80,7 @@ class TorchZip:
         size = content.bytes if isinstance(content, Tensor) else len(content)
         checksum = 0 if isinstance(content, Tensor) else zlib.crc32(content)
         record = _Record(f"archive/{name}".encode(), self._size, size, checksum)
-        zip64 = record.zip64(sizes_known=False)  # they stand behind the record
+        zip64 = record.zip64(stored_bytes=0)  # not known before the record is written, as PyTorch sees it
         # The numbers of PyTorch's getPadding: the field of Zs has a head of 4 bytes, which is not padding.
         padding = -(self._size + 30 + len(record.name) + 4 + len(zip64)) % ALIGNMENT
         extra = zip64 + b"FB" + struct.pack("<H", padding) + b"Z" * padding
@@ -138,7 +138,7 @@ def rebuilt_tensor(tensor: Tensor, number: int) -> Call:
 
 
 def _entry(record: _Record) -> bytes:
-    zip64 = record.zip64()
+    zip64 = record.zip64(record.size)
     size = _LARGE if record.size >= _LARGE else record.size
     head = struct.pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, _FLAGS, 0, 0, 0, record.checksum, size, size)
     lengths = struct.pack("<HHHHHI", len(record.name), len(zip64), 0, 0, 0, 0)
