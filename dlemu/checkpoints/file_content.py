@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.bulk_content import BulkContent, Pattern
-from datagen.content import find_stamps
+from datagen.content import STAMP_BYTES, find_stamps, identify
 from datagen.spec import BLOCK_BYTES
 from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout
 from dlemu.config.schema import Checkpoint
@@ -72,15 +72,22 @@ class FileContent:
         at = int((actual != wanted).argmax())
         return f"byte {offset + at} is not what was written: {self._explain(data, at)}"
 
-    def first_block_problem(self, data: memoryview, offset: int) -> str:
-        """Say whose bytes these are if the stamps in them say another file than this; nothing where they do not."""
+    def stamp_problem(self, data: memoryview, offset: int) -> str:
+        """Say whose bytes these are if the first stamp in them is not this file's; nothing where it is.
+
+        `offset` is a multiple of 4096. Where the format's own bytes cover every stamp there is nothing to be said.
+        """
         if not self.bulk.is_stamped:
             return ""
-        stamps = find_stamps(data[: 4 * BLOCK_BYTES])
-        mine = self.bulk.seed_hash, int(self.number)
-        if not stamps:
-            return "" if len(data) < 2 * BLOCK_BYTES else f"there are no bytes of dlemu's at offset {offset}"
-        return "" if (stamps[0][1].seed_hash, stamps[0][1].file) == mine else self._explain(data, stamps[0][0])
+        for at in range(0, len(data) - STAMP_BYTES + 1, BLOCK_BYTES):
+            if any(self._literals(offset + at, offset + at + STAMP_BYTES)):
+                continue
+            stamp = identify(data[at : at + STAMP_BYTES])
+            mine = self.bulk.seed_hash, int(self.number), offset + at
+            if stamp is not None and (stamp.seed_hash, stamp.file, stamp.offset) == mine:
+                return ""
+            return self._explain(data, at)
+        return ""
 
     def _explain(self, data: memoryview, at: int) -> str:
         first = max(0, at - BLOCK_BYTES + 1)

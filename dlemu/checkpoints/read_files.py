@@ -160,7 +160,7 @@ class CheckpointReader:
         if scratch is not None:
             problem = file.content.difference(data, offset, scratch)
         elif offset == file.begin and offset % _ALIGNMENT == 0:
-            problem = file.content.first_block_problem(data, offset)
+            problem = file.content.stamp_problem(data, offset)
         else:
             return
         if problem:

@@ -112,6 +112,46 @@ def check_runnable(workload: Workload) -> None:
     )
 
 
+def check_checkpoints(workload: Workload) -> None:
+    """Raise one UserError that lists all that stands in the way of writing and reading checkpoints alone."""
+    settings = workload.checkpoint
+    problems = [
+        *_storage_problems(workload),
+        *_folder_problems(workload, "checkpoint.checkpoint_folder", settings.checkpoint_folder),
+        *_name_problems("checkpoint.format", settings.format, "dlemu.checkpoints.formats"),
+        *_moving_problems(workload),
+        *workload.unsupported,
+    ]
+    if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
+        problems.append(
+            "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more of one of them"
+        )
+    _refuse(problems)
+
+
+def _moving_problems(workload: Workload) -> Iterator[str]:
+    settings = workload.checkpoint
+    if settings.transfer_size % 4096:
+        yield f"checkpoint.transfer_size is {settings.transfer_size}: wanted a multiple of 4096"
+    if settings.writers * settings.transfer_size > 128 << 20:
+        yield (
+            f"checkpoint.writers is {settings.writers} with a checkpoint.transfer_size of {settings.transfer_size}: "
+            "wanted at most 128 MiB of both multiplied, which is what a rank's buffers may take"
+        )
+    if settings.readers * settings.transfer_size > 128 << 20:
+        yield (
+            f"checkpoint.readers is {settings.readers} with a checkpoint.transfer_size of {settings.transfer_size}: "
+            "wanted at most 128 MiB of both multiplied, which is what a rank's buffers may take"
+        )
+    if settings.odirect and settings.read_as == "torch_load":
+        yield (
+            "checkpoint.odirect is true with read_as=torch_load, which reads tensors where they begin: wanted "
+            "read_as=fast or mlperf_v3, or odirect=false"
+        )
+    if settings.recovery_rank_shift and settings.reshard:
+        yield "checkpoint.recovery_rank_shift and checkpoint.reshard are both true: wanted one of them"
+
+
 def check_data(workload: Workload) -> None:
     """Raise one UserError that lists all that stands in the way of making the workload's dataset."""
     _refuse(_data_problems(workload))

@@ -125,7 +125,7 @@ class CheckpointJob:
         ]
 
     def files_to_read(self, rank: int, source: ReadSource, ranks_per_host: int) -> list[FileToRead]:
-        """Return what a rank of the run reads of a checkpoint, in order: its own files, another's, or a share of all."""
+        """Return what a rank of the run reads of a checkpoint: its own files, another's, or a share of all."""
         if self.settings.reshard:
             return list(self._share(rank, source))
         shift = ranks_per_host if self.settings.recovery_rank_shift else 0

@@ -85,7 +85,9 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
         cpu_seconds=tuple(part.cpu_seconds for part in parts),
         peak_memory_bytes=tuple(part.peak_memory_bytes for part in parts),
     )
-    rows, progress = (np.concatenate(found) for found in zip(*((part.rows, part.progress) for part in parts)))
+    rows, progress = (
+        np.concatenate(found) for found in zip(*((part.rows, part.progress) for part in parts), strict=True)
+    )
     return CheckpointLog(rows, progress, noted, tuple(hosts))
 
 
@@ -175,7 +177,7 @@ class _CheckpointRank:
         return self._comm.local_rank == 0 if self._job.settings.node_local else self._comm.rank == 0
 
     def _measure_ceiling(self, buffers: list[memoryview]) -> float | None:
-        """Return at what rate content is made with nothing to write it to, 1e9 bytes/s of all ranks; None if unasked."""
+        """Return how fast content is made with nothing to write it to, 1e9 bytes/s of all ranks; None if unasked."""
         seconds = min(self._job.workload.metric.ceiling_seconds, 1.0)
         if seconds <= 0:
             return None
@@ -339,7 +341,7 @@ class _CheckpointRank:
         return round(max(0.0, self._job.settings.time_between_checkpoints) * 1e9)
 
     def _compute(self, writer: CheckpointWriter | None) -> int:
-        """Compute, as DLIO does before each checkpoint; return when that was over. The first pieces are made by then."""
+        """Compute, as DLIO does before each checkpoint; return when that was over and the first pieces were made."""
         self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
         if writer is not None:
             writer.wait_ready()

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from dlemu.metrics.checkpoint_limit import CheckpointLimit
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, OverCheckpoints
+from dlemu.results.folder import CHECKPOINT_KIND
 from dlemu.results.summary import SCHEMA_VERSION, Environment
-
-KIND = "checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ class PhaseSummary:
     fsync_percent: float
     """Share of the ranks' time in fsync."""
     from_storage_percent: float | None = None
-    """Of reading: what the storage served of the bytes, by the kernel's accounting or the devices, whichever is less."""
+    """Of reading: the storage's share of the bytes by the kernel's accounting or the devices, whichever is less."""
     device_mb_per_second: float | None = None
     """What the devices behind the folder wrote (or read) meanwhile, 1e6 bytes/s."""
     cpu_seconds_per_gb: float | None = None
@@ -135,7 +134,7 @@ class CheckpointSummary:
     """The result of a run of checkpoints."""
 
     schema_version: int = SCHEMA_VERSION
-    kind: str = KIND
+    kind: str = CHECKPOINT_KIND
     complete: bool
     """Whether every checkpoint was written and read."""
     failure: str | None
