@@ -6,8 +6,10 @@ nanoseconds of CLOCK_MONOTONIC of the rank's host, unless they are differences.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +37,8 @@ IO_COLUMNS = {
     "starved_ns": "time in which threads had nothing to write because its bytes were not made yet, added up",
     "threads": "threads that wrote or read",
     "cpu_ns": "CPU time of the rank meanwhile, all its threads",
+    "mover_cpu_ns": "CPU time of the threads that wrote or read alone",
+    "mover_cpu_wait_ns": "time in which they wanted a core and had none",
     "storage_bytes": "bytes fetched from storage meanwhile by the kernel's accounting; of writes 0",
     "fsync_ns": "of the whole: time in fsync of its files",
     "asked_ns": "of the whole: the accelerators had computed, and wanted the checkpoint",
@@ -66,12 +70,35 @@ class FileNotes:
     ends_ns: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     starved_ns: list[int] = field(default_factory=list)
+    mover_cpu_ns: list[int] = field(default_factory=list)
+    mover_cpu_wait_ns: list[int] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def mover(self) -> Iterator[None]:
+        """Note what this thread has of the cores while it moves bytes."""
+        cpu_ns, wait_ns = _scheduled()
+        try:
+            yield
+        finally:
+            cpu_after_ns, wait_after_ns = _scheduled()
+            self.mover_cpu_ns.append(cpu_after_ns - cpu_ns)
+            self.mover_cpu_wait_ns.append(wait_after_ns - wait_ns)
 
     def add(self, began_ns: int, ended_ns: int, size_bytes: int) -> None:
         """Note one call."""
         self.calls_ns.append(ended_ns - began_ns)
         self.ends_ns.append(ended_ns)
         self.sizes.append(size_bytes)
+
+
+def _scheduled() -> tuple[int, int]:
+    """Return for how long this thread has had a core and has wanted one, by /proc/thread-self/schedstat (proc(5))."""
+    try:
+        with open("/proc/thread-self/schedstat") as line:
+            cpu_ns, wait_ns, _ = line.read().split()
+        return int(cpu_ns), int(wait_ns)
+    except (OSError, ValueError):
+        return time.thread_time_ns(), 0
 
 
 class IoLog:

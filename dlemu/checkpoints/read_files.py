@@ -136,24 +136,30 @@ class CheckpointReader:
         stop: threading.Event,
     ) -> None:
         try:
-            for offset, size_bytes in pieces:
-                if stop.is_set():
-                    return
-                whole = -(-size_bytes // self._storage.alignment) * self._storage.alignment
-                buffer = self._buffers[lane].view(whole)
-                began_ns = time.monotonic_ns()
-                got = min(reader.read_into(buffer, offset), size_bytes)
-                notes.add(began_ns, time.monotonic_ns(), got)
-                if got < size_bytes:
-                    raise UserError(
-                        f"{file.path} ended at byte {offset + got} while it was read, wanted {file.end}: it was cut "
-                        "short meanwhile; write the checkpoint again"
-                    )
-                if file.checked:
-                    self._check(file, buffer[:got], offset, lane)
+            with notes.mover():
+                for offset, size_bytes in pieces:
+                    if stop.is_set():
+                        return
+                    self._read_piece(file, reader, offset, size_bytes, lane, notes)
         except BaseException:
             stop.set()
             raise
+
+    def _read_piece(
+        self, file: FileToRead, reader: Reader, offset: int, size_bytes: int, lane: int, notes: FileNotes
+    ) -> None:
+        whole = -(-size_bytes // self._storage.alignment) * self._storage.alignment
+        buffer = self._buffers[lane].view(whole)
+        began_ns = time.monotonic_ns()
+        got = min(reader.read_into(buffer, offset), size_bytes)
+        notes.add(began_ns, time.monotonic_ns(), got)
+        if got < size_bytes:
+            raise UserError(
+                f"{file.path} ended at byte {offset + got} while it was read, wanted {file.end}: it was cut short "
+                "meanwhile; write the checkpoint again"
+            )
+        if file.checked:
+            self._check(file, buffer[:got], offset, lane)
 
     def _check(self, file: FileToRead, data: memoryview, offset: int, lane: int) -> None:
         scratch = self._scratch[lane]

@@ -56,6 +56,8 @@ class MovedFile:
             "call_ns": sum(self.notes.calls_ns),
             "longest_call_ns": max(self.notes.calls_ns, default=0),
             "starved_ns": sum(self.notes.starved_ns),
+            "mover_cpu_ns": sum(self.notes.mover_cpu_ns),
+            "mover_cpu_wait_ns": sum(self.notes.mover_cpu_wait_ns),
         }
 
 
@@ -141,17 +143,18 @@ class CheckpointWriter:
     def _move(self, number: int, writer: Writer, notes: FileNotes) -> None:
         """Write pieces of a file until none is left; after an error nobody gets any more."""
         try:
-            while True:
-                asked_ns = time.monotonic_ns()
-                taken = self._ring.take(number)
-                if taken is None:
-                    return
-                (data, offset), buffer = taken
-                began_ns = time.monotonic_ns()
-                notes.starved_ns.append(began_ns - asked_ns)
-                writer.write_at(data, offset)
-                notes.add(began_ns, time.monotonic_ns(), len(data))
-                self._ring.give_back(buffer)
+            with notes.mover():
+                while True:
+                    asked_ns = time.monotonic_ns()
+                    taken = self._ring.take(number)
+                    if taken is None:
+                        return
+                    (data, offset), buffer = taken
+                    began_ns = time.monotonic_ns()
+                    notes.starved_ns.append(began_ns - asked_ns)
+                    writer.write_at(data, offset)
+                    notes.add(began_ns, time.monotonic_ns(), len(data))
+                    self._ring.give_back(buffer)
         except BaseException:
             self._ring.close()
             raise

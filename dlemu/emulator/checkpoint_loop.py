@@ -32,6 +32,7 @@ from dlemu.emulator.recording import recorder_for
 from dlemu.telemetry import HostTelemetry, Telemetry
 from dlemu.telemetry import read_logs as read_telemetry
 
+_MOVERS = ("mover_cpu_ns", "mover_cpu_wait_ns")
 _ENDLESS_BYTES = 1 << 50
 _PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
 
@@ -372,7 +373,7 @@ class _CheckpointRank:
         columns = [file.columns() for file in files]
         for number, row in enumerate(columns):
             self.log.add(**about, **row, file=number)
-        summed = ("bytes", "calls", "call_ns", "starved_ns", "cpu_ns", "storage_bytes")
+        summed = ("bytes", "calls", "call_ns", "starved_ns", "cpu_ns", "storage_bytes", *_MOVERS)
         self.log.add(
             **about,
             **{name: sum(row[name] for row in columns) for name in summed},

@@ -13,6 +13,8 @@ STARVED_PERCENT = 10.0
 """Share of the threads' time without bytes to write from which on making them is the limit."""
 BUSY_PERCENT = 90.0
 """Cores, or a link, are full from this share on."""
+WAIT_PERCENT = 15.0
+"""Share of the threads' time without a core that they want from which on the host is the limit."""
 THREAD_PERCENT = 85.0
 """Share of its threads' time in which a rank had a core from which on the copying of bytes is the limit."""
 FROM_MEMORY_PERCENT = 50.0
@@ -42,6 +44,8 @@ class Moved:
     starved_percent: float
     cpu_percent: float
     """Share of the threads' time in which they had a core."""
+    cpu_wait_percent: float
+    """The same in which they wanted one and had none."""
     ceiling_gb_per_second: float | None = None
     from_storage_percent: float | None = None
     host_busy_percent: float | None = None
@@ -75,10 +79,10 @@ def judge_checkpoints(moved: Moved) -> CheckpointLimit:
             advice=("this says nothing of the storage: use more cores a rank, fewer ranks, or more hosts",),
         )
     device_full = (moved.device_busy_percent or 0.0) >= BUSY_PERCENT
-    if (moved.host_busy_percent or 0.0) >= BUSY_PERCENT and not device_full:
+    if moved.cpu_wait_percent >= WAIT_PERCENT and not device_full:
         return CheckpointLimit(
             what="host CPU",
-            confidence="high" if moved.cpu_percent >= THREAD_PERCENT else "medium",
+            confidence="high" if moved.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium",
             evidence=evidence,
             advice=("checkpoint.odirect=true spares the copy into the page cache; else more cores, or fewer ranks",),
         )
@@ -109,7 +113,8 @@ def _evidence(moved: Moved) -> list[str]:
     sync = f", {moved.fsync_percent:.0f} % in fsync" if moved.phase == "write" else ""
     lines = [
         f"{moved.gb_per_second:,.2f} GB/s by all ranks; their threads were {moved.call_percent:.0f} % of the time in "
-        f"{verb} calls{sync} and had a core {moved.cpu_percent:.0f} % of it"
+        f"{verb} calls{sync} and had a core {moved.cpu_percent:.0f} % of it, "
+        f"wanted one {moved.cpu_wait_percent:.0f} %"
     ]
     if moved.phase == "write" and moved.ceiling_gb_per_second is not None:
         lines.append(

@@ -96,26 +96,26 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
     if phase is None or phase.slowest_gib_per_second is None or phase.slowest_seconds is None:
         return
     times = count(len(phase.checkpoints), "checkpoint")
-    yield name, f"{number(phase.slowest_gib_per_second.mean)} GiB/s", f"by the slowest rank (the rules' text), {times}"
-    yield "  as DLIO", _gib(phase.rank0_gib_per_second), "by rank 0 alone, what DLIO publishes"
+    yield name, f"{number(phase.slowest_gib_per_second.mean)} GiB/s", f"slowest rank (the rules), {times}"
+    yield "  as DLIO", _gib(phase.rank0_gib_per_second), "by rank 0 alone"
     yield (
         "  on the wall",
         f"{number(phase.wall_gb_per_second)} GB/s",
-        "all bytes / first begin to last end, 1e9 bytes/s",
+        "first begin to last end",
     )
     seconds = phase.slowest_seconds
-    spread = f"p50 {number(seconds.p50)}, p99 {number(seconds.p99)}, max {number(seconds.max)} s, slowest rank"
+    spread = f"p50 {number(seconds.p50)}, p99 {number(seconds.p99)}, max {number(seconds.max)} s"
     yield "  time", f"{number(seconds.mean)} s", spread
     if name == "write":
         longest = max(part.fsync_max_seconds for part in phase.checkpoints)
-        yield "  fsync", f"{phase.fsync_percent:.1f} %", f"of the ranks' time; longest of a rank {number(longest)} s"
+        yield "  fsync", f"{phase.fsync_percent:.1f} %", f"of the time; longest {number(longest)} s"
     else:
         served = "not known" if phase.from_storage_percent is None else f"{phase.from_storage_percent:.1f} %"
-        yield "  from storage", served, "of the bytes; the page cache gave the rest"
+        yield "  from storage", served, "of the bytes"
     if phase.device_mb_per_second is not None:
-        yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all devices behind the folder"
+        yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all behind the folder"
     if phase.cpu_seconds_per_gb is not None:
-        yield "  CPU", f"{number(phase.cpu_seconds_per_gb)} s/GB", "of the ranks, content included"
+        yield "  CPU", f"{number(phase.cpu_seconds_per_gb)} s/GB", "ranks, content included"
 
 
 def _gib(figure: OverCheckpoints | None) -> str:
@@ -132,7 +132,7 @@ def _training(summary: CheckpointSummary) -> Iterator[Row]:
         f"{number(cost.stall_seconds)} s every {cost.interval_seconds:,.0f} s",
     )
     if cost.recovery_seconds is not None:
-        yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one back, slowest rank"
+        yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one back"
     if cost.best_interval_seconds is not None and cost.wasted_percent is not None:
         yield (
             "best interval",
@@ -164,7 +164,7 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
         yield (
             "content is made at",
             f"{number(summary.ceiling_gb_per_second)} GB/s",
-            "all ranks, with nothing to write to",
+            "with nothing to write to",
         )
     if summary.peak_memory_mb is not None:
         yield "memory of a rank", f"{number(summary.peak_memory_mb)} MB", "at most, its own"
@@ -177,8 +177,8 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
     yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} a rank; {what.kept} complete ones kept"
     if summary.read is not None:
         how = f"{count(what.readers, 'thread')} a rank" if what.read_as == "fast" else f"as {what.read_as}"
-        checks = "every byte compared" if what.verified else "sizes and first blocks looked at"
-        yield "read", how, f"{'evicted before; ' if what.evicted and not what.odirect else ''}{checks}"
+        checks = "every byte compared" if what.verified else "first blocks looked at"
+        yield "read", how, f"{'evicted; ' if what.evicted and not what.odirect else ''}{checks}"
 
 
 def _reasons(summary: CheckpointSummary) -> Iterator[Cell]:

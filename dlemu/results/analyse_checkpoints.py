@@ -25,6 +25,7 @@ from dlemu.metrics.checkpoint_rates import (
     wasted_percent,
     young_seconds,
 )
+from dlemu.metrics.device import delivered_between
 from dlemu.metrics.spread import known
 from dlemu.metrics.windows import Window, mean_within
 from dlemu.results.checkpoint_summary import (
@@ -92,15 +93,17 @@ def _phase(run: CheckpointRun, phase: int) -> PhaseSummary | None:
     thread_ns = float(((rows["ended_ns"] - rows["began_ns"]) * np.maximum(rows["threads"], 1)).sum())
     rank_ns = float((rows["ended_ns"] - rows["began_ns"]).sum())
     activity = _Activity(run, phase, parts)
-    device = activity.device_mb_per_second
-    served = _served(rows, accounted, device, wall) if phase == READ else None
+    device_mb = activity.device_mb
+    device = device_mb / wall if device_mb is not None and wall else None
+    served = _served(rows, accounted, device_mb) if phase == READ else None
     moved = Moved(
         phase="read" if phase == READ else "write",
         gb_per_second=size_bytes / 1e9 / wall if wall else 0.0,
         call_percent=_share(float(rows["call_ns"].sum()), thread_ns),
         fsync_percent=_share(float(rows["fsync_ns"].sum()), rank_ns),
         starved_percent=_share(float(rows["starved_ns"].sum()), thread_ns),
-        cpu_percent=_share(float(rows["cpu_ns"].sum()), thread_ns),
+        cpu_percent=_share(float(rows["mover_cpu_ns"].sum()), thread_ns),
+        cpu_wait_percent=_share(float(rows["mover_cpu_wait_ns"].sum()), thread_ns),
         ceiling_gb_per_second=run.facts.journal.ceiling_gb_per_second,
         from_storage_percent=served,
         host_busy_percent=activity.host_busy_percent,
@@ -135,13 +138,13 @@ def _is_accounted(facts: CheckpointRunFacts, rows: IoRows) -> bool:
     return bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
 
 
-def _served(rows: IoRows, accounted: bool, device_mb: float | None, wall_seconds: float) -> float | None:
+def _served(rows: IoRows, accounted: bool, device_mb: float | None) -> float | None:
     size_bytes = int(rows["bytes"].sum())
     if not size_bytes:
         return None
     shares = [100 * int(rows["storage_bytes"].sum()) / size_bytes] if accounted else []
     if device_mb is not None:
-        shares.append(100 * device_mb * 1e6 * wall_seconds / size_bytes)
+        shares.append(100 * device_mb * 1e6 / size_bytes)
     return min(100.0, *shares) if shares else None
 
 
@@ -164,13 +167,13 @@ class _Activity:
         return max((value for value in busy if not math.isnan(value)), default=None)
 
     @property
-    def device_mb_per_second(self) -> float | None:
-        """Of all devices behind the folder, each once."""
-        rates = [
-            mean_within(*host.readings(probe, name, self._rate), windows)
+    def device_mb(self) -> float | None:
+        """MB that all devices behind the folder took (or gave), each once; the recorder reads before and after each."""
+        moved = [
+            sum(delivered_between(*host.readings(probe, name, self._rate), *window) for window in windows)
             for host, windows, probe, name in self._devices()
         ]
-        return known(sum(rates)) if rates else None
+        return known(sum(moved)) if moved else None
 
     @property
     def device_busy_percent(self) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import altair as alt
 import numpy as np
-
 from numpy.typing import NDArray
 
 from dlemu.checkpoints.io_rows import IoRows
