@@ -32,6 +32,12 @@ T = TypeVar("T")
 
 def write_run(run: Run) -> None:
     """Write all files of a run into its folder, summary.json last. Raises SpaceError."""
+    write_measured(run)
+    write_summary(run)
+
+
+def write_measured(run: Run) -> None:
+    """Write what was measured: all that `read_run` needs, and nothing that is computed from it. Raises SpaceError."""
     folder = run.folder
     write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
     write_text(folder, FACTS, _json(run.facts), advice=ADVICE)
@@ -45,18 +51,24 @@ def write_run(run: Run) -> None:
         _write_table(folder, TELEMETRY, to_table(run.telemetry))
     if run.block_trace is not None:
         _write_table(folder, BLOCK_TRACE, run.block_trace)
-    write_text(folder, SUMMARY, _json(run.summary), advice=ADVICE)
+
+
+def write_summary(run: Run) -> None:
+    """Write what is computed of a run; raises SpaceError."""
+    write_text(run.folder, SUMMARY, _json(run.summary), advice=ADVICE)
 
 
 def read_run(folder: str) -> Run:
     """Read a run's folder, also one of an older version; raises UserError for one without a result or a damaged one.
 
-    Nothing is believed that can be computed: `summary` is made anew from the steps, whatever summary.json says.
+    Nothing is believed that can be computed: `summary` is made anew from the steps, whatever summary.json says, and
+    also where there is none, since a run ended while it was made.
     """
-    saved = read_summary(folder)
     path = os.path.join(folder, FACTS)
     rows = _read_rows(folder)
-    if os.path.exists(path):
+    has_facts = os.path.exists(path)
+    saved = read_summary(folder) if not has_facts or os.path.exists(os.path.join(folder, SUMMARY)) else None
+    if saved is None or has_facts:
         facts = _decode(path, Facts)
         if facts.facts_version > FACTS_VERSION:
             raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
@@ -87,11 +99,11 @@ def read_summary(folder: str) -> Summary:
 
 
 def holds_run(folder: str) -> bool:
-    """Say whether the folder has a summary.json of ours, damaged or not."""
+    """Say whether the folder has a run of ours, damaged or not."""
     try:
         return _decode(os.path.join(folder, SUMMARY), _Version).schema_version is not None
     except UserError:
-        return False
+        return os.path.exists(os.path.join(folder, FACTS))
 
 
 def read_config(folder: str) -> str:

@@ -42,7 +42,7 @@ def new_folder(name: str, prefix: str = "") -> str:
 
 def check_folder(folder: str) -> None:
     """Raise SpaceError for the folder of another run (everything in it belongs to one), or one that can't be made."""
-    if os.path.exists(os.path.join(folder, "summary.json")):
+    if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
         raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
     missing = _missing(folder)
     above = os.path.dirname(missing[0]) if missing else folder

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dlemu.emulator.job import Job
 from dlemu.emulator.trainer import RunLog, salvage
-from dlemu.results.folder import write_run
+from dlemu.results.folder import write_measured, write_summary
 from dlemu.results.run import make_run
 from dlemu.run.events import TrainFrontend
 from dlemu.run.run_folder import RunFolder, drop_live
@@ -28,8 +28,9 @@ class Kept:
 def save(job: Job, log: RunLog, frontend: TrainFrontend, failure: str | None = None) -> None:
     """Write the run's folder; one that failed leaves the same, marked incomplete. Raises SpaceError."""
     run = make_run(job, log, failure)
+    write_measured(run)  # before anything is computed of it: what was measured outlives a failure of what follows
     frontend.write(run)
-    write_run(run)
+    write_summary(run)
     drop_live(job.folder)
 
 
