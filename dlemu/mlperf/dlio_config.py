@@ -6,21 +6,16 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from dlemu.config.duration import Duration
-from dlemu.config.schema import Model, Workload
+from dlemu.config.schema import Checkpoint, Model, Workload
 
 OWN_FOLDER = "dlemu"
 """Folder of dlemu's own files, below the one that DLIO's files are written to (`dlio_benchmark`)."""
 
-OWN_KEYS = {
-    "dataset": ("compressibility", "seed"),
-    "reader": ("engine", "decode", "evict_page_cache", "verify", "nice"),
-    "train": ("synchronous",),
-    "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
-}
-"""Settings that DLIO does not have; the run's own config.yaml has them all."""
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
 
 
+TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
+"""Numbers of a transformer that DLIO has."""
 _CHECKPOINT_KEYS = {
     "time_between_checkpoints": None,
     "num_checkpoints_write": None,
@@ -40,6 +35,14 @@ _TRAINING_KEYS = (
     "type",
     "fsync",
 )
+OWN_KEYS = {
+    "dataset": ("compressibility", "seed"),
+    "reader": ("engine", "decode", "evict_page_cache", "verify", "nice"),
+    "train": ("synchronous",),
+    "checkpoint": tuple(sorted({field.name for field in fields(Checkpoint)} - {*_CHECKPOINT_KEYS, *_TRAINING_KEYS})),
+    "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
+}
+"""Settings that DLIO does not have; the run's own config.yaml has them all."""
 
 
 def dlio_workload(workload: Workload) -> dict[str, Any]:
@@ -73,8 +76,8 @@ def _model(model: Model) -> dict[str, Any]:
     if any(older.values()):
         return named | layers | older
     numbers = {field.name: getattr(shape, field.name) for field in fields(shape)}
-    dlios = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
-    return named | layers | {"transformer": {key: value for key, value in numbers.items() if key in dlios or value}}
+    told = {key: value for key, value in numbers.items() if key in TRANSFORMER_KEYS or value}
+    return named | layers | {"transformer": told}
 
 
 def _checkpoint_sections(workload: Workload) -> dict[str, Any]:
