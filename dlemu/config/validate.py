@@ -210,10 +210,11 @@ def _table_problems(workload: Workload) -> Iterator[str]:
 def _scope_problems(workload: Workload) -> Iterator[str]:
     if not workload.workflow.train:
         asked = [name for name in ("generate_data", "checkpoint") if getattr(workload.workflow, name)]
-        advice = ", or run dlemu datagen" if "generate_data" in asked else ""
+        commands = {"generate_data": "dlemu datagen", "checkpoint": "dlemu checkpoint"}
+        advice = " or ".join(f"run {commands[name]}" for name in asked)
         yield (
             "workflow.train is false: nothing would be trained, the workload asks for "
-            f"{' and '.join(asked) or 'nothing'}; set workflow.train=true{advice}"
+            f"{' and '.join(asked) or 'nothing'}; {f'{advice}, or ' if advice else ''}set workflow.train=true"
         )
 
 
