@@ -14,7 +14,7 @@ import psutil
 
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase
-from dlemu.checkpoints.save import save_checkpoint
+from dlemu.checkpoints.save import TrainingSaver
 from dlemu.comm import Comm
 from dlemu.comm.clock import Clock, MonotonicClock
 from dlemu.emulator.environment import describe_hosts, describe_storage
@@ -138,6 +138,15 @@ class _Trainer:
             watch=watch,
             stop=StopFile(job.live_folder) if comm.rank == 0 else None,
         )
+        workload = job.workload
+        self._saver = TrainingSaver(
+            settings=workload.checkpoint,
+            model=workload.model,
+            storage=open_storage(replace(workload.storage_spec.buffered, direct_writes=workload.checkpoint.odirect)),
+            comm=comm,
+            clock=self._clock,
+            seed=job.seed,
+        )
         self._cpu_seconds_before = 0.0
 
     def run(self) -> Journal:
@@ -159,6 +168,7 @@ class _Trainer:
                 break
             if epoch.evaluation:
                 self._evaluate(epoch)
+        self._note(checkpoints=(*self._journal.checkpoints, *self._saver.finish()))
         return self._journal
 
     def measure_ceiling(self) -> float | None:
@@ -244,19 +254,10 @@ class _Trainer:
         return StoppedEarly(steps=taken, planned_steps=planned) if taken < planned else None
 
     def _checkpoint(self, epoch: int, block: int) -> int:
-        """Save a checkpoint; return when it was done."""
-        workload = self._job.workload
-        saved = save_checkpoint(
-            workload.checkpoint,
-            open_storage(workload.storage_spec.buffered),
-            workload.model.model_size_bytes,
-            self._comm,
-            self._clock,
-            epoch=epoch,
-            block=block,
-        )
-        self._note(checkpoints=(*self._journal.checkpoints, saved))
-        return self._comm.all_reduce_max(self._clock.now_ns())
+        """Save a checkpoint; return when training goes on."""
+        released_ns, complete = self._saver.save(epoch, block)
+        self._note(checkpoints=(*self._journal.checkpoints, *complete))
+        return max(released_ns, self._comm.all_reduce_max(self._clock.now_ns()))
 
     def _evaluate(self, epoch: Epoch) -> None:
         plan = self._job.valid_plan

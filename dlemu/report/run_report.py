@@ -257,6 +257,16 @@ def _checkpoints(summary: Summary) -> Iterator[Row]:
         size_bytes, seconds = sum(part.bytes for part in saved), sum(part.seconds for part in saved)
         rate = f" at {number(size_bytes / 1e6 / seconds)} MB/s" if seconds else ""
         yield "checkpoints", f"{len(saved)} in {number(seconds)} s", f"{size(size_bytes)}{rate}"
+    behind = summary.asynchronous_checkpoints
+    if behind:
+        yield "  training stood still", f"{number(behind.stall_seconds)} s", "for each, in the mean (asynchronous)"
+        yield "  safe after", f"{number(behind.safe_seconds)} s", "from when it was wanted, in the mean"
+        if behind.slow_down_percent is not None:
+            yield (
+                "  steps meanwhile",
+                f"{behind.slow_down_percent:+.1f} %",
+                f"longer, {count(behind.steps_during, 'step')}",
+            )
 
 
 def _evaluation(summary: Summary) -> Iterator[Row]:

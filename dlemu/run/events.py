@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from datagen.thread_pool import Progress
 from datagen.verify import Finding
 from dlemu.config.schema import Workload
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.run import Run
 
 
@@ -133,4 +134,8 @@ class TrainFrontend(Frontend, Protocol):
 
     def write(self, run: Run) -> None:
         """Write the frontend's own files of the run; those of every run follow. Raises SpaceError."""
+        ...
+
+    def write_checkpoints(self, run: CheckpointRun) -> None:
+        """Write the frontend's own files of a run of checkpoints alone; those of every run follow."""
         ...
