@@ -62,7 +62,7 @@ def judge_checkpoints(moved: Moved) -> CheckpointLimit:
     """Say what limited a phase."""
     evidence = tuple(_evidence(moved))
     key = "checkpoint.writers" if moved.phase == "write" else "checkpoint.readers"
-    if moved.phase == "read" and (moved.from_storage_percent or 100.0) < FROM_MEMORY_PERCENT:
+    if moved.phase == "read" and _from_memory(moved):
         return CheckpointLimit(
             what="page cache",
             confidence="high",
@@ -106,6 +106,10 @@ def judge_checkpoints(moved: Moved) -> CheckpointLimit:
         if device_full
         else (f"to rule out too few requests at a time, try more {key} (now {moved.threads})",),
     )
+
+
+def _from_memory(moved: Moved) -> bool:
+    return moved.from_storage_percent is not None and moved.from_storage_percent < FROM_MEMORY_PERCENT
 
 
 def _evidence(moved: Moved) -> list[str]:

@@ -262,11 +262,8 @@ def _checkpoints(summary: Summary) -> Iterator[Row]:
         yield "  training stood still", f"{number(behind.stall_seconds)} s", "for each, in the mean (asynchronous)"
         yield "  safe after", f"{number(behind.safe_seconds)} s", "from when it was wanted, in the mean"
         if behind.slow_down_percent is not None:
-            yield (
-                "  steps meanwhile",
-                f"{behind.slow_down_percent:+.1f} %",
-                f"longer, {count(behind.steps_during, 'step')}",
-            )
+            steps = count(behind.steps_during, "step")
+            yield "  steps meanwhile", f"{behind.slow_down_percent:+.1f} %", f"longer, {steps}"
 
 
 def _evaluation(summary: Summary) -> Iterator[Row]:

@@ -272,9 +272,8 @@ def _asynchronous(run: Run) -> AsynchronousCheckpoints | None:
     during = np.zeros(len(rows), bool)
     for part in saved:
         during |= (rows["free_ns"] >= (part.released_ns or 0)) & (rows["free_ns"] < part.ended_ns)
-    slow, usual = (
-        float(part.mean()) if len(part) else None for part in (seconds[during & counted], seconds[~during & counted])
-    )
+    groups = seconds[during & counted], seconds[~during & counted]
+    slow, usual = (float(part.mean()) if len(part) else None for part in groups)
     drain = float(np.mean([(part.ended_ns - (part.released_ns or 0)) / 1e9 for part in saved]))
     snapshot = min(part.stall_seconds for part in saved)
     return AsynchronousCheckpoints(
