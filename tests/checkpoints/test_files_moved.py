@@ -23,6 +23,7 @@ from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFi
 from dlemu.config.schema import Checkpoint
 
 HEAD, TAIL = b"head of the file", b"end"
+DEFAULT = Checkpoint()
 SIZES = (100_003, 3 * 65_536, 5)
 
 
@@ -32,7 +33,7 @@ def layout(name: str, size_bytes: int) -> FileLayout:
     return FileLayout(name, len(HEAD) + size_bytes + len(TAIL), literals, ((len(HEAD), tensor),))
 
 
-def files(folder: str, settings: Checkpoint = Checkpoint(), seed: int = 5, checkpoint: int = 1) -> list[FileToWrite]:
+def files(folder: str, settings: Checkpoint = DEFAULT, seed: int = 5, checkpoint: int = 1) -> list[FileToWrite]:
     return [
         FileToWrite(
             path=f"{folder}/{number}.pt",
@@ -85,7 +86,7 @@ def test_what_is_written_is_read_back_in_every_manner(threads: int, direct: bool
         assert data.startswith(HEAD)
         assert data.endswith(TAIL)
     for manner in ("fast", "mlperf_v3", *(() if direct else ("torch_load",))):
-        settings = Checkpoint(verify=True, read_as=manner, readers=2, transfer_size=8192)  # type: ignore[arg-type]
+        settings = Checkpoint(verify=True, read_as=manner, readers=2, transfer_size=8192)
         moved = read(storage, to_read(wanted), settings)
         tails = sum(4096 if file.size_bytes > 4096 else file.size_bytes for file in wanted)
         literals = len(wanted) * (len(HEAD) + len(TAIL))
@@ -148,7 +149,7 @@ def test_two_checkpoints_share_no_bytes_but_where_they_are_to_be_the_same() -> N
     write(storage, files("b", checkpoint=2))
     assert storage.files["a/1.pt"] != storage.files["b/1.pt"]
     for content in ("repeated", "torch_rand"):
-        settings = Checkpoint(content=content)  # type: ignore[arg-type]
+        settings = Checkpoint(content=content)
         for number in (1, 2):
             write(storage, files(f"{content}{number}", settings, checkpoint=number))
         assert storage.files[f"{content}1/1.pt"] == storage.files[f"{content}2/1.pt"]
