@@ -9,9 +9,9 @@ from functools import partial
 from typing import Protocol
 
 from datagen.errors import DlemuError
-from datagen.storage.storage_base import open_storage
+from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.io_rows import WHOLE, WRITE
-from dlemu.checkpoints.stored import read_note, remove_checkpoint
+from dlemu.checkpoints.stored import files_in, read_note, remove_checkpoint
 from dlemu.comm import Comm
 from dlemu.config.schema import Workload
 from dlemu.emulator.checkpoint_job import CheckpointJob
@@ -110,11 +110,18 @@ def _remove_partial(job: CheckpointJob) -> list[int]:
             with contextlib.suppress(OSError):
                 storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
         for number in range(1, job.writes + 1):
-            note = read_note(storage, job.folder_of(number))
-            if note is not None and note.seed == job.seed and not note.complete:
-                remove_checkpoint(storage, job.folder_of(number))
+            folder = job.folder_of(number)
+            note = read_note(storage, folder)
+            mine = note is not None and note.seed == job.seed and not note.complete
+            # A run that ends right after it made the folder leaves it empty.
+            if mine or (note is None and storage.is_folder(folder) and not _has_files(storage, folder)):
+                remove_checkpoint(storage, folder)
                 removed.append(number)
     return removed
+
+
+def _has_files(storage: StorageBase, folder: str) -> bool:
+    return any(not name.startswith(".") for name in files_in(storage, folder))
 
 
 def _progress_of(job: CheckpointJob, tell: Callable[[Event], None]) -> Watcher:
