@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,7 +92,8 @@ class CheckpointRun:
     @property
     def records(self) -> tuple[CheckpointRecord, ...]:
         """Each rank's part of each checkpoint, in order: what DLIO's files are made of."""
-        files = self.files
+        names = ["rank", "phase", "checkpoint"]
+        files = Counter(map(tuple, self.files[names].tolist()))
         return tuple(
             CheckpointRecord(
                 phase="write" if row["phase"] == WRITE else "read",
@@ -101,13 +103,7 @@ class CheckpointRun:
                 end_ns=int(row["ended_ns"]),
                 bytes=int(row["bytes"]),
                 fsync_ns=int(row["fsync_ns"]),
-                files=int(
-                    (
-                        (files["rank"] == row["rank"])
-                        & (files["phase"] == row["phase"])
-                        & (files["checkpoint"] == row["checkpoint"])
-                    ).sum()
-                ),
+                files=files[tuple(row[names].tolist())],
             )
             for row in np.sort(self.whole, order=["phase", "began_ns", "rank"])
         )
