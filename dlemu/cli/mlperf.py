@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -13,6 +13,7 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.cli.options import configured
 
 if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
     from dlemu.mlperf.rules import Division
 
 
@@ -44,10 +45,12 @@ def datasize_command(
     \b
     dlemu mlperf datasize workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d
     dlemu mlperf datasize workload=unet3d accelerator=b200 ranks=16 --hosts 2 --memory-gib 512
+    dlemu mlperf datasize workload=llama3_70b --hosts 8 --memory-gib 1024
 
     `ranks` are the accelerators of all hosts together. The rules want the larger of 5 times all hosts' memory and 500
     steps of each accelerator in an epoch; where memory decides, 1 % is added. Fewer files, when dataset.num_files_train
-    asks for them, break that rule.
+    asks for them, break that rule. Of a model's checkpoints: how large one is, the room for ten, and whether the hosts'
+    memory could serve what is read back.
 
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
@@ -60,6 +63,9 @@ def datasize_command(
         click.echo(to_yaml(workload), nl=False)
         return
     memory = host_memory_gib() if memory_gib is None else memory_gib
+    measured = "measured here" if memory_gib is None else "as given"
+    if not workload.workflow.train:
+        _checkpoint_datasize(workload, edition, hosts, memory, measured, as_json)
     asked = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
     size = datasize(
         workload,
@@ -75,7 +81,22 @@ def datasize_command(
             json.dumps({**asdict(size), "bound": bound, "datagen": datagen, "tool": size.tool_commands}, indent=2)
         )
     else:
-        for line in datasize_lines(workload, datagen, size, "measured here" if memory_gib is None else "as given"):
+        for line in datasize_lines(workload, datagen, size, measured):
+            click.echo(line)
+    raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
+
+
+def _checkpoint_datasize(
+    workload: Workload, edition: str | None, hosts: int, memory_gib: float, measured: str, as_json: bool
+) -> NoReturn:
+    from dlemu.cli.mlperf_lines import checkpoint_datasize_lines
+    from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
+
+    size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory_gib)
+    if as_json:
+        click.echo(json.dumps({**asdict(size), "tool": size.tool_commands}, indent=2))
+    else:
+        for line in checkpoint_datasize_lines(workload, size, measured):
             click.echo(line)
     raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
 

@@ -19,6 +19,7 @@ import yaml
 
 from datagen.errors import DlemuError, UserError
 from dlemu.config.workload_files import SUFFIX, workload_names
+from dlemu.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
 from dlemu.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
@@ -150,6 +151,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
     else:
         findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # of training alone
         findings.append(_no_training(printed))
+        findings += checkpoint_numbers(read_checkpoint_leaf(folder)) if printed.checkpoints else ()
     own = own_folder_of(folder)
     findings += audit_own(own).findings if own else ()
     return AuditedRun(
@@ -214,7 +216,7 @@ def _trained(printed: Printed, logs: Logs) -> bool:
 
 def _no_training(printed: Printed) -> Finding:
     if printed.checkpoints or printed.foreign:
-        fix = "nothing: the audit is of training"
+        fix = "nothing: its own figures are recomputed" if printed.checkpoints else "nothing: the audit is of training"
         seen = "a run of checkpoints alone" if printed.checkpoints else "the summary of another kind of benchmark"
         return Finding("info", "no.training", seen, "a training run", fix)
     seen = "no training in its files"
