@@ -159,6 +159,39 @@ class Checkpoint:
     """Each rank reads what its neighbour host's rank wrote, which this host's memory does not hold."""
     randomize_tensor: bool = True
     """Random bytes, other ones in each checkpoint; false: every tensor is all ones."""
+    content: Literal["unique", "repeated", "torch_rand"] = "unique"
+    """`unique`: no compressor and no deduplication finds anything; `repeated`: every checkpoint has the same bytes.
+
+    `torch_rand`: as DLIO's, which are the same in every checkpoint and shrink a little (numbers between 0 and 1).
+    """
+    odirect: bool = False
+    """Write and read past the page cache (O_DIRECT)."""
+    writers: int = 1
+    """Threads of each rank that write."""
+    transfer_size: int = 8388608
+    """Bytes of a write call, and of a read call with `read_as=fast`: a multiple of 4096."""
+    read_as: Literal["fast", "torch_load", "mlperf_v3"] = "fast"
+    """`fast`: by `readers` threads; `torch_load`: one thread, tensor by tensor; `mlperf_v3`: 4, without read-ahead."""
+    readers: int = 4
+    """Threads of each rank that read, with `read_as=fast`."""
+    evict_page_cache: bool = True
+    """Before reading, have each host drop from its memory what its ranks will read. Outside every number."""
+    verify: bool = False
+    """Compare every byte that is read with what was written (costs CPU)."""
+    reshard: bool = False
+    """Read by other ranks than wrote it: each takes as many bytes of all files, one after another."""
+    keep_last: int = 0
+    """Remove the oldest once there are more than so many complete ones; 0 keeps all."""
+    node_local: bool = False
+    """The folder is another one on each host, on drives of its own; else all hosts must see the same."""
+    interval_seconds: float = 1800.0
+    """Seconds between checkpoints in the training that the result speaks of: what share of it do they take?"""
+    mtbf_hours: float = 0.0
+    """Mean time between failures of the whole job, for the best interval; 0: not known."""
+    asynchronous: bool = False
+    """Training stands still for a snapshot into the host's memory alone; the storage gets it while training goes on."""
+    snapshot_gb_per_second: float = 20.0
+    """1e9 bytes/s of a rank's snapshot, with `asynchronous`: from its accelerator to the host's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,13 @@ LIMITS: dict[str, Limit] = {
     "checkpoint.num_checkpoints_write": (-1, math.inf, "1 or more, or 0 for none"),
     "checkpoint.num_checkpoints_read": (-1, math.inf, "1 or more, or 0 for none"),
     "checkpoint.time_between_checkpoints": (-1, math.inf, "0 or more"),
+    "checkpoint.writers": (1, 64, "1 to 64"),
+    "checkpoint.readers": (1, 64, "1 to 64"),
+    "checkpoint.transfer_size": (4096, 32 << 20, "4096 to 33554432 (32 MiB)"),
+    "checkpoint.keep_last": _at_least(0),
+    "checkpoint.interval_seconds": (SMALLEST, math.inf, "more than 0"),
+    "checkpoint.mtbf_hours": _at_least(0),
+    "checkpoint.snapshot_gb_per_second": (SMALLEST, math.inf, "more than 0"),
     "metric.au": (SMALLEST, 1, "a share above 0 and at most 1, such as 0.9"),
     "metric.exclude_start_steps": _at_least(0),
     "metric.exclude_end_steps": _at_least(0),
@@ -103,6 +110,46 @@ def check_runnable(workload: Workload) -> None:
             *workload.unsupported,
         ]
     )
+
+
+def check_checkpoints(workload: Workload) -> None:
+    """Raise one UserError that lists all that stands in the way of writing and reading checkpoints alone."""
+    settings = workload.checkpoint
+    problems = [
+        *_storage_problems(workload),
+        *_folder_problems(workload, "checkpoint.checkpoint_folder", settings.checkpoint_folder),
+        *_name_problems("checkpoint.format", settings.format, "dlemu.checkpoints.formats"),
+        *_moving_problems(workload),
+        *workload.unsupported,
+    ]
+    if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
+        problems.append(
+            "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more of one of them"
+        )
+    _refuse(problems)
+
+
+def _moving_problems(workload: Workload) -> Iterator[str]:
+    settings = workload.checkpoint
+    if settings.transfer_size % 4096:
+        yield f"checkpoint.transfer_size is {settings.transfer_size}: wanted a multiple of 4096"
+    if settings.writers * settings.transfer_size > 128 << 20:
+        yield (
+            f"checkpoint.writers is {settings.writers} with a checkpoint.transfer_size of {settings.transfer_size}: "
+            "wanted at most 128 MiB of both multiplied, which is what a rank's buffers may take"
+        )
+    if settings.readers * settings.transfer_size > 128 << 20:
+        yield (
+            f"checkpoint.readers is {settings.readers} with a checkpoint.transfer_size of {settings.transfer_size}: "
+            "wanted at most 128 MiB of both multiplied, which is what a rank's buffers may take"
+        )
+    if settings.odirect and settings.read_as == "torch_load":
+        yield (
+            "checkpoint.odirect is true with read_as=torch_load, which reads tensors where they begin: wanted "
+            "read_as=fast or mlperf_v3, or odirect=false"
+        )
+    if settings.recovery_rank_shift and settings.reshard:
+        yield "checkpoint.recovery_rank_shift and checkpoint.reshard are both true: wanted one of them"
 
 
 def check_data(workload: Workload) -> None:

@@ -67,9 +67,16 @@ def _delivered_mb(rows: Rows, device: Delivered) -> float:
     own = rows[np.isin(rows["rank"], device.ranks)]
     if not len(own):
         return float("nan")
-    first = max(0, int(np.searchsorted(device.time_ns, own["free_ns"].min(), side="right")) - 1)
-    last = int(np.searchsorted(device.time_ns, own["met_ns"].max()))
-    return _integral(device.time_ns[first : last + 1], device.mb_per_second[first : last + 1])
+    return delivered_between(device.time_ns, device.mb_per_second, int(own["free_ns"].min()), int(own["met_ns"].max()))
+
+
+def delivered_between(
+    time_ns: NDArray[np.int64], mb_per_second: NDArray[np.float64], begin_ns: int, end_ns: int
+) -> float:
+    """Return MB from the last reading before the begin to the first after the end; NaN without two readings."""
+    first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
+    last = int(np.searchsorted(time_ns, end_ns))
+    return _integral(time_ns[first : last + 1], mb_per_second[first : last + 1])
 
 
 def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:

@@ -23,6 +23,8 @@ from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 SUMMARY, FACTS, CONFIG, STEPS = "summary.json", "facts.json", "config.yaml", "steps.parquet"
 ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
 """What to do when a file of a run can't be written."""
+CHECKPOINT_KIND = "checkpoint"
+"""`kind` in the summary.json of a run that wrote and read checkpoints; that of training has none."""
 TELEMETRY, BLOCK_TRACE = "telemetry.parquet", "block_trace.parquet"
 _MOST_JSON_BYTES = 256 << 20
 """No run leaves as much: a summary has a few numbers for each rank and epoch."""
@@ -40,22 +42,22 @@ def write_measured(run: Run) -> None:
     """Write what was measured: all that `read_run` needs, and nothing that is computed from it. Raises SpaceError."""
     folder = run.folder
     write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
-    write_text(folder, FACTS, _json(run.facts), advice=ADVICE)
+    write_text(folder, FACTS, json_text(run.facts), advice=ADVICE)
     if len(run.rows):
         fields = [
             pa.field(name, pa.int64(), nullable=False, metadata={"meaning": text})
             for name, text in STEP_COLUMNS.items()
         ]
-        _write_table(folder, STEPS, run.steps.cast(pa.schema(fields)))
+        write_table(folder, STEPS, run.steps.cast(pa.schema(fields)))
     if run.telemetry:
-        _write_table(folder, TELEMETRY, to_table(run.telemetry))
+        write_table(folder, TELEMETRY, to_table(run.telemetry))
     if run.block_trace is not None:
-        _write_table(folder, BLOCK_TRACE, run.block_trace)
+        write_table(folder, BLOCK_TRACE, run.block_trace)
 
 
 def write_summary(run: Run) -> None:
     """Write what is computed of a run; raises SpaceError."""
-    write_text(run.folder, SUMMARY, _json(run.summary), advice=ADVICE)
+    write_text(run.folder, SUMMARY, json_text(run.summary), advice=ADVICE)
 
 
 def read_run(folder: str) -> Run:
@@ -69,7 +71,7 @@ def read_run(folder: str) -> Run:
     has_facts = os.path.exists(path)
     saved = read_summary(folder) if not has_facts or os.path.exists(os.path.join(folder, SUMMARY)) else None
     if saved is None or has_facts:
-        facts = _decode(path, Facts)
+        facts = decode(path, Facts)
         if facts.facts_version > FACTS_VERSION:
             raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
     else:
@@ -80,7 +82,7 @@ def read_run(folder: str) -> Run:
         )
     _check_rows(os.path.join(folder, STEPS), rows, facts)
     try:
-        telemetry = _read_telemetry(folder, facts.recorders)
+        telemetry = read_telemetry(folder, facts.recorders)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
     return Run(folder, facts, rows, telemetry)
@@ -89,19 +91,23 @@ def read_run(folder: str) -> Run:
 def read_summary(folder: str) -> Summary:
     """Read summary.json as it stands, for what is to be compared with `read_run(folder).summary`; raises UserError."""
     path = os.path.join(folder, SUMMARY)
-    version = _decode(path, _Version).schema_version
+    head = decode(path, _Version)
+    version = head.schema_version
+    if head.kind == CHECKPOINT_KIND:
+        raise UserError(f"{path} is of a run that wrote and read checkpoints; wanted a result of training")
     if version != SCHEMA_VERSION:
         raise UserError(
             f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is no result of this version of "
             "dlemu's train (DLIO's own summary.json is another thing)"
         )
-    return _decode(path, Summary)
+    return decode(path, Summary)
 
 
 def holds_run(folder: str) -> bool:
     """Say whether the folder has a run of ours, damaged or not."""
     try:
-        return _decode(os.path.join(folder, SUMMARY), _Version).schema_version is not None
+        head = decode(os.path.join(folder, SUMMARY), _Version)
+        return head.schema_version is not None and head.kind != CHECKPOINT_KIND
     except UserError:
         return os.path.exists(os.path.join(folder, FACTS))
 
@@ -114,13 +120,16 @@ def read_config(folder: str) -> str:
 
 class _Version(msgspec.Struct):
     schema_version: int | None = None
+    kind: str | None = None
 
 
-def _json(value: object) -> str:
+def json_text(value: object) -> str:
+    """Return a typed value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
-def _decode(path: str, kind: type[T]) -> T:
+def decode(path: str, kind: type[T]) -> T:
+    """Return what a JSON file holds; raises UserError for one that is not there, damaged, or not of that kind."""
     try:
         return msgspec.json.decode(_read_bytes(path), type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -140,11 +149,13 @@ def _read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def _write_table(folder: str, name: str, table: pa.Table) -> None:
+def write_table(folder: str, name: str, table: pa.Table) -> None:
+    """Write a table as parquet; raises SpaceError."""
     write_file(folder, name, lambda path: pq.write_table(table, path, compression="zstd"), advice=ADVICE)
 
 
-def _read_table(folder: str, name: str) -> pa.Table | None:
+def read_table(folder: str, name: str) -> pa.Table | None:
+    """Return a parquet file, None where there is none; raises UserError for a damaged one."""
     path = os.path.join(folder, name)
     if not os.path.exists(path):
         return None
@@ -157,7 +168,7 @@ def _read_table(folder: str, name: str) -> pa.Table | None:
 
 
 def _read_rows(folder: str) -> StepRows:
-    table = _read_table(folder, STEPS)
+    table = read_table(folder, STEPS)
     if table is None:
         return np.empty(0, STEP_DTYPE)
     path = os.path.join(folder, STEPS)
@@ -191,8 +202,9 @@ def _check_rows(path: str, rows: StepRows, facts: Facts) -> None:
             raise UserError(f"{path} is damaged: its column {name} goes from {lowest} to {highest}, wanted {wanted}")
 
 
-def _read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
-    readings = _read_table(folder, TELEMETRY)
+def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
+    """Return what the recorders of a run read; raises UserError, ValueError, KeyError or TypeError for damaged ones."""
+    readings = read_table(folder, TELEMETRY)
     if readings is None or not heads:
         return ()
-    return from_tables(heads, readings, _read_table(folder, BLOCK_TRACE))
+    return from_tables(heads, readings, read_table(folder, BLOCK_TRACE))

@@ -12,10 +12,10 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageBase
-from dlemu.checkpoints.save import SavedCheckpoint, save_checkpoint
+from dlemu.checkpoints.save import SavedCheckpoint, TrainingSaver
 from dlemu.comm import Comm
 from dlemu.comm.clock import FakeClock
-from dlemu.config.schema import Checkpoint
+from dlemu.config.schema import Checkpoint, Model
 from tests.emulator.fakes import ScriptedComm
 
 BYTES = (8 << 20) + 12_345
@@ -26,7 +26,9 @@ def save(storage: StorageBase, folder: str, rank: int = 0, **changes: Any) -> Sa
     comm = ScriptedComm([150, 400], clock)
     comm.rank = rank
     settings = Checkpoint(checkpoint_folder=folder, **changes)
-    return save_checkpoint(settings, storage, BYTES, cast(Comm, comm), clock, epoch=2, block=3)
+    saver = TrainingSaver(settings, Model(model_size_bytes=BYTES), storage, cast(Comm, comm), clock)
+    _, (saved,) = saver.save(2, 3)
+    return saved
 
 
 @pytest.mark.parametrize(
