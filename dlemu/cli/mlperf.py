@@ -14,6 +14,7 @@ from dlemu.cli.options import configured
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
+    from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
     from dlemu.mlperf.rules import Division
 
 
@@ -128,10 +129,13 @@ def run_command(
     dlemu mlperf run workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d \\
         dataset.num_files_train=28000 --org mylab --system nvme-box
     dlemu mlperf run workload=unet3d accelerator=b200 ranks=16 --hosts 2 launcher="mpirun -np {ranks} -f hosts" ...
+    dlemu mlperf run workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
 
     A warm-up run and 5 measured runs (v1.0: 5), each with another shuffle. Every run is a `dlemu train`, kept in runs/;
     tree/ is what the edition's tool would leave. When interrupted, or when a run failed, the same command with
-    output.folder=FOLDER goes on. This is no submission: CLOSED results need mlpstorage and DLIO, unchanged.
+    output.folder=FOLDER goes on. A model's checkpoints are written and read instead, in two `dlemu checkpoint` that
+    belong together, or in one where ten exceed three times the hosts' memory. This is no submission: CLOSED results
+    need mlpstorage and DLIO, unchanged.
 
     Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 128 + signal.
     """
@@ -155,8 +159,31 @@ def run_command(
     check_launcher("mlperf run", launcher)
     folder, words = take_word(words, "output.folder")
     workload = load(words, config_dir=config_dir)
-    check_runnable(workload)
     memory = host_memory_gib() if memory_gib is None else memory_gib
+    if not workload.workflow.train and workload.workflow.checkpoint:
+        from dlemu.config import check_checkpoints
+        from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
+        from dlemu.mlperf.rehearsal.rehearse import check_names
+        from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
+
+        check_checkpoints(workload)
+        check_names(organisation, system)
+        _rehearse_checkpoints(
+            CheckpointRehearsal(
+                size=checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory),
+                division=division,
+                organisation=organisation,
+                system=system,
+                words=tuple(words),
+                checkpoint_folder=workload.checkpoint.checkpoint_folder,
+                ranks=workload.ranks,
+                folder=folder or new_folder(workload.model.name, "mlperf-"),
+                launcher=launcher,
+                config_dir=config_dir,
+                tell=lambda line: click.echo(line, err=True),
+            )
+        )
+    check_runnable(workload)
     size = datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory)
     plan = RehearsalPlan(
         edition=EDITIONS[size.edition],
@@ -191,6 +218,25 @@ def run_command(
     for line, style in rehearsal_lines(rehearsed, plan.folder, plan.tree, NOTE):
         click.secho(line, **style)
     raise SystemExit(0 if rehearsed.passed else 1)
+
+
+def _rehearse_checkpoints(rehearsal: CheckpointRehearsal) -> NoReturn:
+    from dlemu.cli import complain
+    from dlemu.cli.mlperf_lines import checkpoint_rehearsal_lines
+    from dlemu.comm import Interrupted, interrupt_once
+    from dlemu.mlperf.rehearsal import NOTE
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    try:
+        checked = rehearsal.run()
+    except Interrupted as stop:
+        name = signal.Signals(stop.signal_number).name
+        complain(f"interrupted by {name}; what was measured is in {rehearsal.folder}: begin anew in a new folder")
+        raise SystemExit(stop.exit_status) from None
+    for line, style in checkpoint_rehearsal_lines(checked, rehearsal.folder, rehearsal.tree, NOTE):
+        click.secho(line, **style)
+    raise SystemExit(0 if checked.valid else 1)
 
 
 @command.command(name="check", short_help="Hold finished runs or a submission tree against the rules.")

@@ -119,6 +119,16 @@ def rehearsal_lines(rehearsed: Rehearsed, folder: str, tree: str, note: str) -> 
     yield f"pages of the runs: dlemu report {os.path.join(folder, 'runs')}/*", {}
 
 
+def checkpoint_rehearsal_lines(checked: Checked, folder: str, tree: str, note: str) -> Iterator[Line]:
+    """Yield what is printed at the end of a rehearsal of checkpoints."""
+    for result in checked.checkpoints:
+        yield _checkpoint_line(result, checked.root), {"bold": True}
+    yield from finding_lines(checked)
+    yield f"by the rules: {_counts(checked)}", {}
+    yield note, {}
+    yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
+
+
 def _outcome_line(outcome: Outcome) -> str:
     return (
         f"{outcome.passed} of {outcome.runs} runs pass: AU {outcome.au_dlio_mean_percent:.1f} %"

@@ -51,6 +51,11 @@ class OfficialModel:
         """Its workload here, and the name of its file there."""
         return self.name.replace("-", "_")
 
+    @property
+    def official_name(self) -> str:
+        """What the official workload file calls the model."""
+        return self.name.replace("llama3-", "llama_")
+
     def settings(self) -> Workload:
         """Return its workload."""
         return load([f"workload={self.workload}"])

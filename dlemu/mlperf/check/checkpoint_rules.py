@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers, read_checkpoint_leaf
+from dlemu.mlperf.audit.step_files import names_dlemu
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
 from dlemu.mlperf.check.other_leaves import OtherLeaf
 from dlemu.mlperf.check.result_rules import SEPARATION
@@ -161,7 +162,9 @@ def _settings(result: CheckpointResult) -> Found:
 
 
 def _hash(leaf: CheckpointLeaf, model: OfficialModel) -> Found:
-    seen = core_config_hash(leaf.workload or {}, checkpointing=True)
+    """Compare the hash of all core settings, under the name that the official file has: it says nothing else."""
+    named = {**(leaf.workload or {}), "model": {**leaf.settings("model"), "name": model.official_name}}
+    seen = core_config_hash(named, checkpointing=True)
     if seen not in model.core_configs.values():
         wanted = f"{' or '.join(model.core_configs.values())}, by editions.yaml"
         fix = "compare config.yaml with the edition's workload file, key by key"
@@ -357,9 +360,17 @@ def _files(result: CheckpointResult) -> Found:
             yield leaf.path, Finding("error", "files.checkpoint_config", seen, ", ".join(CONFIG_FILES), fix)
 
 
+def _tool(result: CheckpointResult) -> Found:
+    for leaf in result.leaves:
+        if result.closed and "dlio.log" in leaf.files and names_dlemu(os.path.join(leaf.path, "dlio.log")):
+            fix = "repeat it with DLIO, or submit it as OPEN, by mlpstorage, and say so"
+            seen = "dlio.log says that dlemu ran as a drop-in replacement for DLIO"
+            yield leaf.path, Finding("error", "tool.other", seen, "for CLOSED, DLIO unchanged", fix)
+
+
 RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
     *(_by_the_numbers, _model_is_known, _settings, _overrides, _fsync, _processes, _ranks_a_host),
-    *(_counts, _gap, _memory, _accelerators, _folders, _files),
+    *(_counts, _gap, _memory, _accelerators, _folders, _files, _tool),
 )
 
 
