@@ -25,6 +25,7 @@ from dlemu.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.mlperf.audit.step_files import Logs, read_logs
+from dlemu.mlperf.audit.tolerant import YAML_LOADER
 from dlemu.mlperf.finding import Finding
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
@@ -126,7 +127,7 @@ def _guarded(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun
 def shipped_pairs() -> dict[str, dict[str, Any]]:
     """Return workload -> accelerator -> {batch_size, computation_time} of the workloads that come with dlemu."""
     folder = resources.files("dlemu.configs") / "workload"
-    loaded = {name: yaml.safe_load((folder / f"{name}{SUFFIX}").read_text()) for name in workload_names()}
+    loaded = {name: yaml.load((folder / f"{name}{SUFFIX}").read_text(), YAML_LOADER) for name in workload_names()}
     return {name: content["accelerators"] for name, content in loaded.items() if content.get("accelerators")}
 
 
