@@ -110,6 +110,7 @@ def _phase(run: CheckpointRun, phase: int) -> PhaseSummary | None:
         device_mb_per_second=device,
         device_busy_percent=activity.device_busy_percent,
         device_depth=activity.device_depth,
+        link_percent=activity.link_percent,
         threads=int(rows["threads"].max()),
     )
     return PhaseSummary(
@@ -154,6 +155,7 @@ class _Activity:
     def __init__(self, run: CheckpointRun, phase: int, parts: list[IoRows]) -> None:
         windows = [(int(part["began_ns"].min()), int(part["ended_ns"].max())) for part in parts]
         self._hosts = [(host, _shifted(windows, -run.offset_ns(host.node))) for host in run.telemetry]
+        self._flow = "received_mb_per_second" if phase == READ else "sent_mb_per_second"
         self._rate = "read_mb_per_second" if phase == READ else "write_mb_per_second"
 
     @property
@@ -186,6 +188,18 @@ class _Activity:
         """Requests in flight, all together."""
         depths = self._of_blocks("mean_queue_depth")
         return sum(depths) if depths else None
+
+    @property
+    def link_percent(self) -> float | None:
+        """How much of its speed the busiest network link was used to."""
+        used = []
+        for host, windows in self._hosts:
+            for source in host.sources("network"):
+                _, speeds = host.readings("network", source, "link_mb_per_second")
+                rate = mean_within(*host.readings("network", source, self._flow), windows)
+                if len(speeds) and not math.isnan(rate):
+                    used.append(100 * rate / float(speeds[-1]))
+        return max(used, default=None)
 
     def _of_blocks(self, metric: str) -> list[float]:
         values = [
