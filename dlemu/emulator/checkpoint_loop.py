@@ -72,6 +72,8 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
         lambda: storage.device_folders([existing_folder(local)] if (local := storage.local_path(folder)) else []),
         job.live_folder,
         comm,
+        timeout_seconds=job.workload.timeout_seconds,
+        what=folder,
     )
     rank = _CheckpointRank(job, comm, watch, lambda moving: recorder.mark(training=moving) if recorder else None)
     journal = rank.run()

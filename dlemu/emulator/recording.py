@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from datagen.inspection import Dataset
 from datagen.storage.storage_base import open_storage
-from dlemu.comm import Comm
+from dlemu.comm import Comm, within
 from dlemu.config.schema import Telemetry
 from dlemu.emulator.cgroup_limits import limiting_groups
 from dlemu.emulator.job import Job
@@ -21,16 +21,27 @@ def recorder_of(job: Job, comm: Comm) -> Recorder | None:
     """Start this host's recorder of a training run on its first rank; None elsewhere. Collective."""
     storage = open_storage(job.workload.storage_spec.buffered)
     return recorder_for(
-        job.workload.telemetry, lambda: storage.device_folders(_dataset_folders(job.found)), job.live_folder, comm
+        job.workload.telemetry,
+        lambda: storage.device_folders(_dataset_folders(job.found)),
+        job.live_folder,
+        comm,
+        timeout_seconds=job.workload.timeout_seconds,
+        what=job.workload.dataset.data_folder,
     )
 
 
 def recorder_for(
-    settings: Telemetry, folders: Callable[[], Iterator[str]], live_folder: str, comm: Comm
+    settings: Telemetry,
+    folders: Callable[[], Iterator[str]],
+    live_folder: str,
+    comm: Comm,
+    *,
+    timeout_seconds: float,
+    what: str,
 ) -> Recorder | None:
     """Start this host's recorder on its first rank; None on the others, and when telemetry is off. Collective.
 
-    `folders` are looked for where the recorder is started: those whose devices it watches.
+    `folders` are looked for where the recorder is started: those whose devices it watches; `what` names them.
     """
     if not settings.enabled:
         return None
@@ -38,7 +49,12 @@ def recorder_for(
     if comm.local_rank != 0:
         return None
     ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
-    scope = Scope(folders=tuple(folders()), ranks=ranks, block_trace=settings.block_trace, cpu_groups=limiting_groups())
+    scope = Scope(
+        folders=within(timeout_seconds, lambda: tuple(folders()), f"looking for the devices of {what}"),
+        ranks=ranks,
+        block_trace=settings.block_trace,
+        cpu_groups=limiting_groups(),
+    )
     task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
     return start_recorder(task, live_folder)
 

@@ -12,6 +12,9 @@ from dlemu.metrics.au import Rows
 from dlemu.metrics.rates import training_ns
 from dlemu.metrics.spread import Mean, all_known, by_epoch, known
 
+_MISSED = 0.05
+"""Share of an epoch."""
+
 
 class Delivered(NamedTuple):
     """What one device gave one host over time."""
@@ -62,7 +65,8 @@ def _ratio(part: float, whole: float) -> float:
 def _delivered_mb(rows: Rows, device: Delivered) -> float:
     """Return what a device read in an epoch: from the last reading before its start to the first after its end.
 
-    The recorder reads just before each epoch and just after it, so nothing else is counted.
+    The recorder reads just before each epoch and just after it, so nothing else is counted. NaN where it missed more
+    than `_MISSED` of the epoch, since it was killed: the rest would pass for all.
     """
     own = rows[np.isin(rows["rank"], device.ranks)]
     if not len(own):
@@ -73,10 +77,17 @@ def _delivered_mb(rows: Rows, device: Delivered) -> float:
 def delivered_between(
     time_ns: NDArray[np.int64], mb_per_second: NDArray[np.float64], begin_ns: int, end_ns: int
 ) -> float:
-    """Return MB from the last reading before the begin to the first after the end; NaN without two readings."""
+    """Return MB from the last reading before the begin to the first after the end.
+
+    NaN without two readings, or where they leave out too much of that time.
+    """
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))
-    return _integral(time_ns[first : last + 1], mb_per_second[first : last + 1])
+    time_ns, mb_per_second = time_ns[first : last + 1], mb_per_second[first : last + 1]
+    if not len(time_ns):
+        return float("nan")
+    missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
+    return float("nan") if missed_ns > _MISSED * (end_ns - begin_ns) else _integral(time_ns, mb_per_second)
 
 
 def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:

@@ -20,12 +20,12 @@ from dlemu.results.folder import (
     FACTS,
     SUMMARY,
     TELEMETRY,
-    decode,
     json_text,
     read_table,
     read_telemetry,
     write_table,
 )
+from dlemu.results.sent_files import decode_sent
 from dlemu.telemetry import to_table, trace_to_table
 
 ROWS, PROGRESS = "checkpoints.parquet", "checkpoint_progress.parquet"
@@ -61,7 +61,7 @@ def read_checkpoint_run(folder: str) -> CheckpointRun:
     Every number is computed anew from the rows, whatever summary.json says.
     """
     path = os.path.join(folder, FACTS)
-    facts = decode(path, CheckpointRunFacts)
+    facts = decode_sent(path, CheckpointRunFacts)
     if facts.facts_version > FACTS_VERSION:
         raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
     rows, progress = _rows(folder, ROWS, IO_DTYPE), _rows(folder, PROGRESS, PROGRESS_DTYPE)

@@ -18,6 +18,7 @@ from dlemu.comm import Comm
 from dlemu.comm.clock import FakeClock
 from dlemu.config.model import Parallelism, Transformer
 from dlemu.config.schema import Checkpoint, Model
+from tests import faulty_storage
 from tests.emulator.fakes import ScriptedComm
 
 BYTES = (8 << 20) + 12_345
@@ -154,3 +155,15 @@ def test_a_model_of_layers_is_saved_as_its_files() -> None:
         f"s/epoch_1_block_1/zero_pp_rank_1_mp_rank_0_{kind}_states.pt" for kind in ("model", "optim")
     ]
     assert saved.bytes == 2 * sum(map(len, storage.files.values()))
+
+
+def test_each_call_that_fails_is_named_and_leaves_no_half_checkpoint(tmp_path: Path) -> None:
+    with faulty_storage.plan() as plan:
+        save(faulty_storage.Storage(), str(tmp_path / "whole"))
+    sites = [(call, at) for call, count in plan.calls.items() for at in range(1, count + 1)]
+    assert {"folder", "create", "write", "sync", "rename"} <= set(plan.calls)
+    for number, (call, at) in enumerate(sites):
+        folder = str(tmp_path / str(number))
+        with faulty_storage.plan(call, at, "ESTALE"), pytest.raises(UserError, match=rf"{folder}.*Stale file handle"):
+            save(faulty_storage.Storage(), folder)
+        assert [path for path in Path(folder).rglob("*") if path.is_file()] == []

@@ -19,7 +19,7 @@ from dlemu.config.schema import Workload
 from dlemu.results.checkpoint_folder import read_checkpoint_run, write_checkpoint_run, write_checkpoint_summary
 from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.checkpoint_summary import CheckpointSummary
-from dlemu.results.folder import decode
+from dlemu.results.sent_files import decode_sent
 from dlemu.run.checkpoint_story import checkpoint
 from dlemu.run.events import CheckpointProgress, Event
 from dlemu.run.prepare_checkpoints import check_checkpoint_host, prepare_checkpoints
@@ -98,7 +98,7 @@ def test_checkpoints_are_written_read_and_their_numbers_come_out_of_the_rows(tmp
     assert {(record.phase, record.checkpoint, record.rank) for record in done.records} == {
         (phase, number, rank) for phase in ("write", "read") for number in (1, 2, 3) for rank in (0, 1)
     }
-    assert decode(os.path.join(done.folder, "summary.json"), CheckpointSummary) == summary
+    assert decode_sent(os.path.join(done.folder, "summary.json"), CheckpointSummary) == summary
     assert not (tmp_path / "result" / "live").exists()
     assert not [path for path in (tmp_path / "saved").iterdir() if path.name.startswith(".")]
 
