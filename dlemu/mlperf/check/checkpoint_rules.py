@@ -18,6 +18,7 @@ from dlemu.mlperf.check.result_rules import SEPARATION
 from dlemu.mlperf.check.tree_rules import CONFIG_FILES, CONFIG_FOLDER
 from dlemu.mlperf.core_config import canonical, core_config_hash, is_checkpoint_core, settings_of
 from dlemu.mlperf.dlio_config import dlio_workload
+from dlemu.mlperf.dlio_files import LOG
 from dlemu.mlperf.editions import EDITIONS, Edition
 from dlemu.mlperf.finding import Finding, Located
 from dlemu.mlperf.known_rules import official_name
@@ -34,7 +35,7 @@ from dlemu.mlperf.official_checkpoints import (
 )
 from dlemu.mlperf.rules import Division, override_keys, unapplied
 
-FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", "dlio.log", "summary.json")
+FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "summary.json")
 """v3.0, 2.1.25, beside the ranks' files, the metadata and dlio_config."""
 RESULTS = "results.json"
 _RANK_FILES = (re.compile(r"^\d+_output\.json$"), re.compile(r"^\d+_per_epoch_stats\.json$"))
@@ -362,7 +363,7 @@ def _files(result: CheckpointResult) -> Found:
 
 def _tool(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
-        if result.closed and "dlio.log" in leaf.files and names_dlemu(os.path.join(leaf.path, "dlio.log")):
+        if result.closed and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
             fix = "repeat it with DLIO, or submit it as OPEN, by mlpstorage, and say so"
             seen = "dlio.log says that dlemu ran as a drop-in replacement for DLIO"
             yield leaf.path, Finding("error", "tool.other", seen, "for CLOSED, DLIO unchanged", fix)
