@@ -10,12 +10,15 @@ from functools import partial
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
+from dlemu.report.checkpoint_report import checkpoint_page
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
 from dlemu.report.page import Page, render
 from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
+from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import read_config
 from dlemu.results.run import Run
 from dlemu.sizing.answers import COMPARE
@@ -27,7 +30,7 @@ PAGE = "report.html"
 class _Opened:
     """A result with all of its page but the figures, and the folder of these."""
 
-    result: Run | RunSeries | OpenedComparison | Audit
+    result: Run | RunSeries | OpenedComparison | Audit | CheckpointRun
     page: Page
     figures: str
 
@@ -72,6 +75,11 @@ def _open(folders: Sequence[str]) -> _Opened:
             return _Opened(audit, audit_page(audit), "dlemu.report.audit_figures")
         comparison = open_comparison(folder)
         return _Opened(comparison, comparison_page(comparison), "dlemu.report.compare_figures")
+    if any(holds_checkpoints(folder) for folder in folders):
+        if len(folders) > 1:
+            raise UserError(f"{folders[0]} and others: a run of checkpoints shares its page with no other result")
+        run = read_checkpoint_run(folders[0])
+        return _Opened(run, checkpoint_page(run, read_config(run.folder)), "dlemu.report.checkpoint_figures")
     result = open_result(folders[0]) if len(folders) == 1 else open_together(folders)
     if isinstance(result, Run):
         return _Opened(result, run_page(result, read_config(result.folder)), "dlemu.report.figures")

@@ -10,7 +10,20 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from datagen.errors import DlemuError
-from validation import bandwidth, cached, causes, client, coverage, fio, jitter, latency, short_epochs, table, verdicts
+from validation import (
+    bandwidth,
+    cached,
+    causes,
+    checkpoints,
+    client,
+    coverage,
+    fio,
+    jitter,
+    latency,
+    short_epochs,
+    table,
+    verdicts,
+)
 from validation.bed import Bed, make_bed
 from validation.check import Check
 from validation.drive import why_no_drive
@@ -25,6 +38,7 @@ GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
     "verdicts": verdicts.measure,
     "short": short_epochs.measure,
     "causes": causes.measure,
+    "checkpoints": checkpoints.measure,
     "cached": cached.measure,
     "jitter": jitter.measure,
     "coverage": coverage.measure,
