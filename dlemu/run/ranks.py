@@ -222,7 +222,7 @@ class LaunchedRanks:
     @contextlib.contextmanager
     def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
         if self.leads:
-            self._guardian = watch(lambda: _save_lost(job, save_failed))
+            self._guardian = watch(lambda: _save_lost(job, save_failed), job.workload.timeout_seconds)
         try:
             with going_on(job.folder) if self.leads else contextlib.nullcontext():
                 yield
