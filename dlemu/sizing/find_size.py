@@ -20,16 +20,15 @@ from dlemu.config.schema import Workload
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
+from dlemu.probing.cold import Treatment, treatment
 from dlemu.run.run_folder import new_folder
 from dlemu.sizing.answers import SIZE, Question, SizeAnswer, Trial, check_same, read_answer, save_answer
 from dlemu.sizing.prerequisites import (
     Capacity,
-    Treatment,
     check_launcher,
     measure_capacity,
     probe_mb_per_second,
     take_word,
-    treatment,
 )
 from dlemu.sizing.search import Limits, next_count, pool
 from dlemu.sizing.size_verdict import Known, build_answer, sentence

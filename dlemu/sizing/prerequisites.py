@@ -8,20 +8,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
-from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.metrics.t_interval import FEWEST
 
 PROBE_SECONDS = 3.0
 PROBE_THREADS = 16
-
-Treatment = Literal["direct", "large", "evicted", "cached"]
-"""Why trials read from storage: O_DIRECT, the memory rule, eviction before each epoch; or that they need not."""
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
@@ -42,23 +37,6 @@ def check_launcher(command: str, launcher: str) -> None:
             f"dlemu {command} was started by mpirun or srun: start it once, without; it starts the ranks of each run "
             f'itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
         )
-
-
-def treatment(*, direct: bool, cached: bool, total_bytes: int, memory_bytes: int, memory_kind: str) -> Treatment:
-    """Return how trials are kept out of the page cache; raises UserError where nothing can do that.
-
-    `direct`: they read past it; `memory_kind`: the file system whose files are memory, else empty.
-    """
-    if cached:
-        return "cached"
-    if memory_kind:
-        raise UserError(
-            f"the dataset lies on {memory_kind}, which is memory and no storage; set dataset.data_folder to a folder "
-            "of the drive, or say --cached to size memory"
-        )
-    if direct:
-        return "direct"
-    return "large" if total_bytes >= WANTED_RATIO * memory_bytes else "evicted"
 
 
 @dataclass(frozen=True, kw_only=True)

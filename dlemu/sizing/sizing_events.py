@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from dlemu.config.schema import Workload
 from dlemu.sizing.answers import SizeAnswer, SweepPoint, Trial
-from dlemu.sizing.prerequisites import Capacity, Treatment
+from dlemu.probing.cold import Treatment
+from dlemu.sizing.prerequisites import Capacity
 
 
 @dataclass(frozen=True, kw_only=True)

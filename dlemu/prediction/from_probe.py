@@ -1,0 +1,65 @@
+"""How what a probe of the workload's own pattern got becomes what a prediction is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dlemu.emulator.job import Job
+from dlemu.prediction.batches import bytes_by_file
+from dlemu.prediction.calibration import (
+    LEAST_DECODE_SHARE,
+    Calibration,
+    Reads,
+    half_width_percent,
+    work_quantiles,
+)
+from dlemu.prediction.curve import CurvePoint, flat
+from dlemu.probing.pattern import Level
+
+FULL = 0.95
+"""Share of the most that a level gave from which on it tells of the storage's whole speed."""
+STRAIGHT = 0.9
+"""Share of their number times one reader's speed that readers get who do not yet wait for each other."""
+
+
+def calibrate_from_levels(job: Job, levels: Sequence[Level], *, cores: float, folder: str) -> Calibration:
+    """Return what levels of rising readers say; the first must be of one reader."""
+    alone = levels[0]
+    curve = tuple(CurvePoint(readers=level.readers, mb_per_second=level.mb_per_second) for level in levels)
+    top = max(levels, key=lambda level: level.mb_per_second)
+    apart = [level for level in levels if level.mb_per_second >= STRAIGHT * level.readers * alone.mb_per_second]
+    rows = alone.rows
+    took = (rows["end_ns"] - rows["begin_ns"]).sum()
+    decodes = rows["decode_ns"].sum() >= LEAST_DECODE_SHARE * took
+    if decodes:  # of a reader's time only that in reads is the storage's
+        busy = 1 - float(rows["decode_ns"].sum() / took)
+        curve = tuple(CurvePoint(readers=point.readers, mb_per_second=point.mb_per_second / busy) for point in curve)
+    samples = int(rows["samples"].sum())
+    full = [level for level in levels if level.mb_per_second >= FULL * top.mb_per_second]
+    known = apart[-1]
+    law = float(bytes_by_file(job.workload.dataset).mean())
+    sample_bytes = float(rows["app_bytes"].sum()) / samples
+    everything = sum(int(level.rows["app_bytes"].sum()) for level in levels) / sum(
+        int(level.rows["samples"].sum()) for level in levels
+    )
+    return Calibration(
+        source=f"a probe of {folder} with {', '.join(str(level.readers) for level in levels)} readers",
+        curve=curve,
+        saturated=len(levels) > 1 and top.mb_per_second < 1.2 * levels[-2].mb_per_second,
+        half_width_percent=half_width_percent([(_reads(level), flat(level.mb_per_second)) for level in full]),
+        work=work_quantiles(_reads(known), curve[: levels.index(known) + 1], known.rows["reader"]),
+        samples_per_read=max(1, round(samples / len(rows))),
+        sample_bytes=sample_bytes,
+        bytes_factor=everything / law if law else 1.0,
+        decode_seconds_per_sample=float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum() / samples / 1e9)
+        if decodes
+        else 0.0,
+        cores=cores,
+    )
+
+
+def _reads(level: Level) -> Reads:
+    rows = level.rows
+    return Reads(rows["begin_ns"] / 1e9, rows["end_ns"] / 1e9, rows["app_bytes"].astype(float))
