@@ -104,8 +104,8 @@ def calibrate_by_probe(workload: Workload, *, cached: bool = False, on_level: On
         memory_bytes=psutil.virtual_memory().total,
         memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
     )
-    levels = probe_pattern(job, evicts=how in ("evicted", "large"), on_level=on_level)
-    return calibrate_from_levels(job, levels, cores=usable_cores(), folder=workload.dataset.data_folder)
+    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), on_level=on_level)
+    return calibrate_from_levels(job, levels, costs, cores=usable_cores(), folder=workload.dataset.data_folder)
 
 
 def read_calibration(folder: str) -> Calibration:

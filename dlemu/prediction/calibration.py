@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +25,7 @@ WINDOW_SECONDS, MOST_WINDOWS = 0.5, 240
 MOST_KNEES = 24
 KNEE_SLACK = 1.1
 """How much worse than the best fit that of a lower knee may be: fewer readers need be known to tell it."""
-TOGETHER = 8
+TOGETHER = (8, 16, 32)
 """Reads of a rank whose sum tells what does not even out."""
 WAITED = 0.02
 """Share of the time that accelerators waited for data from which on the storage gave all it could."""
@@ -94,7 +95,7 @@ def calibrate_from_run(run: Run) -> Calibration:
     cpu_known = bool(rows["cpu_ns"].any())
     decodes = decode.sum() >= LEAST_DECODE_SHARE * took.sum()
     read_end = end - decode if decodes else end
-    reads = Reads(begin, read_end + gap, rows["app_bytes"].astype(float))
+    reads = Reads(begin, read_end, rows["app_bytes"].astype(float))
     curve = estimate_curve(reads)
     samples = max(1, round(float(rows["samples"].mean())))
     cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_known else decode
@@ -164,7 +165,8 @@ def _host_costs(rows: NDArray[np.void], begin: Floats, origin: Floats, gap: floa
     over = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
     defaults = HostCosts()
     return HostCosts(
-        hand_over_seconds=max(0.0, float(np.median(handed)) - gap) if len(handed) else defaults.hand_over_seconds,
+        hand_over_seconds=float(np.median(handed)) if len(handed) else defaults.hand_over_seconds,
+        between_seconds=gap,
         epoch_start_seconds=float(np.median([part.min() for part in by_rank])),
         step_seconds=max(0.0, float(np.median(rows["met_ns"] - over)) / 1e9),
     )
@@ -224,27 +226,33 @@ def work_quantiles(reads: Reads, curve: Curve, rank: NDArray[np.int64]) -> tuple
     """Return quantiles of what reads took of the storage, as multiples of what their bytes take on average.
 
     A storage that serves readers out of turn makes one read short and the next one long. That evens out, and no rank
-    loses by it; what does not even out is seen in sums of `TOGETHER` reads of a rank. So the distribution keeps its
-    shape and is drawn together until these sums differ as much as they did.
+    loses by it, and a storage that gives in bursts serves all alike. What does not even out is seen in sums of
+    `TOGETHER` reads of a rank: the distribution keeps its shape and is drawn together until they differ as they did.
     """
     edges, active, lengths = _readers_over_time(reads)
     speed = rates(curve, int(active.max())) / np.maximum(np.arange(int(active.max()) + 1), 1)
     given = np.concatenate([[0.0], np.cumsum(speed[active] * lengths)])
     ratio = (np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given)) / reads.size_bytes
     ratio /= ratio.mean()
-    sums = []
-    for one in np.unique(rank):
-        own = ratio[rank == one]
-        own = own[: len(own) // TOGETHER * TOGETHER]
-        sums.append(own.reshape(-1, TOGETHER).mean(axis=1))
-    together = np.concatenate(sums) if sums else ratio[:0]
     single = float(ratio.std())
-    if len(together) < FEWEST or single <= 0:
+    kept = [_spread_of_sums(ratio, rank, together) for together in TOGETHER]
+    known_spreads = [spread for spread in kept if spread is not None]
+    if not known_spreads or single <= 0:
         return (1.0,)
-    kept = min(1.0, float(together.std(ddof=1)) * np.sqrt(TOGETHER) / single)
+    shrunk = min(1.0, min(known_spreads) / single)
     places = (np.arange(min(DRAWS, len(ratio))) + 0.5) / min(DRAWS, len(ratio))
-    drawn = np.maximum(0.02, 1 + kept * (np.quantile(ratio, places) - 1))
+    drawn = np.maximum(0.02, 1 + shrunk * (np.quantile(ratio, places) - 1))
     return tuple((drawn / drawn.mean()).tolist())
+
+
+def _spread_of_sums(ratio: Floats, rank: NDArray[np.int64], together: int) -> float | None:
+    """Return the standard deviation that single values would have, were they independent, by sums of a rank's."""
+    means = []
+    for number in np.unique(rank):
+        own = ratio[rank == number]
+        means.append(own[: len(own) // together * together].reshape(-1, together).mean(axis=1))
+    values = np.concatenate(means)
+    return float(values.std(ddof=1)) * math.sqrt(together) if len(values) >= FEWEST else None
 
 
 def half_width_percent(parts: Sequence[tuple[Reads, Curve]]) -> float:

@@ -26,6 +26,8 @@ class HostCosts:
 
     hand_over_seconds: float = 0.0005
     """From a batch that is complete in its worker to the trainer's hands."""
+    between_seconds: float = 0.0
+    """A worker's, from a batch that is complete to the next one that waits for it."""
     epoch_start_seconds: float = 0.005
     """From the start of an epoch to its first reads."""
     step_seconds: float = 0.0005

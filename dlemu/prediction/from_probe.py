@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from dlemu.prediction.calibration import (
     half_width_percent,
     work_quantiles,
 )
-from dlemu.prediction.curve import CurvePoint, flat
-from dlemu.probing.pattern import Level
+from dlemu.prediction.curve import CurvePoint, flat, smoothed
+from dlemu.prediction.event_model import HostCosts
+from dlemu.probing.pattern import Level, LoaderCosts
 
 FULL = 0.95
 """Share of the most that a level gave from which on it tells of the storage's whole speed."""
@@ -24,12 +26,19 @@ STRAIGHT = 0.9
 """Share of their number times one reader's speed that readers get who do not yet wait for each other."""
 
 
-def calibrate_from_levels(job: Job, levels: Sequence[Level], *, cores: float, folder: str) -> Calibration:
+def calibrate_from_levels(
+    job: Job, levels: Sequence[Level], costs: LoaderCosts | None, *, cores: float, folder: str
+) -> Calibration:
     """Return what levels of rising readers say; the first must be of one reader."""
     alone = levels[0]
-    curve = tuple(CurvePoint(readers=level.readers, mb_per_second=level.mb_per_second) for level in levels)
+    measured = tuple(CurvePoint(readers=level.readers, mb_per_second=level.mb_per_second) for level in levels)
+    curve = smoothed(measured, [len(level.rows) for level in levels])
     top = max(levels, key=lambda level: level.mb_per_second)
-    apart = [level for level in levels if level.mb_per_second >= STRAIGHT * level.readers * alone.mb_per_second]
+    apart = [
+        level
+        for level, point in zip(levels, curve, strict=True)
+        if point.mb_per_second >= STRAIGHT * point.readers * curve[0].mb_per_second
+    ]
     rows = alone.rows
     took = (rows["end_ns"] - rows["begin_ns"]).sum()
     decodes = rows["decode_ns"].sum() >= LEAST_DECODE_SHARE * took
@@ -57,6 +66,7 @@ def calibrate_from_levels(job: Job, levels: Sequence[Level], *, cores: float, fo
         if decodes
         else 0.0,
         cores=cores,
+        costs=HostCosts() if costs is None else HostCosts(**asdict(costs)),
     )
 
 

@@ -68,24 +68,24 @@ class Model:
         epochs = _cut(job.schedule, ranks, most_rows, LEAST_STEPS + window)
         rate = speed * rates(calibration.curve, ranks * max(1, workers))
         random = np.random.default_rng([seed, ranks])
-        parts, start = [], 0.0
+        parts, start, costs = [], 0.0, calibration.costs
         for epoch in epochs:
             app = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
             work = app * _draws(calibration, plan.batch_size, app.shape, random)
-            after = plan.batch_size * calibration.decode_seconds_per_sample
+            decode = plan.batch_size * calibration.decode_seconds_per_sample
             pause = plan.batch_size * mean_seconds(reader.preprocess_time)
             scene = Scene(
                 app_bytes=app,
                 work_bytes=work,
-                after_seconds=np.full(app.shape, after + pause),
+                after_seconds=np.full(app.shape, decode + pause + costs.between_seconds),
                 compute_seconds=computation_seconds(self.workload, ranks, epoch.number, epoch.steps),
                 rate=rate,
                 workers=workers,
                 window=window,
                 in_turn=job.traits.in_turn,
                 synchronous=self.workload.train.synchronous,
-                cores=self.hosts * calibration.cores if after else np.inf,
-                costs=calibration.costs,
+                cores=self.hosts * calibration.cores if decode else np.inf,
+                costs=replace(costs, hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds)),
             )
             times = simulate(scene)
             parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))

@@ -22,14 +22,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DlemuError, SpaceError
 from dlemu.comm import die_with_parent
-from dlemu.config.duration import NO_TIME
+from dlemu.config.duration import NO_TIME, Duration
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job
-from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
+from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 
 SETTLE_SECONDS = 0.5
 """Of each level, before what counts: caches, credits and throttles that were idle let a first burst pass."""
@@ -45,6 +46,8 @@ MOST_READERS = 256
 FLAT_PERCENT = 3.0
 """Less than this from one level to the next, twice, and more readers are no use."""
 MEMORY_SHARE = 0.25
+COST_BATCHES, COST_SECONDS = 40, 0.02
+"""Batches of each worker, and how long each takes, in the measurement of what the loader takes for itself."""
 _PROGRAM = "from dlemu.probing.pattern import main; main()"
 
 READ_DTYPE = np.dtype(
@@ -69,6 +72,18 @@ class Level:
     """The dataset was read to its end before the time was over."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoaderCosts:
+    """What the loader takes for itself, by batches that are read in no time and then made to take a moment; seconds."""
+
+    hand_over_seconds: float
+    """From a batch that is complete in its worker to the trainer's hands, median."""
+    between_seconds: float
+    """A worker's from one batch to the next that waits for it, median."""
+    epoch_start_seconds: float
+    """From asking for an epoch's batches to the begin of the first."""
+
+
 @dataclass(frozen=True)
 class _Request:
     """What the clean process is to do."""
@@ -78,6 +93,7 @@ class _Request:
     """Levels, or none: as many as there is something to learn from."""
     most: int
     evicts: bool
+    costs: bool
     parent: int
 
 
@@ -87,14 +103,15 @@ def probe_pattern(
     evicts: bool,
     levels: tuple[int, ...] = (),
     most: int = MOST_READERS,
+    with_costs: bool = True,
     on_level: Callable[[Level], None] | None = None,
-) -> tuple[Level, ...]:
-    """Return what the storage gave to each number of readers; `job` is of one accelerator.
+) -> tuple[tuple[Level, ...], LoaderCosts | None]:
+    """Return what the storage gave to each number of readers, and what the loader takes; `job` is of one accelerator.
 
     `evicts`: the dataset's pages are dropped before each level, so that the storage serves it. Raises what a reader
     raised, and DlemuError where the process of the readers ended otherwise.
     """
-    request = _Request(job, levels, most, evicts, os.getpid())
+    request = _Request(job, levels, most, evicts, with_costs, os.getpid())
     search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _PROGRAM],
@@ -106,6 +123,7 @@ def probe_pattern(
     assert process.stdin is not None
     assert process.stdout is not None
     made: list[Level] = []
+    costs: LoaderCosts | None = None
     try:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             pickle.dump(request, process.stdin)
@@ -116,6 +134,9 @@ def probe_pattern(
                 break
             if isinstance(message, BaseException):
                 raise message
+            if isinstance(message, LoaderCosts):
+                costs = message
+                continue
             made.append(message)
             if on_level is not None:
                 on_level(message)
@@ -126,7 +147,7 @@ def probe_pattern(
         process.stdout.close()
     if not made:
         raise DlemuError(f"the process of the readers ended with status {process.returncode} and said nothing")
-    return tuple(made)
+    return tuple(made), costs
 
 
 def main() -> None:
@@ -136,8 +157,11 @@ def main() -> None:
     say = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        for level in _measure(request):
-            pickle.dump(level, say)
+        for told in _measure(request):
+            pickle.dump(told, say)
+            say.flush()
+        if request.costs and request.job.workload.reader.read_threads > 0:
+            pickle.dump(_loader_costs(request.job), say)
             say.flush()
     except BaseException as error:  # carried to the caller
         known = error if isinstance(error, DlemuError) else DlemuError(f"{type(error).__name__}: {error}")
@@ -166,6 +190,30 @@ def _measure(request: _Request) -> Any:
         over = time.monotonic() - began + seconds > MOST_SECONDS
         if not request.wanted and flat < 2 and not over and 2 * readers <= most:
             waiting.append(2 * readers)
+
+
+def _loader_costs(job: Job) -> LoaderCosts:
+    """Have the loader deliver batches that cost nothing to read, and see what passes between them."""
+    batch_size = job.workload.reader.batch_size
+    spec = replace(job.loader_spec(0), preprocess_time=Duration(mean=COST_SECONDS / batch_size))
+    unread = spec.phases["ceiling"]
+    loader: Loader = registry.find("dlemu.loaders", job.workload.reader.data_loader, "Loader")(
+        replace(spec, phases={"train": unread, "ceiling": unread})
+    )
+    loader.start()
+    times = []
+    asked_ns = time.monotonic_ns()
+    for batch in loader.batches("ceiling", 1, COST_BATCHES * spec.read_threads):
+        times.append((batch.trace.started_ns, batch.trace.finished_ns, time.monotonic_ns(), batch.trace.worker))
+    loader.close()
+    started, finished, got, worker = np.array(times).T
+    between = [np.median(started[worker == own][1:] - finished[worker == own][:-1]) for own in np.unique(worker)]
+    waited = got[1:] - np.maximum(finished[1:], got[:-1])
+    return LoaderCosts(
+        hand_over_seconds=max(0.0, float(np.median(waited))) / 1e9,
+        between_seconds=max(0.0, float(np.median(between))) / 1e9,
+        epoch_start_seconds=max(0.0, float(started.min() - asked_ns)) / 1e9,
+    )
 
 
 def reading_spec(job: Job) -> tuple[LoaderSpec, int]:

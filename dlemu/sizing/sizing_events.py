@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dlemu.config.schema import Workload
-from dlemu.sizing.answers import SizeAnswer, SweepPoint, Trial
 from dlemu.probing.cold import Treatment
+from dlemu.sizing.answers import SizeAnswer, SweepPoint, Trial
 from dlemu.sizing.prerequisites import Capacity
 
 
