@@ -102,9 +102,8 @@ def command(
 
     overrides = [word for word in target if "=" in word]
     places = [word for word in target if "=" not in word]
-    given = {"accesses": accesses, "sizes": sizes, "depths": depths, "jobs": jobs}
     if overrides:
-        if places or preset or any(given.values()) or overwrite_device:
+        if places or preset or accesses or sizes or depths or jobs or overwrite_device:
             raise click.UsageError("a workload's own reads need no TARGET, --preset, --rw, --sizes, --depths or --jobs")
         if output:
             overrides.append(f"output.folder={output}")
@@ -117,7 +116,12 @@ def command(
         if readers or cached or config_dir:
             raise click.UsageError("--readers, --cached and --config-dir go with workload=NAME")
         base = PRESETS[preset] if preset else Grid()
-        grid = Grid(**(vars(base) | {key: value for key, value in given.items() if value}))
+        grid = Grid(
+            accesses=accesses or base.accesses,
+            sizes=sizes or base.sizes,
+            depths=depths or base.depths,
+            jobs=jobs or base.jobs,
+        )
         answer, folder = probe_requests(
             places[0],
             preset=preset or "",

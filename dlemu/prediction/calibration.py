@@ -31,6 +31,8 @@ WAITED = 0.02
 """Share of the time that accelerators waited for data from which on the storage gave all it could."""
 LEAST_DECODE_SHARE = 0.05
 """Share of a worker's time below which what it does after reading is counted as reading."""
+LEAST_BESIDE = 1.5
+"""Readers at a time from which on what one took can be told from what all got."""
 CONFIDENCE, MOST_HALF_WIDTH = 0.95, 50.0
 
 
@@ -96,7 +98,7 @@ def calibrate_from_run(run: Run) -> Calibration:
     decodes = decode.sum() >= LEAST_DECODE_SHARE * took.sum()
     read_end = end - decode if decodes else end
     reads = Reads(begin, read_end, rows["app_bytes"].astype(float))
-    curve = estimate_curve(reads)
+    curve, workers = estimate_curve(reads), int(rows["worker"].max()) + 1
     samples = max(1, round(float(rows["samples"].mean())))
     cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_known else decode
     waited = float(rows["wait_ns"].sum()) / max(
@@ -109,7 +111,7 @@ def calibrate_from_run(run: Run) -> Calibration:
         curve=_with_scaling(curve, facts.journal.scaling),
         saturated=waited >= WAITED,
         half_width_percent=half_width_percent([(reads, curve)]),
-        work=work_quantiles(reads, curve, rows["rank"]),
+        work=work_quantiles(reads, rows["rank"] * workers + rows["worker"]),
         samples_per_read=samples,
         sample_bytes=float(rows["app_bytes"].sum() / rows["samples"].sum()),
         bytes_factor=float(rows["app_bytes"].sum()) / law if law else 1.0,
@@ -222,24 +224,32 @@ def _read_until(reads: Reads, moments: Floats) -> Floats:
     return np.array([(reads.size_bytes * np.clip((at - reads.begin) / took, 0, 1)).sum() for at in moments])
 
 
-def work_quantiles(reads: Reads, curve: Curve, rank: NDArray[np.int64]) -> tuple[float, ...]:
+def work_quantiles(reads: Reads, reader: NDArray[np.int64]) -> tuple[float, ...]:
     """Return quantiles of what reads took of the storage, as multiples of what their bytes take on average.
 
-    A storage that serves readers out of turn makes one read short and the next one long. That evens out, and no rank
-    loses by it, and a storage that gives in bursts serves all alike. What does not even out is seen in sums of
-    `TOGETHER` reads of a rank: the distribution keeps its shape and is drawn together until they differ as they did.
+    What all readers get at a time goes up and down with the storage's own bursts, which are no read's: what a read took
+    is compared with what all those beside it got meanwhile. That leaves out a read's own part in it, which of n readers
+    is 1/n of its variance. And a storage that serves readers out of turn makes one read short and the next one long.
+    That evens out and no rank loses by it; what does not even out is seen in sums of `TOGETHER` reads of a reader: the
+    distribution keeps its shape and is drawn together until they differ as they did.
     """
     edges, active, lengths = _readers_over_time(reads)
-    speed = rates(curve, int(active.max())) / np.maximum(np.arange(int(active.max()) + 1), 1)
-    given = np.concatenate([[0.0], np.cumsum(speed[active] * lengths)])
+    took = np.maximum(reads.end - reads.begin, 1e-9)
+    changes = np.zeros(len(edges))
+    np.add.at(changes, np.searchsorted(edges, reads.begin), reads.size_bytes / took)
+    np.add.at(changes, np.searchsorted(edges, reads.end), -reads.size_bytes / took)
+    speed = np.cumsum(changes)[:-1] / np.maximum(active, 1)
+    given = np.concatenate([[0.0], np.cumsum(speed * lengths)])
     ratio = (np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given)) / reads.size_bytes
     ratio /= ratio.mean()
     single = float(ratio.std())
-    kept = [_spread_of_sums(ratio, rank, together) for together in TOGETHER]
+    kept = [_spread_of_sums(ratio, reader, together) for together in TOGETHER]
     known_spreads = [spread for spread in kept if spread is not None]
     if not known_spreads or single <= 0:
         return (1.0,)
-    shrunk = min(1.0, min(known_spreads) / single)
+    beside = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
+    wider = math.sqrt(beside / (beside - 1)) if beside > LEAST_BESIDE else 1.0
+    shrunk = min(wider, wider * min(known_spreads) / single)
     places = (np.arange(min(DRAWS, len(ratio))) + 0.5) / min(DRAWS, len(ratio))
     drawn = np.maximum(0.02, 1 + shrunk * (np.quantile(ratio, places) - 1))
     return tuple((drawn / drawn.mean()).tolist())

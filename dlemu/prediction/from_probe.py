@@ -22,6 +22,8 @@ from dlemu.probing.pattern import Level, LoaderCosts
 
 FULL = 0.95
 """Share of the most that a level gave from which on it tells of the storage's whole speed."""
+BESIDE = 4
+"""Readers at a time that tell how much single reads differ."""
 STRAIGHT = 0.9
 """Share of their number times one reader's speed that readers get who do not yet wait for each other."""
 
@@ -47,7 +49,7 @@ def calibrate_from_levels(
         curve = tuple(CurvePoint(readers=point.readers, mb_per_second=point.mb_per_second / busy) for point in curve)
     samples = int(rows["samples"].sum())
     full = [level for level in levels if level.mb_per_second >= FULL * top.mb_per_second]
-    known = apart[-1]
+    known = next((level for level in levels if level.readers >= max(BESIDE, apart[-1].readers)), levels[-1])
     law = float(bytes_by_file(job.workload.dataset).mean())
     sample_bytes = float(rows["app_bytes"].sum()) / samples
     everything = sum(int(level.rows["app_bytes"].sum()) for level in levels) / sum(
@@ -58,7 +60,7 @@ def calibrate_from_levels(
         curve=curve,
         saturated=len(levels) > 1 and top.mb_per_second < 1.2 * levels[-2].mb_per_second,
         half_width_percent=half_width_percent([(_reads(level), flat(level.mb_per_second)) for level in full]),
-        work=work_quantiles(_reads(known), curve[: levels.index(known) + 1], known.rows["reader"]),
+        work=work_quantiles(_reads(known), known.rows["reader"]),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=sample_bytes,
         bytes_factor=everything / law if law else 1.0,

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from datagen.errors import DlemuError
 from validation import latency, table
@@ -163,7 +164,6 @@ class Row:
     measured_samples_per_second: float
     measured_limited_by: str
     cpu_wait_percent: float | None
-    probe_seconds: float
 
     @property
     def au_off(self) -> float:
@@ -248,7 +248,6 @@ def measure_one(bed: Bed, number: int) -> Row:
         measured_samples_per_second=float(ran.metrics["samples_per_second"]["mean"]),
         measured_limited_by=str(ran.limited_by),
         cpu_wait_percent=ran.cpu_wait_percent,
-        probe_seconds=0.0,
     )
 
 
@@ -308,7 +307,8 @@ def markdown(rows: Sequence[Row]) -> str:
     covered = sum(row.covered for row in rows)
     top = (
         f"{len(rows)} settings: mean |AU error| {au:.2f} points (null model {null:.2f}), mean |samples/s error| "
-        f"{rate:.2f} % (null model {null_rate:.2f} %), {covered} of {len(rows)} pairs of intervals hold both. {table.machine()}."
+        f"{rate:.2f} % (null model {null_rate:.2f} %), {covered} of {len(rows)} pairs of intervals hold both. "
+        f"{date.today()}, {table.machine()}."
     )
     lines = [top, "", _line(HEAD), _line(["---"] * len(HEAD))]
     for row in rows:
