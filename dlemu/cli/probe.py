@@ -98,7 +98,7 @@ def command(
     Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
     """
     from dlemu.cli.options import report_result
-    from dlemu.probing.probe import PRESETS, Grid, probe_requests, probe_workload
+    from dlemu.probing.run_probe import PRESETS, Grid, probe_requests, probe_workload
 
     overrides = [word for word in target if "=" in word]
     places = [word for word in target if "=" not in word]

@@ -11,8 +11,8 @@ from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.prediction.ask import read_prediction
 from dlemu.prediction.prediction import Prediction
-from dlemu.probing.probe import read_probe
 from dlemu.probing.probe_answers import PROBE, ProbeAnswer
+from dlemu.probing.run_probe import read_probe
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
