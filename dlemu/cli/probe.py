@@ -9,10 +9,14 @@ import click
 if TYPE_CHECKING:
     from dlemu.probing.probe_answers import Access, ProbeCell
 
+    _SizeType, _ListType, _AnyType = click.ParamType[int], click.ParamType[tuple[Any, ...]], click.ParamType[Any]
+else:  # click before 8.2 has no types of its own
+    _SizeType = _ListType = _AnyType = click.ParamType
+
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-class _Size(click.ParamType[int]):
+class _Size(_SizeType):
     """A size such as 4k or 1m: binary, as fio takes it."""
 
     name = "size"
@@ -28,12 +32,12 @@ class _Size(click.ParamType[int]):
         return int(number) * _UNITS[unit]
 
 
-class _Several(click.ParamType[tuple[Any, ...]]):
+class _Several(_ListType):
     """Values with commas between them."""
 
     name = "list"
 
-    def __init__(self, one: click.ParamType[Any]) -> None:
+    def __init__(self, one: _AnyType) -> None:
         self._one = one
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
