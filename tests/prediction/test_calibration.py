@@ -20,7 +20,7 @@ from dlemu.prediction.calibration import (
     given_speed,
     work_quantiles,
 )
-from dlemu.prediction.curve import CurvePoint, flat, most_mb_per_second
+from dlemu.prediction.curve import flat, most_mb_per_second
 from dlemu.prediction.make_prediction import predict
 from dlemu.prediction.model_run import Model
 from dlemu.results.run import Run, make_run
