@@ -1,4 +1,4 @@
-"""`dlemu probe` with its own engine beside fio, in turn, at the same settings: on drives of known speed."""
+"""The own engine of `dlemu probe` beside fio, in turn, at the same settings, on drives of known speed."""
 
 from __future__ import annotations
 
