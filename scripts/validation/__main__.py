@@ -10,7 +10,22 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from datagen.errors import DlemuError
-from validation import bandwidth, cached, causes, client, coverage, fio, jitter, latency, short_epochs, table, verdicts
+from validation import (
+    bandwidth,
+    cached,
+    causes,
+    checkpoints,
+    client,
+    coverage,
+    fio,
+    jitter,
+    latency,
+    prediction,
+    probing,
+    short_epochs,
+    table,
+    verdicts,
+)
 from validation.bed import Bed, make_bed
 from validation.check import Check
 from validation.drive import why_no_drive
@@ -25,15 +40,24 @@ GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
     "verdicts": verdicts.measure,
     "short": short_epochs.measure,
     "causes": causes.measure,
+    "checkpoints": checkpoints.measure,
     "cached": cached.measure,
     "jitter": jitter.measure,
     "coverage": coverage.measure,
+    "probe": probing.measure,
+    "prediction": prediction.measure,
 }
-NEEDS = {"fio": fio.why_no_fio, "latency": latency.why_no_model, "jitter": latency.why_no_model}
+NEEDS = {
+    "fio": fio.why_no_fio,
+    "latency": latency.why_no_model,
+    "jitter": latency.why_no_model,
+    "prediction": prediction.why_no_prediction,
+    "probe": probing.why_no_probe,
+}
 """What a group needs beside the drive: returns why it can't be measured, or None."""
 
 
-LONG = ("coverage",)
+LONG = ("coverage", "prediction")
 """Measured only when asked for by name."""
 
 
