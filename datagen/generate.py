@@ -49,6 +49,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     """
     files, opened = files_of(spec), open_storage(storage.buffered)
     try:
+        opened.preflight(spec.data_folder)
         _refuse_other_dataset(spec, opened)
         for folder in files.folders():
             opened.make_folder(folder)
@@ -226,11 +227,13 @@ def _check_space(files: Files, storage: StorageBase) -> None:
     folder = files.spec.data_folder
     if files.sizes is None:
         return  # how far the bytes will shrink is not known before
+    free = storage.free_bytes(folder)
+    if free is None:
+        return
     parts = (part for i in range(len(files)) for part in files.parts(i))
     made = sum(part.size_bytes or 0 for part in parts if part.is_made(storage))
     wanted = files.total_bytes() - made
-    free = storage.free_bytes(folder)
-    if free is not None and wanted > free:
+    if wanted > free:
         raise SpaceError(
             f"{folder} has {free} bytes left and {wanted} are still to be made: free {wanted - free} bytes, "
             "set dataset.data_folder to a larger file system, or lower dataset.num_files_train"

@@ -13,6 +13,7 @@ from typing import Any
 from datagen.errors import UserError
 from datagen.registry import names
 from datagen.spec import together
+from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.config.loader_settings import LOADERS, settings_used
 from dlemu.config.schema import Workload
 
@@ -41,6 +42,7 @@ RENAMED_KEYS = {
     "train.computation_time_stdev": "train.computation_time.stdev",
     "evaluation.eval_time_stdev": "evaluation.eval_time.stdev",
     "hydra.run.dir": "output.folder",
+    "storage.s3_force_path_style": "storage.storage_options.s3_force_path_style",
 }
 """Old key -> the key that says the same here. DLIO writes a run into hydra's run folder unless `output.folder` says."""
 
@@ -65,7 +67,6 @@ NO_EFFECT = {
     "workflow.profiling": Reason("dlemu records device and host itself"),
     "workflow.debug": Reason("there is no debug workflow"),
     "output.log_file": Reason("the log is log.txt in the run's folder"),
-    "storage.s3_force_path_style": Reason("it belongs to object storage"),
     "dataset.record_element_bytes": Reason("it follows from dataset.record_element_type"),
     "dataset.num_files_generated": Reason("how many files the dataset was made with is seen on disk", (None, 0)),
     "dataset.total_disk_bytes": Reason("how large the dataset is follows from its files", (None, 0)),
@@ -91,7 +92,15 @@ NO_EFFECT = {
 """Key, or section with all its keys -> why it changes nothing."""
 
 NO_EFFECT_ON_FOLDERS = {"storage.storage_options": Reason("it belongs to object storage")}
-"""Key -> why it changes nothing where the storage is not of the user's own."""
+"""Key -> why it changes nothing where the storage is made of folders."""
+_OWN_CLIENT = Reason("dlemu reads with a client of its own, which docs/objects.md compares with libraries")
+NO_EFFECT_ON_OBJECTS = {
+    "storage.storage_options.storage_library": _OWN_CLIENT,
+    "storage.storage_options.prefetch_window": Reason("requests in flight are reader.io_depth"),
+    "storage.storage_options.prefetch_workers": Reason("requests in flight are reader.io_depth"),
+    "storage.storage_options.stagger_workers": Reason("workers begin with batches of their own"),
+}
+"""Options of mlpstorage's -> why they change nothing with s3."""
 
 SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
@@ -214,8 +223,10 @@ class _Removed:
         used = settings_used(loader, data_format, engine)
         shape = dict.fromkeys(CHECKPOINT_SHAPE_KEYS, CHECKPOINT_SHAPE if checkpoints else NO_CHECKPOINT)
         unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
-        if "." not in _value(tree, "storage", "storage_type"):
+        if _value(tree, "storage", "storage_type") in FOLDER_TYPES:
             unused |= NO_EFFECT_ON_FOLDERS
+        else:
+            unused |= NO_EFFECT_ON_OBJECTS
         self._no_effect = NO_EFFECT | unused | ({} if checkpoints else shape)
         self._unsupported = UNSUPPORTED | (shape if checkpoints else {})
 
