@@ -52,6 +52,10 @@ class Connection:
     def close(self) -> None:
         self.socket.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "socket"):
+            self.socket.close()
+
 
 class Exchange:
     """A request under way. `advance` is called whenever its socket is ready, until it returns True."""

@@ -1,8 +1,8 @@
 """Who asks an object store: credentials from where the ecosystem keeps them, and the signature of each request.
 
 Signature Version 4 with the payload's SHA-256, or `UNSIGNED-PAYLOAD` where there is none: "Authenticating Requests:
-Using the Authorization Header (AWS Signature Version 4)" of the Amazon S3 API reference. A request costs 20 microseconds of
-signing here and 150 by botocore, whose chain of credentials is used where the environment has none.
+Using the Authorization Header (AWS Signature Version 4)" of the Amazon S3 API reference. Signing a request costs 20
+microseconds here and 150 by botocore, whose chain of credentials is used where the environment has none.
 """
 
 from __future__ import annotations

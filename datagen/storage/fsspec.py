@@ -27,13 +27,13 @@ class Storage(StorageBase):
     def __init__(self, spec: StorageSpec) -> None:
         super().__init__(spec)
         fsspec = library("fsspec", "fsspec", "storage.storage_type=fsspec")
-        self._root = spec.root.rstrip("/") if "://" in spec.root else ""
-        scheme = self._root.partition("://")[0]
-        if not scheme:
+        scheme, separator, rest = spec.root.partition("://")
+        if not separator:
             raise UserError(
                 f"storage.storage_root is {spec.root!r}: fsspec wants a URL there, such as gs://BUCKET, "
                 "abfs://CONTAINER or file:///mnt/data"
             )
+        self._root = f"{scheme}://{rest.rstrip('/')}"
         self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # of this object
         self.server = scheme
         self._is_local = scheme in LOCAL_SCHEMES

@@ -278,7 +278,7 @@ class Options:
         if not named:
             raise UserError(
                 "no S3 server is named: set storage.storage_options.endpoint_url (or AWS_ENDPOINT_URL_S3) to its "
-                f"address, such as http://10.0.0.1:9000, or to {AWS} for Amazon's own, which costs money for each request"
+                f"address, such as http://10.0.0.1:9000, or to {AWS} for Amazon's own, where requests cost money"
             )
         return named
 
