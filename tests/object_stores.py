@@ -1,4 +1,4 @@
-"""S3 servers on loopback: rclone's, which checks signatures, and one of our own that does wrong where it is asked to."""
+"""S3 servers on loopback: rclone's, which checks signatures, and one of our own that does wrong where it is asked."""
 
 from __future__ import annotations
 

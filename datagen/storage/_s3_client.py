@@ -18,7 +18,7 @@ import select
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import unescape
 
@@ -110,17 +110,23 @@ class Client:
         """
         waiting = deque(asks)
         delayed: list[tuple[float, int, Ask]] = []
-        active = {each.exchange.connection.socket.fileno(): each for each in begun}
+        active: dict[int, Active] = {}
         order = itertools.count()
         poller = select.poll()
-        for number, each in active.items():
-            poller.register(number, _events(each))
-            each.until_ns = time.monotonic_ns() + round(1e9 * self.server.timeout_seconds)
 
         def again(ask: Ask, seconds: float) -> None:
             heapq.heappush(delayed, (time.monotonic() + seconds, next(order), ask))
 
+        def go_on(each: Active) -> None:
+            if not self._progress(each, again):
+                number = each.exchange.connection.socket.fileno()
+                active[number] = each
+                poller.register(number, _events(each))
+
         try:
+            for each in begun:
+                each.until_ns = time.monotonic_ns() + round(1e9 * self.server.timeout_seconds)
+                go_on(each)
             while waiting or delayed or active:
                 while (waiting or (delayed and delayed[0][0] <= time.monotonic())) and len(active) < depth:
                     ask = (
@@ -133,19 +139,14 @@ class Client:
                     except OSError as error:
                         again(ask, self._failed(ask, None, error))
                         continue
-                    if not self._progress(started, again):
-                        number = started.exchange.connection.socket.fileno()
-                        active[number] = started
-                        poller.register(number, _events(started))
+                    go_on(started)
                 ready = poller.poll(self._patience_ms(active, delayed)) if active else []
                 if not active and delayed:
                     time.sleep(max(0.0, delayed[0][0] - time.monotonic()))
                 for number, _ in ready:
                     each = active.pop(number)  # what is over is nobody's to hang up, also when it raises
                     poller.unregister(number)
-                    if not self._progress(each, again):
-                        active[number] = each
-                        poller.register(number, _events(each))
+                    go_on(each)
                 for number in self._late(active):
                     late = active.pop(number)
                     poller.unregister(number)
@@ -168,6 +169,19 @@ class Client:
             connection, self._head(ask, connection.address), ask.body, ask.target, bodiless=ask.method == "HEAD"
         )
         return Active(ask, exchange, exchange.began_ns + round(1e9 * self.server.timeout_seconds))
+
+    def send_ahead(self, ask: Ask) -> Active | None:
+        """Send a request whose answer is wanted later; None where that failed: it is asked again then."""
+        try:
+            begun = self.send(ask)
+        except OSError:
+            return None
+        try:
+            begun.exchange.advance(to_head=True)
+        except OSError:
+            self._give_up(begun)
+            return None
+        return begun
 
     def head_of(self, begun: Active) -> Active:
         """Wait for the head of an answer whose request was sent; the request that brought it, asked again if need be.
@@ -194,11 +208,6 @@ class Client:
         if begun.until_ns and begun.ask.answer is None:
             self._give_up(begun)
 
-    def close(self) -> None:
-        """Hang up."""
-        while self._idle:
-            self._hang_up(self._idle.pop())
-
     def _sent(self, ask: Ask) -> Active:
         while True:
             try:
@@ -217,14 +226,14 @@ class Client:
                 text = f"no answer came in {self.server.timeout_seconds:g} s"
                 raise TimeoutError(errno.ETIMEDOUT, text)
 
-    def _progress(self, each: Active, again: object) -> bool:
+    def _progress(self, each: Active, again: Callable[[Ask, float], None]) -> bool:
         """Go on with an answer; return whether nothing more will come over its connection."""
         try:
             if not each.exchange.advance():
                 return False
         except OSError as error:
             self._give_up(each)
-            again(each.ask, self._failed(each.ask, None, error))  # type: ignore[operator]
+            again(each.ask, self._failed(each.ask, None, error))
             return True
         exchange, ask = each.exchange, each.ask
         self._finished(exchange)
@@ -235,7 +244,7 @@ class Client:
         if wrong is None:
             ask.answer = exchange
         else:
-            again(ask, self._failed(ask, exchange, wrong))  # type: ignore[operator]
+            again(ask, self._failed(ask, exchange, wrong))
         return True
 
     def _what_is_wrong(self, ask: Ask, exchange: Exchange) -> OSError | None:

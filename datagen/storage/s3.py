@@ -100,8 +100,9 @@ class Storage(StorageBase):
         for path in wanted:
             if path not in ahead:
                 client, key = self._place(path)
-                with contextlib.suppress(OSError):  # it is asked again, and explained, when it is opened
-                    ahead[path] = client.send(self._whole(key))
+                begun = client.send_ahead(self._whole(key))
+                if begun is not None:
+                    ahead[path] = begun
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Read pieces of objects, `io_depth` requests in flight, none for more than `range_bytes`."""

@@ -41,8 +41,8 @@ class Request:
 class Fault:
     """What goes wrong with one answer."""
 
-    kind: Literal["error", "drop", "cut", "drip", "hang", "etag", "garbage", "reset_late"]
-    """error: `status` and `code`; drop: no answer; cut: half a body; drip: a byte at a time; hang: nothing, for long."""
+    kind: Literal["error", "drop", "cut", "drip", "hang", "etag", "garbage"]
+    """error: `status` and `code`; drop: no answer; cut: half a body; drip: a byte at a time; hang: nothing at all."""
     status: int = 503
     code: str = "SlowDown"
     headers: dict[str, str] = field(default_factory=dict)
@@ -149,7 +149,11 @@ class ObjectServer:
         if request.method in ("GET", "HEAD") and request.key:
             return self._object(request)
         if request.method == "GET":
-            return 200, {}, memoryview((self._uploads() if "uploads" in request.query else self._list(request)).encode())
+            return (
+                200,
+                {},
+                memoryview((self._uploads() if "uploads" in request.query else self._list(request)).encode()),
+            )
         if request.method == "DELETE":
             if "uploadId" in request.query:
                 self._parts.pop(request.query["uploadId"], None)
@@ -206,7 +210,9 @@ class ObjectServer:
         begin = int(request.query.get("continuation-token", "0"))
         total = self.behaviour.listed_keys
         if total and prefix.endswith("/train/"):
-            names = [f"{prefix}img_{n:0{len(str(total))}}_of_{total}.npz" for n in range(begin, min(begin + most, total))]
+            names = [
+                f"{prefix}img_{n:0{len(str(total))}}_of_{total}.npz" for n in range(begin, min(begin + most, total))
+            ]
             folders: list[str] = []
         else:
             below = sorted(key for key in self.objects if key.startswith(prefix))
@@ -221,9 +227,7 @@ class ObjectServer:
         contents = "".join(f"<Contents><Key>{escape(name)}</Key><Size>1</Size></Contents>" for name in names)
         prefixes = "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
         truncated = str(more).lower()
-        return (
-            f"<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}</ListBucketResult>"
-        )
+        return f"<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}</ListBucketResult>"
 
     def _send(
         self,

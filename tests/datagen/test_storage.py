@@ -228,7 +228,7 @@ def test_names_that_users_give() -> None:
     [
         (
             "local",
-            r"is 'local': did you mean local_fs\? wanted one of direct, direct_fs, fsspec, local_fs, parallel_fs, posix,",
+            r"is 'local': did you mean local_fs\? wanted one of direct, direct_fs, fsspec, local_fs, parallel_fs",
         ),
         ("null", "is 'null': that is for dlemu's own use; wanted one of direct"),
         ("memory", "is 'memory': that is for dlemu's own use"),
