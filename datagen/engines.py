@@ -12,6 +12,7 @@ from typing import Protocol
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.formats.format_base import Format, KeptFile, OpenFile, Sample, StreamFormat, damaged
+from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import Reader, StorageBase, StoredFile, read_in_transfers
 
 MOST_KEPT_FILES = 16
@@ -246,11 +247,25 @@ class LibraryEngine:
         return sample
 
     def _load_stream(self, stream: StreamFormat, path: str, index: int) -> Sample:
+        if self._storage.is_remote:
+            return self._load_fetched(stream, path, index)
         with StoredFile(path, self._storage.open(path)) as file:
             sample = stream.load_stream(file, index, self._samples)
             self.app_bytes += file.reader.app_bytes
             self.read_calls += file.reader.read_calls
         return sample
+
+    def _load_fetched(self, stream: StreamFormat, path: str, index: int) -> Sample:
+        """Fetch the object whole and have it read from memory, as scripts do: np.load(io.BytesIO(reader.read()))."""
+        reader = self._storage.open_whole(path)
+        try:
+            data = memoryview(bytearray(reader.size_bytes))
+            self.app_bytes += reader.read_into(data, 0)
+            self.read_calls += reader.read_calls
+        finally:
+            reader.close()
+        with StoredFile(path, MemoryReader(data)) as file:
+            return stream.load_stream(file, index, self._samples)
 
     def finish(self) -> None:
         return

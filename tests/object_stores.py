@@ -35,9 +35,8 @@ class S3:
 
     def spec(self, **changes: Any) -> StorageSpec:
         options = {"endpoint_url": self.endpoint} | changes.pop("options", {})
-        return StorageSpec(
-            **{"type": "s3", "root": BUCKET, "options": tuple(sorted(options.items())), "io_depth": 1} | changes
-        )
+        words: dict[str, Any] = {"type": "s3", "root": BUCKET, "options": tuple(sorted(options.items()))}
+        return StorageSpec(**words | changes)
 
     @property
     def settings(self) -> list[str]:

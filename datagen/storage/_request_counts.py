@@ -6,9 +6,11 @@ counting is a store, and what it counted outlives it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
+import platform
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -60,8 +62,10 @@ class RequestCounts:
         """Return counts in a file of the folder, which others can read; in memory where it can't be written."""
         if not folder:
             return cls()
-        path = os.path.join(folder, f"{os.getpid()}{SUFFIX}")
+        path = os.path.join(folder, f"{_host()}{os.getpid()}{SUFFIX}")
         try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 os.ftruncate(descriptor, 8 * _SIZE)
@@ -100,17 +104,21 @@ class RequestCounts:
         return self.values[len(COUNTERS) + BINS :]
 
 
-def read_counts(folder: str) -> RequestCounts:
-    """Return the sum of what all processes left in a folder; zeros where nobody did."""
+def read_counts(folder: str, *, here: bool = False) -> RequestCounts:
+    """Return the sum of what all processes (of this host with `here`) left in a folder; zeros where nobody did."""
     total = RequestCounts()
-    for values in _files(folder):
+    for values in _files(folder, _host() if here else ""):
         total.values += values
     return total
 
 
-def _files(folder: str) -> Iterator[NDArray[np.int64]]:
+def _host() -> str:
+    return f"{platform.node()}-"
+
+
+def _files(folder: str, prefix: str) -> Iterator[NDArray[np.int64]]:
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))
+        names = sorted(name for name in os.listdir(folder) if name.startswith(prefix) and name.endswith(SUFFIX))
     except OSError:
         return
     for name in names:

@@ -172,6 +172,10 @@ class Metric:
 
     After the run is over and measured: it is in no number but `limited_by`.
     """
+    get_price: float = 0.0
+    """Price of 1,000 GET and HEAD requests to an object store, in whichever currency; for `requests.cost`."""
+    put_price: float = 0.0
+    """Price of 1,000 PUT, POST and LIST requests."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -106,6 +106,9 @@ SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
 )
 """Options that may be credentials."""
+_SECRET_WORD = re.compile(
+    r"([^\s=]*(?:secret|passw|token|credential|access_?key|api_?key)[^\s=]*=).*", re.IGNORECASE | re.DOTALL
+)
 LEFT_OUT = Reason("credentials are never kept in a run's files; give them in the environment")
 
 RENAMED_VALUES = {
@@ -154,6 +157,11 @@ CHECKPOINT_SHAPE_KEYS = (
     "model.num_layers",
 )
 """Keys from which DLIO computes a checkpoint's parts; they matter only to a workload that checkpoints."""
+
+
+def without_secrets(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line, with what may be credentials left out: they go into logs and messages."""
+    return [_SECRET_WORD.sub(r"\1...", word) for word in words]
 
 
 def renamed(path: KeyPath, value: Any) -> KeyPath:

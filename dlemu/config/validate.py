@@ -48,6 +48,8 @@ LIMITS: dict[str, Limit] = {
     "metric.exclude_end_steps": _at_least(0),
     "metric.ceiling_seconds": _at_least(0),
     "metric.scaling_seconds": _at_least(0),
+    "metric.get_price": _at_least(0),
+    "metric.put_price": _at_least(0),
     "telemetry.interval_seconds": (0.01, math.inf, "0.01 or more"),
 }
 MINUS_ONE_OR_POSITIVE = {

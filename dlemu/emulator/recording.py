@@ -27,7 +27,13 @@ def recorder_of(job: Job, comm: Comm) -> Recorder | None:
     ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
     storage = open_storage(job.workload.storage_spec.buffered)
     folders = tuple(storage.device_folders(_dataset_folders(job.found)))
-    scope = Scope(folders=folders, ranks=ranks, block_trace=settings.block_trace, cpu_groups=limiting_groups())
+    scope = Scope(
+        folders=folders,
+        ranks=ranks,
+        block_trace=settings.block_trace,
+        cpu_groups=limiting_groups(),
+        request_folder=job.request_folder if storage.is_remote else "",
+    )
     task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
     return start_recorder(task, job.live_folder)
 

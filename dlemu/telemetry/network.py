@@ -5,6 +5,7 @@ Port counters are in units of four bytes: sysfs-class-infiniband in https://docs
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ class Probe(ProbeBase):
     def __init__(self, scope: Scope) -> None:
         self._interfaces, self._rates = Counters(f"{scope.proc}/self/net/dev"), Rates()
         self._ports = dict(_ports(f"{scope.sys}/class/infiniband"))
+        self._limits = dict(_limits(f"{scope.sys}/class/net"))
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the rates since the last reading."""
@@ -30,6 +32,8 @@ class Probe(ProbeBase):
                 seconds, grown = passed
                 yield Reading(source, "received_mb_per_second", grown[0] / 1e6 / seconds)
                 yield Reading(source, "sent_mb_per_second", grown[1] / 1e6 / seconds)
+                if source in self._limits:
+                    yield Reading(source, "limit_mb_per_second", self._limits[source])
 
     def _interface_bytes(self) -> Iterator[tuple[str, int, int]]:
         for line in self._interfaces.text().splitlines()[2:]:
@@ -40,6 +44,15 @@ class Probe(ProbeBase):
     def _port_bytes(self) -> Iterator[tuple[str, int, int]]:
         for source, (received, sent) in self._ports.items():
             yield source, _PORT_UNIT_BYTES * int(received.text()), _PORT_UNIT_BYTES * int(sent.text())
+
+
+def _limits(folder: str) -> Iterator[tuple[str, float]]:
+    """Yield the interfaces that say how fast they are, with that: `speed` is in Mbit/s, -1 where it is not known."""
+    for path in sorted(glob.glob(f"{folder}/*/speed")):
+        with contextlib.suppress(AbsentError, ValueError, OSError):
+            speed = int(Counters(path).text())
+            if speed > 0:
+                yield path.split(os.sep)[-2], speed / 8
 
 
 def _ports(folder: str) -> Iterator[tuple[str, tuple[Counters, Counters]]]:
