@@ -58,7 +58,9 @@ class Behaviour:
     """From the request to the first byte of its answer."""
     fault: Callable[[Request], Fault | None] | None = None
     listed_keys: int = 0
-    """Keys that are listed below any prefix without being there."""
+    """Keys that are listed below `PREFIX/train/` without being there."""
+    listed_bytes: int = 1
+    """What is said of their size."""
 
 
 class ObjectServer:
@@ -164,6 +166,8 @@ class ObjectServer:
 
     def _object(self, request: Request) -> tuple[int, dict[str, str], memoryview]:
         data = self.objects.get(request.key)
+        if data is None and request.method == "HEAD" and self.behaviour.listed_keys and "/train/" in request.key:
+            return 200, {"Content-Length": str(self.behaviour.listed_bytes)}, memoryview(b"")
         if data is None:
             return 404, {}, _error("NoSuchKey")
         etag = _etag(data)
@@ -215,7 +219,8 @@ class ObjectServer:
             ]
             folders: list[str] = []
         else:
-            below = sorted(key for key in self.objects if key.startswith(prefix))
+            there = [f"{prefix}train/x"] if total else self.objects
+            below = sorted(key for key in there if key.startswith(prefix))
             whole = request.query.get("delimiter", "")
             cut = [key[: len(prefix)] + key[len(prefix) :].partition("/")[0] for key in below]
             folders = sorted({f"{c}/" for c, key in zip(cut, below, strict=True) if whole and c != key})
@@ -250,7 +255,7 @@ class ObjectServer:
         if kind == "etag":
             headers = headers | {"ETag": '"another"'}
         date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
-        length = [] if status == 204 else [("Content-Length", str(len(body)))]
+        length = [] if status == 204 or "Content-Length" in headers else [("Content-Length", str(len(body)))]
         lines = "".join(f"{name}: {value}\r\n" for name, value in (("Date", date), *length, *headers.items()))
         connection.sendall(f"HTTP/1.1 {status} X\r\n{lines}\r\n".encode())
         if request.method == "HEAD":
