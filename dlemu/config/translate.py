@@ -96,6 +96,7 @@ NO_EFFECT_ON_FOLDERS = {"storage.storage_options": Reason("it belongs to object 
 _OWN_CLIENT = Reason("dlemu reads with a client of its own, which docs/objects.md compares with libraries")
 NO_EFFECT_ON_OBJECTS = {
     "storage.storage_options.storage_library": _OWN_CLIENT,
+    "storage.storage_options.decode_mode": Reason("what is decoded says reader.decode", (None, "none")),
     "storage.storage_options.prefetch_window": Reason("requests in flight are reader.io_depth"),
     "storage.storage_options.prefetch_workers": Reason("requests in flight are reader.io_depth"),
     "storage.storage_options.stagger_workers": Reason("workers begin with batches of their own"),
