@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from datagen import manifest, thread_pool
@@ -100,7 +101,7 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     """
     files, opened = files_of(spec), open_storage(storage.buffered)
     try:
-        missing = [files.path(i) for i in range(len(files)) if not files.is_made(i, opened)]
+        missing = list(_missing(files, opened))
         if missing:
             raise DatasetError(
                 f"{len(missing)} of {len(files)} files are not made ({', '.join(missing[:SHOWN_NAMES])}): "
@@ -238,6 +239,16 @@ def _check_space(files: Files, storage: StorageBase) -> None:
             f"{folder} has {free} bytes left and {wanted} are still to be made: free {wanted - free} bytes, "
             "set dataset.data_folder to a larger file system, or lower dataset.num_files_train"
         )
+
+
+def _missing(files: Files, storage: StorageBase) -> Iterator[str]:
+    """Yield the files that are not there, or not whole; a storage may look up several at a time."""
+    parts, same = itertools.tee((files.path(i), part) for i in range(len(files)) for part in files.parts(i))
+    missed = ""
+    for (path, part), size in zip(parts, storage.sizes(part.path for _, part in same), strict=True):
+        if not part.has(size) and path != missed:
+            missed = path
+            yield path
 
 
 def _bytes_stored(files: Files, storage: StorageBase) -> int:

@@ -391,16 +391,19 @@ class ObjectWriter:
         self._size_bytes = 0
 
     def write(self, data: Bytes) -> None:
-        self.write_at(data, self.position)
-        self.position += len(data)
-        if sum(self._is_full(number) for number in self._parts) >= PARTS_AT_A_TIME:
-            self._send([number for number in sorted(self._parts) if self._is_full(number)])
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), PART_BYTES):  # so that of a large piece no more than some parts are copied
+            piece = view[start : start + PART_BYTES]
+            self.write_at(piece, self.position)
+            self.position += len(piece)
+            if sum(self._is_full(number) for number in self._parts) >= PARTS_AT_A_TIME:
+                self._send([number for number in sorted(self._parts) if self._is_full(number)])
 
     def skip(self, size_bytes: int) -> None:
         self.position += size_bytes
 
     def write_at(self, data: Bytes, offset: int) -> None:
-        view = memoryview(data).cast("B") if not isinstance(data, bytes | bytearray) else memoryview(data)
+        view = memoryview(data).cast("B")
         while view:
             number, start, size = part_of(offset)
             if number in self._etags:
@@ -413,8 +416,7 @@ class ObjectWriter:
                 part = self._parts[number] = bytearray()
             within = offset - start
             piece = view[: size - within]
-            if len(part) < within + len(piece):
-                part.extend(bytes(within + len(piece) - len(part)))
+            part.extend(bytes(max(0, within - len(part))))
             part[within : within + len(piece)] = piece
             self._written[number] = self._written.get(number, 0) + len(piece)
             offset += len(piece)
