@@ -49,7 +49,7 @@ class Job:
     @property
     def request_folder(self) -> str:
         """Where processes count their requests to an object store."""
-        return os.path.join(self.live_folder, "requests")
+        return request_folder(self.live_folder)
 
     @property
     def train_plan(self) -> Plan:
@@ -193,6 +193,11 @@ class Job:
             seed=self.seed,
         )
         return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
+
+
+def request_folder(live_folder: str) -> str:
+    """Return where processes count their requests to an object store, below a run's live folder."""
+    return os.path.join(live_folder, "requests")
 
 
 def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
