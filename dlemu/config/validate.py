@@ -31,7 +31,7 @@ def _at_least(least: float, most: float = MOST_COUNT) -> Limit:
 LIMITS: dict[str, Limit] = {
     "ranks": _at_least(1, MOST_PROCESSES),
     "timeout_seconds": (SMALLEST, math.inf, "more than 0"),
-    "model.model_size_bytes": _at_least(0),
+    "model.model_size_bytes": _at_least(0, MOST_BYTES),
     "model.parallelism.tensor": _at_least(1),
     "model.parallelism.pipeline": _at_least(1),
     "model.parallelism.expert": _at_least(1),
