@@ -29,8 +29,10 @@ CHECKPOINT_KIND = "checkpoint"
 """`kind` in the summary.json of a run that wrote and read checkpoints; that of training has none."""
 TELEMETRY, BLOCK_TRACE = "telemetry.parquet", "block_trace.parquet"
 _MOST_TABLE_BYTES = 64 << 30
-_MOST_PLANNED = 10**9
-"""Steps of all ranks, or blocks of them: no run plans as many, and what is computed of a plan takes memory for each."""
+_LATEST_NS = 1 << 60
+"""36 years after the host was started; sums of such numbers overflow."""
+_MOST_PLANNED, _MOST_BLOCKS = 10**9, 10**6
+"""Steps of all ranks, and blocks of them: no run plans as many, and what is computed takes memory for each."""
 
 
 def write_run(run: Run) -> None:
@@ -124,6 +126,10 @@ def _checked(run: Run, path: str) -> Run:
     steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
     if facts.ranks * steps > _MOST_PLANNED or plan.num_samples > _MOST_PLANNED:
         raise UserError(f"{run.folder} is damaged: its facts plan more steps or samples than any run could have taken")
+    every = facts.workload.checkpoint.steps_between_checkpoints
+    blocks = steps // every if facts.workload.workflow.checkpoint and every > 0 else 0
+    if blocks > _MOST_BLOCKS:
+        raise UserError(f"{run.folder} is damaged: its facts plan {blocks} checkpoints")
     nodes = set(journal.rank_nodes)
     if len(run.rows) and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
         raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks was")
@@ -225,7 +231,11 @@ def _check_rows(path: str, rows: StepRows, facts: Facts) -> None:
         ("epoch", 1, facts.workload.train.epochs),
         ("block", 1, None),
         ("step", 1, None),
-        ("compute_ns", 0, None),
+        ("free_ns", 0, _LATEST_NS),
+        ("wait_ns", 0, _LATEST_NS),
+        ("compute_ns", 0, _LATEST_NS),
+        ("samples", 0, _LATEST_NS),
+        ("app_bytes", 0, _LATEST_NS),
     ):
         lowest, highest = int(rows[name].min()), int(rows[name].max())
         if lowest < least or (most is not None and highest > most):

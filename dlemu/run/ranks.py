@@ -72,6 +72,11 @@ class Guarded(Protocol):
         """Where the ranks' logs lie while the run goes on."""
         ...
 
+    @property
+    def workload(self) -> Workload:
+        """What is run."""
+        ...
+
 
 class Ranks(Protocol):
     """The ranks of one command, seen by a process that takes part in all of it."""
@@ -222,7 +227,7 @@ class LaunchedRanks:
     @contextlib.contextmanager
     def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
         if self.leads:
-            self._guardian = watch(lambda: _save_lost(job, save_failed))
+            self._guardian = watch(lambda: _save_lost(job, save_failed), job.workload.timeout_seconds)
         try:
             with going_on(job.folder) if self.leads else contextlib.nullcontext():
                 yield

@@ -20,6 +20,8 @@ from validation import (
     fio,
     jitter,
     latency,
+    prediction,
+    probing,
     short_epochs,
     table,
     verdicts,
@@ -42,12 +44,20 @@ GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
     "cached": cached.measure,
     "jitter": jitter.measure,
     "coverage": coverage.measure,
+    "probe": probing.measure,
+    "prediction": prediction.measure,
 }
-NEEDS = {"fio": fio.why_no_fio, "latency": latency.why_no_model, "jitter": latency.why_no_model}
+NEEDS = {
+    "fio": fio.why_no_fio,
+    "latency": latency.why_no_model,
+    "jitter": latency.why_no_model,
+    "prediction": prediction.why_no_prediction,
+    "probe": probing.why_no_probe,
+}
 """What a group needs beside the drive: returns why it can't be measured, or None."""
 
 
-LONG = ("coverage",)
+LONG = ("coverage", "prediction")
 """Measured only when asked for by name."""
 
 
