@@ -178,12 +178,13 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     return decide(confidence, share, waited, causes, work, context)
 
 
-def reads_may_be_too_few(causes: Causes, work: Work, ranks: int) -> bool:
+def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int | None = None) -> bool:
     """Say whether more was lost to reads than to all else, with few enough under way that more might have helped.
 
-    `causes` and `work` are of one of so many ranks that do alike.
+    `causes` and `work` are of one of so many ranks that do alike. A reader of an object store has `io_depth` requests
+    in flight; None where it reads files.
     """
-    requests = ranks * work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
+    requests = ranks * work.readers * (io_depth or max(1.0, work.call_bytes / PIECE_BYTES))
     most = causes.total >= NOTHING_PERCENT and causes.storage >= causes.total / 2
     return most and requests < 2 * FEW_REQUESTS
 
