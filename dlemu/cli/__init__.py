@@ -21,6 +21,7 @@ COMMANDS = {
     "datagen": "Make a workload's dataset, or verify one.",
     "size": "Find the most accelerators that this storage keeps busy.",
     "sweep": "Run over several values: ranks, drives, readers, workloads.",
+    "pack": "Pack images into few large files, and say what limits that.",
     "compare": "Put two runs, sweeps or searches beside each other.",
     "report": "Make a page with figures from results.",
     "workloads": "List the workloads and what each accelerator asks of the storage.",
