@@ -99,6 +99,7 @@ def figures_of(
             processes=settings.processes,
             cores=packing.cores,
             host_busy_percent=busy,
+            own_busy_percent=100 * cpu_seconds / seconds / packing.cores,
             mean_depth=device.mean_depth,
             device_busy_percent=device.busy_percent,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dlemu.metrics.limit import BUSY_PERCENT, FEW_REQUESTS, STARVED_SHARE, Confidence
+from dlemu.metrics.limit import BUSY_PERCENT, FEW_REQUESTS, MOST_PERCENT, STARVED_SHARE, Confidence
 
 What = Literal["storage", "host CPU", "processes", "images"]
 
@@ -34,6 +34,7 @@ def judge_packing(
     processes: int,
     cores: int,
     host_busy_percent: float | None,
+    own_busy_percent: float,
     mean_depth: float | None,
     device_busy_percent: float | None,
 ) -> PackLimit:
@@ -57,13 +58,13 @@ def judge_packing(
         busy = host_busy_percent
         no_core = wanting_core / worked >= STARVED_SHARE or (busy is not None and busy >= BUSY_PERCENT)
         if no_core or processes >= cores:
-            seen = f"; the {cores} cores were {busy:.0f} % busy" if busy is not None else ""
-            return PackLimit(
-                what="host CPU",
-                confidence=confidence,
-                evidence=(f"{told}{seen}",),
-                advice=("more cores; a smaller picture, or encode=raw, takes less of them",),
-            )
+            evidence = [told]
+            advice = "more cores; a smaller picture, or encode=raw, takes less of them"
+            if busy is not None:
+                evidence.append(f"the {cores} cores were {busy:.0f} % busy, {own_busy_percent:.0f} % with packing")
+                if busy - own_busy_percent >= max(own_busy_percent, MOST_PERCENT):
+                    advice = "other programs have most of the cores: stop them (top), or pack where nothing else does"
+            return PackLimit(what="host CPU", confidence=confidence, evidence=tuple(evidence), advice=(advice,))
         return PackLimit(
             what="processes",
             confidence=confidence,

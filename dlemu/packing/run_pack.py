@@ -105,7 +105,8 @@ def pack(
     question = PackQuestion(overrides=tuple(words))
     finished = _finished(folder, question)
     if make is not None:
-        for workload in {id(one.workload): one.workload for one in checked if one.workload is not None}.values():
+        workloads = [one.workload for one in checked if one.workload is not None]
+        for workload in {(each.dataset, each.storage_spec): each for each in workloads}.values():
             make(workload)
     on_event(PackBegan(folder=folder, points=len(checked), finished_points=len(finished)))
     results: list[PackPoint] = []

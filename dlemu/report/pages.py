@@ -9,9 +9,11 @@ from functools import partial
 
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
+from dlemu.packing.pack_answer import PACK
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
+from dlemu.report.pack_report import OpenedPack, open_pack, pack_page
 from dlemu.report.page import Page, render
 from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
@@ -27,7 +29,7 @@ PAGE = "report.html"
 class _Opened:
     """A result with all of its page but the figures, and the folder of these."""
 
-    result: Run | RunSeries | OpenedComparison | Audit
+    result: Run | RunSeries | OpenedComparison | Audit | OpenedPack
     page: Page
     figures: str
 
@@ -60,13 +62,16 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 
 
 def _open(folders: Sequence[str]) -> _Opened:
-    """Read what lies in the folders; comparisons and audits share their page with no other."""
+    """Read what lies in the folders; comparisons, audits and packings share their page with no other."""
     for folder in folders:
-        name = next((name for name in (COMPARE, AUDIT) if os.path.exists(os.path.join(folder, name))), None)
+        name = next((name for name in (COMPARE, AUDIT, PACK) if os.path.exists(os.path.join(folder, name))), None)
         if name is None:
             continue
         if len(folders) > 1:
             raise UserError(f"{folder} holds {name}, which no page shares; make it a page of its own")
+        if name == PACK:
+            packed = open_pack(folder)
+            return _Opened(packed, pack_page(packed), "dlemu.report.pack_figures")
         if name == AUDIT:
             audit = open_audit(folder)
             return _Opened(audit, audit_page(audit), "dlemu.report.audit_figures")
