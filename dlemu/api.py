@@ -17,6 +17,8 @@ from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.mlperf.foreign_side import foreign_side
+from dlemu.packing import run_pack
+from dlemu.packing.pack_answer import PACK, PackAnswer
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event
@@ -30,7 +32,7 @@ from dlemu.sizing.sizing_events import SizingEvent
 
 Source = Workload | Sequence[str] | Mapping[str, object]
 """What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
-Result = Run | SizeAnswer | SweepAnswer | Comparison
+Result = Run | SizeAnswer | SweepAnswer | Comparison | PackAnswer
 Folder = str | os.PathLike[str]
 
 
@@ -134,6 +136,30 @@ def sweep(
     return run_sweep.sweep(words, launcher=launcher, config_dir=config_dir, on_event=on_progress or _ignore)
 
 
+def pack(
+    overrides: Sequence[str] | Mapping[str, object] = (),
+    /,
+    *,
+    config_dir: str | None = None,
+    make: bool = False,
+    on_progress: Callable[[run_pack.PackEvent], None] | None = None,
+    **settings: object,
+) -> PackAnswer:
+    """Pack images into few large files: `dlemu pack`. A list is what to go through: `processes=[1, 2, 4]`.
+
+    `make` makes a workload's images first, or what is missing of them. Raises UserError, DlemuError.
+    """
+    ranks = len(os.sched_getaffinity(0))
+
+    def make_dataset(workload: Workload) -> None:
+        call(Request("datagen", workload, ranks=ranks, fsync=True), None)
+
+    words = _words(overrides, settings, several=True)
+    return run_pack.pack(
+        words, config_dir=config_dir, make=make_dataset if make else None, on_event=on_progress or _ignore
+    )
+
+
 def compare(
     a: Folder | Run,
     b: Folder | Run | None = None,
@@ -155,7 +181,7 @@ def compare(
 
 
 def load_result(folder: Folder) -> Result:
-    """Return what a folder holds: a run, with every number computed anew, a search, a sweep or a comparison.
+    """Return what a folder holds: a run, with every number computed anew, a search, a sweep, a comparison, a packing.
 
     Raises UserError for a folder without a result, or a damaged one.
     """
@@ -164,6 +190,7 @@ def load_result(folder: Folder) -> Result:
         read_answer(path, SIZE, SizeAnswer)
         or read_answer(path, SWEEP, SweepAnswer)
         or read_answer(path, COMPARE, Comparison)
+        or read_answer(path, PACK, PackAnswer)
         or read_run(path)
     )
 

@@ -77,9 +77,8 @@ def header(name: str, size_bytes: int) -> bytes:
     return member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
 
 
-def tail(written_bytes: int) -> bytes:
-    """Return the end of a tar file: two empty blocks, and then up to a whole record of tape."""
-    return bytes(2 * BLOCK + -(written_bytes + 2 * BLOCK) % tarfile.RECORDSIZE)
+TAIL = bytes(2 * BLOCK)
+"""What a tar file ends in; tarfile adds more of it, up to a whole record of tape, which no reader asks for."""
 
 
 class Format:
@@ -99,9 +98,7 @@ class Format:
         return whole
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        members = self.record_bytes(spec, shapes) * spec.num_samples_per_file + 2 * BLOCK
-        sizes: NDArray[np.int64] = -(-members // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
-        return sizes
+        return self.record_bytes(spec, shapes) * spec.num_samples_per_file + len(TAIL)
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
@@ -110,7 +107,7 @@ class Format:
             for piece in _payload(job, number * size, (number + 1) * size, buffer):
                 writer.write(piece)
             writer.write(bytes(-size % BLOCK))
-        writer.write(tail(job.spec.num_samples_per_file * (BLOCK + padded(size))))
+        writer.write(TAIL)
 
     def open(self, source: Source, samples: int) -> RecordSamples:
         return RecordSamples(source, self.open_records(source, samples, no_side))
@@ -165,7 +162,7 @@ class Packer:
         self._writer.write(bytes(-size % BLOCK))
 
     def finish(self) -> bytes:
-        self._writer.write(tail(self._writer.position))
+        self._writer.write(TAIL)
         return b""
 
 
@@ -180,8 +177,7 @@ class TarRecords:
         self._offsets: NDArray[np.int64] | None = None
         first = self._member(0)
         self._record_bytes = first.whole_bytes
-        whole = samples * self._record_bytes
-        if first.kind not in _FILE_TYPES or source.size_bytes != whole + len(tail(whole)):
+        if first.kind not in _FILE_TYPES or source.size_bytes != samples * self._record_bytes + len(TAIL):
             self._offsets = self._walk()
 
     def span(self, index: int, count: int) -> tuple[int, int]:
@@ -247,12 +243,13 @@ class TarRecords:
         while at + BLOCK <= self._source.size_bytes:
             member = parse(self._source.read(at, BLOCK), self._source.path, at)
             if member is None:
-                return
+                break
             if at + member.whole_bytes > self._source.size_bytes:
                 raise damaged(self._source.path, f"a member of {member.size_bytes} bytes that ends behind the file", at)
             yield at, member
             at += member.whole_bytes
-        raise damaged(self._source.path, "a tar file without its end", self._source.size_bytes)
+        if self._source.size_bytes % BLOCK or at + len(TAIL) > self._source.size_bytes:
+            raise damaged(self._source.path, "a tar file without its end", self._source.size_bytes)
 
     def _member(self, offset: int) -> Member:
         if self._source.size_bytes < BLOCK:

@@ -87,7 +87,7 @@ class PackSettings:
 
     def shaping(self) -> dict[str, Any]:
         """Return what decides the bytes of the packed files."""
-        keys = ("format", "images", "resize", "encode", "quality", "skip_damaged")
+        keys = ("format", "images", "resize", "encode", "quality")
         return {key: getattr(self, key) for key in keys}
 
 

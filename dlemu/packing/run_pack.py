@@ -95,7 +95,7 @@ def pack(
 
     What several points pack is removed again after each of them, unless `keep=true`. An interrupted one goes on when it
     is called again with the same `output.folder`; what was packed of a point alone, with the same target. Raises
-    UserError before the first point for what is wrong with any.
+    UserError before the first point for what is wrong with any, and UserError or DlemuError for a failed point alone.
     """
     if detect_launcher() == "mpi":
         raise UserError("dlemu pack was started by mpirun or srun: start it once, without; it starts its processes")
@@ -169,12 +169,27 @@ def _run_point(
             figures = msgspec.json.decode(file.read(), type=PackFigures)
         return PackPoint(settings=one.point.settings, folder=name, figures=figures)
     except DlemuError as error:
+        if alone:
+            if isinstance(error, UserError):  # else its message names what lies there
+                _drop(folder)
+            raise
         return PackPoint(settings=one.point.settings, folder=name, failure=str(error), exit_status=error.exit_status)
+    except BaseException:
+        if alone:
+            _drop(folder)
+        raise
     finally:
         if not alone and not one.settings.keep:
             shutil.rmtree(target, ignore_errors=True)
             with contextlib.suppress(OSError):
                 os.rmdir(one.target)
+
+
+def _drop(folder: str) -> None:
+    """Leave no folder of results where nothing was measured: what was packed lies in the target."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # other results lie beside it
+        os.rmdir(os.path.dirname(folder))
 
 
 def _look(folder: str, on_event: OnEvent) -> None:
