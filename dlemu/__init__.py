@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datagen.errors import DlemuError, UserError
-    from dlemu.api import compare, datagen, load_result, pack, size, sweep, train
+    from dlemu.api import compare, datagen, load_result, pack, predict, probe, size, sweep, train
     from dlemu.run.ranks import RunFailedError
 
 __version__ = "0.1.0"
@@ -26,6 +26,8 @@ __all__ = [
     "datagen",
     "load_result",
     "pack",
+    "predict",
+    "probe",
     "size",
     "sweep",
     "train",

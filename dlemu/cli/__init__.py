@@ -20,6 +20,8 @@ COMMANDS = {
     "train": "Train with emulated accelerators and say how busy the storage kept them.",
     "datagen": "Make a workload's dataset, or verify one.",
     "size": "Find the most accelerators that this storage keeps busy.",
+    "probe": "Measure what a storage can do: MB/s, IOPS and latency by size and depth.",
+    "predict": "Predict how many accelerators a storage keeps busy, without running them.",
     "sweep": "Run over several values: ranks, drives, readers, workloads.",
     "pack": "Pack images into few large files, and say what limits that.",
     "compare": "Put two runs, sweeps or searches beside each other.",

@@ -10,11 +10,17 @@ from functools import partial
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.packing.pack_answer import PACK
+from dlemu.prediction.ask import read_prediction
+from dlemu.prediction.prediction import Prediction
+from dlemu.probing.probe import read_probe
+from dlemu.probing.probe_answers import PROBE, ProbeAnswer
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
 from dlemu.report.pack_report import OpenedPack, open_pack, pack_page
 from dlemu.report.page import Page, render
+from dlemu.report.prediction_report import prediction_page
+from dlemu.report.probe_report import probe_page
 from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
@@ -29,7 +35,7 @@ PAGE = "report.html"
 class _Opened:
     """A result with all of its page but the figures, and the folder of these."""
 
-    result: Run | RunSeries | OpenedComparison | Audit | OpenedPack
+    result: Run | RunSeries | OpenedComparison | Audit | Prediction | ProbeAnswer | OpenedPack
     page: Page
     figures: str
 
@@ -62,9 +68,11 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 
 
 def _open(folders: Sequence[str]) -> _Opened:
-    """Read what lies in the folders; comparisons, audits and packings share their page with no other."""
+    """Read what lies in the folders; comparisons, audits, probes, packings share their page with no other."""
     for folder in folders:
-        name = next((name for name in (COMPARE, AUDIT, PACK) if os.path.exists(os.path.join(folder, name))), None)
+        name = next(
+            (name for name in (COMPARE, AUDIT, PROBE, PACK) if os.path.exists(os.path.join(folder, name))), None
+        )
         if name is None:
             continue
         if len(folders) > 1:
@@ -75,13 +83,24 @@ def _open(folders: Sequence[str]) -> _Opened:
         if name == AUDIT:
             audit = open_audit(folder)
             return _Opened(audit, audit_page(audit), "dlemu.report.audit_figures")
+        probed = read_probe(folder)
+        if probed is not None:
+            return _Opened(probed, probe_page(probed, _name(folder)), "dlemu.report.probe_figures")
         comparison = open_comparison(folder)
         return _Opened(comparison, comparison_page(comparison), "dlemu.report.compare_figures")
+    predicted = read_prediction(folders[0]) if len(folders) == 1 else None
+    if predicted is not None:
+        page = prediction_page(predicted, read_config(folders[0]), _name(folders[0]))
+        return _Opened(predicted, page, "dlemu.report.prediction_figures")
     result = open_result(folders[0]) if len(folders) == 1 else open_together(folders)
     if isinstance(result, Run):
         return _Opened(result, run_page(result, read_config(result.folder)), "dlemu.report.figures")
     config = read_config(result.run.folder) if result.run else ""
     return _Opened(result, series_page(result, config), "dlemu.report.series_figures")
+
+
+def _name(folder: str) -> str:
+    return os.path.basename(os.path.abspath(folder))
 
 
 def _write(content: bytes, path: str) -> None:

@@ -131,6 +131,19 @@ class HostOnly:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PredictedSize:
+    """What the model of docs/prediction.md said from the read probe, before any trial."""
+
+    max_accelerators: int
+    max_accelerators_interval: tuple[int, int]
+    null_max_accelerators: int
+    """What the read probe's speed / (threshold x demand) says, and nothing else."""
+    au_percent: dict[int, float]
+    """Sustained AU of each count that was tried, or that the model looked at."""
+    au_interval_percent: dict[int, tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SizeAnswer:
     """How many accelerators a storage feeds: size.json."""
 
@@ -160,6 +173,8 @@ class SizeAnswer:
     """What the read probe got."""
     storage_mb_per_second: float = 0.0
     """The most that the read probe or a trial got."""
+    predicted: PredictedSize | None = None
+    """None in results of older versions, and where nothing could be predicted."""
     counts: tuple[CountResult, ...]
     """Smallest first."""
     issues: tuple[str, ...] = ()

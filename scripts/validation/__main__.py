@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from datagen.errors import DlemuError
-from validation import bandwidth, causes, client, fio, latency, short_epochs, table, verdicts
+from validation import bandwidth, causes, client, fio, latency, prediction, short_epochs, table, verdicts
 from validation.bed import Bed, make_bed
 from validation.check import Check
 from validation.drive import why_no_drive
@@ -25,8 +25,9 @@ GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
     "verdicts": verdicts.measure,
     "short": short_epochs.measure,
     "causes": causes.measure,
+    "prediction": prediction.measure,
 }
-NEEDS = {"fio": fio.why_no_fio, "latency": latency.why_no_model}
+NEEDS = {"fio": fio.why_no_fio, "latency": latency.why_no_model, "prediction": prediction.why_no_prediction}
 """What a group needs beside the drive: returns why it can't be measured, or None."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,10 @@ def packers(of: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in of if process.is_running() and process.name() == "dlemu-pack"]
 
 
+def workers(run: subprocess.Popen[str]) -> list[psutil.Process]:
+    return family(run) if packers(family(run)) else []
+
+
 def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_path: Path) -> None:
     target = tmp_path / "packed"
     words = [
@@ -64,7 +70,7 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
     for number in (signal.SIGKILL, signal.SIGINT):
         run = start("pack", *words, cwd=tmp_path)
         until(lambda: len(list((target / "train").glob("img_*"))) == 3, "the other files")
-        children = until(lambda process=run: packers(family(process)) and family(process), "who packs")
+        children = until(partial(workers, run), "who packs")
         if number == signal.SIGKILL:
             for process in packers(children):  # one of them waits for the last image, the other has ended
                 process.kill()
@@ -95,7 +101,7 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
 
 def test_a_sweep_packs_each_point_and_leaves_only_figures(images: Path, tmp_path: Path) -> None:
     (images / "bad.png").write_bytes(b"no picture")
-    told = []
+    told: list[object] = []
     answer = face.pack(
         {"output.folder": str(tmp_path / "sweep")},
         source=str(images),
