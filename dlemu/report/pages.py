@@ -16,6 +16,7 @@ from dlemu.probing.probe import read_probe
 from dlemu.probing.probe_answers import PROBE, ProbeAnswer
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
+from dlemu.report.document_report import OpenedDocument, document_page, open_document
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
 from dlemu.report.pack_report import OpenedPack, open_pack, pack_page
 from dlemu.report.page import Page, render
@@ -24,6 +25,7 @@ from dlemu.report.probe_report import probe_page
 from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
+from dlemu.reproduction.reproduce import REPRODUCED
 from dlemu.results.folder import read_config
 from dlemu.results.run import Run
 from dlemu.sizing.answers import COMPARE
@@ -35,7 +37,7 @@ PAGE = "report.html"
 class _Opened:
     """A result with all of its page but the figures, and the folder of these."""
 
-    result: Run | RunSeries | OpenedComparison | Audit | Prediction | ProbeAnswer | OpenedPack
+    result: Run | RunSeries | OpenedComparison | Audit | Prediction | ProbeAnswer | OpenedPack | OpenedDocument
     page: Page
     figures: str
 
@@ -77,6 +79,9 @@ def _open(folders: Sequence[str]) -> _Opened:
             continue
         if len(folders) > 1:
             raise UserError(f"{folder} holds {name}, which no page shares; make it a page of its own")
+        if name == REPRODUCED:
+            document = open_document(folder)
+            return _Opened(document, document_page(document), "dlemu.report.document_figures")
         if name == PACK:
             packed = open_pack(folder)
             return _Opened(packed, pack_page(packed), "dlemu.report.pack_figures")
