@@ -40,8 +40,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "probe": read_probe,
 }
 _CUT = (
-    "scale=laptop: datasets and times are cut so that this takes minutes. The figures show the document's shape on this "
-    "storage, not its numbers; scale=full has its sizes."
+    "scale=laptop: datasets and times are cut so that this takes minutes. The figures show the document's shape on "
+    "this storage, not its numbers; scale=full has its sizes."
 )
 
 
@@ -208,13 +208,13 @@ def _micron_9400(opened: OpenedDocument) -> Iterator[Table]:
         depths = run.device_series("block", "mean_queue_depth")
         deepest = max((float(series.values.max()) for series in depths if len(series.values)), default=None)
         metrics = run.summary.metrics
-        mean, most = metrics.device_mb_per_second.mean, _most_mib(run)
+        mean = metrics.device_mb_per_second.mean if metrics.device_mb_per_second else None
         rows.append(
             [
                 name.removeprefix("ranks-"),
-                _digits(run.summary.au.mean, 2),
+                _digits(run.summary.au.mean if run.summary.au else None, 2),
                 _digits(mean * 1e6 / 2**20 if mean is not None else None),
-                _digits(most),
+                _digits(_most_mib(run)),
                 _digits(deepest),
             ]
         )

@@ -72,9 +72,8 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 def _open(folders: Sequence[str]) -> _Opened:
     """Read what lies in the folders; comparisons, audits, probes, packings share their page with no other."""
     for folder in folders:
-        name = next(
-            (name for name in (COMPARE, AUDIT, PROBE, PACK) if os.path.exists(os.path.join(folder, name))), None
-        )
+        kinds = (COMPARE, AUDIT, PROBE, PACK, REPRODUCED)
+        name = next((name for name in kinds if os.path.exists(os.path.join(folder, name))), None)
         if name is None:
             continue
         if len(folders) > 1:

@@ -32,7 +32,5 @@ def draw(opened: OpenedDocument, canvas: Canvas) -> Figure | None:
     ]
     if not panels:
         return None
-    says = (
-        "The first epoch began with an empty page cache. Where its time stays while reads differ, another limit holds."
-    )
+    says = "The first epoch began with an empty page cache. Where it does not follow the reads, another limit holds."
     return Figure("First epoch beside random reads", says, grid(panels, canvas))

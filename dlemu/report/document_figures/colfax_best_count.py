@@ -17,5 +17,5 @@ def draw(opened: OpenedDocument, canvas: Canvas) -> Figure | None:
     return (
         None
         if figure is None
-        else replace(figure, title="Table 3: MB/s and seconds by processes around the best count")
+        else replace(figure, title="Table 3: MB/s and seconds around the best count of processes")
     )

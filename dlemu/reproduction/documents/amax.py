@@ -6,8 +6,8 @@ from dlemu.reproduction.steps import DocumentQuestion, Step, datagen, scaled
 
 TITLE = "AMAX: time of the first epoch beside random reads"
 ABOUT = (
-    "Their tables 3 and 4: the first epoch of image training with an empty page cache, random reads of 128 KiB at depth "
-    "32 past the page cache in MB/s, IOPS and mean latency, and the cost of a TB. A folder on NFS is a drive like any."
+    "Their tables 3 and 4: the first epoch of image training with an empty page cache, random reads of 128 KiB at "
+    "depth 32 past the page cache in MB/s, IOPS and mean latency, and the cost of a TB. A folder on NFS is a drive too."
 )
 RANKS = "1,2"
 _LAPTOP = ("dataset.num_files_train=16", "train.computation_time=0.0195")

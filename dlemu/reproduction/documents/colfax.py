@@ -6,8 +6,8 @@ from dlemu.reproduction.steps import DocumentQuestion, Step, datagen, scaled
 
 TITLE = "Colfax: packing large images"
 ABOUT = (
-    "Their tables 2 to 4 and the figures of them: MB/s and seconds by processes, by processes around the best count, and "
-    "by images."
+    "Their tables 2 to 4 and the figures of them: MB/s and seconds by processes, by processes around the best count, "
+    "and by images."
 )
 _RESIZE = "resize=256x256"
 _LAPTOP = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlemu.reproduction.documents.kioxia import LAPTOP_SECONDS
+from dlemu.reproduction.documents.kioxia import LAPTOP_FILES, LAPTOP_SECONDS
 from dlemu.reproduction.steps import DocumentQuestion, Step, datagen, scaled
 
 TITLE = "Micron 9400: unet3d on 1 and on 15 accelerators"
@@ -10,7 +10,6 @@ ABOUT = (
     "Their figures: throughput over time in MiB/s, the device's queue depth over time, and the shares of the I/O by "
     "queue depth; with 1 accelerator and with 15. Of the first drive."
 )
-LAPTOP_FILES = 1260
 _EPOCHS = {1: 1, 15: 8}
 """At laptop scale: enough seconds of each."""
 
