@@ -248,17 +248,23 @@ def compare(
     *,
     price: tuple[float, float] | None = None,
     watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
 ) -> Comparison:
     """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a Run.
 
-    A sweep over two drives alone compares these. `price` and `watts` are those of both storages.
+    A sweep over two drives alone compares these. `price` and `watts` are those of both storages,
+    `energy_price` of a kWh, over so many `years`.
 
     Raises UserError for what can't be compared.
     """
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
     sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)
-    extras = (Extras(price=prices[0], watts=powers[0]), Extras(price=prices[1], watts=powers[1]))
+    first, second = (
+        Extras(price=prices[side], watts=powers[side], years=years, energy_price=energy_price) for side in (0, 1)
+    )
+    extras = (first, second)
     return compare_sides(*sides, extras)
 
 

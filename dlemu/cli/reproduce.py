@@ -38,7 +38,7 @@ def command(words: tuple[str, ...], price: str | None, watts: str | None, config
     from dlemu.cli.options import report_result
     from dlemu.comm import Interrupted
     from dlemu.report.document_report import print_document
-    from dlemu.reproduction.reproduce import reproduce
+    from dlemu.reproduction.run_steps import reproduce
     from dlemu.reproduction.steps import Step
     from dlemu.sizing.prerequisites import take_word
 
@@ -66,7 +66,7 @@ def command(words: tuple[str, ...], price: str | None, watts: str | None, config
 
 def _question(words: list[str], price: str | None, watts: str | None) -> DocumentQuestion:
     from datagen.errors import UserError
-    from dlemu.reproduction.reproduce import document_names
+    from dlemu.reproduction.run_steps import document_names
     from dlemu.reproduction.steps import DocumentQuestion
     from dlemu.sizing.prerequisites import take_word
 

@@ -17,7 +17,7 @@ from dlemu.report.pack_report import OpenedPack, open_pack
 from dlemu.report.page import Page, Words
 from dlemu.report.table import Cell, Table, columns, print_lines, print_table
 from dlemu.report.units import short_names
-from dlemu.reproduction.reproduce import REPRODUCED, Reproduced
+from dlemu.reproduction.run_steps import REPRODUCED, Reproduced
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from dlemu.sizing.answers import SWEEP, RunFigures, SweepAnswer, read_answer

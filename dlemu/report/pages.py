@@ -25,7 +25,7 @@ from dlemu.report.probe_report import probe_page
 from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
-from dlemu.reproduction.reproduce import REPRODUCED
+from dlemu.reproduction.run_steps import REPRODUCED
 from dlemu.results.folder import read_config
 from dlemu.results.run import Run
 from dlemu.sizing.answers import COMPARE
