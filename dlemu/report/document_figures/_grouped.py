@@ -40,7 +40,8 @@ def lines(rows: list[Row], across: str, title: str, drives: list[str], canvas: C
 
 def grid(panels: list[alt.Chart | alt.LayerChart], canvas: Canvas) -> alt.ConcatChart:
     """Put panels beside each other, on a phone below each other."""
-    return alt.concat(*panels, columns=1 if canvas.narrow else 2)
+    drawn = alt.concat(*panels, columns=1 if canvas.narrow else 2)
+    return drawn.resolve_scale(xOffset="independent")  # else all bars are as wide as the first panel's
 
 
 def width(canvas: Canvas) -> int:
