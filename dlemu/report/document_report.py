@@ -21,6 +21,7 @@ from dlemu.reproduction.run_steps import REPRODUCED, Reproduced
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from dlemu.sizing.answers import SWEEP, RunFigures, SweepAnswer, read_answer
+from dlemu.sizing.compare_sides import PLANNED_EPOCHS, YEAR_DAYS, YEAR_HOURS
 
 METRICS: dict[str, Callable[[RunFigures], float | None]] = {
     "accelerator utilisation, %": lambda figures: figures.au_percent.mean if figures.au_percent else None,
@@ -185,18 +186,18 @@ def _time_saved(opened: OpenedDocument, known: dict[tuple[str, int], RunFigures]
         a, b = times
         if a is None or b is None:
             continue
-        hours = [100 * seconds / 3600 for seconds in (a, b)]
+        hours = [PLANNED_EPOCHS * seconds / 3600 for seconds in (a, b)]
         rows.append(
             [
                 str(count),
                 f"{100 * (1 - a / b):+.1f}",
-                f"{365.25 * (1 - a / b):+.1f}",
+                f"{YEAR_DAYS * (1 - a / b):+.1f}",
                 *(f"{hour:,.2f}" for hour in hours),
-                *(f"{8766 / hour:,.0f}" for hour in hours),
+                *(f"{YEAR_HOURS / hour:,.0f}" for hour in hours),
             ]
         )
     names = ["accelerators", f"{first} faster, %", "days saved a year"]
-    names += [f"hours of 100 epochs, {drive}" for drive in (first, second)]
+    names += [f"hours of {PLANNED_EPOCHS} epochs, {drive}" for drive in (first, second)]
     names += [f"models a year, {drive}" for drive in (first, second)]
     return _table("Time saved", names, rows)
 
