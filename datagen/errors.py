@@ -27,3 +27,18 @@ class DatasetError(UserError):
 
 class SpaceError(UserError):
     """There is no space: on disk, in memory, in the table of file descriptors."""
+
+
+def shortage(error: BaseException) -> str:
+    """Return what to say of an error by which Python tells that the host ran short of something; '' for others."""
+    if isinstance(error, MemoryError):
+        return (
+            "no memory is left for a process: free some, raise its limit (`ulimit -v`, a container's or job's), or use "
+            "fewer ranks, workers or prefetches"
+        )
+    if isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        return (
+            "no further process or thread could be started: raise the limit (`ulimit -u`, a container's or job's limit "
+            "of pids), or use fewer ranks or workers"
+        )
+    return ""

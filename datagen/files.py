@@ -93,10 +93,6 @@ class Files:
             return int(self.sizes[running_index])
         return int(payload_bytes(self.spec, self.shapes[running_index : running_index + 1])[0])
 
-    def all_bytes(self, running_index: int) -> int:
-        """Return the bytes of a data file and those that go with it."""
-        return self.size_bytes(running_index) + sum(int(sizes[running_index]) for _, sizes in self.sides)
-
     def total_bytes(self, rank: int = 0, ranks: int = 1) -> int:
         """Return the bytes of a rank's share, which are the files i with i % ranks == rank, and what goes with them."""
         sides = sum(int(sizes[rank::ranks].sum()) for _, sizes in self.sides)

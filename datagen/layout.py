@@ -124,11 +124,6 @@ def subfolder_name(index: int, count: int) -> str:
     return str(index).rjust(len(str(count)), "0")
 
 
-def record_shape(spec: DatasetSpec, running_index: int) -> tuple[int, ...]:
-    """Return the shape of each record in one file; of many files, `record_shapes` is the cheap way."""
-    return tuple(record_shapes(spec, running_index, running_index + 1)[0].tolist())
-
-
 def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]:
     """Return the record shapes of files `start` to `stop` - 1 as an array (files, axes).
 

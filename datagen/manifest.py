@@ -46,6 +46,7 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     """
     path = _path(data_folder)
     try:
+        storage.size_bytes(path)  # refuses what is no file before it is opened
         values = json.loads(bytes(read_whole(storage, path)))
         version = values.get("schema_version")
         if version != SCHEMA_VERSION:

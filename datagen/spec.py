@@ -5,6 +5,7 @@ Field names are DLIO's, so its users and its YAML are at home.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,6 +66,10 @@ class ParquetSpec:
     """Rows of a row group, which is read whole."""
 
 
+MOST_FILES, MOST_RECORD_BYTES, MOST_DATASET_BYTES = 10**9, 1 << 50, 1 << 62
+"""Far beyond any dataset, and below where offsets and sums in 64 bits end."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
     """The dataset as asked for. Defaults are DLIO's where DLIO has the key."""
@@ -109,27 +114,38 @@ class DatasetSpec:
 
         return np.dtype(self.record_element_type).itemsize
 
+    @property
+    def record_bytes(self) -> float:
+        """Return the mean bytes of a record."""
+        return math.prod(self.record_dims) if self.record_dims else self.record_length_bytes
+
     def check(self) -> list[str]:
         """Return the problems with this spec's values, each naming the key, what was seen and what is wanted.
 
         What its format can't do (a compression, several samples in a picture) is reported by that format.
         """
-        least = {
-            "num_files_train": 0,
-            "num_files_eval": 0,
-            "num_samples_per_file": 1,
-            "record_length_bytes": 1,
-            "record_length_bytes_stdev": 0,
-            "record_length_bytes_resize": 0,
-            "num_subfolders_train": 0,
-            "num_subfolders_eval": 0,
-            "seed": 0,
+        limits = {
+            "num_files_train": (0, MOST_FILES),
+            "num_files_eval": (0, MOST_FILES),
+            "num_samples_per_file": (1, MOST_FILES),
+            "record_length_bytes": (1, MOST_RECORD_BYTES),
+            "record_length_bytes_stdev": (0, MOST_RECORD_BYTES),
+            "record_length_bytes_resize": (0, MOST_RECORD_BYTES),
+            "num_subfolders_train": (0, MOST_FILES),
+            "num_subfolders_eval": (0, MOST_FILES),
+            "chunk_size": (0, MOST_RECORD_BYTES),
+            "seed": (0, 2**63 - 1),
         }
         problems = [
-            f"dataset.{key} is {getattr(self, key)}: wanted {lowest} or more"
-            for key, lowest in least.items()
-            if getattr(self, key) < lowest
+            f"dataset.{key} is {getattr(self, key)}: wanted {least} or more, and at most {most}"
+            for key, (least, most) in limits.items()
+            if not least <= getattr(self, key) <= most
         ]
+        total_bytes = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file * self.record_bytes
+        if not problems and total_bytes > MOST_DATASET_BYTES:
+            seen = "dataset.num_files_train, num_samples_per_file and record_length_bytes make"
+            total = f"{min(total_bytes, 1e300):.3g} bytes"
+            problems.append(f"{seen} {total}: wanted at most {MOST_DATASET_BYTES:.3g}")
         if not 0 <= self.compressibility < 1:
             problems.append(f"dataset.compressibility is {self.compressibility}: wanted 0 or more, and below 1")
         if not 1 <= self.compression_level <= 9:

@@ -248,11 +248,16 @@ def _foreign(files: Files, storage: StorageBase) -> list[Finding]:
     known = {part.path for i in range(len(files)) for part in files.parts(i)}
     folders = {files.train.folder, files.valid.folder, *files.folders()}
     known |= folders
-    findings = []
+    findings: list[Finding] = []
     for folder in sorted(folders):
         if not storage.is_folder(folder):
             continue
-        with storage.entries(folder) as entries:
-            strangers = [path for entry in entries if (path := f"{folder}/{entry.name}") not in known]
+        try:
+            with storage.entries(folder) as entries:
+                strangers = [path for entry in entries if (path := f"{folder}/{entry.name}") not in known]
+        except OSError as error:
+            message = f"it can't be listed: {error.strerror or error}"
+            findings.append(Finding("error", folder, "unreadable", message))
+            continue
         findings += [Finding("warning", path, "foreign", "it is not of this dataset") for path in strangers]
     return findings

@@ -1,6 +1,36 @@
-"""`python -m dlemu`: the same as `dlemu`."""
+"""Where the programs begin: `dlemu`, `dlio_benchmark`, `python -m dlemu`."""
 
-from dlemu.cli import main
+from __future__ import annotations
+
+import signal
+
+
+def main() -> None:
+    """Run `dlemu`."""
+    _import_command_line()
+    from dlemu.cli import main
+
+    main()
+
+
+def dlio_main() -> None:
+    """Run `dlio_benchmark`."""
+    _import_command_line()
+    from dlemu.cli import dlio_main
+
+    dlio_main()
+
+
+def _import_command_line() -> None:
+    """Import what handles Ctrl-C; until it does, Ctrl-C ends the process without Python's traceback."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    import dlemu.cli
+
+    assert dlemu.cli
+    signal.signal(signal.SIGINT, before)
+
 
 if __name__ == "__main__":
     main()

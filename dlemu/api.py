@@ -22,8 +22,8 @@ from dlemu.packing.pack_answer import PACK, PackAnswer
 from dlemu.prediction.ask import ask, read_prediction
 from dlemu.prediction.prediction import Prediction
 from dlemu.probing.pattern import Level
-from dlemu.probing.probe import FILE_BYTES, PRESETS, Grid, probe_requests, probe_workload, read_probe
 from dlemu.probing.probe_answers import Access, ProbeAnswer, ProbeCell
+from dlemu.probing.run_probe import FILE_BYTES, PRESETS, Grid, probe_requests, probe_workload, read_probe
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 
 from datagen.errors import UserError
@@ -42,7 +43,10 @@ class Storage(StorageBase):
         return os.path.isdir(path)
 
     def size_bytes(self, path: str) -> int:
-        return os.stat(path).st_size
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # to open a pipe would wait for ever
+            raise OSError(errno.ENODEV, "it is a pipe, a device or a folder, no file", path)
+        return status.st_size
 
     def remove(self, path: str) -> None:
         os.unlink(path)

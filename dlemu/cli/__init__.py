@@ -9,7 +9,7 @@ import traceback
 
 import click
 
-from datagen.errors import DlemuError
+from datagen.errors import DlemuError, SpaceError, shortage
 from dlemu import __version__
 
 # NumPy's linear algebra, which nothing here calls, would start a thread on each core as it is imported, and these spin:
@@ -93,6 +93,9 @@ def guarded(command: click.Command, name: str) -> None:
     except SystemExit:
         raise
     except BaseException as error:
+        if short := shortage(error):
+            complain(short)
+            sys.exit(SpaceError.exit_status)
         status: int | None = getattr(error, "exit_status", None)  # of dlemu.comm's Interrupted, not imported for this
         complain(traceback.format_exc().rstrip() if status is None else str(error))
         sys.exit(status or DlemuError.exit_status)  # not Python's 1, which says that a run did not pass

@@ -42,8 +42,8 @@ def _order(listed: tuple[Place, AuditRow]) -> tuple[str, str]:
 
 def _head(width: int) -> Iterator[Line]:
     for text in (
-        f"  {'':{width}} |{'AU in percent':^27}|{'loss in percent of the time':^35}|{'samples/s':^20}|",
-        f"  {'run':{width}} |{'printed':>8}{'again':>9}{'whole':>8}  |"
+        f"  {'':{width}} |{'AU in percent':^43}|{'loss in percent of the time':^35}|{'samples/s':^20}|",
+        f"  {'run':{width}} |{'printed':>8}{'again':>9}{'whole':>8}{'sustained':>10}{'credit':>7} |"
         f"{'first':>7}{'load':>7}{'late':>6}{'slower':>7}{'barrier':>8}|{'printed':>11}{'again':>9}| findings",
     ):
         yield text, {"dim": True}
@@ -62,6 +62,9 @@ def _line(label: str, width: int, row: AuditRow) -> Line:
     again = _number(row.au_recomputed_percent)
     if again == "-" and row.au_least_percent is not None:
         again = f">={_number(row.au_least_percent)}"
+    sustained = _number(row.au_sustained_percent)
+    if row.au_sustained_least_percent is not None:
+        sustained = f">={_number(row.au_sustained_least_percent)}"
     if row.loss_all_other_percent is not None:
         shares = f"{_number(row.loss_first_step_percent):>7}{'all other ' + _number(row.loss_all_other_percent):>28}"
     else:
@@ -72,7 +75,8 @@ def _line(label: str, width: int, row: AuditRow) -> Line:
         )
     text = (
         f"  {_short(label, width):{width}} |{_number(row.au_printed_percent):>8}{again:>9}"
-        f"{_number(row.au_whole_percent):>8}  |{shares}|{_number(row.samples_per_second_printed):>11}"
+        f"{_number(row.au_whole_percent):>8}{sustained:>10}{_number(row.prefetch_credit_percent):>7} |{shares}|"
+        f"{_number(row.samples_per_second_printed):>11}"
         f"{_apart(row):>9}| {_counts(row)}"
     )
     return text, _STYLES["error" if row.errors else "info"]
@@ -103,6 +107,8 @@ def _legend() -> Iterator[Line]:
     for text in (
         "again: recomputed from the steps that the ranks kept; >= from block times alone, which give only a bound",
         "whole: compute / running time of all epochs together, no step dropped (the text of v1.0's rules)",
+        "sustained: what an endless epoch would give (of runs not dlemu's the least it can be); credit: share of the",
+        "counted steps' batches that was read before these began (of runs not dlemu's the most it can be)",
         "first: first step of each epoch; load: waits for batches; late: the host woke late;",
         "slower: waits for the slowest rank; barrier: the rest of the blocks' time, outside of all steps",
     ):

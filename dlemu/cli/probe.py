@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,36 +10,40 @@ if TYPE_CHECKING:
     from dlemu.probing.probe_answers import Access, ProbeCell
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_ACCESSES = ("randread", "read", "randwrite", "write")
 
 
-class _Size(click.ParamType[int]):
-    """A size such as 4k or 1m: binary, as fio takes it."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().lower()
-        unit = text[-1:] if text[-1:] in ("k", "m", "g") else ""
-        number = text.removesuffix(unit)
-        if not number.isdecimal() or int(number) < 1:
-            self.fail(f"{value!r} is no size: wanted a number with k, m or g behind it, such as 128k", param, ctx)
-        return int(number) * _UNITS[unit]
+def _size(text: str) -> int:
+    """Return the bytes of a size as fio takes it: 4k and 1m are binary."""
+    unit = text[-1:].lower() if text[-1:].lower() in _UNITS else ""
+    number = text.lower().removesuffix(unit)
+    if not number.isdecimal() or int(number) < 1:
+        raise click.BadParameter(f"{text!r} is no size: wanted a number with k, m or g behind it, such as 128k")
+    return int(number) * _UNITS[unit]
 
 
-class _Several(click.ParamType[tuple[Any, ...]]):
-    """Values with commas between them."""
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 4096:
+        raise click.BadParameter(f"{text!r}: wanted whole numbers from 1 to 4096, with commas between them")
+    return int(text)
 
-    name = "list"
 
-    def __init__(self, one: click.ParamType[Any]) -> None:
-        self._one = one
+def _access(text: str) -> str:
+    if text not in _ACCESSES:
+        raise click.BadParameter(f"{text!r}: wanted of {', '.join(_ACCESSES)}, with commas between them")
+    return text
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(self._one.convert(part, param, ctx) for part in str(value).split(","))
+
+def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    return None if text is None else tuple(_size(part.strip()) for part in text.split(","))
+
+
+def _counts(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    return None if text is None else tuple(_count(part.strip()) for part in text.split(","))
+
+
+def _accesses(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(_access(part.strip()) for part in text.split(","))
 
 
 @click.command(name="probe", short_help="Measure what a storage can do: MB/s, IOPS, latency by size and depth.")
@@ -47,21 +51,16 @@ class _Several(click.ParamType[tuple[Any, ...]]):
 @click.option(
     "--preset", type=click.Choice(["amax", "micron-6550"]), help="128k randread at depth 32; sizes x workers."
 )
+@click.option("--rw", "accesses", metavar="LIST", callback=_accesses, help="Default: randread.")
+@click.option("--sizes", metavar="LIST", callback=_sizes, help="Bytes of a request: 4k,16k,128k,1m.")
 @click.option(
-    "--rw",
-    "accesses",
-    type=_Several(click.Choice(["randread", "read", "randwrite", "write"])),
-    help="Default: randread.",
+    "--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128."
 )
-@click.option("--sizes", type=_Several(_Size()), help="Bytes of a request: 4k,16k,128k,1m.")
-@click.option(
-    "--depths", type=_Several(click.IntRange(1, 4096)), help="Requests that each job keeps in flight: 1,8,32,128."
-)
-@click.option("--jobs", type=_Several(click.IntRange(1, 1024)), help="Processes beside each other: 1.")
+@click.option("--jobs", metavar="LIST", callback=_counts, help="Processes beside each other: 1.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Of each cell.")
-@click.option("--file-size", type=_Size(), default=4 << 30, help="Of the file that is made in a folder [default: 4g].")
+@click.option("--file-size", default="4g", show_default=True, help="Of the file that is made in a folder.")
 @click.option("--engine", type=click.Choice(["auto", "fio", "aio", "threads"]), default="auto", show_default=True)
-@click.option("--readers", type=_Several(click.IntRange(1, 1024)), help="With workload=: so many, not 1,2,4,...")
+@click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: so many, not 1,2,4,...")
 @click.option("--cached", is_flag=True, help="With workload=: let the page cache serve.")
 @click.option("--overwrite-device", is_flag=True, help="Write to a device; what lies on it is lost.")
 @click.option("--output", type=click.Path(file_okay=False), help="The results' folder [default: results/probe/TIME].")
@@ -75,7 +74,7 @@ def command(
     depths: tuple[int, ...] | None,
     jobs: tuple[int, ...] | None,
     seconds: float,
-    file_size: int,
+    file_size: str,
     engine: str,
     readers: tuple[int, ...] | None,
     cached: bool,
@@ -98,7 +97,7 @@ def command(
     Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
     """
     from dlemu.cli.options import report_result
-    from dlemu.probing.probe import PRESETS, Grid, probe_requests, probe_workload
+    from dlemu.probing.run_probe import PRESETS, Grid, probe_requests, probe_workload
 
     overrides = [word for word in target if "=" in word]
     places = [word for word in target if "=" not in word]
@@ -128,7 +127,7 @@ def command(
             grid=grid,
             seconds=seconds,
             engine=engine,
-            file_bytes=file_size,
+            file_bytes=_size(file_size),
             overwrite_device=overwrite_device,
             folder=output or "",
             on_cell=_say_cell,

@@ -8,6 +8,7 @@ from dlemu.comm.failure import Failure, RankEnd, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.local import LocalComm
 from dlemu.comm.mpi import open_comm
+from dlemu.comm.patience import within
 from dlemu.comm.process_control import die_with_parent, interrupt_once
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "launcher_size",
     "open_comm",
     "run_ranks",
+    "within",
 ]

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from datagen.errors import DlemuError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
@@ -74,6 +76,15 @@ def stuck(rank: int, process: int, grace_seconds: float, at_ns: int) -> Failure:
     """Describe a rank that had to be killed because it did not stop with the others."""
     message = f"rank {rank} (process {process}) did not stop within {grace_seconds:g} s and was killed"
     return Failure(rank=rank, kind="Stuck", message=message, status=128 + signal.SIGKILL, at_ns=at_ns, echo=True)
+
+
+def stopped(rank: int, process: int, seconds: float, at_ns: int) -> Failure:
+    """Describe a rank that somebody stopped and did not let go on."""
+    message = (
+        f"rank {rank} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends "
+        f"jobs) and did not go on within {seconds:g} s"
+    )
+    return Failure(rank=rank, kind="Stopped", message=message, status=DlemuError.exit_status, at_ns=at_ns)
 
 
 def unkillable(rank: int, process: int, at_ns: int) -> Failure:

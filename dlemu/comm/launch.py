@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-from datagen.errors import DlemuError, SpaceError
+from datagen.errors import DlemuError, SpaceError, shortage
 from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import Failure, RankEnd
 from dlemu.comm.local import LocalComm
@@ -42,7 +42,8 @@ def run_ranks(
 
     `main` returns its rank's exit status; anything but 0 counts as a failure, as does an exception or a signal. After
     the first failure the other ranks have `grace_seconds`: a fifth of it to notice by themselves, then they get
-    SIGTERM (`Interrupted` is raised in them once), at the end SIGKILL. Ctrl-C, SIGTERM and SIGHUP to this process
+    SIGTERM (`Interrupted` is raised in them once), at the end SIGKILL. A rank that is stopped (SIGSTOP) for longer than
+    `timeout_seconds` has failed. Ctrl-C, SIGTERM and SIGHUP to this process
     tell the ranks to stop at once and show as failures of kind `Interrupted` with status 130, 143 or 129.
     `first_failure(ends)` picks the cause. `on_start` gets the ranks' process ids once all are there.
 
@@ -69,7 +70,7 @@ def run_ranks(
             reports=sender,
             parents_only=(receiver, wakeups, waker),
         )
-        supervisor = Supervisor(receiver, wakeups, grace_seconds)
+        supervisor = Supervisor(receiver, wakeups, grace_seconds, timeout_seconds)
         stack.callback(supervisor.end)
         processes = _fork_all(task, supervisor)
         if on_start is not None:
@@ -217,6 +218,8 @@ def _describe(rank: int, error: BaseException) -> Failure:
     text = ""
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
+    elif short := shortage(error):
+        message, status = f"rank {rank}: {short}", SpaceError.exit_status
     elif isinstance(error, Interrupted):
         message = f"rank {rank} was stopped by {signal.Signals(error.signal_number).name}"
         status = error.exit_status

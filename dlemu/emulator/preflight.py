@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 
+import psutil
+
 from datagen.errors import SpaceError, UserError
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.evict import check_evictable
@@ -13,6 +15,8 @@ from dlemu.emulator.job import Job, accelerator_class
 _FILES_PER_WORKER = 6
 """Descriptors a rank holds for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
 _FILES_PER_RANK = 64
+_SAVING_BYTES = 256 << 20
+"""Address space that writing the results takes beside what is mapped: below it their libraries end the process."""
 
 
 def check_host(job: Job, local_ranks: int) -> None:
@@ -23,6 +27,7 @@ def check_host(job: Job, local_ranks: int) -> None:
     accelerator_class(job.workload).check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)
+    _check_address_space(job)
 
 
 def files_wanted(read_threads: int) -> int:
@@ -39,6 +44,17 @@ def _check_files(job: Job) -> None:
         raise SpaceError(
             f"{job.workload.reader.read_threads} workers want {wanted} file descriptors a rank and the limit is "
             f"{hard}: lower reader.read_threads, or raise the limit (`ulimit -n {wanted}`)"
+        )
+
+
+def _check_address_space(job: Job) -> None:
+    """Raise SpaceError when a rank would run into the limit on its address space, where libraries abort."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = psutil.Process().memory_info().vms + _SAVING_BYTES + job.traits.rank_bytes(job.loader_spec(0))
+    if limit != resource.RLIM_INFINITY and wanted > limit:
+        raise SpaceError(
+            f"a rank wants {wanted / 2**20:.0f} MiB of address space, and the limit is {limit / 2**20:.0f} MiB: raise "
+            f"it (`ulimit -v {-(-wanted // 1024)}`, or unlimited)"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from datagen.inspection import Dataset
 from datagen.storage.storage_base import open_storage
-from dlemu.comm import Comm
+from dlemu.comm import Comm, within
 from dlemu.emulator.cgroup_limits import limiting_groups
 from dlemu.emulator.job import Job
 from dlemu.telemetry import Recorder, Scope, Task, start_recorder
@@ -26,7 +26,11 @@ def recorder_of(job: Job, comm: Comm) -> Recorder | None:
         return None
     ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
     storage = open_storage(job.workload.storage_spec.buffered)
-    folders = tuple(storage.device_folders(_dataset_folders(job.found)))
+    folders = within(
+        job.workload.timeout_seconds,
+        lambda: tuple(storage.device_folders(_dataset_folders(job.found))),
+        f"looking for the devices of {job.workload.dataset.data_folder}",
+    )
     scope = Scope(folders=folders, ranks=ranks, block_trace=settings.block_trace, cpu_groups=limiting_groups())
     task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
     return start_recorder(task, job.live_folder)

@@ -15,7 +15,7 @@ import psutil
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase
 from dlemu.checkpoints.save import save_checkpoint
-from dlemu.comm import Comm
+from dlemu.comm import Comm, within
 from dlemu.comm.clock import Clock, MonotonicClock
 from dlemu.emulator.environment import HostFacts, describe_host, describe_storage
 from dlemu.emulator.evict import evict, evicts_before
@@ -26,7 +26,7 @@ from dlemu.emulator.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.emulator.recording import recorder_of
 from dlemu.emulator.scaling import try_more_readers
 from dlemu.emulator.schedule import Epoch
-from dlemu.emulator.steplog import EVALUATION, TRAINING, StepLog, StepRows, read_log
+from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepLog, StepRows, read_log
 from dlemu.emulator.stopping import StopFile
 from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.metrics.au import au_percent, kept_rows
@@ -81,14 +81,14 @@ def measure_ceiling(job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Lo
     return percent
 
 
-def salvage(job: Job) -> RunLog | None:
+def salvage(live_folder: str) -> RunLog | None:
     """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
-    journal = read_journal(job.live_folder)
+    journal = read_journal(live_folder)
     if journal is None:
         return None
-    logs = sorted(name for name in os.listdir(job.live_folder) if name.startswith("rank_"))
-    rows = [read_log(os.path.join(job.live_folder, name)) for name in logs]
-    return RunLog(np.concatenate(rows), journal, read_logs(job.live_folder))
+    logs = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
+    rows = [np.empty(0, STEP_DTYPE), *(read_log(os.path.join(live_folder, name)) for name in logs)]
+    return RunLog(np.concatenate(rows), journal, read_logs(live_folder))
 
 
 class _RankResult(NamedTuple):
@@ -184,11 +184,17 @@ class _Trainer:
         host = describe_host() if self._comm.local_rank == 0 else None
         nodes: list[tuple[int, HostFacts | None]] | None = self._comm.gather((self._comm.node, host))
         if nodes is not None:
+            workload = self._job.workload
             hosts = {node: described for node, described in nodes if described is not None}
+            storage = within(
+                workload.timeout_seconds,
+                lambda: describe_storage(workload.storage_spec, workload.dataset.data_folder),
+                f"looking at the storage of {workload.dataset.data_folder}",
+            )
             self._note(
                 hosts=tuple(hosts[node] for node in sorted(hosts)),
                 rank_nodes=tuple(node for node, _ in nodes),
-                storage=describe_storage(self._job.workload.storage_spec, self._job.workload.dataset.data_folder),
+                storage=storage,
             )
 
     def _evict(self, *, write_first: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.comm.shared_memory import shared_memory_problem
 from dlemu.loaders._direct_queue import direct_context
 from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots
@@ -92,6 +94,16 @@ def _init_worker(nice: int, rank_process: int, _worker: int) -> None:
     init_worker(nice, rank_process)
 
 
+def _let_go(error: OSError) -> None:
+    """Drop PyTorch's half-made workers without what it prints when it meets them: a traceback about attributes."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        traceback.clear_frames(error.__traceback__)
+    finally:
+        sys.unraisablehook = hook
+
+
 @contextlib.contextmanager
 def _more_workers_than_cores() -> Iterator[None]:
     """Keep PyTorch from warning about it: workers wait for storage, and their number is the workload's."""
@@ -142,10 +154,13 @@ class Loader:
                     if isinstance(answer, DlemuError):
                         raise answer
         except OSError as error:
+            _let_go(error)
+            lower = "lower reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
+            problem = shared_memory_problem()
+            advice = f"{problem}, or set reader.data_loader=threads, which needs none" if problem else lower
             raise SpaceError(
-                f"rank {self._spec.rank} could not start {self._spec.read_threads} workers: {error.strerror}; lower "
-                "reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
-            ) from error
+                f"rank {self._spec.rank} could not start {self._spec.read_threads} workers: {error.strerror}; {advice}"
+            ) from None
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the planned batches in order."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,9 @@ LEAST_WINDOWS = 6
 _WINDOW_SECONDS, _MOST_WINDOWS, _BATCHES = 0.25, 400, 4
 _LOST_SHARE, _ALIKE = 0.1, 0.7
 """Of a window's time, lost by the accelerators; and of the usual number of blocked readers: less tells no speed."""
-_FROM_STORAGE = 0.5
-"""Share of a window's bytes that storage must have served for the window to tell the storage's speed."""
+_FROM_STORAGE, _WHOLE_QUANTILE, _LEAST_WHOLE = 0.5, 0.9, 0.1
+"""Share of its usual bytes that storage must have served for a window to tell the storage's speed; what is usual is
+what a batch had of it that no cache served, which a file system that compresses makes less than the bytes read."""
 STALL_SECONDS, _TIMES_A_BATCH = 1.0, 5
 """How long no batch may be complete for it to be a stall, and how many times as long as a batch takes."""
 
@@ -49,6 +50,8 @@ class SpeedChange:
     """The same up to the next change, or the end."""
     percent: float
     """After, in % of before."""
+    gb_before: float = 0.0
+    """Read since training began up to then, of the storage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,21 @@ def clock(seconds: float) -> str:
 
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
     """Return when the storage's speed changed while training rows were read, in order."""
-    return changes_of(supply_of(rows, preprocesses=preprocesses))
+    changes = changes_of(_without(supply_of(rows, preprocesses=preprocesses), find_stalls(rows)))
+    if not changes:
+        return ()
+    ends, gigabytes = _seconds(rows, rows, "finished_ns"), _from_storage(rows) / 1e9
+    return tuple(replace(change, gb_before=float(gigabytes[ends <= change.at_seconds].sum())) for change in changes)
+
+
+def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
+    """Leave out the windows in which the storage stood still: that is told by itself."""
+    running = np.ones(len(supply.at_seconds), np.bool_)
+    length = float(np.median(np.diff(supply.at_seconds))) if len(running) > 1 else 0.0
+    for stall in stalls:
+        end = stall.at_seconds + stall.seconds
+        running &= (supply.at_seconds + length <= stall.at_seconds) | (supply.at_seconds >= end)
+    return Supply(supply.at_seconds[running], supply.mb_per_second[running], supply.limits[running])
 
 
 def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
@@ -104,14 +121,17 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     """Return what the storage gave in windows of equal length, and whether that was all it could.
 
     By the kernel's account of storage where it keeps one; else what was read. Windows in which the page cache served
-    most of the bytes tell nothing of the storage and are left out.
+    most of the bytes tell nothing of the storage and are left out. What the storage has of a batch is not always all
+    of its bytes: a file system that compresses reads fewer. So a window is held against the batches of which it had
+    most.
     """
     fetched = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
     if len(fetched) < 2 * LEAST_WINDOWS:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
     starts, ends = _seconds(rows, fetched, "started_ns"), _seconds(rows, fetched, "finished_ns")
-    app = fetched["app_bytes"] / 1e6
-    megabytes = fetched["storage_bytes"] / 1e6 if fetched["storage_bytes"].any() else app
+    app, megabytes = fetched["app_bytes"] / 1e6, _from_storage(fetched) / 1e6
+    whole = float(np.quantile(megabytes / app, _WHOLE_QUANTILE))
+    whole = min(whole, 1.0) if whole >= _LEAST_WHOLE else 1.0
     blocked = split_worker_time(fetched, preprocesses)[:, 0] / 1e9
     free, waits = _seconds(rows, rows, "free_ns"), rows["wait_ns"] / 1e9
     ranks = len(np.unique(rows["rank"]))
@@ -122,10 +142,16 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
         flows = [mean_rates(starts[mine], ends[mine], flow[mine], edges) for flow in (megabytes, app, blocked)]
         parts.append(np.stack([edges[:-1], *flows, lost]))
     windows = np.concatenate(parts, axis=1)
-    at, given, _, readers, lost = windows[:, windows[1] > _FROM_STORAGE * windows[2]]
+    at, given, _, readers, lost = windows[:, windows[1] > _FROM_STORAGE * whole * windows[2]]
     waiting = lost >= _LOST_SHARE
     usual = float(np.median(readers[waiting])) if waiting.any() else math.inf
     return Supply(at, given, waiting & (readers >= _ALIKE * usual))
+
+
+def _from_storage(rows: Rows) -> Floats:
+    """Return the bytes of each row that the storage served, by the kernel's account; else those that were read."""
+    served: Floats = rows["storage_bytes" if rows["storage_bytes"].any() else "app_bytes"].astype(float)
+    return served
 
 
 def find_stalls(rows: Rows) -> tuple[Stall, ...]:
@@ -174,13 +200,52 @@ def _edges(epochs: NDArray[np.int64], starts: Floats, ends: Floats) -> Iterator[
 def _splits(supply: Supply, begin: int, end: int) -> Iterator[int]:
     """Yield the windows from begin to end with which a change came, and those on either side of each."""
     split = _split(supply, begin, end)
+    if split is None:
+        split = _split_for_a_while(supply, begin, end)
+    if split is None:
+        split = _split_within(supply, begin, end)
     if split is not None:
         yield split
         yield from _splits(supply, begin, split)
         yield from _splits(supply, split, end)
 
 
-def _split(supply: Supply, begin: int, end: int) -> int | None:
+def _split_for_a_while(supply: Supply, begin: int, end: int) -> int | None:
+    """Return when a speed began that later ended: over the whole it cancels out, and Pettitt's test does not see it.
+
+    Kuiper's test of the range of the same sums (Tests concerning random points on a circle, Indagationes Mathematicae
+    22, 1960): what lies between its ends is above, or below, what lies around it.
+    """
+    if end - begin < 3 * LEAST_WINDOWS:
+        return None
+    scores = _gehan_scores(supply.mb_per_second[begin:end], supply.limits[begin:end])
+    squares = float((scores**2).sum())
+    sums = np.cumsum(scores)
+    first, last = sorted((begin + 1 + int(sums.argmin()), begin + 1 + int(sums.argmax())))
+    if not squares or min(first - begin, last - first, end - last) < LEAST_WINDOWS:
+        return None
+    square = float(sums.max() - sums.min()) ** 2 / squares
+    if 2 * (4 * square - 1) * math.exp(-2 * square) >= SIGNIFICANCE:
+        return None
+    before, after = _level(supply, begin, first), _level(supply, first, last)
+    return None if _factor(before, after) < LEAST_FACTOR else _refined(supply, (begin, last), before, after)
+
+
+def _split_within(supply: Supply, begin: int, end: int) -> int | None:
+    """Return a change inside of some part, where several cancel out over the whole.
+
+    Parts are half as long again and again, each overlapping half of the next (seeded binary segmentation: Kovacs,
+    Buehlmann, Li, Munk, Biometrika 110, 2023). All of them together err no more often than one test does.
+    """
+    parts, length = [], (end - begin) // 2
+    while length >= 2 * LEAST_WINDOWS:
+        parts += [(first, first + length) for first in range(begin, end - length + 1, max(1, length // 2))]
+        length //= 2
+    found = (_split(supply, *part, SIGNIFICANCE / len(parts)) for part in parts)
+    return next((split for split in found if split is not None), None)
+
+
+def _split(supply: Supply, begin: int, end: int, significance: float = SIGNIFICANCE) -> int | None:
     count = end - begin
     if count < 2 * LEAST_WINDOWS:
         return None
@@ -189,7 +254,7 @@ def _split(supply: Supply, begin: int, end: int) -> int | None:
     if not squares:
         return None
     sums = np.abs(np.cumsum(scores)[LEAST_WINDOWS - 1 : count - LEAST_WINDOWS])
-    if 2 * math.exp(-2 * float(sums.max()) ** 2 / squares) >= SIGNIFICANCE:
+    if 2 * math.exp(-2 * float(sums.max()) ** 2 / squares) >= significance:
         return None
     left = np.arange(LEAST_WINDOWS, count - LEAST_WINDOWS + 1)
     split = begin + LEAST_WINDOWS + int((sums / np.sqrt(left * (count - left))).argmax())  # else drawn to the middle

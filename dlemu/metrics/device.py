@@ -12,6 +12,9 @@ from dlemu.metrics.au import Rows
 from dlemu.metrics.rates import training_ns
 from dlemu.metrics.spread import Mean, all_known, by_epoch, known
 
+_MISSED = 0.05
+"""Share of an epoch."""
+
 
 class Delivered(NamedTuple):
     """What one device gave one host over time."""
@@ -62,14 +65,20 @@ def _ratio(part: float, whole: float) -> float:
 def _delivered_mb(rows: Rows, device: Delivered) -> float:
     """Return what a device read in an epoch: from the last reading before its start to the first after its end.
 
-    The recorder reads just before each epoch and just after it, so nothing else is counted.
+    The recorder reads just before each epoch and just after it, so nothing else is counted. NaN where it missed more
+    than `_MISSED` of the epoch, since it was killed: the rest would pass for all.
     """
     own = rows[np.isin(rows["rank"], device.ranks)]
     if not len(own):
         return float("nan")
-    first = max(0, int(np.searchsorted(device.time_ns, own["free_ns"].min(), side="right")) - 1)
-    last = int(np.searchsorted(device.time_ns, own["met_ns"].max()))
-    return _integral(device.time_ns[first : last + 1], device.mb_per_second[first : last + 1])
+    begin_ns, end_ns = int(own["free_ns"].min()), int(own["met_ns"].max())
+    first = max(0, int(np.searchsorted(device.time_ns, begin_ns, side="right")) - 1)
+    last = int(np.searchsorted(device.time_ns, end_ns))
+    time_ns, mb_per_second = device.time_ns[first : last + 1], device.mb_per_second[first : last + 1]
+    if not len(time_ns):
+        return float("nan")
+    missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
+    return float("nan") if missed_ns > _MISSED * (end_ns - begin_ns) else _integral(time_ns, mb_per_second)
 
 
 def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:

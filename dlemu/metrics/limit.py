@@ -10,6 +10,8 @@ from typing import Literal
 
 from dlemu.metrics.causes import Causes, Work
 from dlemu.metrics.changes import SpeedChange, Stall, clock
+from dlemu.metrics.ran_out import RanOut
+from dlemu.metrics.slow_folders import SlowFolder
 
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
 Confidence = Literal["high", "medium", "low"]
@@ -106,6 +108,10 @@ class Context:
     """Those who read so much from the same devices that they must be named."""
     speed_changes: tuple[SpeedChange, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    ran_out: RanOut | None = None
+    slow_folders: tuple[SlowFolder, ...] = ()
+    slow_hosts: tuple[str, ...] = ()
+    """Hosts whose reads the others wait for."""
     hot_drive: HotDrive | None = None
 
 
@@ -215,11 +221,29 @@ def _unsteady(context: Context) -> tuple[str, ...]:
             f"cool the drive: {hot.name} reached {hot.celsius:.0f} degrees Celsius, and from {hot.limit_celsius:.0f} "
             "on it slows itself down"
         )
-    if context.speed_changes and context.speed_changes[-1].percent < 100:
-        last = context.speed_changes[-1]
+    if context.ran_out is not None and hot is None and context.others is None:
+        out = context.ran_out
+        times = f", {out.times} times" if out.times > 1 else ""
+        sure = "" if out.times > 1 else "; a second run after a pause would tell it from others on the drive"
         advice.append(
-            f"see why the storage became slower at {clock(last.at_seconds)} and stayed so: a cache or burst credit "
-            "that ran out, a drive that is too hot, others on it; the speed that lasts is the one to count on"
+            f"count on {out.mb_per_second_after:,.0f} MB/s, the speed that lasts: the first {out.gb:.3g} GB came faster"
+            f"{times}, as from a cache or a burst credit of that size that ran out{sure}"
+        )
+    elif context.speed_changes and context.speed_changes[-1].percent < 100:
+        advice.append(
+            f"see why the storage became slower at {clock(context.speed_changes[-1].at_seconds)} and stayed so: others "
+            "on it, a drive that is too hot or busy with itself; the speed that lasts is the one to count on"
+        )
+    if context.slow_folders:
+        one = context.slow_folders[0]
+        more = f", and {len(context.slow_folders) - 1} more" if len(context.slow_folders) > 1 else ""
+        advice.append(
+            f"see where the folder {one.name} lies: a sample of it takes {one.ms_per_sample:.3g} ms, of the others "
+            f"{one.others_ms_per_sample:.3g} ms{more}"
+        )
+    if context.slow_hosts:
+        advice.append(
+            f"see to host {', '.join(context.slow_hosts)}: all others wait for its reads (its mount, network or drive)"
         )
     if context.stalls:
         advice.append("see why the storage stood still: the drive's or the file system's own work, the network, others")
@@ -248,7 +272,12 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, st
                 "medium",
                 "most of the reads waited before the device: a limit on the way to it (cgroup, network)",
             )
-        return requests < FEW_REQUESTS, "medium", f"the device had only {device.mean_depth:.1f} requests at a time"
+        facts = f"the device had only {device.mean_depth:.1f} requests at a time"
+        if requests >= FEW_REQUESTS or device.busy_percent < BUSY_PERCENT:
+            return requests < FEW_REQUESTS, "medium", facts
+        # Never idle with few requests: a drive that is slow and one that more readers could use look the same. What is
+        # known is how drives are: large calls are cut up and sent together, small ones wait for each answer.
+        return work.call_bytes <= PIECE_BYTES, "low", f"{facts} and was never idle; metric.scaling_seconds=1 would tell"
     if not work.call_bytes:
         return False, "medium", ""
     if requests < FEW_REQUESTS and work.call_bytes <= PIECE_BYTES:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlemu.metrics.au import Rows, au_percent
 from dlemu.metrics.over_time import mean_rates
@@ -24,6 +25,8 @@ _CONFIDENCE = 0.9545
 """Of a t-interval that is as wide as k = 2 standard deviations of a normal distribution."""
 _WINDOW_SECONDS, _WINDOW_STEPS = 1.0, 2
 """A window is long beside the slices in which drives, caches and throttles do their work, and beside a step."""
+_WANTED = 6
+"""Windows of a run that is shorter than so many seconds: then they are shorter, too."""
 _FEWEST = 3
 """Values that an interval needs: of two, Student's t makes 14 times their spread, which says nothing."""
 _CLOCK_NS = 1_000
@@ -78,23 +81,31 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
 def _windows(rows: Rows, *, by_supply: bool) -> Iterator[Values]:
     """Yield for each epoch what was supplied, or computed, in each window of time, in percent of it."""
     ranks = max(1, len(np.unique(rows["rank"])))
+    spans = [_span(epoch, by_supply=by_supply) for epoch in by_epoch(rows)]
     step_ns = float(rows["compute_ns"].mean()) if len(rows) else 0.0
-    window_ns = max(_WINDOW_SECONDS * 1e9, _WINDOW_STEPS * step_ns)
-    for epoch in by_epoch(rows):
-        starts = np.full(int(epoch["rank"].max()) + 1, np.iinfo(np.int64).max)
-        np.minimum.at(starts, epoch["rank"], epoch["free_ns"])
-        own_start = starts[epoch["rank"]]  # the earliest stamp of each rank, on its own clock
-        if by_supply:
-            begins, ends = epoch["started_ns"] - own_start, epoch["finished_ns"] - own_start
-            last = np.zeros(len(starts))
-            np.maximum.at(last, epoch["rank"], begins)
-            low, high = float(begins.min()), float(last[np.unique(epoch["rank"])].min())
-        else:
-            begins = epoch["free_ns"] + epoch["wait_ns"] - own_start
-            ends = begins + epoch["compute_ns"]
-            low, high = 0.0, float(ends.max())
+    window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for _, _, low, high in spans) / _WANTED)
+    window_ns = max(window_ns, _WINDOW_STEPS * step_ns)
+    for epoch, (begins, ends, low, high) in zip(by_epoch(rows), spans, strict=True):
         edges = np.arange(low, high + 1.0, window_ns)
         lengths = np.maximum(ends - begins, 1)
         if len(edges) > 1:
             rates = mean_rates(begins.astype(float), (begins + lengths).astype(float), epoch["compute_ns"] * 1.0, edges)
             yield 100 * rates / ranks
+
+
+def _span(epoch: Rows, *, by_supply: bool) -> tuple[NDArray[np.int64], NDArray[np.int64], float, float]:
+    """Return when each batch was read (or computed), and the time that is judged, in ns since the epoch's start.
+
+    Each rank's stamps are on its own clock, whose earliest stamp is the same moment on all of them.
+    """
+    starts = np.full(int(epoch["rank"].max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(starts, epoch["rank"], epoch["free_ns"])
+    own_start = starts[epoch["rank"]]
+    if by_supply:
+        begins, ends = epoch["started_ns"] - own_start, epoch["finished_ns"] - own_start
+        last = np.zeros(len(starts))
+        np.maximum.at(last, epoch["rank"], begins)
+        return begins, ends, float(begins.min()), float(last[np.unique(epoch["rank"])].min())
+    begins = epoch["free_ns"] + epoch["wait_ns"] - own_start
+    ends = begins + epoch["compute_ns"]
+    return begins, ends, 0.0, float(ends.max())

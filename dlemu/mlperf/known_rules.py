@@ -222,6 +222,9 @@ AUDIT = (
     _rule("au.rules", "warning",
           "printed success, but AU of whole epochs is below the threshold: it passes because first steps are "
           "dropped, which the text of v1.0 does not say", "text of v1.0, section on AU", editions=("1.0",)),
+    _rule("au.prefetch", "warning; info since 2.0",
+          "printed success, but what the storage sustains may be below the threshold: the first step, which does not "
+          "count, reads as many batches as each accelerator has readers; in `dlemu audit` alone"),
     _rule("rank.differs", "error", "a rank's own AU does not follow from its steps"),
     _rule("ranks.count", "error", "more ranks' files than accelerators"),
     _rule("ranks.steps", "error", "a rank took another number of steps than the others"),

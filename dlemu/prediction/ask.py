@@ -18,7 +18,7 @@ from dlemu.emulator.cgroup_limits import cpu_limit
 from dlemu.emulator.job import make_job
 from dlemu.prediction.calibration import Calibration, calibrate_from_run, given_speed
 from dlemu.prediction.from_probe import calibrate_from_levels
-from dlemu.prediction.predict import predict
+from dlemu.prediction.make_prediction import predict
 from dlemu.prediction.prediction import PREDICT, SCHEMA_VERSION, Prediction
 from dlemu.probing.cold import treatment
 from dlemu.probing.pattern import Level, probe_pattern

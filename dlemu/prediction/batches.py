@@ -64,11 +64,10 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
     """Return the bytes of each batch of an epoch's first steps, shape (ranks, steps)."""
     if len(by_file) == 1:
         return np.full((plan.ranks, steps), float(by_file[0]) * plan.batch_size)
-    sums = np.empty((plan.ranks, steps))
-    for rank in range(plan.ranks):
-        ids = plan.batches(rank, epoch, np.arange(1, steps + 1))
-        sums[rank] = by_file[ids // plan.num_samples_per_file].sum(axis=1)
-    return sums
+    first = np.arange(plan.ranks)[:, np.newaxis] * plan.steps_per_epoch + np.arange(steps)
+    positions = first[:, :, np.newaxis] * plan.batch_size + np.arange(plan.batch_size)
+    files = plan.samples_at(epoch, positions.ravel()) // plan.num_samples_per_file
+    return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
 
 
 def law_bytes(workload: Workload, plan: Plan, rows: NDArray[np.void]) -> float:

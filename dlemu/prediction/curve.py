@@ -72,15 +72,16 @@ def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
     """Return the curve without what chance made of it: a level's few reads of a storage whose latency varies.
 
     One more reader never makes a reader faster, so what each gets must not rise; nor does it make all of them slower,
-    unless by more than `THRASHES`, as the heads of a disk do. Where a point breaks the rule it is pooled with its
-    neighbour, weighed by `reads` (Barlow et al., Statistical Inference under Order Restrictions, 1972: pool adjacent
-    violators).
+    unless by more than `THRASHES`, as the heads of a disk do: from there on it is left as it is. Where a point breaks
+    the rule it is pooled with its neighbour, weighed by `reads` (Barlow et al., Statistical Inference under Order
+    Restrictions, 1972: pool adjacent violators).
     """
     each = [point.mb_per_second / point.readers for point in curve]
     each = _pooled([-value for value in each], reads)
     total = [-value * point.readers for value, point in zip(each, curve, strict=True)]
-    grown = _pooled(total, reads)
-    kept = [level if value >= (1 - THRASHES) * level else value for value, level in zip(total, grown, strict=True)]
+    falls = (place for place in range(1, len(total)) if total[place] < (1 - THRASHES) * max(total[:place]))
+    thrashes = next(falls, len(total))
+    kept = [*_pooled(total[:thrashes], reads[:thrashes]), *total[thrashes:]]
     return tuple(
         CurvePoint(readers=point.readers, mb_per_second=value) for point, value in zip(curve, kept, strict=True)
     )

@@ -14,7 +14,7 @@ from dlemu.emulator.schedule import Block, Epoch
 from dlemu.emulator.steplog import StepRows
 from dlemu.prediction.batches import batch_bytes, bytes_by_file, computation_seconds, planned_job
 from dlemu.prediction.calibration import Calibration
-from dlemu.prediction.curve import most_mb_per_second, rates
+from dlemu.prediction.curve import CurvePoint, most_mb_per_second, rates
 from dlemu.prediction.event_model import Scene, simulate
 from dlemu.prediction.outcome import BETWEEN_EPOCHS_SECONDS, Outcome, outcome_of, step_rows
 
@@ -50,8 +50,13 @@ class Model:
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
         return samples // self.workload.reader.batch_size
 
-    def run(self, ranks: int, *, speed: float = 1.0, most_rows: int = MOST_ROWS, seed: int = 0) -> ModelRun:
+    def run(
+        self, ranks: int, *, speed: float = 1.0, most_rows: int = MOST_ROWS, shrinks: bool = False, seed: int = 0
+    ) -> ModelRun:
         """Simulate so many accelerators, on a storage that is `speed` times as fast as calibrated.
+
+        `shrinks`: of so many that even a short epoch has more than `most_rows`, every so-many-th is simulated, on as
+        small a part of the storage and the hosts.
 
         Raises UserError where the samples do not fill a step.
         """
@@ -63,6 +68,9 @@ class Model:
                 f"predict at most {self.most_ranks()}, or set dataset.num_files_train to what the dataset will have"
             )
         reader, calibration = self.workload.reader, self.calibration
+        part = max(1, ranks * (LEAST_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
+        if part > 1:
+            return self._every(part, ranks, speed=speed, most_rows=most_rows, seed=seed)
         workers = reader.read_threads
         window = job.batches_ahead
         epochs = _cut(job.schedule, ranks, most_rows, LEAST_STEPS + window)
@@ -98,6 +106,19 @@ class Model:
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
         )
+
+    def _every(self, part: int, ranks: int, *, speed: float, most_rows: int, seed: int) -> ModelRun:
+        """Simulate a part of the accelerators, on the same part of files, storage and hosts."""
+        data, calibration = self.workload.dataset, self.calibration
+        fewer = replace(data, num_files_train=max(1, data.num_files_train // part))
+        readers = {max(1, point.readers // part): point.mb_per_second / part for point in calibration.curve}
+        curve = tuple(CurvePoint(readers=count, mb_per_second=rate) for count, rate in sorted(readers.items()))
+        smaller = Model(
+            replace(self.workload, dataset=fewer),
+            replace(calibration, curve=curve, cores=calibration.cores / part),
+            hosts=self.hosts,
+        )
+        return smaller.run(max(1, ranks // part), speed=speed, most_rows=most_rows, seed=seed)
 
     @property
     def mean_sample_bytes(self) -> float:

@@ -16,6 +16,7 @@ from datagen.errors import UserError
 from dlemu.report.page import Page, Words, tiles
 from dlemu.report.table import Table, columns
 from dlemu.report.units import count, number
+from dlemu.results.sent_files import read_sent
 
 AUDIT = "audit.json"
 Severity = Literal["error", "warning", "info"]
@@ -59,6 +60,9 @@ class AuditRow:
     au_whole_percent: float | None = None
     au_rules_percent: float | None = None
     """The same in audits of earlier versions."""
+    au_sustained_percent: float | None = None
+    au_sustained_least_percent: float | None = None
+    prefetch_credit_percent: float | None = None
     au_least_percent: float | None = None
     samples_per_second_printed: float | None = None
     samples_per_second_dlio_v1: float | None = None
@@ -180,11 +184,8 @@ def open_audit(folder: str) -> Audit:
     """Read a saved audit; raises UserError when it is damaged or of another version."""
     path = os.path.join(folder, AUDIT)
     try:
-        with open(path, "rb") as file:
-            answer = msgspec.json.decode(file.read(), type=AuditAnswer)
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}; name the folder of a result") from error
-    except ValueError as error:  # msgspec's errors and those of UTF-8
+        answer = msgspec.json.decode(read_sent(path), type=AuditAnswer)
+    except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
         again = "run `dlemu audit --report` again"
         raise UserError(f"{path} is damaged ({error}), or of another version of dlemu: {again}") from None
     if not answer.runs:
@@ -231,7 +232,8 @@ def _legend() -> Words:
     points = (
         "printed: by the run's own summary. again: recomputed from the steps of the ranks, by the formula that comes "
         "closest; where only block times were kept, >= is a bound. whole: AU of all epochs together, no "
-        "step dropped.",
+        "step dropped. sustained: what an endless epoch would give; credit: share of the counted steps' batches that "
+        "was read before these began (both by the readers' number, and >=, but for runs of dlemu's).",
         "Lost time, in percent of all blocks' time. first steps: until the first batch is there. load: later waits for "
         "batches. late: the host woke late. slower: waits for the slowest rank. barrier: the rest, outside of steps. "
         "all other: all but first steps, where no steps were kept.",
@@ -272,8 +274,9 @@ def _tables(audit: Audit) -> Iterator[Table]:
         )
         rows = [_system(*system) for system in systems[:_MOST_ROWS]]
         yield Table(title="Systems", columns=columns(*names, right=range(1, 9)), rows=rows, dense=True)
-    names = ("run", "accelerators", "hosts", "AU printed, %", "again", "by", "whole", "samples/s printed", "again, %")
-    head = columns(*names, *_LOSS, "findings", right=(*range(1, 5), *range(6, 9 + len(_LOSS))))
+    titles = ["run", "accelerators", "hosts", "AU printed, %", "again", "by", "whole", "sustained"]
+    titles += ["credit, %", "samples/s printed", "again, %"]
+    head = columns(*titles, *_LOSS, "findings", right=(*range(1, 5), *range(6, 11 + len(_LOSS))))
     shown = min(len(audit.runs), _MOST_ROWS)
     title = "Runs" if shown == len(audit.runs) else f"Runs: {shown:,} of {len(audit.runs):,}, those with errors first"
     yield Table(title=title, columns=head, rows=list(_run_rows(systems)), dense=True)
@@ -309,6 +312,7 @@ def _run_rows(systems: Sequence[System]) -> Iterator[list[str]]:
 
 def _run(run: AuditRow) -> list[str]:
     again, least, apart = run.au_again_percent, run.au_least_percent, run.rate_apart_percent
+    floor = run.au_sustained_least_percent
     return [
         run.run,
         str(run.accelerators or "-"),
@@ -317,6 +321,8 @@ def _run(run: AuditRow) -> list[str]:
         f">={least:.2f}" if again is None and least is not None else _fixed(again),
         run.printed_by or "-",
         _fixed(run.whole_percent),
+        f">={floor:.2f}" if floor is not None else _fixed(run.au_sustained_percent),
+        _fixed(run.prefetch_credit_percent),
         number(run.samples_per_second_printed),
         "-" if apart is None else f"{apart:+.3f}",
         *map(_fixed, run.loss_percent.values()),

@@ -31,6 +31,7 @@ METRICS = {
     "total_seconds": ("total time", "s"),
     "au_percent": ("AU", "%"),
     "au_sustained_percent": ("AU, sustained", "%"),
+    "prefetch_credit_percent": ("prefetch credit", "%"),
     "au_rules_percent": ("AU, whole epochs", "%"),
     "samples_per_second": ("samples", "/s"),
     "app_mb_per_second": ("read by the application", "MB/s"),

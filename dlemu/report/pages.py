@@ -12,8 +12,8 @@ from datagen.errors import UserError
 from dlemu.packing.pack_answer import PACK
 from dlemu.prediction.ask import read_prediction
 from dlemu.prediction.prediction import Prediction
-from dlemu.probing.probe import read_probe
 from dlemu.probing.probe_answers import PROBE, ProbeAnswer
+from dlemu.probing.run_probe import read_probe
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.document_report import OpenedDocument, document_page, open_document

@@ -36,6 +36,7 @@ _LOST_TO = {
 _TILES = (
     ("AU", "metrics.au_percent.mean", "%", "compute / (wait + compute + sync), kept steps"),
     ("AU, sustained", "metrics.au_sustained_percent.mean", "%", "of an endless epoch on this storage"),
+    ("prefetch credit", "metrics.prefetch_credit_percent", "%", "of the counted batches, read before"),
     ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
     ("pass line", "metrics.au_threshold_percent", "%", "AU at which a run passes"),
     ("emulator's ceiling", "metrics.ceiling_au_percent", "%", "AU of this host with null storage"),
@@ -151,6 +152,14 @@ def _unsteadiness(summary: Summary) -> Iterator[str]:
         total = sum(stall.seconds for stall in summary.stalls)
         times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in all"
         yield f"the storage stood still {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
+    if summary.ran_out and summary.ran_out.times > 1:
+        out = summary.ran_out
+        yield f"{out.times} times its first {number(out.gb)} GB came faster than the rest: a cache or burst credit"
+    for folder in summary.slow_folders[:_SHOWN_CHANGES]:
+        yield (
+            f"its folder {folder.name} is slow: {number(folder.ms_per_sample)} ms a sample, the others "
+            f"{number(folder.others_ms_per_sample)} ms"
+        )
 
 
 def _straggler(late: Straggler) -> str:

@@ -34,6 +34,7 @@ class Point:
     au_percent: float | None
     """The headline; of a search, the sustained one."""
     au_sustained_percent: float | None = None
+    prefetch_credit_percent: float | None = None
     half_width_percent: float | None = None
     threshold_percent: float | None = None
     ceiling_au_percent: float | None = None
@@ -147,6 +148,7 @@ def _point(figures: RunFigures, settings: dict[str, str], folder: str = "") -> P
         passed=figures.passed,
         au_percent=_mean(figures.au_percent),
         au_sustained_percent=_mean(figures.au_sustained_percent),
+        prefetch_credit_percent=figures.prefetch_credit_percent,
         threshold_percent=figures.au_threshold_percent,
         ceiling_au_percent=figures.ceiling_au_percent,
         total_seconds=figures.total_seconds,
@@ -173,6 +175,7 @@ def _size_points(answer: SizeAnswer) -> Iterator[Point]:
             au_percent=count.au_percent,
             half_width_percent=count.half_width_percent,
             threshold_percent=answer.threshold_percent,
+            prefetch_credit_percent=_mean_of(trial.prefetch_credit_percent for trial in trials),
             ceiling_au_percent=_mean_of(trial.ceiling_au_percent for trial in trials),
             samples_per_second=_mean_of(trial.samples_per_second for trial in trials),
             app_mb_per_second=_mean_of(trial.app_mb_per_second for trial in trials),

@@ -27,7 +27,17 @@ _SIZE_TILES = (
     ("time to the answer", "seconds", "s", "all trials"),
     ("the naive way", "naive_seconds", "s", "every count at full length, nominal"),
 )
-_SWEEP_COLUMNS = ("total\ns", "au\n%", "sust.\n%", "samples\n/s", "app\nMB/s", "device\nMB/s", "max\nMB/s", "read\nms")
+_SWEEP_COLUMNS = (
+    "total\ns",
+    "au\n%",
+    "sust.\n%",
+    "credit\n%",
+    "samples\n/s",
+    "app\nMB/s",
+    "device\nMB/s",
+    "max\nMB/s",
+    "read\nms",
+)
 
 
 # The terminal
@@ -112,6 +122,7 @@ def _sweep_cells(figures: RunFigures | None) -> list[str]:
         _digits(figures.total_seconds, 1),
         _digits(figures.au_percent, 2),
         _digits(figures.au_sustained_percent, 2),
+        _digits(figures.prefetch_credit_percent, 1),
         _digits(figures.samples_per_second, 2),
         _digits(figures.app_mb_per_second, 1),
         _digits(figures.device_mb_per_second, 1),
@@ -225,6 +236,7 @@ def _points_table(series: RunSeries) -> Table:
     figures = {
         "AU, %": [point.au_percent for point in series.points],
         "sustained AU, %": [point.au_sustained_percent for point in series.points],
+        "prefetch credit, %": [point.prefetch_credit_percent for point in series.points],
         "+-": [point.half_width_percent for point in series.points],
         "samples/s": [point.samples_per_second for point in series.points],
         "loader MB/s": [point.app_mb_per_second for point in series.points],

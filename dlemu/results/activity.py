@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,9 @@ from dlemu.telemetry.probe_base import DeviceFacts
 
 if TYPE_CHECKING:
     from dlemu.results.run import Run
+
+_LEAST_GAP_SECONDS, _GAP_INTERVALS = 5.0, 8.0
+"""A recorder on a busy host reads late, but not by as much as the greater of the two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +113,27 @@ def read_requests(run: Run) -> tuple[list[Delivered], list[Delivered]]:
 def ranks_on(run: Run, host: HostTelemetry) -> tuple[int, ...]:
     """Return the ranks whose stamps are on the host's clock."""
     return tuple(rank for rank, node in enumerate(run.facts.journal.rank_nodes) if node == host.node)
+
+
+def cut_short(run: Run) -> Iterator[str]:
+    """Yield a sentence for each time of training in which a host's recorder, killed or stopped, read nothing."""
+    for host in run.telemetry:
+        own = run.training[np.isin(run.training["rank"], ranks_on(run, host))]
+        if not len(own):
+            continue
+        begin_ns, end_ns = int(own["free_ns"].min()), int(own["met_ns"].max())
+        most_ns = max(_LEAST_GAP_SECONDS, _GAP_INTERVALS * host.interval_seconds) * 1e9
+        times = host.time_ns[(host.time_ns > begin_ns) & (host.time_ns < end_ns)]
+        moments = np.unique(np.concatenate([[begin_ns], times, [end_ns]]))
+        after = bool(len(host.time_ns)) and int(host.time_ns.max()) >= end_ns
+        for start_ns, stop_ns in pairwise(moments.tolist()):
+            is_last = stop_ns == end_ns and not after
+            if stop_ns - start_ns > most_ns:
+                part = [f"{(moment - begin_ns) / 1e9:.1f}" for moment in (start_ns, stop_ns)]
+                yield (
+                    f"telemetry is cut short: nothing was read on {host.host} from {part[0]} to {part[1]} s of training"
+                    f"{', its end' if is_last else ''}; the recorder was killed or stopped, or had no core"
+                )
 
 
 def _devices(run: Run) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from datagen.errors import UserError
 from datagen.formats.format_base import LibraryReads, library_reads
+from datagen.layout import subfolder_name
 from dlemu.config.duration import is_zero
 from dlemu.emulator.steplog import EVALUATION, StepRows
 from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
@@ -20,13 +21,21 @@ from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.limit import OTHERS_PERCENT, Context, Limit, OtherReaders, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
+from dlemu.metrics.ran_out import find_ran_out
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
+from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import au_sustained_percent, prefetch_credit_percent
 from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
-from dlemu.results.activity import activity_during, delivered_by_devices, read_requests, summarise_telemetry
+from dlemu.results.activity import (
+    activity_during,
+    cut_short,
+    delivered_by_devices,
+    read_requests,
+    summarise_telemetry,
+)
 from dlemu.results.summary import (
     CheckpointTiming,
     DatasetFacts,
@@ -90,13 +99,17 @@ def analyse(run: Run) -> Summary:
         how=_read_settings(facts, metrics.read_calls),
         environment=Environment(hosts=journal.hosts, storage=journal.storage),
         telemetry=summarise_telemetry(run),
-        issues=tuple(_issues(facts, metrics, evidence)),
+        issues=(*_issues(facts, metrics, evidence), *cut_short(run)),
     )
     if proof is None:
         return summary
+    changes = find_speed_changes(run.training, preprocesses=_preprocesses(facts))
     summary = replace(
         summary,
-        speed_changes=find_speed_changes(run.training, preprocesses=_preprocesses(facts)),
+        speed_changes=changes,
+        ran_out=find_ran_out(changes),
+        slow_folders=_slow_folders(run),
+        stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         stalls=find_stalls(run.training),
         other_readers=_other_readers(run, metrics, proof),
     )
@@ -108,7 +121,6 @@ def analyse(run: Run) -> Summary:
             loss_percent(part, kept[kept["epoch"] == part["epoch"][0]]) for part in by_epoch(run.training)
         ),
         limited_by=_limit(run, kept, proof, summary, biased=_is_biased(evidence)),
-        stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         page_cache=PageCache(
             from_storage_percent=proof.from_storage_percent,
             served_percent=served,
@@ -352,6 +364,25 @@ def _preprocesses(facts: Facts) -> bool:
     return not is_zero(facts.workload.reader.preprocess_time)
 
 
+def _slow_folders(run: Run) -> tuple[SlowFolder, ...]:
+    """Return the slow ones of the sub-folders that the dataset was made with."""
+    count = run.facts.workload.dataset.num_subfolders_train
+    names = [subfolder_name(folder, count) for folder in range(count)]
+    return find_slow_folders(run.training, run.facts.train_plan, names)
+
+
+def _slow_hosts(summary: Summary) -> tuple[str, ...]:
+    """Return the hosts that the others wait for, as a whole or by their one rank, because of their reads."""
+    if len(summary.hosts) < 2:
+        return ()
+    alone = {host for host, ranks in zip(summary.hosts, summary.ranks_per_host, strict=True) if ranks == 1}
+    return tuple(
+        late.host
+        for late in summary.stragglers
+        if late.mainly == "reading" and (late.rank is None or late.host in alone)
+    )
+
+
 def _other_readers(run: Run, metrics: Metrics, proof: CacheProof) -> OtherReaders | None:
     """Return what the devices gave beyond what the run's own reads, read-ahead included, made the kernel fetch."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
@@ -390,6 +421,9 @@ def _limit(run: Run, kept: StepRows, proof: CacheProof, summary: Summary, *, bia
         others=summary.other_readers,
         speed_changes=summary.speed_changes,
         stalls=summary.stalls,
+        ran_out=summary.ran_out,
+        slow_folders=summary.slow_folders,
+        slow_hosts=_slow_hosts(summary),
         hot_drive=activity.hot_drive,
     )
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)

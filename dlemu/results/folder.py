@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -14,9 +12,13 @@ import pyarrow.parquet as pq
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.config import to_yaml
+from dlemu.config.validate import check
+from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE, StepRows
+from dlemu.results.live import LIVE, holds_live, read_live
 from dlemu.results.older import facts_of_older
 from dlemu.results.run import FACTS_VERSION, Facts, Run
+from dlemu.results.sent_files import decode_sent, open_sent, read_sent
 from dlemu.results.summary import SCHEMA_VERSION, Summary
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 
@@ -24,17 +26,21 @@ SUMMARY, FACTS, CONFIG, STEPS = "summary.json", "facts.json", "config.yaml", "st
 ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
 """What to do when a file of a run can't be written."""
 TELEMETRY, BLOCK_TRACE = "telemetry.parquet", "block_trace.parquet"
-_MOST_JSON_BYTES = 256 << 20
-"""No run leaves as much: a summary has a few numbers for each rank and epoch."""
-
-T = TypeVar("T")
+_MOST_TABLE_BYTES = 64 << 30
+_MOST_PLANNED = 10**9
+"""Steps of all ranks, or blocks of them: no run plans as many, and what is computed of a plan takes memory for each."""
 
 
 def write_run(run: Run) -> None:
     """Write all files of a run into its folder, summary.json last. Raises SpaceError."""
+    write_measured(run)
+    write_summary(run)
+
+
+def write_measured(run: Run) -> None:
+    """Write what was measured: all that `read_run` needs, and nothing that is computed from it. Raises SpaceError."""
     folder = run.folder
     write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
-    write_text(folder, FACTS, _json(run.facts), advice=ADVICE)
     if len(run.rows):
         fields = [
             pa.field(name, pa.int64(), nullable=False, metadata={"meaning": text})
@@ -45,59 +51,108 @@ def write_run(run: Run) -> None:
         _write_table(folder, TELEMETRY, to_table(run.telemetry))
     if run.block_trace is not None:
         _write_table(folder, BLOCK_TRACE, run.block_trace)
-    write_text(folder, SUMMARY, _json(run.summary), advice=ADVICE)
+    write_text(folder, FACTS, _json(run.facts), advice=ADVICE)  # last: until it is there, the live part is the result
+
+
+def write_summary(run: Run) -> None:
+    """Write what is computed of a run; raises SpaceError."""
+    write_text(run.folder, SUMMARY, _json(run.summary), advice=ADVICE)
 
 
 def read_run(folder: str) -> Run:
     """Read a run's folder, also one of an older version; raises UserError for one without a result or a damaged one.
 
-    Nothing is believed that can be computed: `summary` is made anew from the steps, whatever summary.json says.
+    Nothing is believed that can be computed: `summary` is made anew from the steps, whatever summary.json says, and
+    also where there is none, since a run ended while it was made. A run that was killed before it was saved is read
+    from what its ranks left in live/.
     """
-    saved = read_summary(folder)
+    run = _read_run(folder)
+    try:
+        _ = run.summary
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{folder} is damaged: its numbers can't be computed ({what}); copy it again") from error
+    return run
+
+
+def _read_run(folder: str) -> Run:
     path = os.path.join(folder, FACTS)
+    has_facts, has_summary = (os.path.lexists(os.path.join(folder, name)) for name in (FACTS, SUMMARY))
+    if not has_facts and not has_summary and holds_live(folder):
+        live = _read_facts(os.path.join(folder, LIVE, FACTS))
+        return _checked(read_live(folder, live), os.path.join(folder, LIVE))
+    saved = read_summary(folder) if has_summary or not has_facts else None
+    facts = _read_facts(path) if has_facts or saved is None else None
     rows = _read_rows(folder)
-    if os.path.exists(path):
-        facts = _decode(path, Facts)
-        if facts.facts_version > FACTS_VERSION:
-            raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
-    else:
+    if facts is None:
+        assert saved is not None
         facts = facts_of_older(folder, saved, rows)
     if facts.failure is None and not len(rows):
         raise UserError(
             f"{folder} holds a complete run without {STEPS}: its numbers can't be recomputed; copy it again"
         )
-    _check_rows(os.path.join(folder, STEPS), rows, facts)
     try:
         telemetry = _read_telemetry(folder, facts.recorders)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
         raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
-    return Run(folder, facts, rows, telemetry)
+    return _checked(Run(folder, facts, rows, telemetry), os.path.join(folder, STEPS))
+
+
+def _read_facts(path: str) -> Facts:
+    facts = decode_sent(path, Facts)
+    if facts.facts_version > FACTS_VERSION:
+        raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
+    return facts
+
+
+def _checked(run: Run, path: str) -> Run:
+    """Return the run; raises UserError for facts and rows that can't be of one: any memory and time could go there."""
+    facts = run.facts
+    try:
+        check(facts.workload)
+    except UserError as error:
+        raise UserError(f"{run.folder} is damaged: {error}") from error
+    plan, journal = facts.stream_plan or facts.plan, facts.journal
+    if facts.ranks < 1 or plan is None or plan.ranks != facts.ranks:
+        raise UserError(f"{run.folder} is damaged: its facts are of {facts.ranks} ranks, and its plan is not")
+    if min(plan.num_files, plan.num_samples_per_file, plan.batch_size) < 1:
+        raise UserError(f"{run.folder} is damaged: its plan has no samples")
+    steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
+    if facts.ranks * steps > _MOST_PLANNED or plan.num_samples > _MOST_PLANNED:
+        raise UserError(f"{run.folder} is damaged: its facts plan more steps or samples than any run could have taken")
+    nodes = set(journal.rank_nodes)
+    if len(run.rows) and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
+        raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks was")
+    if not {head.node for head in facts.recorders} <= set(range(len(journal.hosts))):
+        raise UserError(f"{run.folder} is damaged: it was recorded on hosts that its journal does not know")
+    _check_rows(path, run.rows, facts)
+    return run
 
 
 def read_summary(folder: str) -> Summary:
     """Read summary.json as it stands, for what is to be compared with `read_run(folder).summary`; raises UserError."""
     path = os.path.join(folder, SUMMARY)
-    version = _decode(path, _Version).schema_version
+    version = decode_sent(path, _Version).schema_version
     if version != SCHEMA_VERSION:
         raise UserError(
             f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is no result of this version of "
             "dlemu's train (DLIO's own summary.json is another thing)"
         )
-    return _decode(path, Summary)
+    return decode_sent(path, Summary)
 
 
 def holds_run(folder: str) -> bool:
-    """Say whether the folder has a summary.json of ours, damaged or not."""
+    """Say whether the folder has a run of ours, damaged or not."""
     try:
-        return _decode(os.path.join(folder, SUMMARY), _Version).schema_version is not None
+        return decode_sent(os.path.join(folder, SUMMARY), _Version).schema_version is not None
     except UserError:
-        return False
+        return os.path.exists(os.path.join(folder, FACTS)) or holds_live(folder)
 
 
 def read_config(folder: str) -> str:
     """Return the composed configuration as YAML; empty when the folder has none."""
     path = os.path.join(folder, CONFIG)
-    return _read_bytes(path).decode(errors="replace") if os.path.exists(path) else ""
+    return read_sent(path).decode(errors="replace") if os.path.exists(path) else ""
 
 
 class _Version(msgspec.Struct):
@@ -108,40 +163,27 @@ def _json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
-def _decode(path: str, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(_read_bytes(path), type=kind)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote") from error
-
-
-def _read_bytes(path: str) -> bytes:
-    """Return a file's bytes; folders of results are sent around, so a pipe or an endless file is refused."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}; name the folder of a result") from error
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_JSON_BYTES:
-            raise UserError(f"{path} is no file that dlemu wrote: it is no regular file, or far too large")
-        return file.read()
-
-
 def _write_table(folder: str, name: str, table: pa.Table) -> None:
     write_file(folder, name, lambda path: pq.write_table(table, path, compression="zstd"), advice=ADVICE)
 
 
 def _read_table(folder: str, name: str) -> pa.Table | None:
     path = os.path.join(folder, name)
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         return None
-    if not os.path.isfile(path):
-        raise UserError(f"{path} is no regular file")
-    try:
-        return pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
+    with open(open_sent(path, _MOST_TABLE_BYTES), "rb") as opened:
+        try:
+            file = pq.ParquetFile(opened)
+            # Twice eight bytes a value, for a copy; a column of equal values takes next to nothing in the file.
+            wanted = 16 * file.metadata.num_rows * file.metadata.num_columns
+            if wanted > host_memory().available_bytes:
+                raise UserError(
+                    f"{path} wants {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host, or "
+                    "copy it again if no run of yours took as many steps"
+                )
+            return file.read()
+        except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
+            raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
 
 
 def _read_rows(folder: str) -> StepRows:
@@ -183,4 +225,8 @@ def _read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
     readings = _read_table(folder, TELEMETRY)
     if readings is None or not heads:
         return ()
-    return from_tables(heads, readings, _read_table(folder, BLOCK_TRACE))
+    telemetry = from_tables(heads, readings, _read_table(folder, BLOCK_TRACE))
+    for host in telemetry:
+        if host.time_ns.dtype != np.int64 or host.value.dtype != np.float64 or not np.isfinite(host.value).all():
+            raise ValueError("it holds readings that are no numbers")
+    return telemetry

@@ -17,7 +17,9 @@ from dlemu.metrics.delivery import EpochAudit as EpochAudit
 from dlemu.metrics.limit import Limit as Limit
 from dlemu.metrics.limit import OtherReaders as OtherReaders
 from dlemu.metrics.loss import Loss as Loss
+from dlemu.metrics.ran_out import RanOut as RanOut
 from dlemu.metrics.rates import Percentiles as Percentiles
+from dlemu.metrics.slow_folders import SlowFolder as SlowFolder
 from dlemu.metrics.spread import Mean as Mean
 from dlemu.metrics.spread import RankSpread as RankSpread
 from dlemu.metrics.spread import Spread as Spread
@@ -290,6 +292,10 @@ class Summary:
     """When the storage's speed changed, in order; what it gives shows where accelerators waited for it."""
     stalls: tuple[Stall, ...] = ()
     """When the storage stood still for a second or more, in order."""
+    ran_out: RanOut | None = None
+    """A cache or burst credit that ran out: the first bytes came faster. Null where the changes are of another kind."""
+    slow_folders: tuple[SlowFolder, ...] = ()
+    """Sub-folders of the dataset that read slower than the others, slowest first."""
     other_readers: OtherReaders | None = None
     """Null where others read little from the dataset's devices, or where that is not known."""
     page_cache: PageCache | None = None

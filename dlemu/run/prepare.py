@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime
 
-from datagen.errors import UserError
+import numpy as np
+
+from datagen.errors import SpaceError, UserError
 from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, nominal_sample_bytes
 from datagen.registry import find
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job, make_job
+from dlemu.emulator.journal import Journal
+from dlemu.emulator.steplog import STEP_DTYPE
+from dlemu.emulator.trainer import RunLog
 from dlemu.loaders.loader_base import Loader
+from dlemu.results.folder import ADVICE
+from dlemu.results.live import KILLED, write_live_facts
+from dlemu.results.run import Facts, make_facts
 from dlemu.run.run_folder import RunFolder, check_folder, make_folder, new_folder
 
 _CHECKPOINTS_ALONE = ("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read")
@@ -87,7 +96,20 @@ def prepare(workload: Workload, ranks: int) -> Prepared:
     now = datetime.now().astimezone()
     folder = workload.output.folder or new_folder(workload.model.name)
     job = make_job(workload, ranks, dataset, folder=folder, started_at=now.isoformat(timespec="seconds"))
-    return Prepared(job, make_folder(folder))
+    made = make_folder(folder)
+    try:
+        write_live_facts(folder, _facts_ahead(job), advice=ADVICE)
+    except SpaceError:
+        made.drop()
+        raise
+    return Prepared(job, made)
+
+
+def _facts_ahead(job: Job) -> Facts:
+    """Return the facts of a run that has measured nothing yet, and of which nobody knows how it will end."""
+    now_ns = time.monotonic_ns()
+    journal = Journal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
+    return make_facts(job, RunLog(np.empty(0, STEP_DTYPE), journal), KILLED, recorders=())
 
 
 def loader_class(workload: Workload) -> type[Loader]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from datagen.atomic import write_text
-from datagen.errors import DlemuError, SpaceError, UserError
+from datagen.errors import DlemuError, SpaceError, UserError, shortage
 from dlemu.comm import Comm, PeerLostError, detect_launcher, interrupt_once, open_comm
 from dlemu.comm.comm_base import Interrupted
 from dlemu.comm.failure import Failure, first_failure
@@ -22,6 +22,7 @@ from dlemu.comm.guardian import Guardian, watch
 from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
+from dlemu.results.live import going_on
 from dlemu.run.events import Frontend, RankFailed
 from dlemu.run.save_run import Kept
 
@@ -130,6 +131,8 @@ def _describe(error: BaseException) -> tuple[str, int]:
     """Return what to say of the error that ends a rank, and its exit status."""
     if isinstance(error, DlemuError):
         return str(error), error.exit_status
+    if short := shortage(error):
+        return short, SpaceError.exit_status
     if isinstance(error, Interrupted):
         return f"interrupted by {signal.Signals(error.signal_number).name}", error.exit_status
     return "".join(traceback.format_exception(error)).rstrip(), DlemuError.exit_status
@@ -166,7 +169,8 @@ class ForkedRanks:
     @contextlib.contextmanager
     def guard(self, job: Job, save_failed: SaveFailed) -> Iterator[None]:
         try:
-            yield
+            with going_on(job.folder):
+                yield
         except RunFailedError as error:
             try:
                 kept, also = save_failed(error.failure.message), ""
@@ -207,7 +211,8 @@ class LaunchedRanks:
         if self.leads:
             self._guardian = watch(lambda: _save_lost(job, save_failed))
         try:
-            yield
+            with going_on(job.folder) if self.leads else contextlib.nullcontext():
+                yield
         except (DlemuError, Interrupted) as error:
             message, _ = _describe(error)
             leave_word(job.live_folder, self._comm.rank, message, echo=isinstance(error, PeerLostError))

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from datagen.errors import SpaceError
-
-LIVE = "live"
-"""Subfolder of the ranks' step logs while the run goes on."""
+from dlemu.emulator.journal import read_journal
+from dlemu.results.live import LIVE, goes_on
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,15 @@ def new_folder(name: str, prefix: str = "") -> str:
 
 def check_folder(folder: str) -> None:
     """Raise SpaceError for the folder of another run (everything in it belongs to one), or one that can't be made."""
-    if os.path.exists(os.path.join(folder, "summary.json")):
+    if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
         raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
+    if goes_on(folder):
+        raise SpaceError(f"{folder} is that of another run, which still goes on; set output.folder to a new folder")
+    if read_journal(os.path.join(folder, LIVE)) is not None:
+        raise SpaceError(
+            f"{folder} holds what another run had measured before it was killed: `dlemu report {folder}` shows it; set "
+            "output.folder to a new folder"
+        )
     missing = _missing(folder)
     above = os.path.dirname(missing[0]) if missing else folder
     if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):

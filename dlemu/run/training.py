@@ -6,8 +6,9 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
-from dlemu.comm import Comm
+from dlemu.comm import Comm, within
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.emulator.loop import StepRange, Watcher
@@ -21,6 +22,8 @@ from dlemu.run.events import Event, OnlyDataMade, TrainFrontend, TrainingBegan, 
 from dlemu.run.prepare import check, check_before_making, loader_class, only_makes_data, prepare
 from dlemu.run.ranks import Ranks, ranks_for
 from dlemu.run.save_run import save, save_failed
+
+T = TypeVar("T")
 
 PROGRESS_SECONDS = 0.5
 """Least time between two `TrainingStep`s of an epoch."""
@@ -41,22 +44,27 @@ def _train(frontend: TrainFrontend, ranks: Ranks) -> str | None:
     if workload.workflow.generate_data:
         if ranks.leads:
             if workload.workflow.train:
-                check_before_making(workload, ranks.count)
+                _in_time(workload, lambda: check_before_making(workload, ranks.count))
             frontend.begin(workload, ranks.count)
         ranks.run(lambda comm: make_dataset(workload, comm, frontend.tell))
         if only_makes_data(workload):
             if ranks.leads:
                 frontend.tell(OnlyDataMade())
             return None
-    prepared = ranks.agree(lambda: prepare(workload, ranks.count))
+    prepared = ranks.agree(lambda: _in_time(workload, lambda: prepare(workload, ranks.count)))
     job = prepared.job
     with ranks.guard(job, partial(save_failed, job, prepared.folder, frontend)):
-        ranks.on_each_host(lambda local_ranks: check_host(job, local_ranks))
+        ranks.on_each_host(lambda local_ranks: _in_time(workload, lambda: check_host(job, local_ranks)))
         make_loader = loader_class(workload)
         if ranks.leads and not workload.workflow.generate_data:
             frontend.begin(workload, ranks.count)
         ranks.run(partial(_run_rank, job, make_loader, frontend))
     return job.folder if ranks.leads else None
+
+
+def _in_time(workload: Workload, check: Callable[[], T]) -> T:
+    """Do what looks at the storage before the ranks start; raises DlemuError when it does not answer in time."""
+    return within(workload.timeout_seconds, check, f"looking at the dataset in {workload.dataset.data_folder}")
 
 
 def _checked(frontend: TrainFrontend) -> Workload:

@@ -17,6 +17,7 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.metrics.limit import Limit
+from dlemu.results.sent_files import read_sent
 from dlemu.results.summary import DatasetFacts, HostDevice, Mean, ReadSettings
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
@@ -64,6 +65,7 @@ class Trial:
     au_headline_percent: float | None = None
     """`au_percent` of the run's own summary, and further metrics of it."""
     au_rules_percent: float | None = None
+    prefetch_credit_percent: float | None = None
     ceiling_au_percent: float | None = None
     samples_per_second: float
     app_mb_per_second: float
@@ -212,6 +214,8 @@ class RunFigures:
     au_percent: Mean | None = None
     au_sustained_percent: Mean | None = None
     """What an endless epoch would have; lacking in older files."""
+    prefetch_credit_percent: float | None = None
+    """Share of the counted steps' batches that was read before these began."""
     au_rules_percent: Mean | None = None
     """Of whole epochs."""
     samples_per_second: Mean | None = None
@@ -439,16 +443,11 @@ def save_answer(folder: str, name: str, answer: Any) -> None:
 def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
     """Return what the file holds, None when it is not there; raises UserError when it is damaged or none of ours."""
     path = os.path.join(folder, name)
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         return None
-    if not os.path.isfile(path):  # folders of results are sent around: a pipe would never end
-        raise UserError(f"{path} is no regular file: wanted what dlemu wrote")
     try:
-        with open(path, "rb") as file:
-            answer = msgspec.json.decode(file.read())
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}; name the folder of a result") from error
-    except ValueError as error:  # msgspec's errors and those of UTF-8
+        answer = msgspec.json.decode(read_sent(path))
+    except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
         raise UserError(f"{path} is no JSON ({error}); wanted what dlemu wrote: delete it to begin anew") from None
     version = answer.get("schema_version") if isinstance(answer, Mapping) else None
     if version is None:

@@ -11,7 +11,7 @@ from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.prediction.calibration import Calibration, given_speed
 from dlemu.prediction.curve import straight_then_flat
-from dlemu.prediction.predict import predict
+from dlemu.prediction.make_prediction import predict
 from dlemu.prediction.prediction import PredictedCount, Prediction
 from dlemu.sizing.answers import PredictedSize
 from dlemu.sizing.size_verdict import Known

@@ -141,6 +141,7 @@ def make_trial(run: Run, plan: TrialPlan, accelerators: int, *, decided: bool, s
         seconds=seconds,
         au_headline_percent=_mean(metrics.au_percent),
         au_rules_percent=_mean(metrics.au_rules_percent),
+        prefetch_credit_percent=metrics.prefetch_credit_percent,
         ceiling_au_percent=metrics.ceiling_au_percent,
         samples_per_second=_mean(metrics.samples_per_second) or 0.0,
         app_mb_per_second=_mean(metrics.app_mb_per_second) or 0.0,

@@ -10,7 +10,21 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from datagen.errors import DlemuError
-from validation import bandwidth, causes, client, fio, latency, prediction, short_epochs, table, verdicts
+from validation import (
+    bandwidth,
+    cached,
+    causes,
+    client,
+    coverage,
+    fio,
+    jitter,
+    latency,
+    prediction,
+    probing,
+    short_epochs,
+    table,
+    verdicts,
+)
 from validation.bed import Bed, make_bed
 from validation.check import Check
 from validation.drive import why_no_drive
@@ -25,10 +39,24 @@ GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
     "verdicts": verdicts.measure,
     "short": short_epochs.measure,
     "causes": causes.measure,
+    "cached": cached.measure,
+    "jitter": jitter.measure,
+    "coverage": coverage.measure,
+    "probe": probing.measure,
     "prediction": prediction.measure,
 }
-NEEDS = {"fio": fio.why_no_fio, "latency": latency.why_no_model, "prediction": prediction.why_no_prediction}
+NEEDS = {
+    "fio": fio.why_no_fio,
+    "latency": latency.why_no_model,
+    "jitter": latency.why_no_model,
+    "prediction": prediction.why_no_prediction,
+    "probe": probing.why_no_probe,
+}
 """What a group needs beside the drive: returns why it can't be measured, or None."""
+
+
+LONG = ("coverage", "prediction")
+"""Measured only when asked for by name."""
 
 
 def main() -> int:
@@ -89,13 +117,15 @@ def _arguments() -> argparse.Namespace:
         description="Hold what dlemu says against drives of known speed (docs/validation.md). Needs root.",
         epilog="Exit status: 0 all hold, or skipped with the reason; 1 some do not; 2 or 3 it could not run.",
     )
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"which: {', '.join(GROUPS)}; default: all")
+    parser.add_argument(
+        "groups", nargs="*", metavar="GROUP", help=f"which: {', '.join(GROUPS)}; default: all but {', '.join(LONG)}"
+    )
     parser.add_argument("--table", metavar="PAGE", help="write the tables into this page, such as docs/validation.md")
     asked = parser.parse_args()
     unknown = [group for group in asked.groups if group not in GROUPS]
     if unknown:
         parser.error(f"no group is called {unknown[0]}: wanted {', '.join(GROUPS)}")
-    asked.groups = asked.groups or list(GROUPS)
+    asked.groups = asked.groups or [group for group in GROUPS if group not in LONG]
     table.check_argument(parser, asked.table, asked.groups)
     return asked
 

@@ -37,6 +37,7 @@ class Dataset:
     sample_bytes: int
     samples_per_file: int = 1
     files: int
+    subfolders: int = 0
 
     def settings(self, folder: str) -> list[str]:
         """Return dlemu's words for it."""
@@ -47,6 +48,7 @@ class Dataset:
             f"dataset.record_length_bytes={self.sample_bytes}",
             f"dataset.num_samples_per_file={self.samples_per_file}",
             f"dataset.num_files_train={self.files}",
+            *([f"dataset.num_subfolders_train={self.subfolders}"] if self.subfolders else []),
         ]
 
 
@@ -60,6 +62,8 @@ class Ran:
     folder: str
     cpu_wait_percent: float | None
     """Share of the time in which some task of the host wanted a core and had none; None where the kernel can't tell."""
+    exit_status: int = 0
+    """0 or 1."""
 
     def beside(self, checks: Iterable[Check]) -> Iterator[Check]:
         """Tell with each check how much the host's tasks wanted for cores."""
@@ -140,9 +144,10 @@ class Bed:
         words = [*dataset.settings(folder), "workflow.checkpoint=false", *settings, f"output.folder={results}"]
         waited, began = _cpu_waits_us(), time.monotonic()
         with watching(self.drive.device) as watch:
-            run(self.drive.command([*prefix, dlemu(), "train", *words]), accepted=MEASURED)
+            ended = run(self.drive.command([*prefix, dlemu(), "train", *words]), accepted=MEASURED)
         with open(os.path.join(results, "summary.json")) as lines:
-            return Ran(json.load(lines), watch, results, _share_percent(waited, _cpu_waits_us(), began))
+            summary = json.load(lines)
+        return Ran(summary, watch, results, _share_percent(waited, _cpu_waits_us(), began), ended.status)
 
     def plain(self, dataset: Dataset, readers: int, *, speed: Speed, seconds: float = 3.0) -> float:
         """Return bytes/s of the plain reader on the same files."""

@@ -17,8 +17,9 @@ from benchmarks.processes import running
 from validation import latency
 from validation.bandwidth import MB, Case
 from validation.bed import Bed, Ran
-from validation.check import Check
+from validation.check import Check, advice
 from validation.drive import MEMORY, Speed
+from validation.latency_draws import SLOW_TIMES
 from validation.quota import cpu_quota
 from validation.watch import SECTOR_BYTES
 
@@ -29,14 +30,20 @@ QUOTA_CORES = 0.4
 PLAIN = Case(ratio=1.25, mb_per_second=90, seconds=20)
 """Demand of 112.5 MB/s: less than the drive's first speed, more than its second."""
 NEIGHBOUR_SECONDS = 60.0
+CREDIT_MB = 400
+METADATA = 1.003
+"""Bytes that the drive gives for each byte of the samples (docs/validation.md, "What theory says")."""
+FOLDERS = replace(latency.SMALL, name="npz-100kb-folders", subfolders=8)
+SLOW_FOLDER = "3"
 
 
 def measure(bed: Bed) -> Iterator[Check]:
     """One disturbance after another."""
-    for case in (_slower, _faster, _stalled, _neighbour, _quota, _steady):
+    for case in (_slower, _faster, _stalled, _ran_out, _neighbour, _quota, _steady):
         yield from case(bed)
     if latency.why_no_model() is None:
         yield from _jitter(bed)
+        yield from _slow_folder(bed)
 
 
 def _slower(bed: Bed) -> Iterator[Check]:
@@ -50,7 +57,7 @@ def _faster(bed: Bed) -> Iterator[Check]:
 def _changed(bed: Bed, name: str, before: int, after: int) -> Iterator[Check]:
     """Demand lies between both speeds, so the drive is the limit in one half alone."""
     half = PLAIN.steps * PLAIN.step_bytes // 2
-    with _acting(bed, after_bytes=half, act=lambda: bed.drive.set_speed(_speed(after))) as acted:
+    with _acting(bed, (half, lambda: bed.drive.set_speed(_speed(after)))) as acted:
         ran = _run(bed, before)
     yield from ran.beside(_check_change(name, ran, acted))
 
@@ -75,7 +82,7 @@ def _stalled(bed: Bed) -> Iterator[Check]:
         time.sleep(STALL_SECONDS)
         bed.drive.set_speed(_speed(FAST))
 
-    with _acting(bed, after_bytes=PLAIN.steps * PLAIN.step_bytes // 3, act=stall):
+    with _acting(bed, (PLAIN.steps * PLAIN.step_bytes // 3, stall)):
         ran = _run(bed, FAST)
     name = f"a stall of {STALL_SECONDS:g} s"
     checks = [Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)]
@@ -83,6 +90,34 @@ def _stalled(bed: Bed) -> Iterator[Check]:
     checks.append(Check(case=name, what="stall", theory=STALL_SECONDS, measured=longest, unit="s", within=0.5))
     changes = float(len(ran.summary["speed_changes"]))
     checks.append(Check(case=name, what="changes of speed", theory=0.0, measured=changes))
+    yield from ran.beside(checks)
+
+
+def _ran_out(bed: Bed) -> Iterator[Check]:
+    """A burst credit of so many bytes, which is full again when an epoch begins."""
+    acts: list[tuple[int, Callable[[], None]]] = []
+    epoch_bytes = PLAIN.dataset.files * PLAIN.dataset.sample_bytes
+    epochs = PLAIN.steps * PLAIN.step_bytes // epoch_bytes
+    for epoch in range(epochs):
+        begin = int(epoch * epoch_bytes * METADATA)
+        acts.append((begin, lambda: bed.drive.set_speed(_speed(FAST))))
+        acts.append((begin + CREDIT_MB * MB, lambda: bed.drive.set_speed(_speed(SLOW))))
+    with _acting(bed, *acts):
+        ran = _run(bed, FAST)
+    name = f"a burst credit of {CREDIT_MB} MB"
+    out = ran.summary["ran_out"]
+    checks = [Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)]
+    times = float(out["times"]) if out else None
+    checks.append(Check(case=name, what="ran out, times", theory=float(epochs), measured=times))
+    megabytes = 1000 * float(out["gb"]) if out else None
+    checks.append(
+        Check(case=name, what="after", theory=float(CREDIT_MB), measured=megabytes, unit="MB", within=15, percent=True)
+    )
+    lasts = float(out["mb_per_second_after"]) if out else None
+    checks.append(
+        Check(case=name, what="what lasts", theory=float(SLOW), measured=lasts, unit="MB/s", within=10, percent=True)
+    )
+    checks.append(advice(name, "a cache or a burst credit", ran.advice))
     yield from ran.beside(checks)
 
 
@@ -141,6 +176,22 @@ def _jitter(bed: Bed) -> Iterator[Check]:
             yield from ran.beside(_check_steady(f"latencies of {jitter} jitter", ran))
 
 
+def _slow_folder(bed: Bed) -> Iterator[Check]:
+    """One of eight sub-folders answers six times as late."""
+    name, channels = f"folder {SLOW_FOLDER} of {FOLDERS.subfolders} is slow", 8
+    mean_seconds = latency.LATENCY_SECONDS * (1 + (SLOW_TIMES - 1) / FOLDERS.subfolders)
+    with tempfile.TemporaryDirectory(prefix="dlemu-model-", dir=MEMORY) as source:
+        bed.generate(FOLDERS, source)
+        with latency.model_mounted(source, latency.LATENCY_SECONDS, channels, "uniform", SLOW_FOLDER) as mount:
+            ran = latency.run(bed, mount, channels, dataset=FOLDERS, latency_seconds=mean_seconds, channels=channels)
+    told = ran.summary["slow_folders"]
+    named = ", ".join(one["name"] for one in told)
+    checks = [Check(case=name, what="folders named", theory=SLOW_FOLDER, measured=named)]
+    times = told[0]["ms_per_sample"] / told[0]["others_ms_per_sample"] if told else None
+    checks.append(Check(case=name, what="times the others", theory=SLOW_TIMES, measured=times, within=20, percent=True))
+    yield from ran.beside(checks)
+
+
 def _check_steady(name: str, ran: Ran) -> Iterator[Check]:
     yield Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)
     for what, key in (("changes of speed", "speed_changes"), ("stalls", "stalls")):
@@ -158,24 +209,25 @@ def _speed(mb_per_second: int) -> Speed:
 
 @dataclass
 class Acted:
-    """When it was done, on CLOCK_MONOTONIC."""
+    """When it was done (of several the last), on CLOCK_MONOTONIC."""
 
     at_ns: int = 0
 
 
 @contextlib.contextmanager
-def _acting(bed: Bed, *, after_bytes: int, act: Callable[[], None]) -> Iterator[Acted]:
-    """Do something once so many bytes were read of the drive, while the block lasts."""
+def _acting(bed: Bed, *acts: tuple[int, Callable[[], None]]) -> Iterator[Acted]:
+    """Do each thing once so many bytes were read of the drive, in order, while the block lasts."""
     acted, ended = Acted(), threading.Event()
     bed.prepare(PLAIN.dataset)
     first = _sectors(bed)
 
     def wait() -> None:
-        while not ended.wait(0.02):
-            if (_sectors(bed) - first) * SECTOR_BYTES >= after_bytes:
-                acted.at_ns = time.monotonic_ns()
-                act()
-                return
+        for after_bytes, act in acts:
+            while (_sectors(bed) - first) * SECTOR_BYTES < after_bytes:
+                if ended.wait(0.02):
+                    return
+            acted.at_ns = time.monotonic_ns()
+            act()
 
     thread = threading.Thread(target=wait, name="act")
     thread.start()

@@ -40,7 +40,9 @@ def why_no_model() -> str | None:
 
 
 @contextlib.contextmanager
-def model_mounted(source: str, latency_seconds: float, channels: int, jitter: str = "steady") -> Iterator[str]:
+def model_mounted(
+    source: str, latency_seconds: float, channels: int, jitter: str = "steady", slow_folder: str = ""
+) -> Iterator[str]:
     """Mount the model of a folder; give the mount point. Raises UserError where it can't be."""
     reason = why_no_model()
     if reason:
@@ -49,7 +51,8 @@ def model_mounted(source: str, latency_seconds: float, channels: int, jitter: st
     mount = os.path.join(folder, "model")
     os.mkdir(mount)
     janitor = Janitor(Traces(folder=folder, mount=mount))
-    argv = [sys.executable, "-m", "validation.model_fs", source, mount, str(latency_seconds), str(channels), jitter]
+    how = [str(latency_seconds), str(channels), jitter, *([slow_folder] if slow_folder else [])]
+    argv = [sys.executable, "-m", "validation.model_fs", source, mount, *how]
     troubles: list[str] = []
     with running(argv) as server:
         try:
@@ -71,20 +74,29 @@ def measure(bed: Bed) -> Iterator[Check]:
                 yield from ran.beside(check(threads, ran, bed.plain_on(mount, SMALL, threads)))
 
 
-def run(bed: Bed, mount: str, threads: int) -> Ran:
-    """Ask for more than the model can give, with so many readers."""
-    reads_per_second = min(threads, CHANNELS) / LATENCY_SECONDS
-    steps = int(SECONDS * reads_per_second / 2)
+def run(
+    bed: Bed,
+    mount: str,
+    threads: int,
+    *,
+    dataset: Dataset = SMALL,
+    latency_seconds: float = LATENCY_SECONDS,
+    channels: int = CHANNELS,
+    seconds: float = SECONDS,
+) -> Ran:
+    """Ask for twice what the model can give, with so many readers."""
+    reads_per_second = min(threads, channels) / latency_seconds
+    steps = int(seconds * reads_per_second / 2)
     settings = [
         "reader.batch_size=2",
         "reader.odirect=true",
         f"reader.read_threads={threads}",
         f"reader.prefetch_size={4 * threads}",
         "reader.file_shuffle=seed",
-        f"train.computation_time={2 * LATENCY_SECONDS / CHANNELS / 2}",
+        f"train.computation_time={2 * latency_seconds / channels / 2}",
         f"train.total_training_steps={steps}",
     ]
-    return bed.train_on(mount, SMALL, *settings)
+    return bed.train_on(mount, dataset, *settings)
 
 
 def check(threads: int, ran: Ran, plain_bytes_per_second: float) -> Iterator[Check]:

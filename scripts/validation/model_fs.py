@@ -1,17 +1,16 @@
 """A file system of known latency and parallelism.
 
-    python -m validation.model_fs SOURCE MOUNT LATENCY_SECONDS CHANNELS [steady|uniform|pareto]
+    python -m validation.model_fs SOURCE MOUNT LATENCY_SECONDS CHANNELS [steady|uniform|pareto [SLOW_FOLDER]]
 
 It shows the files of SOURCE, read-only. Each read takes one of CHANNELS for LATENCY_SECONDS, so that N readers which
-ask for one piece at a time get min(N, CHANNELS) / LATENCY_SECONDS reads a second. Jitter keeps that mean: uniform draws
-each latency from 0 to twice as long, pareto from a heavy tail (index 1.5) that is cut at 25 times as long. It runs
-until it is unmounted.
+ask for one piece at a time get min(N, CHANNELS) / LATENCY_SECONDS reads a second. Jitter: uniform draws each latency
+from 0 to twice as long, with the same mean; pareto from a heavy tail (index 1.5), cut at 25 times as long, with a mean
+of 0.92 of that. Files in a folder called SLOW_FOLDER take SLOW_TIMES as long. It runs until it is unmounted.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import sys
 import threading
 import time
@@ -19,6 +18,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import mfusepy
+
+from validation.latency_draws import SLOW_TIMES, draw
 
 _STAT_FIELDS = ("st_mode", "st_nlink", "st_size", "st_uid", "st_gid", "st_atime", "st_mtime", "st_ctime")
 
@@ -28,8 +29,11 @@ class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
 
     use_ns = False
 
-    def __init__(self, source: str, latency_seconds: float, channels: int, jitter: str) -> None:
+    def __init__(
+        self, source: str, latency_seconds: float, channels: int, jitter: str = "steady", slow_folder: str = ""
+    ) -> None:
         self._source, self._latency_seconds, self._jitter = source, latency_seconds, jitter
+        self._slow = f"/{slow_folder}/" if slow_folder else None
         self._channels = threading.BoundedSemaphore(channels)
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
@@ -44,7 +48,8 @@ class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
         with self._channels:
-            began, latency_seconds = time.monotonic(), self._latency_seconds * _draw(self._jitter)
+            began, latency_seconds = time.monotonic(), self._latency_seconds * draw(self._jitter)
+            latency_seconds *= SLOW_TIMES if self._slow and self._slow in path else 1.0
             data = os.pread(fh, size, offset)
             time.sleep(max(0.0, latency_seconds - (time.monotonic() - began)))
         return data
@@ -57,17 +62,10 @@ class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
         return os.path.join(self._source, path.lstrip("/"))
 
 
-def _draw(jitter: str) -> float:
-    """Return how many times the mean a read takes."""
-    if jitter == "pareto":
-        return min(random.paretovariate(1.5) / 3, 25.0)
-    return random.uniform(0, 2) if jitter == "uniform" else 1.0
-
-
 def main() -> None:
     """Mount and serve."""
-    source, mount, latency_seconds, channels, *jitter = sys.argv[1:]
-    model = LatencyModel(source, float(latency_seconds), int(channels), "".join(jitter))
+    source, mount, latency_seconds, channels, *how = sys.argv[1:]
+    model = LatencyModel(source, float(latency_seconds), int(channels), *how)
     mfusepy.FUSE(model, mount, foreground=True, ro=True, fsname="dlemu-model")
 
 

@@ -16,6 +16,7 @@ from dlemu.checkpoints.save import SavedCheckpoint, save_checkpoint
 from dlemu.comm import Comm
 from dlemu.comm.clock import FakeClock
 from dlemu.config.schema import Checkpoint
+from tests import faulty_storage
 from tests.emulator.fakes import ScriptedComm
 
 BYTES = (8 << 20) + 12_345
@@ -95,3 +96,15 @@ def test_what_the_system_has_against_it_is_told_and_nothing_is_left(
 def test_without_fsync_nothing_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("synced"))
     save(posix.Storage(), str(tmp_path), fsync=False)
+
+
+def test_each_call_that_fails_is_named_and_leaves_no_half_checkpoint(tmp_path: Path) -> None:
+    with faulty_storage.plan() as plan:
+        save(faulty_storage.Storage(), str(tmp_path / "whole"))
+    sites = [(call, at) for call, count in plan.calls.items() for at in range(1, count + 1)]
+    assert {"folder", "create", "write", "sync", "rename"} <= set(plan.calls)
+    for number, (call, at) in enumerate(sites):
+        folder = str(tmp_path / str(number))
+        with faulty_storage.plan(call, at, "ESTALE"), pytest.raises(UserError, match=rf"{folder}.*Stale file handle"):
+            save(faulty_storage.Storage(), folder)
+        assert [path for path in Path(folder).rglob("*") if path.is_file()] == []

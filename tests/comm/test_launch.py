@@ -42,6 +42,19 @@ def test_ranks_meet_and_end(ranks: int, tmp_path: Path) -> None:
     assert os.getpid() not in seen
 
 
+def test_a_rank_that_is_stopped_while_nobody_waits_for_it_is_named() -> None:
+    def main(comm: Comm) -> int:
+        if comm.rank == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return 0
+
+    ends = run_ranks(2, main, timeout_seconds=0.2, grace_seconds=0.5)
+    cause = first_failure(ends)
+    assert cause is not None
+    assert (cause.rank, cause.kind) == (0, "Stopped")
+    assert "did not go on within 0.2 s" in cause.message
+
+
 def test_a_known_error_is_the_cause_and_the_others_are_echoes() -> None:
     def main(comm: Comm) -> int:
         comm.all_reduce_max(0)

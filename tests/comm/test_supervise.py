@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import signal
 
+import pytest
+
 from dlemu.comm import Failure, RankEnd, first_failure
 from dlemu.comm.supervise import Ending
 
@@ -15,8 +17,8 @@ GRACE_SECONDS = 10.0
 class Run:
     """Ranks as processes 100, 101, ...; `sent` are the signals that they got, by time in seconds."""
 
-    def __init__(self, ranks: int) -> None:
-        self.ending = Ending(GRACE_SECONDS)
+    def __init__(self, ranks: int, timeout_seconds: float = math.inf) -> None:
+        self.ending = Ending(GRACE_SECONDS, timeout_seconds)
         self.sent: list[tuple[float, int, int]] = []
         self.now_ns = 1_000 * SECOND_NS
         for rank in range(ranks):
@@ -114,3 +116,23 @@ def test_a_failure_before_the_interruption_is_the_cause() -> None:
     cause = first_failure(run.ends)
     assert cause is not None
     assert cause.kind == "DatasetError"
+
+
+def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None:
+    run = Run(2, timeout_seconds=60)
+    run.ending.stopped(101, run.now_ns)
+    run.wait(59)
+    run.ending.continued(101)
+    run.wait(1000)
+    assert run.sent == [], "Ctrl-Z and fg"
+    run.ending.stopped(101, run.now_ns)
+    run.wait(30)
+    run.ending.stopped(101, run.now_ns)
+    run.wait(60)
+    for rank in range(2):
+        run.end(rank, -signal.SIGKILL)
+    cause = first_failure(run.ends)
+    assert cause is not None
+    assert (cause.rank, cause.kind, cause.status) == (1, "Stopped", 3)
+    assert "rank 1 (process 101) was stopped from outside" in cause.message
+    assert [moment for moment, *_ in run.sent] == pytest.approx([121.0, 121.0, 129.0, 129.0])

@@ -41,6 +41,23 @@ def test_an_impossible_value_is_named_with_what_is_possible(override: str, wante
     assert f"wanted {wanted}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "most"),
+    [
+        ("train.epochs=1e9", "100000"),
+        ("train.computation_time=1e11", "1e+06"),
+        ("reader.batch_size=1e30", "1000000000"),
+        ("ranks=1e12", "1000000"),
+        ("dataset.record_length_bytes=1e300", "1125899906842624"),
+        ("dataset.num_files_train=1e18", "1000000000"),
+        ("train.total_training_steps=1e30", "1000000000000"),
+    ],
+)
+def test_what_no_run_could_take_is_named_at_once(override: str, most: str) -> None:
+    with pytest.raises(UserError, match=rf"^{re.escape(override.partition('=')[0])} is .*at most {re.escape(most)}"):
+        load([override])
+
+
 def test_all_impossible_values_come_in_one_message() -> None:
     with pytest.raises(UserError, match=r"^4 problems:"):
         load(["ranks=0", "reader.batch_size=0", "metric.au=2", "dataset.num_files_train=-1"])

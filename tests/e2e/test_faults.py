@@ -6,12 +6,16 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from dlemu.results.folder import read_run
+from dlemu.results.live import KILLED
 from tests.e2e.harness import assert_gone, dlemu, family, small_run, start, steps, summary, training, until, wait
 
 pytestmark = pytest.mark.slow
@@ -80,9 +84,28 @@ def test_an_interrupted_run_keeps_what_it_measured(number: signal.Signals, datas
 
 def test_a_killed_command_takes_its_ranks_and_workers_along(dataset: Path, tmp_path: Path) -> None:
     process, everyone = started(tmp_path / "run", dataset)
+    refused = dlemu("report", str(tmp_path / "run"))
+    assert (refused.status, "still goes on" in refused.err) == (2, True), refused.err
     process.kill()
     process.communicate()
     assert_gone(everyone)
+    run = read_run(str(tmp_path / "run"))
+    assert len(run.rows) >= 6, "what was measured is a result"
+    assert (run.summary.complete, run.summary.failure) == (False, KILLED)
+    again = dlemu("train", *small_run(tmp_path / "run", dataset))
+    assert (again.status, "before it was killed" in again.err) == (2, True), again.err
+
+
+def test_a_storage_that_hangs_before_the_ranks_start_ends_the_run_in_time(dataset: Path, tmp_path: Path) -> None:
+    changes = ("storage.storage_type=tests.faulty_storage", "+storage.storage_options.hang=60", "timeout_seconds=2")
+    begun = time.monotonic()
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes), PYTHONPATH=os.pathsep.join(sys.path))
+    assert time.monotonic() - begun < 50
+    assert ended.status == 3
+    assert "looking at the dataset" in ended.err
+    assert "took longer than 2 s (timeout_seconds)" in ended.err
+    assert "Traceback" not in ended.err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_file_truncated_in_mid_run_is_named(dataset: Path, tmp_path: Path) -> None:
@@ -269,3 +292,49 @@ def test_a_full_disk_stops_the_generation_which_then_resumes(tiny: Path, tmp_pat
     resumed = dlemu("datagen", *settings)
     assert resumed.status == 0, resumed.err
     assert dlemu("datagen", "verify", *settings).status == 0
+
+
+def test_a_read_that_fails_once_in_a_worker_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
+    fault = [f"+storage.storage_options.{key}" for key in ("call=read", "at=20", "how=EIO")]
+    changes = ("storage.storage_type=tests.faulty_storage", *fault, "train.epochs=20", "metric.ceiling_seconds=0")
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes), PYTHONPATH=os.pathsep.join(sys.path))
+    assert ended.status == 2, ended.err
+    assert "Input/output error" in ended.err
+    assert str(dataset) in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.root
+def test_without_dev_shm_workers_say_so_and_threads_go_on(dataset: Path, tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("a mount namespace needs root")
+    hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /dev/shm && exec "$@"', "sh")
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset), launcher=hidden)
+    assert ended.status == 2
+    assert "/dev/shm can't be written (Read-only file system)" in ended.err
+    assert "Traceback" not in ended.err
+    changes = ("reader.data_loader=threads", "train.epochs=1", "metric.ceiling_seconds=0")
+    went_on = dlemu("train", *small_run(tmp_path / "threads", dataset, *changes), launcher=hidden)
+    assert went_on.status == 0, went_on.err
+
+
+def test_a_limit_on_address_space_is_named(dataset: Path, tmp_path: Path) -> None:
+    limited = ("prlimit", f"--as={400 << 20}")
+    changes = ("reader.data_loader=threads",)
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes), launcher=limited)
+    assert ended.status == 2
+    assert "`ulimit -v" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_ctrl_c_while_the_program_is_imported_is_no_traceback(dataset: Path, tmp_path: Path) -> None:
+    program = "from dlemu.__main__ import main; print('begun', flush=True); main()"
+    for seconds in (0.0, 0.05, 0.15, 0.4):
+        process = start("-c", program, "train", *small_run(tmp_path / "run", dataset), program=sys.executable)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGINT)
+        ended = wait(process)
+        assert ended.status in (130, -signal.SIGINT)
+        assert "Traceback" not in ended.err

@@ -15,6 +15,8 @@ from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import SpeedChange, Stall
 from dlemu.metrics.limit import Context, Device, HotDrive, Limit, OtherReaders, Scaling, judge_limit
 from dlemu.metrics.loss import kept_loss_percent
+from dlemu.metrics.ran_out import RanOut
+from dlemu.metrics.slow_folders import SlowFolder
 from tests.metrics.test_loss import MS, any_rows, make_steps
 
 
@@ -148,7 +150,10 @@ def reading(*, readers: float, call_bytes: float) -> Work:
         (reading(readers=1, call_bytes=4096), {}, "loader", "low"),
         (reading(readers=1, call_bytes=8 << 20), {}, "storage", "high"),
         (reading(readers=16, call_bytes=4096), {}, "storage", "high"),
-        (reading(readers=1, call_bytes=4096), {"device": Device(mean_depth=1.0, busy_percent=99)}, "loader", "medium"),
+        (reading(readers=1, call_bytes=4096), {"device": Device(mean_depth=1.0, busy_percent=99)}, "loader", "low"),
+        (reading(readers=1, call_bytes=4096), {"device": Device(mean_depth=1.0, busy_percent=80)}, "loader", "medium"),
+        (reading(readers=2, call_bytes=1e6), {"device": Device(mean_depth=2.0, busy_percent=97)}, "storage", "low"),
+        (reading(readers=2, call_bytes=4096), {"device": Device(mean_depth=2.0, busy_percent=97)}, "loader", "low"),
         (reading(readers=1, call_bytes=4096), {"device": Device(mean_depth=0.1, busy_percent=9)}, "storage", "medium"),
         (reading(readers=8, call_bytes=4096), {"device": Device(mean_depth=7.5, busy_percent=99)}, "storage", "high"),
         (
@@ -287,6 +292,31 @@ def test_a_storage_that_did_not_stay_the_same_is_to_be_looked_at() -> None:
     assert "became slower at 00:06" in " ".join(limit_of(late_steps(), speed_changes=(slower,)).advice)
     assert "became slower" not in " ".join(limit_of(late_steps(), speed_changes=(slower, faster)).advice)
     assert "stood still" in " ".join(limit_of(late_steps(), stalls=(Stall(at_seconds=5, seconds=2),)).advice)
+
+
+def advice_of(**around: Any) -> str:
+    return " ".join(limit_of(late_steps(), **around).advice)
+
+
+def test_what_ran_out_is_told_with_its_bytes_but_not_where_something_else_explains_it() -> None:
+    fall = SpeedChange(at_seconds=6, mb_per_second_before=137, mb_per_second_after=61, percent=45, gb_before=0.8)
+    out = RanOut(gb=0.8, times=3, mb_per_second_before=137, mb_per_second_after=61)
+    sure = advice_of(speed_changes=(fall,), ran_out=out)
+    assert "count on 61 MB/s" in sure
+    assert "the first 0.8 GB came faster, 3 times" in sure
+    assert "second run" not in sure
+    assert "a second run after a pause" in advice_of(speed_changes=(fall,), ran_out=replace(out, times=1))
+    hot = HotDrive(name="nvme0n1", celsius=84, limit_celsius=80)
+    assert "ran out" not in advice_of(speed_changes=(fall,), ran_out=out, hot_drive=hot)
+    assert "ran out" not in advice_of(
+        speed_changes=(fall,), ran_out=out, others=OtherReaders(mb_per_second=50, percent=45)
+    )
+
+
+def test_the_slow_one_among_folders_or_hosts_is_named() -> None:
+    folder = SlowFolder(name="3", ms_per_sample=40.0, others_ms_per_sample=5.0)
+    assert "the folder 3 lies: a sample of it takes 40 ms, of the others 5 ms" in advice_of(slow_folders=(folder,))
+    assert "see to host node7" in advice_of(slow_hosts=("node7",))
 
 
 def test_a_drive_that_is_too_hot_is_to_be_cooled() -> None:

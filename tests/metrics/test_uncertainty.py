@@ -52,6 +52,12 @@ def test_the_truth_lies_within_u_in_at_least_95_of_100_runs(spread: float) -> No
     assert widths.mean() < 5 * errors.std(), "no wider than needed"
 
 
+@pytest.mark.parametrize(("steps", "epochs"), [(10, 2), (25, 1)])
+def test_a_run_of_a_few_seconds_has_a_u_that_covers_the_truth(steps: int, epochs: int) -> None:
+    results = [result(jittery(seed, ratio=0.6, steps=steps, epochs=epochs, spread=0.3)) for seed in range(200)]
+    assert sum(abs(au - 60) <= uncertainty.expanded_percent for au, uncertainty in results) >= 0.92 * len(results)
+
+
 def test_u_falls_with_the_root_of_the_time() -> None:
     def mean_u(epochs: int) -> float:
         runs = [jittery(seed, ratio=0.6, steps=100, epochs=epochs, spread=0.4) for seed in range(9)]
@@ -59,6 +65,17 @@ def test_u_falls_with_the_root_of_the_time() -> None:
 
     short, long = mean_u(2), mean_u(18)
     assert 2 < short / long < 4.5
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.5, 1.0])
+def test_after_five_minutes_u_is_what_the_drive_itself_leaves_open(spread: float) -> None:
+    """300 s at 90 %: below a point where batches of 0.1 s spread by a fifth, and never far from the mean's error."""
+    steps = 3 * 900
+    least = 2 * 90 * spread / np.sqrt(steps)
+    widths = [result(jittery(seed, ratio=0.9, steps=steps // 3, epochs=3, spread=spread))[1] for seed in range(3)]
+    mean = float(np.mean([width.expanded_percent for width in widths]))
+    assert 0.7 * least < mean < 1.3 * least
+    assert mean < 1 or spread > 0.2
 
 
 def test_the_budget_adds_up() -> None:

@@ -15,6 +15,8 @@ import pytest
 
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
 from dlemu.mlperf.audit.contradictions import Rulebook
+from dlemu.mlperf.audit.prefetch_credit import credit_percent, sustained_least_percent
+from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.saved_audit import audit_row
 from dlemu.mlperf.dlio_files import write_dlio_files
 from dlemu.results.run import make_run
@@ -231,6 +233,51 @@ def test_a_pass_that_hangs_on_the_dropped_first_steps_is_said(tmp_path: Path) ->
     assert "au.rules" in rules(run, "warning")
 
 
+def with_readers(folder: Path, loader: str, readers: int) -> Path:
+    """Write into a run's configuration how many readers it had."""
+    config = folder / ("configs" if (folder / "configs").is_dir() else "dlio_config") / "config.yaml"
+    said = config.read_text()
+    assert "data_loader: pytorch" in said
+    config.write_text(said.replace("data_loader: pytorch", f"data_loader: {loader}\n    read_threads: {readers}"))
+    return folder
+
+
+def test_what_prefetch_bought_is_said_of_a_run_that_passes_by_it(tmp_path: Path) -> None:
+    """9 readers have read 9 of 40 batches when the first step, which does not count, is over."""
+    write_run(tmp_path, steps=40)
+    run = audited(with_readers(tmp_path, "pytorch", 9))
+    told = audit_row(run)
+    assert told.prefetch_credit_percent == pytest.approx(100 * 8 / 39)
+    assert told.au_sustained_percent is None, "no steps of the readers were kept"
+    least, whole, au = told.au_sustained_least_percent, told.au_whole_percent, told.au_printed_percent
+    assert least == pytest.approx(max(whole or 0, (au or 0) * (1 - 8 / 39)), abs=0.01)
+    finding = next(one for one in run.findings if one.rule == "au.prefetch")
+    assert finding.severity == "warning"
+    assert f"PASS by DLIO's formula ({au:.2f} %), by up to {(au or 0) - (least or 0):.1f} points" in finding.seen
+
+
+def test_on_a_drive_that_is_the_limit_the_credit_gives_back_what_it_sustains() -> None:
+    """A batch every b seconds, W readers: DLIO's AU is (K - 1) c / ((K - W) b), and the storage sustains c / b."""
+    steps, readers, c, b = 25, 4, 0.8, 1.0
+    setup = Setup(data_loader="pytorch", read_threads=readers)
+    credit = credit_percent(setup, steps, 1)
+    dlio = 100 * (steps - 1) * c / ((steps - readers) * b)
+    assert dlio == pytest.approx(91.43, abs=0.01), "it passes"
+    assert sustained_least_percent(dlio, 70.0, credit) == pytest.approx(80)
+
+
+@pytest.mark.parametrize(
+    ("loader", "readers", "credit"), [("tensorflow", 8, None), ("pytorch", 0, 0), ("pytorch", 1, 0)]
+)
+def test_readers_that_share_a_batch_or_are_alone_buy_nothing(
+    loader: str, readers: int, credit: float | None, tmp_path: Path
+) -> None:
+    write_run(tmp_path, "v2", steps=40)
+    run = audited(with_readers(tmp_path, loader, readers))
+    assert run.prefetch_credit_percent == credit
+    assert "au.prefetch" not in rules(run)
+
+
 LAYOUTS = {
     "v0.5": "closed/Org/results/system/unet3d/run0/node0",
     "v1.0": "Closed/Org/results/system/unet3d-h100/runs/run-1",
@@ -311,7 +358,8 @@ def test_the_rules_text_would_fail_a_published_run_that_passed() -> None:
     run = audited(PUBLISHED / "micron-9550-unet3d-h100-n4")
     assert run.printed.verdict == "success"
     assert run.recomputed.au_whole_percent == pytest.approx(81.66, abs=0.05)
-    assert "au.rules" in rules(run, "warning")
+    assert {"au.rules", "au.prefetch"} <= set(rules(run, "warning"))
+    assert run.prefetch_credit_percent == pytest.approx(100 * 47 / 499)
 
 
 def test_drawn_step_times_give_no_v1_number(tmp_path: Path) -> None:

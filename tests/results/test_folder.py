@@ -46,6 +46,13 @@ def test_a_run_of_an_older_version_is_read_from_its_summary_and_configuration(tm
     assert read_run(str(tmp_path)).summary == run.summary
 
 
+def test_a_run_whose_summary_was_never_written_is_read(tmp_path: Path) -> None:
+    run = written(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    assert holds_run(str(tmp_path))
+    assert read_run(str(tmp_path)).summary == run.summary
+
+
 def test_the_summary_is_computed_again_and_not_believed(tmp_path: Path) -> None:
     run = written(tmp_path)
     values = json.loads((tmp_path / "summary.json").read_text())

@@ -49,9 +49,16 @@ def drive(drives: Any) -> Iterator[Any]:
         yield drive
 
 
-def _measured(drive: Any, readers: int, files: list[str]) -> float:
+SECONDS, SLICE_SECONDS = 4, 0.1
+"""How long is read, and what the throttle lets pass at once when a timer was late: at either end of that time it may
+have done so."""
+MOST = 1 + 2 * SLICE_SECONDS / SECONDS
+"""Times the speed asked for: a busy machine may be slower, nothing faster."""
+
+
+def _measured(drive: Any, readers: int, files: list[str], seconds: int = SECONDS) -> float:
     """Bytes/s of the plain reader on the drive."""
-    argv = drive.command([sys.executable, "-m", "validation.plain", str(readers), "2", *files])
+    argv = drive.command([sys.executable, "-m", "validation.plain", str(readers), str(seconds), *files])
     return float(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
 
 
@@ -64,9 +71,9 @@ def test_it_reads_as_fast_as_asked_by_bytes_and_by_reads(drive: Any, drives: Any
         Path(files[-1]).write_bytes(os.urandom(size))
     drive.forget_cache()
     drive.set_speed(drives.Speed(read_bytes_per_second=60 * MB))
-    assert 0.8 < _measured(drive, 2, files[:1]) / (60 * MB) < 1.05  # a busy machine may be slower, nothing faster
+    assert 0.8 < _measured(drive, 2, files[:1]) / (60 * MB) < MOST
     drive.set_speed(drives.Speed(reads_per_second=200))
-    assert 0.8 < _measured(drive, 2, files[1:]) / (200 * (128 << 10)) < 1.05
+    assert 0.8 < _measured(drive, 2, files[1:]) / (200 * (128 << 10)) < MOST
 
 
 @pytest.mark.root
@@ -91,7 +98,7 @@ def test_waiting_for_it_stands_in_its_own_figures(drive: Any, drives: Any) -> No
     drive.set_speed(drives.Speed(read_bytes_per_second=60 * MB))
     stat = Path(f"/sys/block/{drive.device}/stat")
     before, begun = [int(field) for field in stat.read_text().split()], time.monotonic()
-    _measured(drive, 2, [path])
+    _measured(drive, 2, [path], seconds=2)
     grown = [after - was for after, was in zip(map(int, stat.read_text().split()), before, strict=True)]
     busy_ms, weighted_ms = grown[9], grown[10]
     assert busy_ms > 500 * (time.monotonic() - begun)

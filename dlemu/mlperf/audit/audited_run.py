@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -20,7 +20,8 @@ import yaml
 from datagen.errors import DlemuError, UserError
 from dlemu.config.workload_files import SUFFIX, workload_names
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
-from dlemu.mlperf.audit.own_result import audit_own, is_own, own_folder_of
+from dlemu.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
+from dlemu.mlperf.audit.prefetch_credit import credit_percent, prefetch_finding, sustained_least_percent
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.mlperf.audit.step_files import Logs, read_logs
@@ -55,17 +56,17 @@ class AuditedRun:
     """Of the hosts of all ranks; empty unless every rank's file tells its own."""
     by_dlemu: bool = False
     """Whether dlemu ran as a drop-in replacement for DLIO, as the run's log says."""
+    prefetch_credit_percent: float | None = None
+    """Share of the counted steps' batches that was read before these began; of runs not dlemu's, the most it can be."""
+    au_sustained_percent: float | None = None
+    """What an endless epoch would give; known of dlemu's own runs alone."""
+    au_sustained_least_percent: float | None = None
+    """The least that it can be, of other runs."""
 
     @property
     def au_percent(self) -> float | None:
-        """AU by the formula that printed it, from its steps; as printed where no steps were kept.
-
-        The word `success` counts for nothing.
-        """
-        formula = self.recomputed.formulas.get(self.printed_by or "")
-        if self.recomputed.basis == "steps" and formula is not None and formula.au_percent is not None:
-            return formula.au_percent
-        return self.printed.au_percent
+        """AU by the formula that printed it, from its steps; as printed where no steps were kept."""
+        return _au_percent(self.printed, self.recomputed, self.printed_by)
 
     @property
     def errors(self) -> int:
@@ -83,7 +84,7 @@ def find_runs(trees: Iterable[str]) -> list[str]:
         for folder, below, names in os.walk(tree):
             source = not _SOURCE_FILES.isdisjoint(names)
             below[:] = [name for name in below if not (_SKIPPED.match(name) or (source and _TESTS.match(name)))]
-            if any(_RUN_FILE.match(name) for name in names):
+            if any(_RUN_FILE.match(name) for name in names) or is_own(folder):
                 folders.add(os.path.normpath(folder))
     in_dlios_files = {own for folder in folders if (own := own_folder_of(folder)) is not None}
     return sorted(folders - in_dlios_files)
@@ -150,9 +151,10 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
     else:
         findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # of training alone
         findings.append(_no_training(printed))
-    own = own_folder_of(folder)
-    findings += audit_own(own).findings if own else ()
-    return AuditedRun(
+    own_folder = own_folder_of(folder)
+    own = audit_own(own_folder) if own_folder else None
+    findings += own.findings if own else ()
+    run = AuditedRun(
         path=folder,
         setup=setup,
         printed=printed,
@@ -163,6 +165,46 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         steps_digest=_digest(logs),
         hostnames=_hostnames(printed, logs),
         by_dlemu=logs.by_dlemu,
+    )
+    return _with_prefetch(run, own, logs)
+
+
+def _au_percent(printed: Printed, again: Recomputed, printed_by: str | None) -> float | None:
+    """Return AU by the formula that printed it; the word `success` counts for nothing."""
+    formula = again.formulas.get(printed_by or "")
+    if again.basis == "steps" and formula is not None and formula.au_percent is not None:
+        return formula.au_percent
+    return printed.au_percent
+
+
+def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> AuditedRun:
+    """Return the run with what prefetch bought: as dlemu's own steps tell, else the most that its folder allows."""
+    setup, steps, au = run.setup, run.recomputed.steps_per_epoch, run.au_percent
+    if own is not None and own.au_sustained_percent is not None:
+        credit, exact, least = own.prefetch_credit_percent, own.au_sustained_percent, None
+    else:
+        credit = credit_percent(setup, steps, len(logs.blocks()) / max(1, run.recomputed.epochs))
+        exact, least = None, sustained_least_percent(au, run.recomputed.au_whole_percent, credit)
+    sustained, wanted = exact if least is None else least, setup.au_threshold_percent
+    findings = run.findings
+    if sustained is not None and au is not None and sustained < wanted <= au and run.printed.verdict == "success":
+        findings = (
+            *findings,
+            prefetch_finding(
+                setup,
+                au=au,
+                sustained=sustained,
+                exact=exact is not None,
+                steps_per_epoch=steps,
+                since_v2=logs.measured_compute,
+            ),
+        )
+    return replace(
+        run,
+        findings=findings,
+        prefetch_credit_percent=credit,
+        au_sustained_percent=exact,
+        au_sustained_least_percent=least,
     )
 
 
@@ -196,6 +238,8 @@ def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:
         printed_by=closest_formula(own.printed, own.recomputed),
         findings=(*own.findings, *broken),
         by_dlemu=True,
+        prefetch_credit_percent=own.prefetch_credit_percent,
+        au_sustained_percent=own.au_sustained_percent,
     )
 
 

@@ -16,6 +16,7 @@ from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.tolerant import read_json
 from dlemu.mlperf.dlio_config import OWN_FOLDER, dlio_workload
 from dlemu.mlperf.finding import Finding
+from dlemu.results.live import LIVE, holds_live
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
@@ -50,13 +51,15 @@ class OwnResult:
     printed: Printed
     recomputed: Recomputed
     findings: tuple[Finding, ...]
+    prefetch_credit_percent: float | None = None
+    au_sustained_percent: float | None = None
 
 
 def is_own(folder: str) -> bool:
     """Say whether a folder is one of `dlemu train`'s, also when some of its files are missing or damaged."""
     summary = os.path.join(folder, "summary.json")
     if not os.path.isfile(summary):
-        return False
+        return _unsaved(folder)
     if any(os.path.isfile(os.path.join(folder, name)) for name in _MARKS):
         return True
     try:
@@ -64,6 +67,13 @@ def is_own(folder: str) -> bool:
             return bool(_VERSION.match(file.read(200)))
     except OSError:
         return False
+
+
+def _unsaved(folder: str) -> bool:
+    """Say whether the folder has what `dlemu train` measured and no summary.json: it was killed before that."""
+    if os.path.basename(os.path.normpath(folder)) == LIVE:
+        return False  # of the folder above
+    return os.path.isfile(os.path.join(folder, "facts.json")) or holds_live(folder)
 
 
 def own_folder_of(folder: str) -> str | None:
@@ -87,10 +97,20 @@ def audit_own(folder: str) -> OwnResult:
     from dlemu.results.folder import read_run, read_summary
 
     try:
-        saved = read_summary(folder)
+        has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
+        saved = read_summary(folder) if has_summary else read_run(folder).summary
     except UserError as error:
         return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
     findings: list[Finding] = [] if saved.complete else [_incomplete(saved)]
+    if not has_summary:
+        if saved.complete:
+            findings.append(_without_summary())
+        return OwnResult(
+            setup=Setup(workload=saved.workload, accelerator=saved.accelerator),
+            printed=Printed(),
+            recomputed=NOTHING,
+            findings=tuple(findings),
+        )
     try:
         run = read_run(folder)
         summary = run.summary
@@ -101,7 +121,10 @@ def audit_own(folder: str) -> OwnResult:
             recomputed=NOTHING,
             findings=(*findings, _broken(error)),
         )
+    sustained = summary.metrics.au_sustained_percent
     return OwnResult(
+        prefetch_credit_percent=summary.metrics.prefetch_credit_percent,
+        au_sustained_percent=sustained.mean if sustained else None,
         setup=_setup(run.facts.workload),
         printed=_printed(saved),
         recomputed=_recomputed(run),
@@ -111,6 +134,11 @@ def audit_own(folder: str) -> OwnResult:
 
 def _broken(error: UserError) -> Finding:
     return Finding("error", "result.broken", str(error), "the whole folder of the run", "take it from the run again")
+
+
+def _without_summary() -> Finding:
+    seen = "a run of dlemu without summary.json"
+    return Finding("error", "result.broken", seen, "what the run printed", "`dlemu report` shows what the steps give")
 
 
 def _incomplete(saved: Summary) -> Finding:

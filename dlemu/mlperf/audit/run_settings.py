@@ -34,6 +34,9 @@ class Setup:
     samples_per_file: int | None = None
     epochs: int | None = None
     total_training_steps: int | None = None
+    data_loader: str | None = None
+    read_threads: int | None = None
+    """Readers of each accelerator."""
     au_threshold_percent: float = 90.0
     exclude_start_steps: int = 1
     exclude_end_steps: int = 0
@@ -93,6 +96,8 @@ def _from_config(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
         samples_per_file=count(dataset.get("num_samples_per_file")),
         epochs=count(train.get("epochs")),
         total_training_steps=count(train.get("total_training_steps")),
+        data_loader=text(reader.get("data_loader")),
+        read_threads=count(reader.get("read_threads"), 0),
         au_threshold_percent=90.0 if threshold is None else 100 * threshold,
         exclude_start_steps=1 if start is None else start,
         exclude_end_steps=0 if end is None else end,

@@ -48,6 +48,12 @@ class RunColumns:
     """Total computation over total time of all epochs together, nothing dropped."""
     au_rules_percent: float | None
     """The same by its older name."""
+    au_sustained_percent: float | None
+    """What an endless epoch would give: of dlemu's own runs."""
+    au_sustained_least_percent: float | None
+    """The least that the storage sustains: of other runs."""
+    prefetch_credit_percent: float | None
+    """Share of the counted steps' batches that was read before these began; of other runs the most it can be."""
     au_least_percent: float | None
     au_most_percent: float | None
     samples_per_second_printed: float | None
@@ -203,6 +209,9 @@ def _columns(run: AuditedRun) -> RunColumns:
         au_dlio_fork_percent=_au(again, "dlio_fork"),
         au_whole_percent=again.au_whole_percent,
         au_rules_percent=again.au_whole_percent,
+        au_sustained_percent=run.au_sustained_percent,
+        au_sustained_least_percent=run.au_sustained_least_percent,
+        prefetch_credit_percent=run.prefetch_credit_percent,
         au_least_percent=low,
         au_most_percent=high,
         samples_per_second_printed=printed.samples_per_second,

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.mlperf.audit.tolerant import mapping, number, read_json, stamp_us, text
+from datagen.errors import UserError
+from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text
 from dlemu.mlperf.finding import Finding
+from dlemu.results.sent_files import open_sent
 
 BlockKey = tuple[int, int]
 """Epoch and block, each from 1."""
@@ -210,9 +212,9 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
 
 def _names_dlemu(log: str) -> bool:
     try:
-        with open(log, "rb") as lines:
+        with open(open_sent(log, LARGEST_BYTES), "rb") as lines:
             return b"dlemu" in lines.read(_LOG_START).partition(b"\n")[0]
-    except OSError:
+    except (OSError, UserError):
         return False
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import yaml
 
+from datagen.errors import UserError
 from dlemu.mlperf.finding import Finding
+from dlemu.results.sent_files import read_sent
 
 PRUNED = b"PRUNED BY STAFF"
 """What reviewers of MLPerf Storage leave of a file that was too large to publish."""
@@ -47,15 +49,12 @@ def read_yaml(path: str, findings: list[Finding]) -> Any:
 def read_text(path: str, findings: list[Finding]) -> str | None:
     """Return a file's text, or None with a finding: it can't be read, or reviewers took its content out."""
     try:
-        if os.path.getsize(path) > LARGEST_BYTES:
-            raise ValueError(f"larger than {LARGEST_BYTES >> 30} GiB")
-        with open(path, encoding="utf-8") as file:
-            content = file.read()
+        content = read_sent(path, LARGEST_BYTES).decode()
         if is_pruned(content):
             findings.append(_pruned(path))
             return None
         return content
-    except (OSError, ValueError) as error:
+    except (UserError, ValueError) as error:
         findings.append(_broken(path, "text", error))
         return None
 

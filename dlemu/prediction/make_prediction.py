@@ -26,8 +26,8 @@ SPEED_PERCENT = 2.0
 """Least half width of the storage's speed: drives of known speed were that far from themselves, run to run."""
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0
 """Half widths of what the model leaves out, of AU in points and of samples/s in percent."""
-SEARCH_ROWS = 60_000
-"""Rank-steps of a simulation whose only use is to find the count."""
+SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
+"""Rank-steps of simulations whose only use is to find the count or what limits it, and the ends of an interval."""
 NOTHING_PERCENT = 98.0
 """AU from which on nothing limits."""
 HELPS_PERCENT = 2.0
@@ -114,8 +114,12 @@ class _Asked:
         """Return the numbers of a count: the middle one, and those of a storage a little slower and faster."""
         run = self._model.run(ranks)
         self.last = run
-        slower, faster = (self._model.run(ranks, speed=1 + sign * self._speed, seed=1) for sign in (-1, 1))
+        slower, faster = (
+            self._model.run(ranks, speed=1 + sign * self._speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
+            for sign in (-1, 1)
+        )
         outcome, low, high = run.outcome, slower.outcome, faster.outcome
+        low_rate, high_rate = (part.outcome.samples_per_second * ranks / part.ranks for part in (slower, faster))
         sustained = _around(
             outcome.au_sustained_percent, low.au_sustained_percent, high.au_sustained_percent, AU_PERCENT
         )
@@ -139,9 +143,7 @@ class _Asked:
             au_dlio_percent=outcome.au_dlio_percent,
             au_dlio_v1_percent=outcome.au_dlio_v1_percent,
             samples_per_second=rate,
-            samples_per_second_interval=_around(
-                rate, low.samples_per_second, high.samples_per_second, rate * RATE_PERCENT / 100, most=math.inf
-            ),
+            samples_per_second_interval=_around(rate, low_rate, high_rate, rate * RATE_PERCENT / 100, most=math.inf),
             app_mb_per_second=outcome.app_mb_per_second,
             time_to_first_batch_seconds=outcome.time_to_first_batch_seconds,
             training_seconds=outcome.training_seconds * run.planned_steps / run.simulated_steps,
@@ -178,7 +180,7 @@ class _Asked:
         trial = min(max(1, guess), limit)
         width = max(1, trial // 16)
         while high - low > 1:
-            run = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS)
+            run = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True)
             if run.outcome.verdict_au(self._by) >= self._threshold_percent:
                 low = trial
                 trial = low + width if high > limit else (low + high) // 2
@@ -198,7 +200,7 @@ class _Asked:
         if count.au_sustained_percent >= NOTHING_PERCENT:
             return PredictedLimit(what="nothing", evidence=(said,))
         now, readers, cores, faster = (
-            model.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS).outcome.au_whole_percent
+            model.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).outcome.au_whole_percent
             for model, speed in (
                 (self._model, 1.0),
                 (self._model.with_readers(MORE_READERS), 1.0),

@@ -1,0 +1,98 @@
+"""What a run leaves before it is saved: `live/` of its folder, from which a run that was killed is read all the same.
+
+The facts stand there before the first step, the journal and the step logs grow beside them. A run that still goes on
+holds a lock: its folder is no result yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from dlemu.emulator.cgroup_limits import host_memory
+from dlemu.emulator.trainer import RunLog, salvage
+from dlemu.results.run import Facts, Run
+
+LIVE = "live"
+"""Subfolder of the ranks' step logs while the run goes on."""
+FACTS, _LOCK = "facts.json", "lock"
+KILLED = "the run was killed before it could write its result"
+"""What stands as the failure of a run that nobody could save."""
+
+
+def write_live_facts(folder: str, facts: Facts, *, advice: str) -> None:
+    """Write what is known of a run before its ranks start; raises SpaceError that ends in `advice`."""
+    write_text(os.path.join(folder, LIVE), FACTS, msgspec.json.encode(facts).decode(), advice=advice)
+
+
+def holds_live(folder: str) -> bool:
+    """Say whether the folder has the live part of a run, whatever was measured."""
+    return os.path.isfile(os.path.join(folder, LIVE, FACTS))
+
+
+@contextlib.contextmanager
+def going_on(folder: str) -> Iterator[None]:
+    """Mark the run as going on: while this process, or one that it forks inside, has not ended."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a full disk, or a file system without locks: then nobody is told
+            lock = stack.enter_context(open(os.path.join(folder, LIVE, _LOCK), "w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def goes_on(folder: str) -> bool:
+    """Say whether the run in the folder still goes on, as far as this host can tell."""
+    try:
+        descriptor = os.open(os.path.join(folder, LIVE, _LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def read_live(folder: str, facts: Facts) -> Run:
+    """Return the run whose live part lies in the folder, of which `facts` were noted before it began.
+
+    Raises UserError when it still goes on, or was killed before anything was measured.
+    """
+    if goes_on(folder):
+        raise UserError(f"the run in {folder} still goes on: wait for its end, or stop it with Ctrl-C")
+    log = _salvage(os.path.join(folder, LIVE))
+    if log is None or not len(log.rows):
+        raise UserError(f"{folder} is of a run that was killed before its first step was measured: run it again")
+    early = log.journal.stopped_early
+    workload = facts.workload
+    if early is not None:
+        workload = replace(workload, train=replace(workload.train, total_training_steps=early.steps))
+    heads = tuple(host.head for host in log.telemetry)
+    known = replace(facts, workload=workload, journal=log.journal, recorders=heads, failure=KILLED)
+    return Run(folder, known, log.rows, log.telemetry)
+
+
+def _salvage(live: str) -> RunLog | None:
+    """Return what lies in a live folder; raises UserError for one that is damaged."""
+    sizes = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
+    if not all(stat.S_ISREG(status.st_mode) for status in sizes):
+        raise UserError(f"{live} holds what is no file: it is not what dlemu left there")
+    wanted = 2 * sum(status.st_size for status in sizes)  # the logs, and all of them together
+    if wanted > host_memory().available_bytes:
+        raise UserError(f"{live} wants {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host")
+    try:
+        return salvage(live)
+    except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise UserError(f"{live} is damaged ({error}): copy the folder again") from error

@@ -1,0 +1,47 @@
+"""Files of results that were sent around: whatever lies under their names, reading them ends, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TypeVar
+
+import msgspec
+
+from datagen.errors import UserError
+
+MOST_JSON_BYTES = 256 << 20
+"""No result's JSON is as large: a summary has a few numbers for each rank and epoch."""
+
+T = TypeVar("T")
+
+
+def open_sent(path: str, most_bytes: int) -> int:
+    """Return a descriptor of a regular file; raises UserError for a pipe, a device, or one that is far too large."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:  # a name with a NUL in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} can't be read: {reason}; name the folder of a result") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
+        os.close(descriptor)
+        raise UserError(f"{path} is no file that dlemu wrote: it is no regular file, or far too large")
+    return descriptor
+
+
+def read_sent(path: str, most_bytes: int = MOST_JSON_BYTES) -> bytes:
+    """Return a file's bytes; raises UserError."""
+    with open(open_sent(path, most_bytes), "rb") as file:
+        try:
+            return file.read(os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            raise UserError(f"{path} can't be read: {error.strerror}; copy it again") from error
+
+
+def decode_sent(path: str, kind: type[T]) -> T:
+    """Return the value of a JSON file; raises UserError when it is not of this kind."""
+    try:
+        return msgspec.json.decode(read_sent(path), type=kind)
+    except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
+        raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote") from error

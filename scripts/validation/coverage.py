@@ -1,0 +1,177 @@
+"""Does U cover the truth? A hundred short runs on drives of known speed, and how wide U is.
+
+    PYTHONPATH=scripts .venv/bin/python -m validation.coverage --log runs.jsonl FIRST COUNT    # root; some of them
+    PYTHONPATH=scripts .venv/bin/python -m validation.coverage --log runs.jsonl --table docs/validation.md
+
+The first form measures runs number FIRST to FIRST + COUNT - 1 and adds a line each to the log; the second sums the log
+up. `scripts/validate coverage` measures all at once, in 20 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from validation import table
+from validation.bandwidth import MB
+from validation.bed import Bed, Dataset, make_bed
+from validation.check import Check
+from validation.drive import Speed
+
+RUNS = 100
+SECONDS = 5.0
+DATASET = Dataset(name="npz-1mb-coverage", format="npz", sample_bytes=MB, files=900)
+SLICE_SECONDS = 0.1
+"""What a throttle lets pass at once when it was idle: at an epoch's start the drive gives so much more."""
+MOST_RUN_U = 3.0
+_GROUP = "coverage"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run; its numbers are drawn, by its own number alone."""
+
+    number: int
+    mb_per_second: int
+    ratio: float
+    """Demand / what the drive gives."""
+    ranks: int
+    readers: int
+    epochs: int
+
+    @property
+    def truth_percent(self) -> float:
+        """What an endless epoch would have."""
+        return 100 * min(1.0, 1 / self.ratio)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came out."""
+
+    number: int
+    truth_percent: float
+    sustained_percent: float
+    u_percent: float
+    """0 where there is none: too little was measured."""
+    burst_percent: float
+    """What the burst at each epoch's start adds to the truth, by theory."""
+    extra_percent: float
+    """What the drive gave beyond the samples' bytes (metadata, last blocks), in percent of these."""
+
+    @property
+    def covered(self) -> bool:
+        """Whether the truth lies within U, what the drive itself is off by left out of neither side."""
+        least = self.truth_percent * (1 - self.extra_percent / 100)
+        most = min(100.0, self.truth_percent + self.burst_percent)
+        return least - self.u_percent <= self.sustained_percent <= most + self.u_percent
+
+    @property
+    def covered_plainly(self) -> bool:
+        """The same with the drive's name alone for truth."""
+        return abs(self.sustained_percent - self.truth_percent) <= self.u_percent
+
+
+def case(number: int) -> Case:
+    """Return a case."""
+    draw = random.Random(number)
+    return Case(
+        number=number,
+        mb_per_second=draw.randint(50, 120),
+        ratio=draw.choice((0.8, 1.05, 1.15, 1.3, 1.6, 2.0)),
+        ranks=draw.choice((1, 2)),
+        readers=draw.choice((2, 4, 6)),
+        epochs=draw.choice((1, 2)),
+    )
+
+
+def told(bed: Bed, one: Case) -> Told:
+    """Run one case."""
+    step_bytes = one.ranks * MB
+    compute_seconds = step_bytes / (one.mb_per_second * MB) / one.ratio
+    seconds = max(compute_seconds, step_bytes / (one.mb_per_second * MB))
+    steps = int(SECONDS / one.epochs / seconds)
+    settings = [
+        "reader.odirect=true",
+        "reader.batch_size=1",
+        f"reader.read_threads={one.readers}",
+        "reader.file_shuffle=seed",
+        f"train.computation_time={compute_seconds}",
+        f"train.total_training_steps={steps}",
+        f"train.epochs={one.epochs}",
+        f"train.seed={one.number}",
+        f"ranks={one.ranks}",
+        "metric.ceiling_seconds=0",
+        "metric.scaling_seconds=0",
+    ]
+    ran = bed.train(DATASET, *settings, speed=Speed(read_bytes_per_second=one.mb_per_second * MB))
+    return Told(
+        number=one.number,
+        truth_percent=one.truth_percent,
+        sustained_percent=float(ran.metrics["au_sustained_percent"]["mean"]),
+        u_percent=float((ran.metrics["au_uncertainty"] or {}).get("expanded_percent", 0.0)),
+        burst_percent=one.truth_percent * SLICE_SECONDS / (SECONDS / one.epochs),
+        extra_percent=100 * (ran.watch.bytes / float(ran.metrics["app_bytes"]) - 1),
+    )
+
+
+def measure(bed: Bed) -> Iterator[Check]:
+    """All runs."""
+    yield from checks([told(bed, case(number)) for number in range(RUNS)])
+
+
+def checks(runs: Iterable[Told]) -> Iterator[Check]:
+    """Say in how many runs the truth lay within U, and how wide U is."""
+    all_runs = list(runs)
+    runs = [one for one in all_runs if one.u_percent]
+    plainly = 100 * sum(one.covered_plainly for one in runs) / len(runs)
+    without = f", {len(all_runs) - len(runs)} more have no U" if len(all_runs) > len(runs) else ""
+    name = f"{len(runs)} short runs{without} ({plainly:.0f} % without an allowance for bursts and metadata)"
+    share = 100 * sum(one.covered for one in runs) / len(runs)
+    yield Check(case=name, what="U covers the truth", theory=100.0, measured=share, unit="%", within=5)
+    limited = sorted(one.u_percent for one in runs if one.truth_percent < 100)
+    median = limited[len(limited) // 2] if limited else None
+    yield Check(
+        case=name,
+        what="U of those that storage limits, median",
+        theory=0.0,
+        measured=median,
+        unit="points",
+        within=MOST_RUN_U,
+        at_most=True,
+    )
+    errors = [one.sustained_percent - one.truth_percent for one in runs]
+    mean = sum(errors) / len(errors)
+    yield Check(case=name, what="mean error", theory=0.0, measured=mean, unit="points", within=1.0)
+
+
+def main() -> int:
+    """Measure some runs, or sum them up; return the exit status."""
+    parser = argparse.ArgumentParser(prog="validation.coverage", description=__doc__.split("\n")[0])
+    parser.add_argument("numbers", nargs="*", type=int, metavar="FIRST COUNT")
+    parser.add_argument("--log", required=True, metavar="FILE")
+    parser.add_argument("--table", metavar="PAGE")
+    asked = parser.parse_args()
+    if asked.numbers:
+        first, count = asked.numbers
+        with make_bed() as bed, open(asked.log, "a") as log:
+            for number in range(first, first + count):
+                one = told(bed, case(number))
+                print(json.dumps(asdict(one)), file=log, flush=True)
+                print(f"{one} {'covered' if one.covered else 'NOT COVERED'}", flush=True)
+        return 0
+    with open(asked.log) as lines:
+        summed = list(checks(Told(**json.loads(line)) for line in lines))
+    for check in summed:
+        print(table.line(check))
+    if asked.table:
+        table.put(asked.table, _GROUP, table.markdown(summed))
+    return 0 if all(check.holds for check in summed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

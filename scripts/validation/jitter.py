@@ -1,0 +1,82 @@
+"""Storage of odd numbers of channels and latencies that are drawn: its rate, and what limits, by theory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from validation import latency
+from validation.bed import Bed, Ran
+from validation.check import Check
+from validation.drive import MEMORY
+from validation.latency_draws import MEANS
+
+
+@dataclass(frozen=True)
+class Case:
+    """N readers of C channels, each of which takes so long for a read."""
+
+    channels: int
+    latency_ms: float
+    readers: int
+    jitter: str = "steady"
+
+    @property
+    def name(self) -> str:
+        drawn = "" if self.jitter == "steady" else f", {self.jitter} jitter"
+        return f"{self.readers} readers, {self.channels} channels of {self.latency_ms:g} ms{drawn}"
+
+    @property
+    def seconds(self) -> float:
+        """Mean time of a read."""
+        return self.latency_ms / 1000 * MEANS[self.jitter]
+
+    @property
+    def reads_per_second(self) -> float:
+        return min(self.readers, self.channels) / self.seconds
+
+
+CASES = (
+    Case(3, 17, 2),
+    Case(3, 17, 7),
+    Case(5, 31, 9),
+    Case(7, 43, 3),
+    Case(1, 11, 4),
+    Case(3, 17, 7, "uniform"),
+    Case(5, 31, 2, "uniform"),
+    Case(5, 31, 10, "pareto"),
+    Case(7, 43, 3, "pareto"),
+)
+
+
+def measure(bed: Bed) -> Iterator[Check]:
+    """One model after another."""
+    with tempfile.TemporaryDirectory(prefix="dlemu-model-", dir=MEMORY) as source:
+        bed.generate(latency.SMALL, source)
+        for case in CASES:
+            with latency.model_mounted(source, case.latency_ms / 1000, case.channels, case.jitter) as mount:
+                ran = latency.run(
+                    bed, mount, case.readers, latency_seconds=case.seconds, channels=case.channels, seconds=8.0
+                )
+            yield from ran.beside(_check(case, ran))
+
+
+def _check(case: Case, ran: Ran) -> Iterator[Check]:
+    """A heavy tail keeps batches that are ready waiting for one that is not, so it may only cost."""
+    samples = float(ran.metrics["samples_per_second"]["mean"])
+    tail = case.jitter == "pareto"
+    yield Check(
+        case=case.name,
+        what="samples/s, at most" if tail else "samples/s",
+        theory=case.reads_per_second,
+        measured=samples,
+        unit="/s",
+        within=15,
+        percent=True,
+        at_most=tail,
+    )
+    limit = "loader" if case.readers < case.channels else "storage"
+    yield Check(case=case.name, what="limited by", theory=limit, measured=ran.limited_by)
+    for what, key in (("changes of speed", "speed_changes"), ("stalls", "stalls")):
+        yield Check(case=case.name, what=what, theory=0.0, measured=float(len(ran.summary[key])))

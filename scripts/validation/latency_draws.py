@@ -1,0 +1,18 @@
+"""How long a read of the latency model takes, in mean latencies; apart from the model, which needs mfusepy."""
+
+from __future__ import annotations
+
+import random
+
+INDEX, CUT = 1.5, 25.0
+MEANS = {"steady": 1.0, "uniform": 1.0, "pareto": 1 - 2 / (3 * CUT) ** 0.5 / 3}
+"""Means of the draws: the last is that of min(X, 75) / 3, where P(X > x) = x**-1.5 from 1 on."""
+SLOW_TIMES = 6.0
+"""How many times as long files of the slow folder take."""
+
+
+def draw(jitter: str) -> float:
+    """Return how many times the mean a read takes."""
+    if jitter == "pareto":
+        return min(random.paretovariate(INDEX) / 3, CUT)
+    return random.uniform(0, 2) if jitter == "uniform" else 1.0

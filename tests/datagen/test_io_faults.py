@@ -1,0 +1,113 @@
+"""Each call to the storage fails once, at every site, in every way: a message that names the file, or no difference."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datagen.buffers import AlignedBuffer
+from datagen.errors import DatasetError, UserError
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.generate import finish, generate, prepare
+from datagen.inspection import inspect
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import StorageSpec
+from datagen.verify import Finding, verify
+from tests import faulty_storage
+from tests.datagen.conftest import MakeSpec, make
+
+FAULTY = StorageSpec(type="tests.faulty_storage")
+FORMATS = ("npz", "indexed_binary", "tfrecord")
+
+
+def make_by(spec: DatasetSpec, storage: StorageSpec, *, fsync: bool = True) -> None:
+    prepare(spec, storage)
+    generate(spec, storage, fsync=fsync)
+    finish(spec, storage)
+
+
+def read_all(spec: DatasetSpec) -> None:
+    """Read every sample of the training set and compare its bytes, as a loader's worker does."""
+    found = inspect(spec, storage=FAULTY)
+    fetch = FetchSpec.for_dataset(found, found.train, storage=FAULTY, verify=True)
+    out = AlignedBuffer().view(fetch.slot_bytes(2))
+    fetcher = Fetcher(fetch)
+    for first in range(0, found.train.num_files * found.train.num_samples_per_file, 2):
+        fetcher.fetch([first, first + 1], out)
+
+
+def sites(calls: Counter[str], ways: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, int, str]]:
+    """Yield every call that was made once, with each way in which such a call can fail."""
+    for call, count in calls.items():
+        yield from ((call, at, how) for at, how in itertools.product(range(1, count + 1), ways.get(call, ("EIO",))))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_dataset_whose_making_failed_anywhere_is_made_whole_by_the_same_command(
+    name: str, small: MakeSpec, tmp_path: Path
+) -> None:
+    spec = small(format=name, num_files_train=2, num_files_eval=1, record_length_bytes_stdev=0)
+    with faulty_storage.plan() as plan:
+        make_by(spec, FAULTY)
+    shutil.rmtree(spec.data_folder)
+    assert plan.calls["write"] >= 3
+    ways = {"write": ("EIO", "ENOSPC"), "create": ("EACCES",), "sync": ("EIO", "slow"), "size": ("ESTALE",)}
+    tried = 0
+    for number, (call, at, how) in enumerate(sites(plan.calls, ways)):
+        one = replace(spec, data_folder=str(tmp_path / f"{name}-{number}"))
+        with faulty_storage.plan(call, at, how) as now:
+            if how == "slow":
+                make_by(one, FAULTY)
+            else:
+                with pytest.raises(UserError, match=str(tmp_path)):
+                    make_by(one, FAULTY)
+        assert now.happened, (call, at, how)
+        make_by(one, FAULTY, fsync=False)
+        assert verify(one) == [], (call, at, how)
+        left = [path for path in Path(one.data_folder).rglob(".*") if path.is_file()]
+        assert left == [], "nothing half-made"
+        shutil.rmtree(one.data_folder)
+        tried += 1
+    assert tried > 30
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("work", [read_all, lambda spec: verify(spec, FAULTY)], ids=["read", "verify"])
+def test_no_fault_of_a_read_passes_for_right_bytes(
+    name: str, work: Callable[[DatasetSpec], list[Finding] | None], small: MakeSpec
+) -> None:
+    spec = make(small(format=name, num_files_train=4, num_files_eval=0, num_samples_per_file=2))
+    with faulty_storage.plan() as plan:
+        assert not work(spec)
+    tried = 0
+    for call, at, how in sites(plan.calls, {"read": ("EIO", "ESTALE", "short", "slow")}):
+        with faulty_storage.plan(call, at, how) as now:
+            try:
+                told = "\n".join(str(finding) for finding in work(spec) or ())
+            except DatasetError as error:
+                told = str(error)
+        assert now.happened, (call, at, how)
+        assert (spec.data_folder in told) == (how != "slow"), (call, at, how, told)
+        tried += 1
+    assert tried >= 10
+
+
+def test_a_pipe_among_the_files_is_named_before_it_is_opened(small: MakeSpec) -> None:
+    spec = make(small())
+    for name in ("train/img_2_of_6.npz", "dlemu.json"):
+        path = Path(spec.data_folder, name)
+        kept = path.read_bytes()
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(DatasetError, match=rf"{name}.* is a pipe, a device or a folder"):
+            inspect(spec)
+        path.unlink()
+        path.write_bytes(kept)
+    inspect(spec)

@@ -1,0 +1,108 @@
+"""A run that was killed before it was saved is read from what its ranks left, and nothing measured is lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datagen.errors import SpaceError, UserError
+from dlemu.emulator.trainer import RunLog
+from dlemu.mlperf.audit.audited_run import audit_trees
+from dlemu.results.folder import holds_run, read_run, write_run
+from dlemu.results.live import KILLED, LIVE, going_on, write_live_facts
+from dlemu.results.run import make_facts, make_run
+from dlemu.run.run_folder import check_folder
+from dlemu.sizing.sides import read_side
+from tests.runs import make_job, make_log
+
+
+def replaced_by_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def killed(folder: Path, steps: int = 7) -> RunLog:
+    """What is left of a run of 3 ranks that were killed after so many steps; returns what they measured."""
+    job = make_job(ranks=3, folder=str(folder))
+    log = make_log(job)
+    journal = log.journal.noting(ended_ns=None, cpu_seconds=())
+    nothing = RunLog(log.rows[:0], journal.noting(hosts=(), rank_nodes=()))
+    write_live_facts(str(folder), make_facts(job, nothing, KILLED, recorders=()), advice="")
+    journal.save(job.live_folder)
+    done = log.rows[(log.rows["epoch"] == 1) & (log.rows["step"] <= steps)]
+    for rank in range(job.ranks):
+        rows = np.zeros(job.rows_per_rank, log.rows.dtype)
+        own = done[done["rank"] == rank]
+        rows[: len(own)] = own
+        rows.tofile(os.path.join(job.live_folder, f"rank_{rank:05d}.steps"))
+    return RunLog(done, journal)
+
+
+def test_what_the_ranks_had_measured_is_a_result(tmp_path: Path) -> None:
+    log = killed(tmp_path)
+    assert holds_run(str(tmp_path))
+    run = read_run(str(tmp_path))
+    assert np.array_equal(np.sort(run.rows, order=["rank", "step"]), np.sort(log.rows, order=["rank", "step"]))
+    assert (run.summary.complete, run.summary.passed, run.summary.failure) == (False, None, KILLED)
+    assert run.summary.au is not None
+    assert read_side(str(tmp_path))[0].runs[()].ranks == 3
+    (audited,) = audit_trees([str(tmp_path)])
+    assert "no.training" in {finding.rule for finding in audited.findings}
+    assert "result.broken" not in {finding.rule for finding in audited.findings}
+
+
+def test_a_result_that_was_half_written_gives_way_to_the_live_part(tmp_path: Path) -> None:
+    """facts.json comes last of what was measured: without it the rest may be cut off."""
+    log = killed(tmp_path)
+    write_run(make_run(make_job(ranks=3, folder=str(tmp_path)), log, "killed"))
+    for name in ("summary.json", "facts.json"):
+        (tmp_path / name).unlink()
+    os.truncate(tmp_path / "steps.parquet", 100)
+    assert len(read_run(str(tmp_path)).rows) == len(log.rows)
+
+
+def test_a_run_that_goes_on_is_no_result_and_its_folder_is_taken(tmp_path: Path) -> None:
+    killed(tmp_path)
+    with going_on(str(tmp_path)):
+        with pytest.raises(UserError, match="still goes on"):
+            read_run(str(tmp_path))
+        with pytest.raises(SpaceError, match="still goes on"):
+            check_folder(str(tmp_path))
+    read_run(str(tmp_path))
+
+
+def test_a_new_run_does_not_write_over_what_was_measured(tmp_path: Path) -> None:
+    killed(tmp_path)
+    with pytest.raises(SpaceError, match=r"`dlemu report .*` shows it; set output\.folder"):
+        check_folder(str(tmp_path))
+
+
+def test_a_run_that_was_killed_before_its_first_step_is_named(tmp_path: Path) -> None:
+    killed(tmp_path, steps=0)
+    with pytest.raises(UserError, match="killed before its first step"):
+        read_run(str(tmp_path))
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a journal that is text": lambda live: (live / "journal.json").write_text("hello"),
+    "a journal of other ranks": lambda live: (live / "journal.json").write_text(
+        (live / "journal.json").read_text().replace('"rank_nodes":[0,0,0]', '"rank_nodes":[0,7]')
+    ),
+    "a journal without end": lambda live: (live / "journal.json").write_text("[" * 100_000),
+    "steps from an endless device": lambda live: replaced_by_zeros(live / "rank_00000.steps"),
+    "steps of nobody": lambda live: (live / "rank_00000.steps").write_bytes(b"\x01" * 2240),
+    "readings that are text": lambda live: (live / "telemetry_00000.jsonl").write_text("hello\nhello\n"),
+    "facts that are null": lambda live: (live / "facts.json").write_text("null"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_live_part_is_named(name: str, tmp_path: Path) -> None:
+    killed(tmp_path)
+    DAMAGE[name](tmp_path / LIVE)
+    with pytest.raises(UserError, match=str(tmp_path)):
+        read_run(str(tmp_path))
