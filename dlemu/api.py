@@ -24,10 +24,12 @@ from dlemu.prediction.prediction import Prediction
 from dlemu.probing.pattern import Level
 from dlemu.probing.probe_answers import Access, ProbeAnswer, ProbeCell
 from dlemu.probing.run_probe import FILE_BYTES, PRESETS, Grid, probe_requests, probe_workload, read_probe
+from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event
-from dlemu.run.prepare import only_makes_data
+from dlemu.run.prepare import only_checkpoints, only_makes_data
 from dlemu.sizing import find_size, run_sweep
 from dlemu.sizing.answers import COMPARE, SIZE, SWEEP, Comparison, SizeAnswer, SweepAnswer, read_answer
 from dlemu.sizing.compare_sides import Extras
@@ -37,7 +39,7 @@ from dlemu.sizing.sizing_events import SizingEvent
 
 Source = Workload | Sequence[str] | Mapping[str, object]
 """What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
-Result = Run | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer | PackAnswer
+Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer | PackAnswer
 Folder = str | os.PathLike[str]
 
 
@@ -62,12 +64,31 @@ def train(
     last step.
     """
     workload = _workload(source, settings, config_dir)
+    if only_checkpoints(workload):
+        raise UserError("the workload asks for checkpoints alone: call dlemu.checkpoint, or set workflow.train=true")
     if only_makes_data(workload):
         raise UserError("the workload asks for its dataset alone: call dlemu.datagen, or set workflow.train=true")
     _refuse_launcher("train")
     folder = call(Request("train", workload), on_progress)
     assert isinstance(folder, str)
     return read_run(folder)
+
+
+def checkpoint(
+    source: Source = (),
+    *,
+    config_dir: str | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **settings: object,
+) -> CheckpointRun:
+    """Write and read a model's checkpoints: `dlemu checkpoint`; arguments as of `train`.
+
+    `.summary` has every number, `.rows` what each rank measured of each file. Raises UserError, RunFailedError.
+    """
+    _refuse_launcher("checkpoint")
+    folder = call(Request("checkpoint", _workload(source, settings, config_dir)), on_progress)
+    assert isinstance(folder, str)
+    return read_checkpoint_run(folder)
 
 
 def datagen(
@@ -269,12 +290,14 @@ def compare(
 
 
 def load_result(folder: Folder) -> Result:
-    """Return what a folder holds: a run, with every number computed anew, a search, a sweep, a comparison, a
-    prediction, a probe or a packing.
+    """Return what a folder holds: a run or checkpoints, with every number computed anew, a search, a sweep,
+    a comparison, a prediction, a probe or a packing.
 
     Raises UserError for a folder without a result, or a damaged one.
     """
     path = os.fspath(folder)
+    if holds_checkpoints(path):
+        return read_checkpoint_run(path)
     return (
         read_answer(path, SIZE, SizeAnswer)
         or read_answer(path, SWEEP, SweepAnswer)

@@ -49,11 +49,13 @@ class StorageSpec:
     """Settings that only this storage knows, as (name, value)."""
     direct: bool = False
     """Read past the page cache."""
+    direct_writes: bool = False
+    """Write past it, too."""
 
     @property
     def buffered(self) -> StorageSpec:
-        """Return the same storage read through the page cache: for lists, manifests and all that is not measured."""
-        return replace(self, direct=False)
+        """Return the same storage used through the page cache: for lists, manifests and all that is not measured."""
+        return replace(self, direct=False, direct_writes=False)
 
 
 FOLDERS = StorageSpec()
@@ -104,6 +106,11 @@ def open_storage(spec: StorageSpec) -> StorageBase:
         UserError: there is none of that name, or it can't do what the spec asks.
     """
     kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
+    if spec.direct_writes and not kind.reads_directly:
+        raise UserError(
+            f"checkpoint.odirect is true, but storage {spec.type} has no page cache to write past: set "
+            "checkpoint.odirect=false"
+        )
     if spec.direct and not kind.reads_directly:
         raise UserError(
             f"reader.odirect is true, but storage {spec.type} has no page cache to read past: set reader.odirect=false"
@@ -225,6 +232,10 @@ class StorageBase(abc.ABC):
     def open(self, path: str) -> Reader:
         """Open a file for reading. Raises UserError where the storage can't serve it as the spec asks."""
 
+    def open_unread_ahead(self, path: str) -> Reader:
+        """Open a file of which nobody reads ahead of what is asked for, where the storage can be told so."""
+        return self.open(path)
+
     @abc.abstractmethod
     def create(self, path: str) -> Writer:
         """Begin a file that `path` will name; its folder is there."""
@@ -262,6 +273,10 @@ class StorageBase(abc.ABC):
 
     def make_folder(self, folder: str) -> None:
         """Make a folder and those above it, where they are not there: nothing for a storage of objects."""
+        return
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove an empty folder: nothing for a storage of objects. Raises OSError for one that is not empty."""
         return
 
     def remove_unfinished(self, folder: str) -> None:

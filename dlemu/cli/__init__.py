@@ -18,6 +18,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 COMMANDS = {
     "train": "Train with emulated accelerators and say how busy the storage kept them.",
+    "checkpoint": "Write and read a model's checkpoints and say how fast the storage took and gave them.",
     "datagen": "Make a workload's dataset, or verify one.",
     "size": "Find the most accelerators that this storage keeps busy.",
     "probe": "Measure what a storage can do: MB/s, IOPS and latency by size and depth.",

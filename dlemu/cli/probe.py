@@ -53,9 +53,7 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
 )
 @click.option("--rw", "accesses", metavar="LIST", callback=_accesses, help="Default: randread.")
 @click.option("--sizes", metavar="LIST", callback=_sizes, help="Bytes of a request: 4k,16k,128k,1m.")
-@click.option(
-    "--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128."
-)
+@click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
 @click.option("--jobs", metavar="LIST", callback=_counts, help="Processes beside each other: 1.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Of each cell.")
 @click.option("--file-size", default="4g", show_default=True, help="Of the file that is made in a folder.")

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from dlemu.packing.pack_answer import PackPoint
-from dlemu.probing.probe import read_probe
 from dlemu.probing.probe_answers import ProbeAnswer
+from dlemu.probing.run_probe import read_probe
 from dlemu.report.pack_report import OpenedPack, open_pack
 from dlemu.report.page import Page, Words
 from dlemu.report.table import Cell, Table, columns, print_lines, print_table

@@ -15,6 +15,7 @@ from dlemu.prediction.prediction import Prediction
 from dlemu.probing.probe_answers import PROBE, ProbeAnswer
 from dlemu.probing.run_probe import read_probe
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
+from dlemu.report.checkpoint_report import checkpoint_page
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.document_report import OpenedDocument, document_page, open_document
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
@@ -26,6 +27,8 @@ from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
 from dlemu.reproduction.run_steps import REPRODUCED
+from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import read_config
 from dlemu.results.run import Run
 from dlemu.sizing.answers import COMPARE
@@ -37,7 +40,17 @@ PAGE = "report.html"
 class _Opened:
     """A result with all of its page but the figures, and the folder of these."""
 
-    result: Run | RunSeries | OpenedComparison | Audit | Prediction | ProbeAnswer | OpenedPack | OpenedDocument
+    result: (
+        Run
+        | RunSeries
+        | OpenedComparison
+        | Audit
+        | Prediction
+        | ProbeAnswer
+        | OpenedPack
+        | OpenedDocument
+        | CheckpointRun
+    )
     page: Page
     figures: str
 
@@ -96,6 +109,11 @@ def _open(folders: Sequence[str]) -> _Opened:
     if predicted is not None:
         page = prediction_page(predicted, read_config(folders[0]), _name(folders[0]))
         return _Opened(predicted, page, "dlemu.report.prediction_figures")
+    if any(holds_checkpoints(folder) for folder in folders):
+        if len(folders) > 1:
+            raise UserError(f"{folders[0]} and others: a run of checkpoints shares its page with no other result")
+        run = read_checkpoint_run(folders[0])
+        return _Opened(run, checkpoint_page(run, read_config(run.folder)), "dlemu.report.checkpoint_figures")
     result = open_result(folders[0]) if len(folders) == 1 else open_together(folders)
     if isinstance(result, Run):
         return _Opened(result, run_page(result, read_config(result.folder)), "dlemu.report.figures")

@@ -86,7 +86,10 @@ def read_live(folder: str, facts: Facts) -> Run:
 
 def _salvage(live: str) -> RunLog | None:
     """Return what lies in a live folder; raises UserError for one that is damaged."""
-    sizes = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
+    try:
+        sizes = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
+    except OSError as error:
+        raise UserError(f"{live} can't be read: {error.strerror}; copy the folder again") from error
     if not all(stat.S_ISREG(status.st_mode) for status in sizes):
         raise UserError(f"{live} holds what is no file: it is not what dlemu left there")
     wanted = 2 * sum(status.st_size for status in sizes)  # the logs, and all of them together

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted, die_with_parent
@@ -23,9 +24,15 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 _MESSAGE_LINES = 12
 
 
-def run_train(words: Sequence[str], folder: str, look: Callable[[], None], launcher: Sequence[str] = ()) -> None:
+def run_train(
+    words: Sequence[str],
+    folder: str,
+    look: Callable[[], None],
+    launcher: Sequence[str] = (),
+    command_name: Literal["train", "checkpoint"] = "train",
+) -> None:
     """Run `dlemu train WORDS` to its end, passed or not, its results in `folder`; the rest is as of `run_command`."""
-    command = [*launcher, sys.executable, "-m", "dlemu", "train", *words, f"output.folder={folder}"]
+    command = [*launcher, sys.executable, "-m", "dlemu", command_name, *words, f"output.folder={folder}"]
     # Status 1 is also that of an interpreter which could not even begin.
     run_command(command, folder, look, "summary.json", done=_DONE)
 

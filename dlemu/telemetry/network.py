@@ -5,6 +5,7 @@ Port counters are in units of four bytes: sysfs-class-infiniband in https://docs
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Rates, 
 
 _RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
 _PORT_UNIT_BYTES = 4
+_BITS_PER_MB = 8
+"""Megabits, in which the kernel tells the speed of a link, of one megabyte."""
 
 
 class Probe(ProbeBase):
@@ -21,6 +24,8 @@ class Probe(ProbeBase):
     def __init__(self, scope: Scope) -> None:
         self._interfaces, self._rates = Counters(f"{scope.proc}/self/net/dev"), Rates()
         self._ports = dict(_ports(f"{scope.sys}/class/infiniband"))
+        self._sys = scope.sys
+        self._links: dict[str, float | None] = {}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the rates since the last reading."""
@@ -30,6 +35,18 @@ class Probe(ProbeBase):
                 seconds, grown = passed
                 yield Reading(source, "received_mb_per_second", grown[0] / 1e6 / seconds)
                 yield Reading(source, "sent_mb_per_second", grown[1] / 1e6 / seconds)
+                link = self._link_mb_per_second(source)
+                if link is not None:
+                    yield Reading(source, "link_mb_per_second", link)
+
+    def _link_mb_per_second(self, source: str) -> float | None:
+        """Return what a link can carry each way, asked once; None where it is not told (loopback, virtual links)."""
+        if source not in self._links:
+            self._links[source] = None
+            with contextlib.suppress(OSError, ValueError), open(f"{self._sys}/class/net/{source}/speed") as line:
+                megabits = int(line.read())
+                self._links[source] = megabits / _BITS_PER_MB if megabits > 0 else None
+        return self._links[source]
 
     def _interface_bytes(self) -> Iterator[tuple[str, int, int]]:
         for line in self._interfaces.text().splitlines()[2:]:
