@@ -80,7 +80,6 @@ def ask(
         calibration = calibrate_by_probe(workload, cached=cached, on_level=on_level)
     overrides = tuple(word for word in words if not word.startswith("output.folder="))
     answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
-    os.makedirs(folder, exist_ok=True)
     write_text(folder, CONFIG, to_yaml(workload))
     write_text(folder, PREDICT, to_json(answer))
     return answer, folder

@@ -57,11 +57,8 @@ def predict(
     else:
         found = asked.search(most)
         wanted = max(1, found[0])
-        near = {
-            wanted,
-            *(found[1] if found[1] else ()),
-            *([wanted + 1] if found[0] and wanted < asked.limit(most) else []),
-        }
+        one_more = [wanted + 1] if found[0] and wanted < asked.limit(most) else []
+        near = {max(1, number) for number in (wanted, *found[1], *one_more)}
         counts = [asked.count(number) for number in sorted(near)]
     shown = next(count for count in counts if count.accelerators == wanted)
     failing = next((count for count in counts if not asked.passes_mean(count) and count.accelerators >= wanted), shown)

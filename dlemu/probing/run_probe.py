@@ -326,12 +326,11 @@ def _results_folder(folder: str) -> str:
     for name in (PROBE, "summary.json", "predict.json"):
         if os.path.exists(os.path.join(folder, name)):
             raise UserError(f"{folder} holds another result; name a new folder")
-    os.makedirs(folder, exist_ok=True)
     return folder
 
 
 def save_probe(folder: str, answer: ProbeAnswer) -> None:
-    """Write probe.json by rename; raises SpaceError."""
+    """Write probe.json by rename, into a folder that is made for it; raises SpaceError."""
     write_text(folder, PROBE, msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
 
 

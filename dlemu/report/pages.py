@@ -105,15 +105,15 @@ def _open(folders: Sequence[str]) -> _Opened:
             return _Opened(probed, probe_page(probed, _name(folder)), "dlemu.report.probe_figures")
         comparison = open_comparison(folder)
         return _Opened(comparison, comparison_page(comparison), "dlemu.report.compare_figures")
-    predicted = read_prediction(folders[0]) if len(folders) == 1 else None
-    if predicted is not None:
-        page = prediction_page(predicted, read_config(folders[0]), _name(folders[0]))
-        return _Opened(predicted, page, "dlemu.report.prediction_figures")
     if any(holds_checkpoints(folder) for folder in folders):
         if len(folders) > 1:
             raise UserError(f"{folders[0]} and others: a run of checkpoints shares its page with no other result")
         run = read_checkpoint_run(folders[0])
         return _Opened(run, checkpoint_page(run, read_config(run.folder)), "dlemu.report.checkpoint_figures")
+    predicted = read_prediction(folders[0]) if len(folders) == 1 else None
+    if predicted is not None:
+        page = prediction_page(predicted, read_config(folders[0]), _name(folders[0]))
+        return _Opened(predicted, page, "dlemu.report.prediction_figures")
     result = open_result(folders[0]) if len(folders) == 1 else open_together(folders)
     if isinstance(result, Run):
         return _Opened(result, run_page(result, read_config(result.folder)), "dlemu.report.figures")

@@ -208,11 +208,11 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
     predicted = answer.predicted
     if predicted is None:
         return
-    for count in answer.counts:
-        au = predicted.au_percent.get(count.accelerators)
-        if au is not None:
-            low, high = predicted.au_interval_percent[count.accelerators]
-            yield _predicted_point(count.accelerators, au, (high - low) / 2, answer.threshold_percent)
+    for tried in answer.counts:
+        count = predicted.au(tried.accelerators)
+        if count is not None:
+            low, high = count.au_interval_percent
+            yield _predicted_point(count.accelerators, count.au_percent, (high - low) / 2, answer.threshold_percent)
 
 
 def _predicted_point(

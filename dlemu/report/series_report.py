@@ -85,8 +85,8 @@ def _counts_table(answer: SizeAnswer) -> Table:
 
 
 def _predicted(answer: SizeAnswer, accelerators: int) -> str:
-    au = answer.predicted.au_percent.get(accelerators) if answer.predicted else None
-    return "-" if au is None else f"{au:.1f}"
+    count = answer.predicted.au(accelerators) if answer.predicted else None
+    return "-" if count is None else f"{count.au_percent:.1f}"
 
 
 def _time(seconds: float) -> str:

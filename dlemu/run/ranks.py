@@ -63,6 +63,11 @@ class Guarded(Protocol):
     """A job whose run leaves something behind when it fails."""
 
     @property
+    def workload(self) -> Workload:
+        """What is run."""
+        ...
+
+    @property
     def folder(self) -> str:
         """The run's folder."""
         ...

@@ -133,6 +133,16 @@ class HostOnly:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PredictedAu:
+    """What was predicted of one count."""
+
+    accelerators: int
+    au_percent: float
+    """Sustained."""
+    au_interval_percent: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PredictedSize:
     """What the model of docs/prediction.md said from the read probe, before any trial."""
 
@@ -140,9 +150,12 @@ class PredictedSize:
     max_accelerators_interval: tuple[int, int]
     null_max_accelerators: int
     """What the read probe's speed / (threshold x demand) says, and nothing else."""
-    au_percent: dict[int, float]
-    """Sustained AU of each count that was tried, or that the model looked at."""
-    au_interval_percent: dict[int, tuple[float, float]]
+    counts: tuple[PredictedAu, ...]
+    """Those that were tried, and those that the model looked at, smallest first."""
+
+    def au(self, accelerators: int) -> PredictedAu | None:
+        """Return what was predicted of a count; None where nothing was."""
+        return next((count for count in self.counts if count.accelerators == accelerators), None)
 
 
 @dataclass(frozen=True, kw_only=True)

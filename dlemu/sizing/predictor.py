@@ -13,7 +13,7 @@ from dlemu.prediction.calibration import Calibration, given_speed
 from dlemu.prediction.curve import straight_then_flat
 from dlemu.prediction.make_prediction import predict
 from dlemu.prediction.prediction import PredictedCount, Prediction
-from dlemu.sizing.answers import PredictedSize
+from dlemu.sizing.answers import PredictedAu, PredictedSize
 from dlemu.sizing.size_verdict import Known
 
 
@@ -44,8 +44,14 @@ class Predictor:
             max_accelerators=self.most,
             max_accelerators_interval=self._found.max_accelerators_interval,
             null_max_accelerators=self._null,
-            au_percent={count.accelerators: count.au_sustained_percent for count in known},
-            au_interval_percent={count.accelerators: count.au_sustained_interval_percent for count in known},
+            counts=tuple(
+                PredictedAu(
+                    accelerators=count.accelerators,
+                    au_percent=count.au_sustained_percent,
+                    au_interval_percent=count.au_sustained_interval_percent,
+                )
+                for count in known
+            ),
         )
 
     def _predict(self, ranks: int | None, most: int) -> Prediction | None:

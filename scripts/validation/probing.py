@@ -1,4 +1,4 @@
-"""dlemu's own engine of `dlemu probe` beside fio, in turn, at the same settings: on drives of known speed and a folder."""
+"""The own engine of `dlemu probe` beside fio, in turn, at the same settings, on drives of known speed."""
 
 from __future__ import annotations
 

@@ -133,7 +133,8 @@ def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path, monkeypatch
         probe_requests(str(file), grid=writes, folder=str(tmp_path / "r1"))
     monkeypatch.setattr(run_probe, "_is_device", lambda path: True)
     with pytest.raises(UserError, match="--overwrite-device"):
-        probe_requests(str(file), grid=writes, folder=str(tmp_path / "r2"))
+        probe_requests(str(tmp_path), grid=writes, folder=str(tmp_path / "r2"))
+    monkeypatch.undo()
     assert file.read_bytes() == before
     with pytest.raises(UserError, match="multiple of 512"):
         probe_requests(str(tmp_path), grid=Grid(sizes=(1000,)), folder=str(tmp_path / "r3"))
@@ -141,6 +142,7 @@ def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path, monkeypatch
         probe_requests(str(tmp_path / "nowhere"), folder=str(tmp_path / "r4"))
     with pytest.raises(SpaceError, match="GB free"):
         probe_requests(str(tmp_path), file_bytes=1 << 60, folder=str(tmp_path / "r5"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "what is refused leaves nothing behind"
 
 
 @pytest.mark.slow
