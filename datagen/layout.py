@@ -21,6 +21,10 @@ DRAW_CHUNK_FILES = 1 << 16
 """Files whose shapes are drawn at a time while skipping to the first one wanted."""
 
 
+_EXTENSIONS = {"webdataset": "tar"}
+"""Formats whose files are not called by the format's own name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """Where the samples of one split lie. Sample s is number s % samples of file s // samples, files in name order."""
@@ -110,8 +114,8 @@ def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
 
 
 def extension_of(spec: DatasetSpec) -> str:
-    """Return the file name extension: the format's name, of a dotted one the last part."""
-    return spec.format.rpartition(".")[2]
+    """Return the file name extension: the format's name, of a dotted one the last part; of some their own."""
+    return _EXTENSIONS.get(spec.format, spec.format.rpartition(".")[2])
 
 
 def subfolder_name(index: int, count: int) -> str:

@@ -19,7 +19,7 @@ Decode = Literal["none", "full"]
 
 BLOCK_BYTES = 4096
 """Every block of this many payload bytes is unique and names its file and offset (`datagen.content`)."""
-PICTURES = ("jpeg", "png")
+PICTURES = ("jpeg", "png", "tiff")
 """Formats whose records are pictures: their files have the bytes stated, whatever the shape of the picture."""
 NUMBER_KINDS = "iufc"
 """Kinds of NumPy's types that records may have: integers with and without sign, floats and complex numbers."""

@@ -17,6 +17,8 @@ from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.mlperf.foreign_side import foreign_side
+from dlemu.packing import run_pack
+from dlemu.packing.pack_answer import PACK, PackAnswer
 from dlemu.prediction.ask import ask, read_prediction
 from dlemu.prediction.prediction import Prediction
 from dlemu.probing.pattern import Level
@@ -37,7 +39,7 @@ from dlemu.sizing.sizing_events import SizingEvent
 
 Source = Workload | Sequence[str] | Mapping[str, object]
 """What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
-Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer
+Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer | PackAnswer
 Folder = str | os.PathLike[str]
 
 
@@ -237,29 +239,59 @@ def sweep(
     return run_sweep.sweep(words, launcher=launcher, config_dir=config_dir, on_event=on_progress or _ignore)
 
 
+def pack(
+    overrides: Sequence[str] | Mapping[str, object] = (),
+    /,
+    *,
+    config_dir: str | None = None,
+    make: bool = False,
+    on_progress: Callable[[run_pack.PackEvent], None] | None = None,
+    **settings: object,
+) -> PackAnswer:
+    """Pack images into few large files: `dlemu pack`. A list is what to go through: `processes=[1, 2, 4]`.
+
+    `make` makes a workload's images first, or what is missing of them. Raises UserError, DlemuError.
+    """
+    ranks = len(os.sched_getaffinity(0))
+
+    def make_dataset(workload: Workload) -> None:
+        call(Request("datagen", workload, ranks=ranks, fsync=True), None)
+
+    words = _words(overrides, settings, several=True)
+    return run_pack.pack(
+        words, config_dir=config_dir, make=make_dataset if make else None, on_event=on_progress or _ignore
+    )
+
+
 def compare(
     a: Folder | Run,
     b: Folder | Run | None = None,
     *,
     price: tuple[float, float] | None = None,
     watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
 ) -> Comparison:
     """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a Run.
 
-    A sweep over two drives alone compares these. `price` and `watts` are those of both storages.
+    A sweep over two drives alone compares these. `price` and `watts` are those of both storages,
+    `energy_price` of a kWh, over so many `years`.
 
     Raises UserError for what can't be compared.
     """
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
     sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)
-    extras = (Extras(price=prices[0], watts=powers[0]), Extras(price=prices[1], watts=powers[1]))
+    first, second = (
+        Extras(price=prices[side], watts=powers[side], years=years, energy_price=energy_price) for side in (0, 1)
+    )
+    extras = (first, second)
     return compare_sides(*sides, extras)
 
 
 def load_result(folder: Folder) -> Result:
-    """Return what a folder holds: a run or checkpoints, with every number computed anew, a search, a sweep, a
-    comparison, a prediction or a probe.
+    """Return what a folder holds: a run or checkpoints, with every number computed anew, a search, a sweep,
+    a comparison, a prediction, a probe or a packing.
 
     Raises UserError for a folder without a result, or a damaged one.
     """
@@ -270,6 +302,7 @@ def load_result(folder: Folder) -> Result:
         read_answer(path, SIZE, SizeAnswer)
         or read_answer(path, SWEEP, SweepAnswer)
         or read_answer(path, COMPARE, Comparison)
+        or read_answer(path, PACK, PackAnswer)
         or read_prediction(path)
         or read_probe(path)
         or read_run(path)

@@ -10,6 +10,8 @@ import pytest
 
 from dlemu.config import load
 from dlemu.config.points import check_points, points
+from dlemu.packing.pack_settings import read_words
+from dlemu.reproduction.run_steps import document_names
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -31,12 +33,21 @@ def test_pictures_are_there_and_small(page: str) -> None:
         assert 0 < (DOCS / picture).stat().st_size < 150_000, picture
 
 
-@pytest.mark.parametrize("page", ["sizing.md", "vendor-figures.md"])
+@pytest.mark.parametrize("page", ["packing.md", "sizing.md", "vendor-figures.md"])
 def test_commands_are_understood(page: str) -> None:
     found = commands(page)
-    assert len(found) > 3
+    assert len(found) > 2
     for command in found:
         name, *words = shlex.split(command)[1:]
+        if name == "reproduce":
+            document, *others = [word for word in words if "=" not in word]
+            assert document in document_names(), command
+            assert {"--price", "--watts"} >= {word for word in others if word.startswith("--")}, command
+            continue
+        if name == "pack":
+            packings = points([word for word in words if word != "--make"]) if words[0] != "verify" else []
+            assert all(read_words(packing.words) for packing in packings), command
+            continue
         if name == "compare":
             assert not [word for word in words if word.startswith("-") and word not in compare_options()], command
             continue

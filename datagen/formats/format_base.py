@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -248,6 +248,41 @@ class RecordFormat(Format, Protocol):
         Raises:
             DatasetError: the file can't be of this format.
         """
+        ...
+
+
+class PackedSample(NamedTuple):
+    """One sample on its way into a packed file."""
+
+    name: str
+    """Where it comes from: the path of its file below the folder of all."""
+    data: memoryview
+    """Its bytes."""
+    ending: str
+    """What a file of these bytes would be called: jpg, png, bin."""
+    array: NDArray[Any] | None = None
+    """The same as numbers, where they are not encoded."""
+
+
+class Packer(Protocol):
+    """Puts samples that were made elsewhere into one file of a format, front to back.
+
+    A format's module may have a class `Packer`; `dlemu pack` writes these formats.
+    """
+
+    wants_arrays: ClassVar[bool]
+    """Samples must be arrays, all of one shape."""
+    ending: ClassVar[str]
+    """What the files' names end in."""
+
+    def __init__(self, writer: Writer) -> None: ...
+
+    def add(self, sample: PackedSample) -> None:
+        """Write a sample, or keep it until the file is finished. Raises ValueError for one that does not fit."""
+        ...
+
+    def finish(self) -> bytes:
+        """Write what is left, and return the bytes of the format's first side file, empty where it has none."""
         ...
 
 

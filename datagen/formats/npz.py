@@ -8,10 +8,11 @@ for the arrays in it.
 
 from __future__ import annotations
 
+import io
 import struct
 import zipfile
 import zlib
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 from isal import isal_zlib
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
-from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
+from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StoredFile, Writer
 
@@ -77,6 +78,35 @@ class Format:
 
     def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
         return _loaded(file.name, file, index, samples)
+
+
+class Packer:
+    """Writes samples as one array `x`, samples last, and `y`, zeros: what np.load gives is DLIO's shape.
+
+    The samples of a file lie behind each other (Fortran's order), so that one of them is read without the others.
+    """
+
+    wants_arrays = True
+    ending = "npz"
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._arrays: list[NDArray[Any]] = []
+
+    def add(self, sample: PackedSample) -> None:
+        assert sample.array is not None  # it wants arrays
+        first = self._arrays[0] if self._arrays else sample.array.T
+        if (sample.array.T.shape, sample.array.dtype) != (first.shape, first.dtype):
+            raise ValueError(
+                f"an array of {sample.array.dtype} {sample.array.shape} beside one of {first.dtype} {first.T.shape}"
+            )
+        self._arrays.append(np.ascontiguousarray(sample.array.T))
+
+    def finish(self) -> bytes:
+        packed = io.BytesIO()
+        np.savez(packed, x=np.stack(self._arrays).T, y=np.zeros(len(self._arrays), np.int64))
+        self._writer.write(packed.getbuffer())
+        return b""
 
 
 def _loaded(path: str, file: BinaryIO | StoredFile, index: int, samples: int) -> Sample:

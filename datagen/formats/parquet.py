@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
@@ -28,7 +29,7 @@ from datagen.formats._parquet_layout import (
     plan_of,
 )
 from datagen.formats._parquet_read import GroupsFile, RowsFile, Stream, decoded, packed_bytes, spans_bytes
-from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, sample_bytes
+from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, sample_bytes
 from datagen.groups import GroupBytes
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
@@ -102,6 +103,29 @@ class Format:
 
     def load_group(self, path: str, index: int, spec: DatasetSpec) -> list[memoryview]:
         return decoded(path, path, index, spec)
+
+
+class Packer:
+    """Writes samples as rows of a column `data` by pyarrow: bytes of fixed length where all have one, uncompressed."""
+
+    wants_arrays = False
+    ending = "parquet"
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._rows: list[bytes] = []
+
+    def add(self, sample: PackedSample) -> None:
+        self._rows.append(bytes(sample.data))
+
+    def finish(self) -> bytes:
+        sizes = {len(row) for row in self._rows}
+        kind = pa.binary(sizes.pop()) if len(sizes) == 1 else pa.large_binary()
+        table = pa.table({"data": pa.array(self._rows, kind)})
+        with pa.BufferOutputStream() as out:
+            pq.write_table(table, out, compression="none", use_dictionary=False, write_statistics=False)
+            self._writer.write(memoryview(out.getvalue()))
+        return b""
 
 
 def write_plain(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:

@@ -24,6 +24,8 @@ COMMANDS = {
     "probe": "Measure what a storage can do: MB/s, IOPS and latency by size and depth.",
     "predict": "Predict how many accelerators a storage keeps busy, without running them.",
     "sweep": "Run over several values: ranks, drives, readers, workloads.",
+    "pack": "Pack images into few large files, and say what limits that.",
+    "reproduce": "Make the figures of a vendor's document on your storage.",
     "compare": "Put two runs, sweeps or searches beside each other.",
     "report": "Make a page with figures from results.",
     "workloads": "List the workloads and what each accelerator asks of the storage.",

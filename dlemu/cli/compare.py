@@ -11,17 +11,28 @@ import click
 @click.argument("folders", nargs=-1, required=True, metavar="A [B]")
 @click.option("--price", metavar="A,B", help="Of each storage, in one currency: cost per fed accelerator.")
 @click.option("--watts", metavar="A,B", help="Mean power of each storage: GB/s per watt.")
+@click.option(
+    "--years", type=click.FloatRange(min=0, min_open=True), help="Energy for each fed accelerator over these."
+)
+@click.option("--energy-price", type=click.FloatRange(min=0), help="Of a kWh: price and energy over --years.")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
 def command(
-    folders: tuple[str, ...], price: str | None, watts: str | None, output: str | None, report: bool, as_json: bool
+    folders: tuple[str, ...],
+    price: str | None,
+    watts: str | None,
+    years: float | None,
+    energy_price: float | None,
+    output: str | None,
+    report: bool,
+    as_json: bool,
 ) -> None:
     """Put A beside B: differences with their uncertainty, and what they come to in a year of training.
 
     \b
     dlemu compare results/unet3d/new-drive results/unet3d/old-drive
-    dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11
+    dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11 --years 5 --energy-price 0.3
 
     A and B are folders that `dlemu train`, `sweep` or `size` left, or that DLIO or MLPerf Storage did; a single sweep
     over two drives compares these.
@@ -44,7 +55,12 @@ def command(
         _check_free(output)
     prices, powers = _two(price, "--price"), _two(watts, "--watts")
     a, b = read_sides(folders, foreign_side)
-    extras = (Extras(price=prices[0], watts=powers[0]), Extras(price=prices[1], watts=powers[1]))
+    _check_years(years, energy_price, prices, powers)
+    first, second = (
+        Extras(price=price_of, watts=watts_of, years=years, energy_price=energy_price)
+        for price_of, watts_of in zip(prices, powers, strict=True)
+    )
+    extras = (first, second)
     comparison = compare(a, b, extras)
     if as_json:
         click.echo(to_json(comparison), nl=False)
@@ -57,6 +73,18 @@ def command(
     if not as_json:
         click.echo(f"results: {folder}")
         report_result(report, folder)
+
+
+def _check_years(
+    years: float | None, energy_price: float | None, prices: tuple[float | None, ...], watts: tuple[float | None, ...]
+) -> None:
+    """Raise UserError for years or a price of energy that nothing can be made of."""
+    from datagen.errors import UserError
+
+    if years is not None and None in watts:
+        raise UserError("--years says how long the storages draw their power: wanted --watts A,B too")
+    if energy_price is not None and (years is None or None in prices):
+        raise UserError("--energy-price adds energy to prices over years: wanted --price A,B and --years N too")
 
 
 def _check_free(folder: str) -> None:

@@ -49,6 +49,9 @@ _ECONOMY = (
     ("read by them", "gb_per_second", "GB/s", "at that count"),
     ("price for each one fed", "cost_per_accelerator", "", "--price, in its currency"),
     ("GB/s per watt", "gb_per_second_per_watt", "", "--watts"),
+    ("power for each one fed", "watts_per_accelerator", "W", "--watts"),
+    ("energy over the years for each one fed", "energy_kwh_per_accelerator", "kWh", "--watts and --years"),
+    ("price and energy for each one fed", "cost_over_years_per_accelerator", "", "over --years, with --energy-price"),
 )
 
 
@@ -176,6 +179,12 @@ def _economy_line(name: str, economy: Economy) -> str:
         parts.append(f"{economy.cost_per_accelerator:,.2f} for each accelerator fed")
     if economy.gb_per_second_per_watt is not None:
         parts.append(f"{economy.gb_per_second_per_watt:.3g} GB/s per watt")
+    if economy.watts_per_accelerator is not None:
+        parts.append(f"{economy.watts_per_accelerator:.3g} W for each")
+    if economy.energy_kwh_per_accelerator is not None:
+        parts.append(f"{economy.energy_kwh_per_accelerator:,.0f} kWh for each in {economy.years:g} years")
+    if economy.cost_over_years_per_accelerator is not None:
+        parts.append(f"{economy.cost_over_years_per_accelerator:,.2f} for each with that energy")
     return f"{name}: {', '.join(parts)}"
 
 

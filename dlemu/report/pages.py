@@ -9,6 +9,7 @@ from functools import partial
 
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
+from dlemu.packing.pack_answer import PACK
 from dlemu.prediction.ask import read_prediction
 from dlemu.prediction.prediction import Prediction
 from dlemu.probing.probe_answers import PROBE, ProbeAnswer
@@ -16,13 +17,16 @@ from dlemu.probing.run_probe import read_probe
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
 from dlemu.report.checkpoint_report import checkpoint_page
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
+from dlemu.report.document_report import OpenedDocument, document_page, open_document
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
+from dlemu.report.pack_report import OpenedPack, open_pack, pack_page
 from dlemu.report.page import Page, render
 from dlemu.report.prediction_report import prediction_page
 from dlemu.report.probe_report import probe_page
 from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
+from dlemu.reproduction.run_steps import REPRODUCED
 from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import read_config
@@ -36,7 +40,17 @@ PAGE = "report.html"
 class _Opened:
     """A result with all of its page but the figures, and the folder of these."""
 
-    result: Run | RunSeries | OpenedComparison | Audit | CheckpointRun | Prediction | ProbeAnswer
+    result: (
+        Run
+        | RunSeries
+        | OpenedComparison
+        | Audit
+        | Prediction
+        | ProbeAnswer
+        | OpenedPack
+        | OpenedDocument
+        | CheckpointRun
+    )
     page: Page
     figures: str
 
@@ -69,13 +83,20 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 
 
 def _open(folders: Sequence[str]) -> _Opened:
-    """Read what lies in the folders; comparisons, audits and probes share their page with no other."""
+    """Read what lies in the folders; comparisons, audits, probes, packings share their page with no other."""
     for folder in folders:
-        name = next((name for name in (COMPARE, AUDIT, PROBE) if os.path.exists(os.path.join(folder, name))), None)
+        kinds = (COMPARE, AUDIT, PROBE, PACK, REPRODUCED)
+        name = next((name for name in kinds if os.path.exists(os.path.join(folder, name))), None)
         if name is None:
             continue
         if len(folders) > 1:
             raise UserError(f"{folder} holds {name}, which no page shares; make it a page of its own")
+        if name == REPRODUCED:
+            document = open_document(folder)
+            return _Opened(document, document_page(document), "dlemu.report.document_figures")
+        if name == PACK:
+            packed = open_pack(folder)
+            return _Opened(packed, pack_page(packed), "dlemu.report.pack_figures")
         if name == AUDIT:
             audit = open_audit(folder)
             return _Opened(audit, audit_page(audit), "dlemu.report.audit_figures")

@@ -355,6 +355,13 @@ class Economy:
     """1e9 bytes/s that it delivered to them."""
     cost_per_accelerator: float | None
     gb_per_second_per_watt: float | None
+    watts_per_accelerator: float | None = None
+    years: float | None = None
+    """Of the two below."""
+    energy_kwh_per_accelerator: float | None = None
+    """What the storage takes for each accelerator fed, day and night."""
+    cost_over_years_per_accelerator: float | None = None
+    """Price and energy for each accelerator fed; where no price of energy was given, None."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,9 @@ class Extras:
 
     price: float | None = None
     watts: float | None = None
+    years: float | None = None
+    energy_price: float | None = None
+    """Of a kWh, in the price's currency."""
 
 
 def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras())) -> Comparison:
@@ -104,13 +107,27 @@ def _plan(a: RunFigures, b: RunFigures) -> YearPlan | None:
 
 
 def economy(side: Side, extras: Extras) -> Economy:
-    """Return cost per accelerator that is fed, and GB/s per watt; None for what was not given or not measured."""
-    fed, rate = side.accelerators, side.gb_per_second
+    """Return cost per accelerator that is fed, and GB/s per watt; None for what was not given or not measured.
+
+    Over years: price + watts x 8760 h x years / 1000 x price of a kWh, each by the accelerators fed. The storage is
+    taken to draw its power always.
+    """
+    fed, rate, years = side.accelerators, side.gb_per_second, extras.years
+    watts = extras.watts / fed if extras.watts and fed else None
+    energy = watts * YEAR_HOURS * years / 1000 if watts is not None and years else None
+    each = extras.price / fed if extras.price is not None and fed else None
+    total = None
+    if each is not None and energy is not None and extras.energy_price is not None:
+        total = each + energy * extras.energy_price
     return Economy(
         accelerators_fed=fed,
         gb_per_second=rate,
-        cost_per_accelerator=extras.price / fed if extras.price is not None and fed else None,
+        cost_per_accelerator=each,
         gb_per_second_per_watt=rate / extras.watts if extras.watts and rate is not None else None,
+        watts_per_accelerator=watts,
+        years=years if energy is not None else None,
+        energy_kwh_per_accelerator=energy,
+        cost_over_years_per_accelerator=total,
     )
 
 

@@ -1,4 +1,4 @@
-"""A `dlemu train` or `dlemu checkpoint` in a process: started, watched, ended in order, its failure explained."""
+"""A process of its own, such as a `dlemu train`: started, watched, ended in order, and its failure explained."""
 
 from __future__ import annotations
 
@@ -31,13 +31,21 @@ def run_train(
     launcher: Sequence[str] = (),
     command_name: Literal["train", "checkpoint"] = "train",
 ) -> None:
-    """Run `dlemu train WORDS` to its end, its results in `folder`, and call `look` about once a second meanwhile.
-
-    Returns when the run completed, passed or not; its output goes to LOG in its folder. Raises UserError or DlemuError
-    with the run's own message. A signal to stop this process (it reaches the main thread alone) stops the run too, and
-    what the process's own handler raises is raised: nothing is left behind.
-    """
+    """Run `dlemu train WORDS` to its end, passed or not, its results in `folder`; the rest is as of `run_command`."""
     command = [*launcher, sys.executable, "-m", "dlemu", command_name, *words, f"output.folder={folder}"]
+    # Status 1 is also that of an interpreter which could not even begin.
+    run_command(command, folder, look, "summary.json", done=_DONE)
+
+
+def run_command(
+    command: Sequence[str], folder: str, look: Callable[[], None], result: str, *, done: Sequence[int] = (0,)
+) -> None:
+    """Run a command of dlemu's that leaves the file `result` in its folder; call `look` about once a second meanwhile.
+
+    Returns when it ended with a status of `done`; its output goes to LOG in its folder. Raises UserError or DlemuError
+    with the command's own message. A signal to stop this process (it reaches the main thread alone) stops the command
+    too, and what the process's own handler raises is raised: nothing is left behind.
+    """
     log_path = os.path.join(folder, LOG)
     parent = os.getpid()
     with _signals_held() as release:
@@ -55,8 +63,7 @@ def run_train(
                 look()
         finally:
             _end(process)
-    # Status 1 is also that of an interpreter which could not even begin.
-    if process.returncode not in _DONE or not os.path.exists(os.path.join(folder, "summary.json")):
+    if process.returncode not in done or not os.path.exists(os.path.join(folder, result)):
         _explain(process.returncode, log_path)
 
 

@@ -23,7 +23,7 @@ from tests.datagen.record_sources import memory_dataset, record_format
 from tests.datasets import storage_named
 
 Dataset = Callable[..., tuple[DatasetSpec, Callable[..., FetchSpec]]]
-FORMATS = ["tfrecord", "indexed_binary", "mmap_indexed_binary"]
+FORMATS = ["tfrecord", "indexed_binary", "mmap_indexed_binary", "webdataset"]
 
 
 @pytest.fixture(params=FORMATS)

@@ -80,6 +80,16 @@ def test_money_and_power() -> None:
     a, b = compare(*sides, (Extras(price=800, watts=22), Extras())).economy
     assert (a.cost_per_accelerator, a.gb_per_second_per_watt) == (50, 2)
     assert (b.cost_per_accelerator, b.gb_per_second_per_watt) == (None, None)
+    assert (a.watts_per_accelerator, a.years, a.cost_over_years_per_accelerator) == (22 / 16, None, None)
+
+
+def test_energy_over_years() -> None:
+    sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b")
+    given = Extras(price=800, watts=32, years=5, energy_price=0.25)
+    a, b = compare(*sides, (given, given)).economy
+    assert a.energy_kwh_per_accelerator == pytest.approx(2 * 8.760 * 5)
+    assert a.cost_over_years_per_accelerator == pytest.approx(50 + 87.6 * 0.25)
+    assert (b.energy_kwh_per_accelerator, b.cost_over_years_per_accelerator) == (None, None)  # it feeds none
 
 
 def test_what_a_storage_feeds_is_what_its_largest_passing_run_had() -> None:

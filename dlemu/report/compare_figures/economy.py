@@ -16,6 +16,8 @@ _SHOWN = {
     "gb_per_second": "GB/s to them",
     "cost_per_accelerator": "price for each one fed",
     "gb_per_second_per_watt": "GB/s per watt",
+    "watts_per_accelerator": "watts for each one fed",
+    "cost_over_years_per_accelerator": "price and energy for each one",
 }
 
 

@@ -1,0 +1,125 @@
+"""TIFF: one picture a file, grey or colour, 8 bits a channel, uncompressed, in one strip.
+
+The pixels are the content's own, and what is then left of the file's size lies between the directory and the strip,
+where readers don't look. Decoding it is copying, as of most large scans. Format: TIFF 6.0, sections 2 (structure) and 8
+(tags).
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.content import Content
+from datagen.formats._picture import (
+    LEAST_PADDING_BYTES,
+    PictureError,
+    PictureFormat,
+    Shape,
+    padding_then_codes,
+    pillow_pixels,
+)
+from datagen.formats._picture import (
+    LIBRARY as LIBRARY,
+)
+
+_HEADER = struct.Struct("<2sHL")
+"""Byte order, 42, and where the directory begins."""
+_ENTRY = struct.Struct("<HHLL")
+"""Tag, type, count, and the value or where it lies."""
+_SHORT, _LONG = 3, 4
+_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
+_STRIP_OFFSETS, _CHANNELS, _ROWS, _STRIP_BYTES = 273, 277, 278, 279
+_TAGS = 9
+_NONE = 1
+"""No compression."""
+_BIT_VALUES_BYTES = 6
+"""Three numbers of 16 bits, which lie behind the directory."""
+_FIXED_BYTES = _HEADER.size + 2 + _TAGS * _ENTRY.size + 4 + _BIT_VALUES_BYTES
+_MOST_BYTES = (1 << 32) - 1
+"""Offsets have 32 bits."""
+_ORDERS = {b"II": "<", b"MM": ">"}
+
+
+class Tiff:
+    """TIFF files."""
+
+    name = "tiff"
+    longest_side = 1 << 30
+
+    def smallest(self, shape: Shape) -> int:
+        return _FIXED_BYTES + LEAST_PADDING_BYTES + shape.size_bytes
+
+    def make(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+        out = np.empty(size_bytes, np.uint8)
+        strip = size_bytes - shape.size_bytes
+        padding = np.empty(strip - _FIXED_BYTES, np.uint8)
+        out[strip:] = padding_then_codes(content, file, padding, shape.size_bytes)
+        out[_FIXED_BYTES:strip] = padding
+        out[:_FIXED_BYTES] = np.frombuffer(_head(shape, strip), np.uint8)
+        return out
+
+    def look(self, data: memoryview) -> Shape:
+        try:
+            tags = _tags(data)
+            shape = Shape(tags[_HEIGHT], tags[_WIDTH], tags.get(_CHANNELS, 1))
+            # Of several strips, or compressed ones, only the decoder knows how long they are.
+            if tags.get(_ROWS, shape.height) >= shape.height and tags.get(_COMPRESSION, _NONE) == _NONE:
+                end = tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES]
+                if end > len(data):
+                    raise PictureError(f"a TIFF strip that ends at {end}, behind the file", len(data))
+        except struct.error as error:
+            raise PictureError(f"no readable TIFF structure ({error})", 0) from error
+        except KeyError as error:
+            raise PictureError(f"a TIFF directory without tag {error}", 0) from error
+        return shape
+
+    def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
+        return pillow_pixels(data)
+
+
+class Format(PictureFormat):
+    """Reads and writes .tiff."""
+
+    def __init__(self) -> None:
+        super().__init__(Tiff())
+
+
+def _head(shape: Shape, strip: int) -> bytes:
+    """Return all that stands before the padding."""
+    bits = struct.pack("<3H", 8, 8, 8)
+    bits_at = _FIXED_BYTES - _BIT_VALUES_BYTES
+    colour = shape.channels > 1
+    entries = (
+        (_WIDTH, _LONG, 1, shape.width),
+        (_HEIGHT, _LONG, 1, shape.height),
+        (_BITS, _SHORT, 3, bits_at) if colour else (_BITS, _SHORT, 1, 8),
+        (_COMPRESSION, _SHORT, 1, _NONE),
+        (_PHOTOMETRIC, _SHORT, 1, 2 if colour else 1),
+        (_STRIP_OFFSETS, _LONG, 1, strip),
+        (_CHANNELS, _SHORT, 1, shape.channels),
+        (_ROWS, _LONG, 1, shape.height),
+        (_STRIP_BYTES, _LONG, 1, shape.size_bytes),
+    )
+    directory = b"".join(_ENTRY.pack(*entry) for entry in entries)
+    return _HEADER.pack(b"II", 42, _HEADER.size) + struct.pack("<H", _TAGS) + directory + bytes(4) + bits
+
+
+def _tags(data: memoryview) -> dict[int, int]:
+    """Return the first value of each tag of the first directory, of those with one value that fits."""
+    order = _ORDERS.get(bytes(data[:2]))
+    if order is None:
+        raise PictureError("no TIFF start", 0)
+    magic, at = struct.unpack_from(f"{order}HL", data, 2)
+    if magic != 42:
+        raise PictureError("no TIFF start", 2)
+    (count,) = struct.unpack_from(f"{order}H", data, at)
+    tags = {}
+    for entry in range(count):
+        place = at + 2 + entry * _ENTRY.size
+        tag, kind, values = struct.unpack_from(f"{order}HHL", data, place)
+        if values == 1 and kind in (_SHORT, _LONG):
+            (tags[tag],) = struct.unpack_from(f"{order}{'H' if kind == _SHORT else 'L'}", data, place + 8)
+    return tags

@@ -1,0 +1,194 @@
+"""What a folder of packed files holds: a list that is complete only when the last file is, and grows by lines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from isal import isal_zlib
+
+from datagen.buffers import AlignedBuffer
+from datagen.errors import DatasetError, UserError
+from datagen.layout import Layout
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import StorageBase, read_whole
+from datagen.strict import build
+from datagen.verify import Finding, Kind
+
+PACKED_NAME = "packed.json"
+JOURNAL_NAME = ".packed.jsonl"
+SCHEMA_VERSION = 1
+_CHUNK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """An image that could not be packed."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedFile:
+    """One file that is finished."""
+
+    number: int
+    samples: int
+    source_bytes: int
+    """Of the images that it was made of."""
+    bytes: int
+    crc32: int
+    """Of all its bytes."""
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedSet:
+    """All of a folder."""
+
+    about: dict[str, Any]
+    """The settings that shape the files, by their names."""
+    format: str
+    ending: str
+    files: int
+    images_per_file: int
+    complete: bool = False
+    made: tuple[PackedFile, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def samples(self) -> int:
+        """Return how many samples are in it."""
+        return sum(file.samples for file in self.made)
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return the images that are not in it."""
+        return tuple(skipped for file in self.made for skipped in file.skipped)
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the files that are still to be made."""
+        there = {file.number for file in self.made}
+        return [number for number in range(self.files) if number not in there]
+
+    def training(self) -> tuple[int, int]:
+        """Return how many of the files, and of the samples in each, a training run reads: those that all have.
+
+        The last file may hold fewer: it is left out where that loses least.
+        """
+        counts = [file.samples for file in sorted(self.made, key=lambda file: file.number)]
+        whole = counts[:-1] if len(counts) > 1 and counts[-1] < min(counts[:-1]) else counts
+        return len(whole), min(whole, default=0)
+
+
+def layout_of(folder: str, packed: PackedSet) -> Layout:
+    """Return where the files lie: as those of a dataset, so that a training run finds them."""
+    return Layout(
+        folder=os.path.join(folder, "train"),
+        split="train",
+        num_files=packed.files,
+        num_samples_per_file=packed.images_per_file,
+        extension=packed.ending,
+        named_files=packed.files,
+    )
+
+
+def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
+    """Return what a folder says it holds, finished files of an interrupted packing included; None where it says
+    nothing. Raises DatasetError."""
+    for name in (PACKED_NAME, JOURNAL_NAME):
+        path = os.path.join(folder, name)
+        try:
+            whole = bytes(read_whole(storage, path))
+            head, *lines = whole.split(b"\n") if name == JOURNAL_NAME else [whole]
+            values = json.loads(head)
+            if values.get("schema_version") != SCHEMA_VERSION:
+                raise DatasetError(f"{path} is of another version of dlemu: pack into an empty folder")
+            packed = build(PackedSet, values)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, AttributeError, UserError) as error:
+            raise DatasetError(f"{path} is damaged ({error}): delete the folder, and pack again") from error
+        return replace(packed, made=(*packed.made, *_finished(lines)))
+    return None
+
+
+def _finished(lines: list[bytes]) -> Iterator[PackedFile]:
+    """Yield the files that lines tell of; the last line of a packing that was killed may be torn."""
+    for line in lines:
+        try:
+            yield build(PackedFile, json.loads(line))
+        except (ValueError, UserError):
+            continue
+
+
+def write_set(folder: str, packed: PackedSet, storage: StorageBase) -> None:
+    """Write the list of a complete set, on the device before it has its name. Raises OSError."""
+    writer = storage.create(os.path.join(folder, PACKED_NAME))
+    try:
+        writer.write((json.dumps(asdict(packed), indent=1) + "\n").encode())
+        writer.sync()
+        writer.commit()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def training_spec(folder: str, packed: PackedSet, sample_bytes: int) -> DatasetSpec:
+    """Return the dataset that training takes a packed set for."""
+    files, samples = packed.training()
+    return DatasetSpec(
+        data_folder=folder,
+        format=packed.format,
+        num_files_train=files,
+        num_samples_per_file=samples,
+        record_length_bytes=sample_bytes,
+    )
+
+
+def verify_set(folder: str, storage: StorageBase) -> list[Finding]:
+    """Read every file of a complete set and compare its bytes' sum with that of what was written.
+
+    Raises DatasetError where no list says what that was.
+    """
+    packed = read_set(folder, storage)
+    if packed is None:
+        raise DatasetError(f"{folder} has no {PACKED_NAME}: `dlemu pack` made nothing there")
+    layout, buffer, findings = layout_of(folder, packed), AlignedBuffer(), []
+    for number in packed.missing():
+        findings.append(Finding("error", layout.path(number), "missing", "it was never finished: pack again"))
+    for file in (file for file in packed.made if file.samples):
+        path = layout.path(file.number)
+        try:
+            size, crc = _sum(path, buffer, storage)
+        except FileNotFoundError:
+            findings.append(Finding("error", path, "missing", "there is no such file"))
+            continue
+        except OSError as error:
+            findings.append(Finding("error", path, "unreadable", f"it can't be read: {error.strerror or error}"))
+            continue
+        if size != file.bytes:
+            kind: Kind = "truncated" if size < file.bytes else "changed"
+            findings.append(Finding("error", path, kind, f"it has {size} bytes, wanted {file.bytes}"))
+        elif crc != file.crc32:
+            findings.append(Finding("error", path, "changed", "its bytes are not those that were written (CRC32)"))
+    return sorted(findings, key=lambda finding: finding.path)
+
+
+def _sum(path: str, buffer: AlignedBuffer, storage: StorageBase) -> tuple[int, int]:
+    reader = storage.open(path)
+    try:
+        crc, at = 0, 0
+        while at < reader.size_bytes:
+            got = reader.read_into(buffer.view(_CHUNK_BYTES), at)
+            if not got:
+                break
+            crc = isal_zlib.crc32(buffer.view(_CHUNK_BYTES)[:got], crc)
+            at += got
+        return at, crc
+    finally:
+        reader.close()

@@ -1,0 +1,185 @@
+"""What becomes of an image between its file and the packed one: decoded, rescaled, encoded by Pillow and simplejpeg."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.errors import DlemuError, UserError
+from datagen.extras import library
+from datagen.formats.format_base import PackedSample
+
+Kind = Literal["jpeg", "png", "tiff", "npy", "file"]
+Encoding = Literal["keep", "raw", "jpeg", "png"]
+
+KINDS: dict[str, Kind] = {
+    ".jpeg": "jpeg",
+    ".jpg": "jpeg",
+    ".png": "png",
+    ".tif": "tiff",
+    ".tiff": "tiff",
+    ".npy": "npy",
+}
+"""Ending of a file's name, in small letters -> what is in it; all others are bytes that nobody looks into."""
+_PLAIN_MODES = ("L", "RGB")
+"""Pillow's modes of 8-bit grey and colour, which are what is packed."""
+_SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+_REDUCING_GAP = 2.0
+"""Pillow first shrinks by whole numbers to so many times the wanted size, as its own thumbnails do: nearly the same
+picture in a fraction of the time (Image.resize, `reducing_gap`)."""
+_PNG_LEVEL = 1
+
+
+class DamagedError(Exception):
+    """An image that can't be decoded; its path is added by who knows it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How images are prepared."""
+
+    height: int = 0
+    """Pixels wanted; 0 with `shorter_side` for pictures that keep their shape, 0 without it for no rescaling."""
+    width: int = 0
+    shorter_side: int = 0
+    encoding: Encoding = "keep"
+    quality: int = 90
+    """Of JPEG, 1 to 95."""
+
+    @property
+    def rescales(self) -> bool:
+        """Say whether pictures change their size."""
+        return bool(self.height or self.shorter_side)
+
+    @property
+    def keeps(self) -> bool:
+        """Say whether files are packed as they are, without a look into them."""
+        return self.encoding == "keep"
+
+    @property
+    def array_bytes(self) -> int:
+        """Return the bytes of a colour picture, where all become equal; else 0."""
+        return 3 * self.height * self.width if self.encoding == "raw" else 0
+
+
+def recipe_of(resize: str, encoding: Encoding | Literal["auto"], quality: int) -> Recipe:
+    """Read `256` (the shorter side), `224x224` (height x width) or `0` (none); `auto` keeps what nothing rescales.
+
+    Raises UserError.
+    """
+    sides = resize.lower().split("x")
+    try:
+        numbers = [int(side) for side in sides]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or min(numbers) < 0 or (len(numbers) == 2 and min(numbers) < 1):
+        raise UserError(
+            f"resize is {resize!r}: wanted the shorter side in pixels (256), height x width (224x224), or 0 for none"
+        )
+    if not 1 <= quality <= 95:
+        raise UserError(f"quality is {quality}: wanted 1 to 95")
+    rescales = any(numbers)
+    if rescales and encoding == "keep":
+        raise UserError(f"resize={resize} and encode=keep: a rescaled picture is encoded anew; wanted raw, jpeg or png")
+    chosen: Encoding = ("raw" if rescales else "keep") if encoding == "auto" else encoding
+    height, width = numbers if len(numbers) == 2 else (0, 0)
+    return Recipe(
+        height=height,
+        width=width,
+        shorter_side=numbers[0] if len(numbers) == 1 else 0,
+        encoding=chosen,
+        quality=quality,
+    )
+
+
+def kind_of(path: str) -> Kind:
+    """Return what a file holds, by the ending of its name."""
+    return KINDS.get(os.path.splitext(path)[1].lower(), "file")
+
+
+def import_libraries(recipe: Recipe) -> None:
+    """Import what `prepare` will want; raises UserError where it is missing."""
+    if not recipe.keeps:
+        library("PIL.Image", "image", "rescaling").init()
+        library("simplejpeg", "image", "rescaling")
+
+
+def prepare(name: str, data: memoryview, kind: Kind, recipe: Recipe) -> PackedSample:
+    """Return a file's sample; kept as it is it still lies in `data`.
+
+    Raises:
+        DamagedError: it can't be decoded.
+    """
+    ending = os.path.splitext(name)[1].lstrip(".").lower() or "bin"
+    if recipe.keeps:
+        return PackedSample(name, data, ending)
+    try:
+        pixels = _decoded(data, kind, recipe)
+        pixels = _rescaled(pixels, recipe)
+    except DlemuError:
+        raise
+    except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, KeyError, IndexError) as error:
+        said = str(error).partition(" <_io.")[0]  # Pillow names the file in memory
+        raise DamagedError(said or type(error).__name__) from error
+    return _encoded(name, pixels, recipe)
+
+
+def _decoded(data: memoryview, kind: Kind, recipe: Recipe) -> NDArray[np.uint8] | Any:
+    """Return an array (height, width, channels) of JPEG and NumPy files, of others Pillow's image."""
+    if kind == "npy":
+        array: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+        if not recipe.rescales:
+            return array
+        if array.dtype != np.uint8 or array.ndim not in (2, 3):
+            raise ValueError(f"pixels of {array.dtype} in shape {array.shape}; wanted uint8, (height, width[, 3])")
+        return array
+    if kind == "jpeg":
+        # libjpeg-turbo scales while it decodes, by eighths: no more is decoded than the rescaling wants.
+        least = {"min_height": recipe.height or recipe.shorter_side, "min_width": recipe.width or recipe.shorter_side}
+        wanted = {key: 2 * side for key, side in least.items()} if recipe.rescales else {}
+        return library("simplejpeg", "image").decode_jpeg(data, "RGB", min_factor=2, **wanted)
+    image = library("PIL.Image", "image").open(io.BytesIO(data))
+    if image.mode in _SIXTEEN_BITS:
+        return (np.asarray(image) >> 8).astype(np.uint8)
+    if image.mode in ("I", "F"):
+        raise ValueError(f"pixels of mode {image.mode}, of which nobody knows the range; wanted 8 or 16 bits")
+    if image.mode not in _PLAIN_MODES:
+        return image.convert("RGB")
+    image.load()
+    return image
+
+
+def _rescaled(pixels: Any, recipe: Recipe) -> NDArray[np.uint8]:
+    if not recipe.rescales:
+        return np.asarray(pixels)
+    pillow = library("PIL.Image", "image")
+    image = pillow.fromarray(pixels.squeeze()) if isinstance(pixels, np.ndarray) else pixels
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    width, height = recipe.width, recipe.height
+    if recipe.shorter_side:
+        factor = recipe.shorter_side / min(image.size)
+        width, height = (max(1, round(side * factor)) for side in image.size)
+    return np.asarray(image.resize((width, height), pillow.Resampling.BILINEAR, reducing_gap=_REDUCING_GAP))
+
+
+def _encoded(name: str, pixels: NDArray[Any], recipe: Recipe) -> PackedSample:
+    if recipe.encoding == "raw":
+        pixels = np.ascontiguousarray(pixels)
+        return PackedSample(name, pixels.reshape(-1).view(np.uint8).data, "bin", pixels)
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+        raise DamagedError(f"pixels of {pixels.dtype} in shape {pixels.shape} make no picture; wanted uint8")
+    if recipe.encoding == "jpeg":
+        shaped = np.ascontiguousarray(pixels if pixels.ndim == 3 else pixels[..., None])
+        space = "GRAY" if shaped.shape[2] == 1 else "RGB"
+        return PackedSample(
+            name, memoryview(library("simplejpeg", "image").encode_jpeg(shaped, recipe.quality, space)), "jpg"
+        )
+    out = io.BytesIO()
+    library("PIL.Image", "image").fromarray(pixels.squeeze()).save(out, "png", compress_level=_PNG_LEVEL)
+    return PackedSample(name, out.getbuffer(), "png")

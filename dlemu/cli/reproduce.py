@@ -1,0 +1,99 @@
+"""`dlemu reproduce`: the figures and tables of a vendor's document, made on your storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dlemu.reproduction.steps import DocumentQuestion
+
+
+@click.command(name="reproduce", short_help="Make the figures of a vendor's document on your storage.")
+@click.argument("words", nargs=-1, metavar="DOCUMENT drives=FOLDER[,FOLDER] [scale=laptop|full] [KEY=VALUE]...")
+@click.option("--price", metavar="A[,B]", help="Of each storage, in one currency: cost of a TB and of what it feeds.")
+@click.option("--watts", metavar="A[,B]", help="Mean power of each storage, where no meter tells it.")
+@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own.")
+@click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
+def command(words: tuple[str, ...], price: str | None, watts: str | None, config_dir: str | None, report: bool) -> None:
+    """Make the figures and tables of a vendor's document on your storage, one or several drives beside each other.
+
+    \b
+    dlemu reproduce kioxia drives=/mnt/a,/mnt/b
+    dlemu reproduce micron-9400 drives=/mnt/nvme
+    dlemu reproduce amax drives=/mnt/ssd,/mnt/disk,/mnt/nfs --price 900,300,2000
+    dlemu reproduce colfax drives=/mnt/ssd,/mnt/disk
+    dlemu reproduce micron-6550 drives=/mnt/nvme --watts 20
+
+    At scale=laptop (the default) sizes and times are cut so that it takes minutes; scale=full has the document's own.
+    Further settings go to every training run. Datasets stay on the drives. When interrupted, the same command with
+    output.folder=FOLDER goes on. What each document holds: docs/vendor-figures.md.
+
+    Exit status: 0 done, 2 a usage error, 3 a step failed, 128 + signal.
+    """
+    from rich.console import Console
+
+    from dlemu.cli.again import heed_signals, interrupted
+    from dlemu.cli.options import report_result
+    from dlemu.comm import Interrupted
+    from dlemu.report.document_report import print_document
+    from dlemu.reproduction.run_steps import reproduce
+    from dlemu.reproduction.steps import Step
+    from dlemu.sizing.prerequisites import take_word
+
+    folder, others = take_word(words, "output.folder")
+    begun = ""
+
+    def begin(path: str) -> None:
+        nonlocal begun
+        begun = path
+        heed_signals()
+        click.echo(f"results: {path}", err=True)
+
+    def show(number: int, of: int, step: Step) -> None:
+        click.echo(f"{number} of {of}: {step.says} ...", err=True)
+
+    try:
+        answer, folder = reproduce(
+            _question(others, price, watts), folder=folder, config_dir=config_dir, on_step=show, on_begin=begin
+        )
+    except Interrupted as stop:
+        raise SystemExit(interrupted(stop, "finished steps", begun)) from None
+    print_document(answer, folder, Console())
+    report_result(report, folder)
+
+
+def _question(words: list[str], price: str | None, watts: str | None) -> DocumentQuestion:
+    from datagen.errors import UserError
+    from dlemu.reproduction.run_steps import document_names
+    from dlemu.reproduction.steps import DocumentQuestion
+    from dlemu.sizing.prerequisites import take_word
+
+    drives, rest = take_word(words, "drives")
+    scale, rest = take_word(rest, "scale")
+    names = [word for word in rest if "=" not in word]
+    if len(names) != 1:
+        known = ", ".join(document_names())
+        raise UserError(f"wanted one document of {known}, as in `dlemu reproduce kioxia drives=/mnt/a`")
+    if scale not in ("", "laptop", "full"):
+        raise UserError(f"scale is {scale!r}: wanted laptop or full")
+    return DocumentQuestion(
+        document=names[0],
+        drives=tuple(drive.rstrip("/") for drive in drives.split(",") if drive),
+        scale="full" if scale == "full" else "laptop",
+        price=_numbers(price, "--price"),
+        watts=_numbers(watts, "--watts"),
+        overrides=tuple(word for word in rest if "=" in word),
+    )
+
+
+def _numbers(text: str | None, option: str) -> tuple[float, ...]:
+    from datagen.errors import UserError
+
+    if text is None:
+        return ()
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"{option} {text}: wanted a number for each drive, as in {option} 900,600") from None

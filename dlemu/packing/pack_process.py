@@ -1,0 +1,393 @@
+"""One packing, in a process of its own that forks those that pack: `python -m dlemu.packing.pack_process ORDER FOLDER`.
+
+A program with threads, or a search of hours, is no good parent of hundreds of forks. Messages go to stderr as those of
+`dlemu` itself, the figures to FOLDER/figures.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from datagen.atomic import write_text
+from datagen.errors import DlemuError, SpaceError, UserError
+from datagen.formats.format_base import sides_of
+from datagen.inspection import inspect
+from datagen.packing.image_list import ImageList, check_count, images_below, images_each
+from datagen.packing.packed_set import (
+    JOURNAL_NAME,
+    PackedFile,
+    PackedSet,
+    layout_of,
+    read_set,
+    write_set,
+)
+from datagen.packing.recipe import KINDS, import_libraries
+from datagen.registry import find
+from datagen.storage.storage_base import FOLDERS, StorageBase, open_storage
+from datagen.strict import build
+from dlemu.comm import Interrupted, die_with_parent, interrupt_once
+from dlemu.comm.process_control import name_process
+from dlemu.emulator.cgroup_limits import limiting_groups
+from dlemu.packing.pack_figures_of import Packing, figures_of
+from dlemu.packing.pack_settings import PackSettings, read_words
+from dlemu.packing.pack_worker import FIELDS, TASK, Job, work
+from dlemu.telemetry import HostTelemetry, Scope, Task, start_recorder
+
+FIGURES = "figures.json"
+PROGRESS = "progress.json"
+_PROGRESS_SECONDS = 0.5
+_SIZES_LOOKED_UP = 256
+"""Images whose sizes tell how much memory a process needs."""
+_TIMES_THE_FILE = 4
+"""What decoding an image takes at most of ordinary ones, in sizes of its file, beside the files that are read ahead."""
+_ENDING_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is to be done."""
+
+    words: tuple[str, ...]
+    target: str
+    config_dir: str | None = None
+
+
+def main() -> None:
+    """Do what the order says, and end this process."""
+    order_path, folder = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    try:
+        with open(order_path, "rb") as file:
+            order = msgspec.json.decode(file.read(), type=Order)
+        pack_here(order, folder)
+    except DlemuError as error:
+        print(f"dlemu: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except Interrupted as stop:
+        sys.exit(stop.exit_status)
+
+
+def pack_here(order: Order, folder: str) -> None:
+    """Pack what is missing and leave the figures; raises UserError, DlemuError."""
+    settings, workload = read_words(order.words, order.config_dir)
+    spec = workload.storage_spec if workload is not None else FOLDERS
+    storage = open_storage(spec.buffered)
+    if workload is None:
+        images = images_below(settings.source.rstrip("/"), order.target, settings.recipe, storage)
+    else:
+        train = inspect(workload.dataset, storage=spec).train
+        kind = KINDS.get(f".{workload.dataset.format}", "file")
+        images = ImageList(train.folder, train, kind)
+        if kind == "file" and not settings.recipe.keeps:
+            raise UserError(
+                f"dataset.format is {workload.dataset.format}: its files hold no single pictures; wanted jpeg, png, "
+                "tiff or npy, or encode=keep to pack files as they are"
+            )
+    count = check_count(settings.images, len(images))
+    _check_memory(settings, images, count, storage)
+    import_libraries(settings.recipe)
+    try:
+        packed, journal = _begin(settings, order.target, images, count, storage)
+    except OSError as error:
+        raise UserError(f"{error.filename or order.target}: {error.strerror}: target can't be written") from error
+    job = Job(
+        images=images,
+        last_image=count,
+        images_per_file=packed.images_per_file,
+        recipe=settings.recipe,
+        packer=settings.packer,
+        format=settings.format,
+        layout=layout_of(order.target, packed),
+        source=replace(spec, direct=settings.odirect),
+        target=spec.buffered,
+        ahead=settings.ahead,
+        skip_damaged=settings.skip_damaged,
+    )
+    with contextlib.closing(journal):
+        packing = _run(job, settings, packed, journal, storage, order.target, folder)
+    done = replace(packed, complete=True, made=tuple(sorted((*packed.made, *packing.finished), key=lambda f: f.number)))
+    _check_made(done, job, storage)
+    write_set(order.target, done, storage)
+    with contextlib.suppress(FileNotFoundError):
+        storage.remove(os.path.join(order.target, JOURNAL_NAME))
+    figures = figures_of(packing, settings, packed, done, order.target, images.passed_over)
+    write_text(folder, FIGURES, msgspec.json.encode(figures).decode())
+
+
+def _check_memory(settings: PackSettings, images: ImageList, count: int, storage: StorageBase) -> None:
+    """Raise SpaceError where so many processes would not fit into memory."""
+    step = max(1, count // _SIZES_LOOKED_UP)
+    sizes = storage.sizes(images.path(index) for index in range(0, count, step))
+    largest = max((size for size in sizes if size is not None), default=0)
+    each = largest * (settings.ahead + 1 + _TIMES_THE_FILE)
+    wanted = min(settings.processes, count) * each
+    free = psutil.virtual_memory().available
+    if wanted > free:
+        raise SpaceError(
+            f"{settings.processes} processes with images of {largest} bytes need about {wanted} bytes of memory, and "
+            f"{free} are free: wanted processes={max(1, free // each)} at most, or a smaller ahead"
+        )
+
+
+def _begin(
+    settings: PackSettings, target: str, images: ImageList, count: int, storage: StorageBase
+) -> tuple[PackedSet, IO[str]]:
+    """Return what is to be made, with what is made already, and the journal; raises UserError, OSError."""
+    about = settings.shaping() | {"source": images.folder, "count": count}
+    there = read_set(target, storage)
+    if there is not None and there.complete:
+        raise UserError(
+            f"{target} holds a packed set already: set target to an empty folder, delete it, or check it with "
+            f"`dlemu pack verify target={target}`"
+        )
+    if there is not None and there.about != about:
+        differing = [f"{key} was {there.about.get(key)}, is {value}" for key, value in about.items()]
+        differing = [line for line, key in zip(differing, about, strict=True) if there.about.get(key) != about[key]]
+        raise UserError(
+            f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): give the same, set "
+            "target to an empty folder, or delete it"
+        )
+    if settings.images_per_file and there is not None and there.images_per_file != settings.images_per_file:
+        raise UserError(
+            f"{target} was begun with images_per_file={there.images_per_file}, not {settings.images_per_file}: give "
+            "the same, set target to an empty folder, or delete it"
+        )
+    each = images_each(count, settings.processes, settings.images_per_file)
+    packed = there or PackedSet(
+        about=about,
+        format=settings.format,
+        ending=settings.packer.ending,
+        files=-(-count // each),
+        images_per_file=each,
+    )
+    layout = layout_of(target, packed)
+    if there is None:
+        _refuse_foreign(layout.folder, storage)
+    sides = sides_of(find("datagen.formats", settings.format, "Format")())
+    for folder in (layout.folder, *(made for side in sides if (made := side.folder(layout)))):
+        storage.make_folder(folder)
+        storage.remove_unfinished(folder)
+    return packed, _open_journal(target, packed, begun=there is not None, storage=storage)
+
+
+def _refuse_foreign(folder: str, storage: StorageBase) -> None:
+    with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
+        name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
+        if name is not None:
+            raise UserError(f"{folder} holds files of something else, such as {name}: set target to an empty folder")
+
+
+def _open_journal(target: str, packed: PackedSet, *, begun: bool, storage: StorageBase) -> IO[str]:
+    """Return where a line goes for each finished file; a storage without folders has none, and nothing is resumed."""
+    path = storage.local_path(os.path.join(target, JOURNAL_NAME))
+    if path is None:
+        return open(os.devnull, "w")
+    journal = open(path, "a" if begun else "w")  # noqa: SIM115 - the caller closes it
+    if begun:
+        journal.write("\n")  # the last line may be torn
+    else:
+        journal.write(json.dumps(asdict(replace(packed, made=()))) + "\n")
+    journal.flush()
+    return journal
+
+
+def _check_made(packed: PackedSet, job: Job, storage: StorageBase) -> None:
+    """Compare the files' sizes with what was written; raises DlemuError."""
+    paths = [job.layout.path(file.number) for file in packed.made if file.samples]
+    wanted = [file.bytes for file in packed.made if file.samples]
+    for path, size, there in zip(paths, wanted, storage.sizes(paths), strict=True):
+        if size != there:
+            raise DlemuError(f"{path} has {there} bytes where {size} were written: something else changed it")
+
+
+@dataclass
+class _Crew:
+    """The processes that pack."""
+
+    job: Job
+    rows: NDArray[np.int64]
+    processes: dict[int, int] = field(default_factory=dict)
+    """Process id -> number."""
+    finished: list[PackedFile] = field(default_factory=list)
+    _line: bytes = b""
+
+    def fork(self, count: int) -> None:
+        """Start them; they wait for `begin`."""
+        tasks, self._tasks = os.pipe()
+        self._events, events = os.pipe()
+        start, self._start = os.pipe()
+        parent = os.getpid()
+        for number in range(count):
+            process = os.fork()
+            if process == 0:
+                die_with_parent(parent, signal.SIGKILL)
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                for descriptor in (self._tasks, self._events, self._start):
+                    os.close(descriptor)
+                name_process("dlemu-pack")
+                work(self.job, self.rows[number], tasks, events, start)
+            self.processes[process] = number
+        for descriptor in (tasks, events, start):
+            os.close(descriptor)
+        os.set_blocking(self._tasks, False)
+        ready = 0
+        while ready < count:
+            ready += sum(1 for _ in self._messages(1.0))
+
+    def begin(self) -> None:
+        """Let them go."""
+        os.close(self._start)
+
+    def give(self, files: list[int], look: Any) -> None:
+        """Hand out files until all are finished; `look` is called now and then. Raises what a process raised."""
+        left = iter(files)
+        file = next(left, None)
+        while self.processes:
+            while file is not None:
+                try:
+                    os.write(self._tasks, TASK.pack(file))
+                except BlockingIOError:
+                    break
+                file = next(left, None)
+            if file is None and self._tasks >= 0:
+                os.close(self._tasks)
+                self._tasks = -1
+            for message in self._messages(_PROGRESS_SECONDS):
+                file_made = build(PackedFile, message["file"])
+                self.finished.append(file_made)
+                look(file_made)
+            look(None)
+
+    def _messages(self, seconds: float) -> Iterator[dict[str, Any]]:
+        """Yield what they say within some seconds; raises the error of one that failed or died."""
+        if select.select([self._events], [], [], seconds)[0]:
+            data = os.read(self._events, 1 << 16)
+            *lines, self._line = (self._line + data).split(b"\n")
+            for line in lines:
+                message: dict[str, Any] = json.loads(line)
+                if "error" in message:
+                    kind = UserError if message["status"] == UserError.exit_status else DlemuError
+                    raise kind(message["error"])
+                yield message
+            if not data:
+                time.sleep(0.01)
+        self._reap()
+
+    def _reap(self) -> None:
+        for process in list(self.processes):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if not ended:
+                continue
+            number = self.processes.pop(process)
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                raise DlemuError(
+                    f"process {number + 1} of {len(self.rows)} was ended by {signal.Signals(-code).name} while it "
+                    "packed: run the same command again, which goes on with the files that are finished"
+                )
+            if code:
+                for _ in self._messages(0):  # what it said before
+                    pass
+                raise DlemuError(f"process {number + 1} of {len(self.rows)} ended with status {code}")
+
+    def end(self) -> None:
+        """Leave none of them."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        for process in self.processes:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process, 0)
+        self.processes.clear()
+
+
+def _run(
+    job: Job,
+    settings: PackSettings,
+    packed: PackedSet,
+    journal: IO[str],
+    storage: StorageBase,
+    target: str,
+    folder: str,
+) -> Packing:
+    files = packed.missing()
+    if settings.evict and not settings.odirect:
+        _evict([index for file in files for index in job.image_range(file)], job, storage)
+    shared = mmap.mmap(-1, max(1, settings.processes * len(FIELDS) * 8))
+    rows = np.frombuffer(shared, np.int64).reshape(-1, len(FIELDS))[: settings.processes]
+    folders = tuple(storage.device_folders((job.images.folder, target)))
+    scope = Scope(folders=folders, cpu_groups=limiting_groups())
+    recorder = start_recorder(Task(scope=scope, node=0, interval_seconds=0.5), "")
+    crew = _Crew(job, rows)
+    telemetry: HostTelemetry | None = None
+    looked = 0.0
+
+    def look(file: PackedFile | None) -> None:
+        nonlocal looked
+        if file is not None:
+            journal.write(json.dumps(asdict(file)) + "\n")
+            journal.flush()
+        if time.monotonic() - looked > _PROGRESS_SECONDS:
+            looked = time.monotonic()
+            _show(folder, rows, sum(len(job.image_range(number)) for number in files))
+
+    try:
+        crew.fork(settings.processes)
+        recorder.mark(training=True)
+        begin_ns = time.monotonic_ns()
+        crew.begin()
+        crew.give(files, look)
+        for made in {os.path.dirname(job.layout.path(0))}:
+            storage.sync(made)
+        end_ns = time.monotonic_ns()
+        recorder.mark(training=False)
+    finally:
+        crew.end()
+        telemetry = recorder.stop()
+        with contextlib.suppress(OSError):
+            storage.remove_unfinished(job.layout.folder)
+    return Packing(
+        rows=rows.copy(),
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        telemetry=telemetry,
+        finished=tuple(crew.finished),
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def _evict(indexes: list[int], job: Job, storage: StorageBase) -> None:
+    def evict(index: int) -> None:
+        with contextlib.suppress(OSError):  # reading will say what is wrong with it
+            storage.evict(job.images.path(index), write_first=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(evict, indexes))
+
+
+def _show(folder: str, rows: NDArray[np.int64], images: int) -> None:
+    done = {name: int(rows[:, FIELDS.index(name)].sum()) for name in ("images", "read_bytes")}
+    with contextlib.suppress(SpaceError):
+        write_text(folder, PROGRESS, json.dumps(done | {"total_images": images, "seconds": time.monotonic()}))
+
+
+if __name__ == "__main__":
+    main()

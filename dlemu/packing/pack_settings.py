@@ -1,0 +1,130 @@
+"""What to pack and how, as words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import yaml
+
+from datagen.errors import UserError
+from datagen.formats.format_base import Packer
+from datagen.packing.recipe import Recipe, recipe_of
+from datagen.registry import companion, names
+from datagen.strict import build, together
+from dlemu.config import load
+from dlemu.config.schema import Workload
+
+PACKED = "packed"
+"""Folder of the packed files, in the source's own folder, unless another is named."""
+LARGEST_AHEAD = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackSettings:
+    """One packing."""
+
+    source: str = ""
+    """Folder of images of any names; empty takes the workload's dataset."""
+    target: str = ""
+    """Folder of the packed files; empty makes it `packed` in the source's."""
+    format: str = "tfrecord"
+    processes: int = 1
+    images: int = 0
+    """The first so many, by name; 0: all."""
+    images_per_file: int = 0
+    """0: so many that each process makes some files, 1024 at most."""
+    resize: str = "0"
+    """`256`: pixels of the shorter side; `224x224`: height x width; `0`: no rescaling."""
+    encode: Literal["auto", "keep", "raw", "jpeg", "png"] = "auto"
+    """What a sample is: the file as it is, its pixels, or a picture. `auto` is raw where it is rescaled, else keep."""
+    quality: int = 90
+    ahead: int = 2
+    """Images that a process reads while it works on one."""
+    skip_damaged: bool = False
+    """Leave out images that can't be decoded, and count them; else the first one ends the packing."""
+    evict: bool = True
+    """Drop the images from the page cache before: what is measured is the storage."""
+    odirect: bool = False
+    """Read past the page cache."""
+    keep: bool = False
+    """Keep what each point of a sweep packed; one packing alone is always kept."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """Return what becomes of each image; raises UserError."""
+        return recipe_of(self.resize, self.encode, self.quality)
+
+    @property
+    def packer(self) -> type[Packer]:
+        """Return the writer of the format; raises UserError."""
+        known = pack_formats()
+        if self.format not in known and "." not in self.format:
+            raise UserError(f"format is {self.format!r}: wanted one of {', '.join(known)}, or the dotted name of yours")
+        packer: type[Packer] | None = companion("datagen.formats", self.format, "Packer")
+        if packer is None:
+            raise UserError(f"format is {self.format!r}: it has no Packer; wanted one of {', '.join(known)}")
+        return packer
+
+    def check(self) -> None:
+        """Raise UserError for values that nothing can be packed with."""
+        problems = [
+            f"{key} is {value}: wanted {least} or more"
+            for key, least in (("processes", 1), ("images", 0), ("images_per_file", 0), ("ahead", 1))
+            if (value := getattr(self, key)) < least
+        ]
+        if self.ahead > LARGEST_AHEAD:
+            problems.append(f"ahead is {self.ahead}: wanted {LARGEST_AHEAD} at most")
+        recipe, packer = self.recipe, self.packer
+        if packer.wants_arrays and (recipe.encoding != "raw" or recipe.shorter_side):
+            problems.append(
+                f"format={self.format} packs arrays of one shape: wanted resize=HEIGHTxWIDTH with encode=raw, or "
+                "encode=raw for .npy files that have one shape"
+            )
+        if problems:
+            raise UserError(together(problems))
+
+    def shaping(self) -> dict[str, Any]:
+        """Return what decides the bytes of the packed files."""
+        keys = ("format", "images", "resize", "encode", "quality")
+        return {key: getattr(self, key) for key in keys}
+
+
+def pack_formats() -> list[str]:
+    """Return the formats that can be packed into."""
+    return [name for name in names("datagen.formats") if name in _PACKED]
+
+
+_PACKED = ("npz", "parquet", "tfrecord", "webdataset")
+"""Formats that have a Packer: to look into every module would import them all (a test compares)."""
+
+
+def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[PackSettings, Workload | None]:
+    """Return the settings and, where no `source` is named, the workload whose dataset is packed; raises UserError."""
+    own = {field.name for field in fields(PackSettings)}
+    given: dict[str, object] = {}
+    others = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in own:
+            given[key] = _value(value, text=key in ("resize", "source", "target", "format"))
+        else:
+            others.append(word)
+    wants_workload = any(word.startswith("workload=") for word in others)
+    if not wants_workload:
+        given |= {word.partition("=")[0]: word.partition("=")[2] for word in others}  # `build` says what is unknown
+    settings = build(PackSettings, given)
+    if bool(settings.source) == wants_workload:
+        raise UserError(
+            "wanted either source=FOLDER, with images of any names, or workload=NAME, whose dataset is packed: "
+            "dlemu pack source=/mnt/images target=/mnt/packed processes=8 resize=256"
+        )
+    settings.check()
+    return settings, load(others, config_dir=config_dir) if wants_workload else None
+
+
+def _value(word: str, *, text: bool) -> object:
+    """Read a value as YAML has it; of texts that look like numbers, the text."""
+    plain = word.strip("\"'")
+    return plain if text else yaml.safe_load(plain)

@@ -1,0 +1,65 @@
+"""Packing images by `dlemu pack` beside a short script with a pool of processes: docs/benchmarks.md, "pack"."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.bench import MB, Bench
+from benchmarks.figure import Figure, compare, ratio_at_least
+from benchmarks.processes import run
+
+IMAGES = 96
+SIDE = 1384
+"""Pixels: a quarter of Colfax's images, 5.7 MB each."""
+QUICK_IMAGES = 16
+SMALL = 256
+ROUNDS = 6
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    """TIFF images out of the page cache, rescaled to 256 x 256 pixels, by 1 process and by one for each core."""
+    images = QUICK_IMAGES if bench.quick else IMAGES
+    shape = ("dataset.format=tiff", f"dataset.record_dims=[{SIDE},{SIDE},3]")
+    size = f"dataset.record_length_bytes={3 * SIDE * SIDE + 4096}"
+    where = bench.make_dataset("images", "workload=default", *shape, size, f"dataset.num_files_train={images}")
+    packing = _Packing(bench, os.path.join(where.partition("=")[2], "train"))
+    for processes in sorted({1, len(os.sched_getaffinity(0))}):
+        pairs = bench.interleaved(ROUNDS, partial(packing.by_dlemu, processes), partial(packing.by_plain, processes))
+        what = f"{processes} process{'es' * (processes > 1)}"
+        yield compare(what, "MB/s", pairs, "a pool that does the same", ratio_at_least(0.95))
+
+
+class _Packing:
+    """Two ways to pack; each finds no target and leaves none."""
+
+    def __init__(self, bench: Bench, source: str) -> None:
+        self._bench, self._source = bench, source
+        self._target = os.path.join(bench.folder, "packed")
+        self._results = os.path.join(bench.folder, "packing")
+
+    def by_dlemu(self, processes: int) -> float:
+        """Return MB/s that dlemu read."""
+        words = [f"source={self._source}", f"target={self._target}", f"processes={processes}"]
+        words += [f"resize={SMALL}x{SMALL}", "evict=false", f"output.folder={self._results}", "--no-report"]
+        try:
+            run(self._bench.dlemu("pack", *words))
+            with open(os.path.join(self._results, "pack.json")) as lines:
+                figures = json.load(lines)["points"][0]["figures"]
+            return float(figures["read_mb_per_second"])
+        finally:
+            shutil.rmtree(self._target, ignore_errors=True)
+            shutil.rmtree(self._results, ignore_errors=True)
+
+    def by_plain(self, processes: int) -> float:
+        """Return MB/s that the pool read."""
+        os.mkdir(self._target)
+        try:
+            numbers = map(str, (processes, SMALL, SMALL))
+            took = json.loads(run(self._bench.module("plain_pack", self._source, self._target, *numbers)).output)
+        finally:
+            shutil.rmtree(self._target)
+        return float(took["bytes"] / took["wall_seconds"] / MB)

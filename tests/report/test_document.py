@@ -1,0 +1,162 @@
+"""Pages of vendors' documents made again: their tables have the published numbers' units, their figures every drive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlemu.packing.pack_answer import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
+from dlemu.packing.pack_limit import PackLimit
+from dlemu.probing.probe_answers import Latency, ProbeAnswer, ProbeCell, ProbeQuestion
+from dlemu.report.document_report import OpenedDocument, document_page
+from dlemu.report.drawing import figures
+from dlemu.report.figures.figure_base import DESK, PHONE
+from dlemu.report.pack_report import OpenedPack
+from dlemu.report.table import Table
+from dlemu.reproduction.run_steps import Reproduced
+from dlemu.reproduction.steps import DocumentQuestion
+from dlemu.results.summary import Mean
+from dlemu.sizing.answers import RunFigures, SweepAnswer, SweepPoint, SweepQuestion
+from tests.runs import make_job
+
+DRIVES = ("/mnt/new", "/mnt/old")
+
+
+def opened(document: str, results: dict[str, Any], **given: Any) -> OpenedDocument:
+    question = DocumentQuestion(document=document, drives=DRIVES, **given)
+    answer = Reproduced(complete=True, title="T", about="A.", question=question, capacity_tb=(4.0, 2.0))
+    return OpenedDocument("folder", answer, results)
+
+
+def table(document: OpenedDocument, number: int = 0) -> Table:
+    return document_page(document).tables[number]
+
+
+def swept(seconds: dict[str, float]) -> SweepAnswer:
+    points = tuple(
+        SweepPoint(
+            settings={"ranks": str(ranks), "dataset.data_folder": f"{drive}/data"},
+            folder="p",
+            figures=RunFigures(
+                workload="unet3d",
+                ranks=ranks,
+                epochs=5,
+                passed=True,
+                total_seconds=seconds[drive] * 18 / ranks,
+                au_percent=Mean(mean=90.0),
+                device_mb_per_second=Mean(mean=100.0 * ranks),
+            ),
+        )
+        for ranks in (1, 18)
+        for drive in DRIVES
+    )
+    return SweepAnswer(complete=True, question=SweepQuestion(overrides=(), launcher=""), points=points)
+
+
+def probed(**cells: Any) -> ProbeAnswer:
+    host = make_job().workload  # any facts of a host do: the tables don't show them
+    made = tuple(
+        ProbeCell(
+            access="randread",
+            size_bytes=size << 10,
+            depth=1,
+            jobs=workers,
+            seconds=1.0,
+            mb_per_second=1000.0 * workers,
+            iops=1e6 * workers / size,
+            latency_ms=Latency(mean=1.3, p50=1, p90=1, p99=1, p999=1, max=1),
+            cpu_seconds_per_gb=0.1,
+        )
+        for size in (4, 1024)
+        for workers in (1, 8)
+    )
+    question = ProbeQuestion(target="/mnt/new", seconds=1.0)
+    return ProbeAnswer(complete=True, question=question, engine="fio", host=host, cells=made)  # type: ignore[arg-type]
+
+
+def packing(axis: str) -> OpenedPack:
+    figures_of = PackFigures(
+        images=8,
+        processes=4,
+        files=2,
+        images_per_file=4,
+        seconds=2.0,
+        images_per_second=4.0,
+        read_bytes=8 * 23_000_000,
+        written_bytes=100,
+        read_mb_per_second=92.0,
+        write_mb_per_second=1.0,
+        cpu_seconds=1.0,
+        cpu_percent=25.0,
+        cpu_seconds_per_gb=5.0,
+        shares=PackShares(reading=50, computing=20, wanting_core=10, writing=10, idle=10),
+        limited_by=PackLimit(what="storage", confidence="medium", evidence=()),
+    )
+
+    def by(value: str) -> PackFigures:
+        return (
+            replace(figures_of, processes=int(value)) if axis == "processes" else replace(figures_of, images=int(value))
+        )
+
+    points = tuple(
+        PackPoint(settings={axis: value, "dataset.data_folder": f"{drive}/colfax"}, folder="p", figures=by(value))
+        for value in ("4", "8")
+        for drive in DRIVES
+    )
+    return OpenedPack("f", PackAnswer(complete=True, question=PackQuestion(overrides=()), points=points))
+
+
+def documents() -> dict[str, OpenedDocument]:
+    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
+    packs = {f"table-{number}": packing("images" if number == 4 else "processes") for number in (2, 3, 4)}
+    probes = {"probe-1": probed(), "probe-2": probed()}
+    return {
+        "kioxia": opened("kioxia", {"sweep": sweep}),
+        "amax": opened("amax", {"sweep": sweep, **probes}, price=(1208.0, 106.0)),
+        "colfax": opened("colfax", packs),
+        "micron-6550": opened("micron-6550", probes, watts=(20.0, 25.0)),
+    }
+
+
+def test_the_time_that_kioxia_saves() -> None:
+    saved = table(documents()["kioxia"], 1)
+    assert saved.rows[-1] == ["18", "+12.2", "+44.5", "14.18", "16.14", "618", "543"]
+
+
+def test_amax_s_storages_beside_each_other() -> None:
+    rows = table(documents()["amax"]).rows
+    assert rows[0] == ["new", "45,936.0", "2,552.0", "8,000.0", "2,000,000", "1.30", "302.0"]
+    assert [row[-1] for row in rows] == ["302.0", "53.0"]
+
+
+def test_colfax_s_tables() -> None:
+    tables = document_page(documents()["colfax"]).tables
+    assert [made.title for made in tables] == ["Table 2", "Table 3", "Table 4"]
+    assert list(tables[0].rows[0]) == ["4", "92.0", "2.00", "92.0", "2.00"]
+
+
+def test_micron_s_gb_per_second_and_watt() -> None:
+    first, second = document_page(documents()["micron-6550"]).tables
+    assert first.rows[1] == ["8", "8.000", "0.4000", "8.000", "0.4000"]
+    assert second.rows[1] == ["8", "8.000", "0.3200", "8.000", "0.3200"]
+
+
+@pytest.mark.parametrize(
+    ("document", "names"),
+    [
+        ("kioxia", ["kioxia_metrics"]),
+        ("amax", ["amax_storages"]),
+        ("colfax", ["colfax_processes", "colfax_best_count", "colfax_images"]),
+        ("micron-6550", ["micron_6550_rates"]),
+    ],
+)
+def test_every_document_has_its_figures(document: str, names: list[str]) -> None:
+    for canvas in (DESK, PHONE):
+        drawn = dict(figures(documents()[document], "dlemu.report.document_figures", canvas))
+        assert set(names) <= set(drawn)
+        for figure in drawn.values():
+            spec = str(figure.chart.to_dict(validate=False))
+            assert "new" in spec
+            assert "old" in spec
