@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 
 from datagen.errors import DlemuError
+from datagen.storage.storage_base import open_storage
 from dlemu.comm import Comm
 from dlemu.config.duration import NO_TIME, is_zero
 from dlemu.emulator.cgroup_limits import host_memory
@@ -73,7 +74,9 @@ def worth_trying(job: Job, rows: StepRows) -> bool:
     if wanted_bytes > host_memory().available_bytes * MEMORY_SHARE:
         return False
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
-    return reads_may_be_too_few(causes, work_of(rows, preprocesses=preprocesses, workers=workers), job.ranks)
+    work = work_of(rows, preprocesses=preprocesses, workers=workers)
+    io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
+    return reads_may_be_too_few(causes, work, job.ranks, io_depth)
 
 
 def _rate(job: Job, comm: Comm, readers: int, epoch: int) -> float | None:

@@ -15,7 +15,8 @@ from dlemu.config import to_yaml
 from dlemu.config.validate import check
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE, StepRows
-from dlemu.results.live import LIVE, holds_live, read_live
+from dlemu.results.live import read_live
+from dlemu.results.live_place import LIVE, LIVE_FACTS, holds_live
 from dlemu.results.older import facts_of_older
 from dlemu.results.run import FACTS_VERSION, Facts, Run
 from dlemu.results.sent_files import decode_sent, open_sent, read_sent
@@ -85,7 +86,7 @@ def _read_run(folder: str) -> Run:
     path = os.path.join(folder, FACTS)
     has_facts, has_summary = (os.path.lexists(os.path.join(folder, name)) for name in (FACTS, SUMMARY))
     if not has_facts and not has_summary and holds_live(folder):
-        live = _read_facts(os.path.join(folder, LIVE, FACTS))
+        live = _read_facts(os.path.join(folder, LIVE, LIVE_FACTS))
         return _checked(read_live(folder, live), os.path.join(folder, LIVE))
     saved = read_summary(folder) if has_summary or not has_facts else None
     facts = _read_facts(path) if has_facts or saved is None else None

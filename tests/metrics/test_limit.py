@@ -13,7 +13,7 @@ from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import SpeedChange, Stall
-from dlemu.metrics.limit import Context, Device, HotDrive, Limit, OtherReaders, Scaling, judge_limit
+from dlemu.metrics.limit import Asked, Context, Device, HotDrive, Limit, OtherReaders, Scaling, judge_limit
 from dlemu.metrics.loss import kept_loss_percent
 from dlemu.metrics.ran_out import RanOut
 from dlemu.metrics.slow_folders import SlowFolder
@@ -322,6 +322,29 @@ def test_the_slow_one_among_folders_or_hosts_is_named() -> None:
 def test_a_drive_that_is_too_hot_is_to_be_cooled() -> None:
     hot = HotDrive(name="nvme0", celsius=84.2, limit_celsius=82)
     assert "nvme0 reached 84 degrees" in " ".join(limit_of(late_steps(), hot_drive=hot).advice)
+
+
+ASKED = Asked(requests=1000, slow_down=40, retried=50, first_byte_ms=80.0, last_byte_ms=100.0)
+
+
+def test_of_an_object_store_the_server_or_the_network_is_named() -> None:
+    server = limit_of(late_steps(), asked=ASKED, network_percent=30.0)
+    assert (server.what, server.where) == ("storage", "server")
+    evidence = " ".join(server.evidence)
+    assert "first byte came after 80 ms, the last after 100 ms" in evidence
+    assert "said 40 times that it is asked too much (503), 4 %" in evidence
+    assert "50 of 1,000 requests were asked again" in evidence
+    network = limit_of(late_steps(), asked=ASKED, network_percent=97.0)
+    assert (network.what, network.where) == ("storage", "network")
+    assert "faster network" in network.advice[0]
+    assert limit_of(late_steps()).where is None
+
+
+def test_few_requests_at_a_long_latency_want_more_in_flight() -> None:
+    trial = Scaling(readers=8, mb_per_second=1e5, more_readers=32, more_mb_per_second=3.8e5, again_mb_per_second=1e5)
+    limit = limit_of(late_steps(), asked=ASKED, scaling=trial)
+    assert limit.what == "loader"
+    assert "a larger reader.io_depth" in limit.advice[0]
 
 
 def test_what_is_written_to_the_device_is_told_where_it_is_much() -> None:

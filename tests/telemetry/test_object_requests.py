@@ -1,0 +1,56 @@
+"""Requests that processes counted are read as rates, and what the network could carry beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datagen.registry import find
+from datagen.storage._request_counts import RequestCounts, read_counts
+from dlemu.telemetry.probe_base import AbsentError, Scope
+
+SECOND_NS = 1_000_000_000
+
+
+def test_requests_of_several_processes_become_rates(tmp_path: Path) -> None:
+    folder = tmp_path / "requests"
+    one = RequestCounts.kept_in(str(folder))
+    probe = find("dlemu.telemetry", "object_requests", "Probe")(Scope(request_folder=str(folder)))
+    assert {reading.metric for reading in probe.read(0)} == {"requests_in_flight", "connections_in_flight"}
+    for _ in range(10):
+        one.add("get")
+        one.add("received_bytes", 1_000_000)
+        one.answered(5_000_000, 20_000_000)
+    one.add("retried", 3)
+    one.add("in_flight", 2)
+    (folder / "elsewhere-1.requests").write_bytes(b"short")
+    found = {reading.metric: reading.value for reading in probe.read(2 * SECOND_NS)}
+    assert (found["requests_per_second"], found["received_mb_per_second"], found["retried_per_second"]) == (5, 5, 1.5)
+    assert found["requests_in_flight"] == 2
+    assert found["first_byte_p50_ms"] == pytest.approx(5, rel=0.1)
+    assert found["last_byte_p99_ms"] == pytest.approx(20, rel=0.1)
+    assert "first_byte_p50_ms" not in {reading.metric for reading in probe.read(3 * SECOND_NS)}
+    assert read_counts(str(folder)).requests == 10
+    assert read_counts(str(tmp_path / "none")).requests == 0
+
+
+def test_there_is_nothing_to_read_without_an_object_store() -> None:
+    with pytest.raises(AbsentError):
+        find("dlemu.telemetry", "object_requests", "Probe")(Scope())
+
+
+def test_an_interface_says_how_fast_it_is(tmp_path: Path) -> None:
+    (tmp_path / "self" / "net").mkdir(parents=True)
+    lines = "a|b|c\nd|e|f\n  eth0: {0} 1 0 0 0 0 0 0 {0} 1 0 0 0 0 0 0\n  tun0: {0} 1 0 0 0 0 0 0 {0} 1 0 0 0 0 0 0\n"
+    counters = tmp_path / "self" / "net" / "dev"
+    counters.write_text(lines.format(1_000_000))
+    for name, speed in (("eth0", "10000\n"), ("tun0", "-1\n")):
+        (tmp_path / "class" / "net" / name).mkdir(parents=True)
+        (tmp_path / "class" / "net" / name / "speed").write_text(speed)
+    probe = find("dlemu.telemetry", "network", "Probe")(replace(Scope(), proc=str(tmp_path), sys=str(tmp_path)))
+    assert list(probe.read(0)) == []
+    counters.write_text(lines.format(3_000_000))
+    limits = {reading.source: reading.value for reading in probe.read(SECOND_NS) if reading.metric.startswith("limit")}
+    assert limits == {"eth0": 1250.0}
