@@ -6,11 +6,13 @@ import errno
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Protocol
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.formats.format_base import Format, KeptFile, OpenFile, Sample, StreamFormat, damaged
+from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import Reader, StorageBase, StoredFile, read_in_transfers
 
 MOST_KEPT_FILES = 16
@@ -63,6 +65,9 @@ class FastEngine:
         self._buffer = AlignedBuffer(max_file_bytes)
         self._buffer.take_pages()
         self._scratch: list[AlignedBuffer] = []
+        self._expected: list[str] = []
+        self._whole = True
+        """Files are read from their beginning to their end; the first one tells."""
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
@@ -80,12 +85,25 @@ class FastEngine:
         # Several samples share the bytes of a file, so these can't lie where one of the samples belongs.
         in_place = out if self._samples == 1 else None
         begun = time.monotonic_ns()
-        reader = self._storage.open(path)
+        reader = self._storage.open_whole(path) if self._whole else self._storage.open(path)
+        self._storage.announce(self._next_after(path))
         self.read_ns += time.monotonic_ns() - begun  # of small files on a network, most of the time
         self._source = FileSource(
             path, reader, self._storage.alignment, in_place, self._buffer, self._scratch, self._transfer_bytes
         )
-        return self._format.open(self._source, self._samples)
+        opened = self._format.open(self._source, self._samples)
+        self._whole = self._samples == 1 or not isinstance(opened, KeptFile)
+        return opened
+
+    def expect(self, paths: Sequence[str]) -> None:
+        """Hear which files the batch is made of, in this order."""
+        self._expected = list(dict.fromkeys(paths))
+
+    def _next_after(self, path: str) -> list[str]:
+        """Return the files of the batch after this one."""
+        while self._expected and self._expected.pop(0) != path:
+            pass
+        return self._expected
 
     def finish(self) -> None:
         source, opened = self._source, self._opened
@@ -236,11 +254,25 @@ class LibraryEngine:
         return sample
 
     def _load_stream(self, stream: StreamFormat, path: str, index: int) -> Sample:
+        if self._storage.is_remote:
+            return self._load_fetched(stream, path, index)
         with StoredFile(path, self._storage.open(path)) as file:
             sample = stream.load_stream(file, index, self._samples)
             self.app_bytes += file.reader.app_bytes
             self.read_calls += file.reader.read_calls
         return sample
+
+    def _load_fetched(self, stream: StreamFormat, path: str, index: int) -> Sample:
+        """Fetch the object whole and have it read from memory, as scripts do: np.load(io.BytesIO(reader.read()))."""
+        reader = self._storage.open_whole(path)
+        try:
+            data = memoryview(bytearray(reader.size_bytes))
+            self.app_bytes += reader.read_into(data, 0)
+            self.read_calls += reader.read_calls
+        finally:
+            reader.close()
+        with StoredFile(path, MemoryReader(data)) as file:
+            return stream.load_stream(file, index, self._samples)
 
     def finish(self) -> None:
         return

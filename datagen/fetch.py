@@ -173,6 +173,8 @@ class Fetched(NamedTuple):
     """Time in reads."""
     decode_ns: int
     """Time in everything else: taking files apart, unpacking, cropping, verifying."""
+    remote_bytes: int = 0
+    """Those of `app_bytes` that a storage sent of which this host keeps nothing in memory: all or none."""
 
 
 class Fetcher:
@@ -190,7 +192,9 @@ class Fetcher:
         if spec.verify and spec.layout.names is not None:
             raise UserError("reader.verify needs a dataset made by dlemu: this one has file names of its own")
         self._spec = spec
-        self._engine = _engine(spec, storage)
+        opened = storage or open_storage(spec.storage)
+        self._is_remote = opened.is_remote
+        self._engine = _engine(spec, storage, opened)
         self._buffer = AlignedBuffer()
         self._decode = spec.decode == "full"
         self._reads_nothing = isinstance(self._engine, NullEngine)
@@ -214,7 +218,8 @@ class Fetcher:
             engine.finish()
         read_ns = engine.read_ns - read_ns
         decode_ns = max(0, time.monotonic_ns() - started_ns - read_ns)
-        return Fetched(places, engine.app_bytes - app_bytes, engine.read_calls - read_calls, read_ns, decode_ns)
+        app_bytes, read_calls = engine.app_bytes - app_bytes, engine.read_calls - read_calls
+        return Fetched(places, app_bytes, read_calls, read_ns, decode_ns, app_bytes if self._is_remote else 0)
 
     def close(self) -> None:
         """Close what is open."""
@@ -230,6 +235,9 @@ class Fetcher:
             return fill_records(engine, listed, out)
         if self._spec.max_group_bytes:  # null storage: as many bytes as the columns of the batch have
             return [(0, min(len(samples) * self._spec.nominal_sample_bytes, len(out)))]
+        if isinstance(engine, FastEngine) and self._spec.storage.io_depth > 1:
+            layout = self._spec.layout
+            engine.expect([layout.path(layout.locate(sample)[0]) for sample in listed])
         fill = self._fetch_crops if self._spec.resize_bytes else self._fetch_whole
         return fill(engine, listed, out)
 
@@ -336,8 +344,7 @@ class Fetcher:
         )
 
 
-def _engine(spec: FetchSpec, given: StorageBase | None) -> Engine | RecordReader | GroupReader:
-    storage = given or open_storage(spec.storage)
+def _engine(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) -> Engine | RecordReader | GroupReader:
     if storage.reads_nothing:
         return NullEngine(spec.nominal_sample_bytes)
     file_format = registry.find("datagen.formats", spec.format, "Format")()
@@ -352,7 +359,7 @@ def _engine(spec: FetchSpec, given: StorageBase | None) -> Engine | RecordReader
             )
         if not isinstance(file_format, GroupFormat):
             return LibraryEngine(storage, file_format, samples, spec.layout.folder)
-    wanted = spec.transfer_bytes or library_reads(spec.format).transfer_bytes
+    wanted = 0 if storage.is_remote else spec.transfer_bytes or library_reads(spec.format).transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):
         settings = spec.engine, spec.decode, spec.verify, transfer_bytes

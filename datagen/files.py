@@ -34,8 +34,13 @@ class Part:
     def is_made(self, storage: StorageBase) -> bool:
         """Say whether it is there with its right size (any size, where content decides). Raises OSError."""
         try:
-            size_bytes = storage.size_bytes(self.path)
+            return self.has(storage.size_bytes(self.path))
         except FileNotFoundError:
+            return False
+
+    def has(self, size_bytes: int | None) -> bool:
+        """Say whether that is its right size; None is that of a file that is not there."""
+        if size_bytes is None:
             return False
         return size_bytes > 0 if self.size_bytes is None else size_bytes == self.size_bytes
 
@@ -99,10 +104,6 @@ class Files:
         if self.sizes is not None:
             return sides + int(self.sizes[rank::ranks].sum())
         return sides + int(payload_bytes(self.spec, self.shapes[rank::ranks]).sum())
-
-    def is_made(self, running_index: int, storage: StorageBase) -> bool:
-        """Say whether a file and all that goes with it are there with their right sizes. Raises OSError."""
-        return all(part.is_made(storage) for part in self.parts(running_index))
 
 
 def files_of(spec: DatasetSpec) -> Files:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from datagen import manifest, thread_pool
@@ -49,6 +50,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     """
     files, opened = files_of(spec), open_storage(storage.buffered)
     try:
+        opened.preflight(spec.data_folder)
         _refuse_other_dataset(spec, opened)
         for folder in files.folders():
             opened.make_folder(folder)
@@ -99,7 +101,7 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     """
     files, opened = files_of(spec), open_storage(storage.buffered)
     try:
-        missing = [files.path(i) for i in range(len(files)) if not files.is_made(i, opened)]
+        missing = list(_missing(files, opened))
         if missing:
             raise DatasetError(
                 f"{len(missing)} of {len(files)} files are not made ({', '.join(missing[:SHOWN_NAMES])}): "
@@ -226,15 +228,27 @@ def _check_space(files: Files, storage: StorageBase) -> None:
     folder = files.spec.data_folder
     if files.sizes is None:
         return  # how far the bytes will shrink is not known before
+    free = storage.free_bytes(folder)
+    if free is None:
+        return
     parts = (part for i in range(len(files)) for part in files.parts(i))
     made = sum(part.size_bytes or 0 for part in parts if part.is_made(storage))
     wanted = files.total_bytes() - made
-    free = storage.free_bytes(folder)
-    if free is not None and wanted > free:
+    if wanted > free:
         raise SpaceError(
             f"{folder} has {free} bytes left and {wanted} are still to be made: free {wanted - free} bytes, "
             "set dataset.data_folder to a larger file system, or lower dataset.num_files_train"
         )
+
+
+def _missing(files: Files, storage: StorageBase) -> Iterator[str]:
+    """Yield the files that are not there, or not whole; a storage may look up several at a time."""
+    parts, same = itertools.tee((files.path(i), part) for i in range(len(files)) for part in files.parts(i))
+    missed = ""
+    for (path, part), size in zip(parts, storage.sizes(part.path for _, part in same), strict=True):
+        if not part.has(size) and path != missed:
+            missed = path
+            yield path
 
 
 def _bytes_stored(files: Files, storage: StorageBase) -> int:

@@ -199,12 +199,16 @@ class GroupReader:
     def _as_it_lies(self, opened: OpenGroups, group: int, out: memoryview, at: int, places: list[Place]) -> int:
         alignment = self._storage.alignment
         stretches = []
-        for offset, size in opened.groups.spans(group):
+        spans = opened.groups.spans(group)
+        if self._storage.is_remote:
+            self._fill_together(opened, spans, out, at)
+        for offset, size in spans:
             before = offset % alignment
             start = at + before
             stop = -(-(start + size) // alignment) * alignment
             _check_fits(stop, out)
-            self._fill(opened, out[at:stop], offset - before, before + size)
+            if not self._storage.is_remote:
+                self._fill(opened, out[at:stop], offset - before, before + size)
             places.append((start, size))
             if self._verify:
                 stretches.append((offset, out[start : start + size]))
@@ -233,6 +237,25 @@ class GroupReader:
         self.app_bytes += got
         if got < wanted:
             raise damaged(opened.path, f"the file ended, {wanted - got} bytes early,", offset + got)
+
+    def _fill_together(self, opened: OpenGroups, spans: Sequence[tuple[int, int]], out: memoryview, at: int) -> None:
+        """Fill all spans, one behind the other, with several requests in flight."""
+        fills = []
+        for offset, size in spans:
+            _check_fits(at + size, out)
+            fills.append((opened.reader, out[at : at + size], offset))
+            at += size
+        calls, begun = opened.reader.read_calls, time.monotonic_ns()
+        try:
+            sizes = self._storage.read_all(fills)
+        except OSError as error:
+            raise unreadable(opened.path, error) from error
+        self.read_ns += time.monotonic_ns() - begun
+        self.read_calls += opened.reader.read_calls - calls
+        self.app_bytes += sum(sizes)
+        for (offset, size), got in zip(spans, sizes, strict=True):
+            if got < size:
+                raise damaged(opened.path, f"the file ended, {size - got} bytes early,", offset + got)
 
     def _decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, places: list[Place]) -> int:
         columns = []

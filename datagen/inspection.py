@@ -93,6 +93,7 @@ def inspect(
     """
     advice, opened = _Advice(command_hint), open_storage(storage.buffered)
     try:
+        opened.preflight(spec.data_folder)
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
             _check_manifest(manifest, spec, advice)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datagen.errors import DlemuError, UserError
-    from dlemu.api import checkpoint, compare, datagen, load_result, size, sweep, train
+    from dlemu.api import checkpoint, compare, datagen, load_result, predict, probe, size, sweep, train
     from dlemu.run.ranks import RunFailedError
 
 __version__ = "0.1.0"
@@ -26,6 +26,8 @@ __all__ = [
     "compare",
     "datagen",
     "load_result",
+    "predict",
+    "probe",
     "size",
     "sweep",
     "train",

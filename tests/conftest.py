@@ -13,6 +13,9 @@ import traceback
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.object_stores import keys as keys
+from tests.object_stores import s3 as s3
+
 settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any_machine")  # a shared machine may be slow for a moment: examples have no time limit
 

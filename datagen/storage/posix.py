@@ -60,7 +60,10 @@ class Storage(StorageBase):
 
     def make_folder(self, folder: str) -> None:
         if "://" in folder:
-            raise UserError(f"{folder} is a URL: object storage is not possible yet; wanted a folder of a file system")
+            raise UserError(
+                f"{folder} is a URL, and storage.storage_type says folders: wanted a folder of a file system, or "
+                "storage.storage_type=s3 (fsspec for other servers)"
+            )
         os.makedirs(folder, exist_ok=True)
 
     def remove_folder(self, folder: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
@@ -51,6 +51,12 @@ class StorageSpec:
     """Read past the page cache."""
     direct_writes: bool = False
     """Write past it, too."""
+    range_bytes: int = 0
+    """Bytes that one request for an object asks for at most; 0 asks for all that is wanted of it by one."""
+    io_depth: int = 1
+    """Requests that a reader has in flight."""
+    account: str = ""
+    """Folder of this host in which a process that sends requests counts them, for others to see; empty: nowhere."""
 
     @property
     def buffered(self) -> StorageSpec:
@@ -65,7 +71,13 @@ NULL_STORAGE = StorageSpec(type="null")
 
 
 def storage_spec(
-    storage_type: str, *, root: str = "", options: Mapping[str, Option] | None = None, direct: bool = False
+    storage_type: str,
+    *,
+    root: str = "",
+    options: Mapping[str, Option] | None = None,
+    direct: bool = False,
+    range_bytes: int = 0,
+    io_depth: int = 1,
 ) -> StorageSpec:
     """Return the spec of a storage under the name that a user gives it: `local_fs`, `direct`, or a dotted name.
 
@@ -84,7 +96,14 @@ def storage_spec(
         return StorageSpec(direct=direct or FOLDER_TYPES[storage_type] == "direct")
     if storage_type not in storage_names() and "." not in storage_type:
         raise UserError(f"storage.storage_type is {storage_type!r}: {_known(storage_type)}")
-    return StorageSpec(type=storage_type, root=root, options=tuple(sorted(options.items())), direct=direct)
+    return StorageSpec(
+        type=storage_type,
+        root=root,
+        options=tuple(sorted(options.items())),
+        direct=direct,
+        range_bytes=range_bytes,
+        io_depth=io_depth,
+    )
 
 
 def storage_names() -> list[str]:
@@ -135,6 +154,10 @@ class Reader(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+Fill = tuple[Reader, memoryview, int]
+"""An open file, memory to fill from it, and the offset where that begins."""
 
 
 def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_bytes: int) -> int:
@@ -222,6 +245,10 @@ class StorageBase(abc.ABC):
     """`StorageSpec.direct` is possible: reads past a page cache of this host."""
     reads_nothing: ClassVar[bool] = False
     """No file is ever touched: what is measured is the reader itself."""
+    is_remote: ClassVar[bool] = False
+    """This host keeps nothing of it in memory, and reads are requests: each byte read came from the storage."""
+    server: str = ""
+    """Address of the server, where it has one."""
     alignment: int = 1
     """Reads want address, offset and length to be multiples of this many bytes; 1 but for direct reading."""
 
@@ -235,6 +262,22 @@ class StorageBase(abc.ABC):
     def open_unread_ahead(self, path: str) -> Reader:
         """Open a file of which nobody reads ahead of what is asked for, where the storage can be told so."""
         return self.open(path)
+
+    def open_whole(self, path: str) -> Reader:
+        """Open a file that will be read from its beginning to its end: the request for its bytes may go out here."""
+        return self.open(path)
+
+    def announce(self, paths: Iterable[str]) -> None:
+        """Hear which files this thread will open whole next, in this order: their requests may go out ahead."""
+        return
+
+    def read_all(self, fills: Sequence[Fill]) -> list[int]:
+        """Do as `Reader.read_into` for each, in any order, several at a time where the storage can; raises OSError."""
+        return [reader.read_into(buffer, offset) for reader, buffer, offset in fills]
+
+    def preflight(self, folder: str) -> None:
+        """Raise UserError where nothing can be read at all: server, credentials, bucket. Asked once, by one rank."""
+        return
 
     @abc.abstractmethod
     def create(self, path: str) -> Writer:

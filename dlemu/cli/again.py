@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dlemu.cli import complain
 from dlemu.comm import Interrupted, interrupt_once
+from dlemu.config.translate import without_secrets
 from dlemu.report.sizing_progress import SizingProgress
 from dlemu.sizing.sizing_events import SearchBegan, SizingEvent, SweepBegan
 
@@ -28,7 +29,7 @@ def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
 
 def again(folder: str) -> str:
     """Return advice with this command line, and the folder of what is finished."""
-    words = [word for word in sys.argv[1:] if not word.startswith("output.folder=")]
+    words = [word for word in without_secrets(sys.argv[1:]) if not word.startswith("output.folder=")]
     return f"go on with `{shlex.join(['dlemu', *words, f'output.folder={folder}'])}`"
 
 

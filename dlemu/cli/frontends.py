@@ -16,6 +16,7 @@ from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result
 from dlemu.config import load
 from dlemu.config.schema import Workload
+from dlemu.config.translate import without_secrets
 from dlemu.mlperf.dlio_checkpoints import DlioCheckpoints, with_host_files, write_dlio_checkpoints
 from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation, write_dlio_files
@@ -85,7 +86,7 @@ class TerminalFrontend:
     def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
         self.overrides, self._config_dir = overrides, config_dir
         self.makes_page = False
-        self.command = shlex.join(sys.argv)
+        self.command = shlex.join(without_secrets(sys.argv))
         """What the log says was run."""
         self._training: TrainingProgress | None = None
         self._dataset: DatagenProgress | None = None

@@ -37,14 +37,17 @@ class Workflow:
 @dataclass(frozen=True, kw_only=True)
 class Storage:
     storage_type: str = "local_fs"
-    """`local_fs` (folders of any mounted file system), or the dotted name of your own module."""
+    """`local_fs` (folders of any mounted file system), `s3`, `fsspec`, or the dotted name of your own module."""
     storage_root: str = "./"
     """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`.
 
-    A storage of your own is given it as it is.
+    For s3 it is the bucket, or `bucket/prefix`. A storage of your own is given it as it is.
     """
     storage_options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
-    """What a storage of your own wants to know. Credentials belong in the environment: they are left out."""
+    """What s3, fsspec or a storage of your own want to know (docs/objects.md).
+
+    Credentials belong in the environment: they are left out.
+    """
 
     def resolved(self, folder: str) -> str:
         """Return where a folder lies, by DLIO's rule: a relative one starts at the root; `~` is the user's home.
@@ -83,6 +86,10 @@ class Reader:
     """Samples in the window that `sample_shuffle` draws from (tensorflow with tfrecord)."""
     odirect: bool = False
     """Read past the page cache (O_DIRECT)."""
+    range_bytes: int = 0
+    """Object storage: bytes that one request asks for at most; 0 asks for what is wanted of an object by one."""
+    io_depth: int = 1
+    """Object storage: requests that a worker has in flight."""
     evict_page_cache: Literal["never", "start", "epochs"] = "never"
     """When to drop the dataset's pages from the hosts' memory: never, before the run, or before each epoch.
 
@@ -212,6 +219,10 @@ class Metric:
 
     After the run is over and measured: it is in no number but `limited_by`.
     """
+    get_price: float = 0.0
+    """Price of 1,000 GET and HEAD requests to an object store, in whichever currency; for `requests.cost`."""
+    put_price: float = 0.0
+    """Price of 1,000 PUT, POST and LIST requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,4 +289,6 @@ class Workload:
             root=storage.storage_root,
             options=storage.storage_options,
             direct=self.reader.odirect,
+            range_bytes=self.reader.range_bytes,
+            io_depth=self.reader.io_depth,
         )

@@ -6,13 +6,14 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from datagen.errors import UserError
 from datagen.registry import names
 from datagen.spec import together
+from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.config.loader_settings import LOADERS, settings_used
 from dlemu.config.schema import Workload
 
@@ -41,6 +42,7 @@ RENAMED_KEYS = {
     "train.computation_time_stdev": "train.computation_time.stdev",
     "evaluation.eval_time_stdev": "evaluation.eval_time.stdev",
     "hydra.run.dir": "output.folder",
+    "storage.s3_force_path_style": "storage.storage_options.s3_force_path_style",
 }
 """Old key -> the key that says the same here. DLIO writes a run into hydra's run folder unless `output.folder` says."""
 
@@ -65,7 +67,6 @@ NO_EFFECT = {
     "workflow.profiling": Reason("dlemu records device and host itself"),
     "workflow.debug": Reason("there is no debug workflow"),
     "output.log_file": Reason("the log is log.txt in the run's folder"),
-    "storage.s3_force_path_style": Reason("it belongs to object storage"),
     "dataset.record_element_bytes": Reason("it follows from dataset.record_element_type"),
     "dataset.num_files_generated": Reason("how many files the dataset was made with is seen on disk", (None, 0)),
     "dataset.total_disk_bytes": Reason("how large the dataset is follows from its files", (None, 0)),
@@ -82,12 +83,24 @@ NO_EFFECT = {
 """Key, or section with all its keys -> why it changes nothing."""
 
 NO_EFFECT_ON_FOLDERS = {"storage.storage_options": Reason("it belongs to object storage")}
-"""Key -> why it changes nothing where the storage is not of the user's own."""
+"""Key -> why it changes nothing where the storage is made of folders."""
+_OWN_CLIENT = Reason("dlemu reads with a client of its own, which docs/objects.md compares with libraries")
+NO_EFFECT_ON_OBJECTS = {
+    "storage.storage_options.storage_library": _OWN_CLIENT,
+    "storage.storage_options.decode_mode": Reason("what is decoded says reader.decode", (None, "none")),
+    "storage.storage_options.prefetch_window": Reason("requests in flight are reader.io_depth"),
+    "storage.storage_options.prefetch_workers": Reason("requests in flight are reader.io_depth"),
+    "storage.storage_options.stagger_workers": Reason("workers begin with batches of their own"),
+}
+"""Options of mlpstorage's -> why they change nothing with s3."""
 
 SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
 )
 """Options that may be credentials."""
+_SECRET_WORD = re.compile(
+    r"([^\s=]*(?:secret|passw|token|credential|access_?key|api_?key)[^\s=]*=).*", re.IGNORECASE | re.DOTALL
+)
 LEFT_OUT = Reason("credentials are never kept in a run's files; give them in the environment")
 
 RENAMED_VALUES = {
@@ -121,6 +134,11 @@ UNSUPPORTED = {
     "checkpoint.checkpoint_mechanism_classname": Reason("there is one way to write a checkpoint"),
 }
 """Key, or section with all its keys -> what is missing. Leaving it out in silence would change data or meaning."""
+
+
+def without_secrets(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line, with what may be credentials left out: they go into logs and messages."""
+    return [_SECRET_WORD.sub(r"\1...", word) for word in words]
 
 
 def renamed(path: KeyPath, value: Any) -> KeyPath:
@@ -187,8 +205,10 @@ class _Removed:
         loader, engine = (_value(tree, "reader", key) for key in reader)
         used = settings_used(loader, data_format, engine)
         unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
-        if "." not in _value(tree, "storage", "storage_type"):
+        if _value(tree, "storage", "storage_type") in FOLDER_TYPES:
             unused |= NO_EFFECT_ON_FOLDERS
+        else:
+            unused |= NO_EFFECT_ON_OBJECTS
         self._no_effect = NO_EFFECT | unused
 
     def takes(self, key: str, value: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datagen.errors import UserError
 from datagen.registry import companion, names
 from datagen.spec import together
-from datagen.storage.storage_base import open_storage
+from datagen.storage.storage_base import FOLDER_TYPES, open_storage
 from dlemu.config.loader_settings import LOADERS, loader_problems
 from dlemu.config.schema import Workload
 from dlemu.config.workload_files import nearest
@@ -54,6 +54,8 @@ LIMITS: dict[str, Limit] = {
     "reader.computation_threads": _at_least(1, MOST_PROCESSES),
     "reader.transfer_size": _at_least(0, MOST_BYTES),
     "reader.shuffle_size": _at_least(1),
+    "reader.range_bytes": _at_least(0),
+    "reader.io_depth": _at_least(1),
     "reader.nice": (0, 19, "0 to 19"),
     "train.epochs": _at_least(1, MOST_EPOCHS),
     "train.seed": _at_least(0, 2**63 - 1),
@@ -78,6 +80,8 @@ LIMITS: dict[str, Limit] = {
     "metric.exclude_end_steps": _at_least(0),
     "metric.ceiling_seconds": _at_least(0, MOST_SECONDS),
     "metric.scaling_seconds": _at_least(0, MOST_SECONDS),
+    "metric.get_price": _at_least(0),
+    "metric.put_price": _at_least(0),
     "telemetry.interval_seconds": _at_least(0.01, MOST_SECONDS),
 }
 MOST_PLANNED = 10**12
@@ -86,8 +90,6 @@ MINUS_ONE_OR_POSITIVE = {
     "checkpoint.steps_between_checkpoints": "-1 for none within an epoch",
     "model.parallelism.data": "-1 for as many as there are ranks for",
 }
-OBJECT_STORAGES = ("s3", "aistore")
-"""What DLIO has and dlemu has not yet."""
 
 
 def check(workload: Workload) -> None:
@@ -228,24 +230,40 @@ def _scope_problems(workload: Workload) -> Iterator[str]:
 
 
 def _storage_problems(workload: Workload) -> Iterator[str]:
-    storage_type = workload.storage.storage_type
-    if storage_type in OBJECT_STORAGES:
+    storage, reader = workload.storage, workload.reader
+    if storage.storage_type == "aistore":
         yield (
-            f"storage.storage_type is {storage_type!r}: object storage is not possible yet; wanted local_fs, for"
-            " folders of any mounted file system, or the dotted name of your own module"
+            "storage.storage_type is 'aistore': wanted s3, with the address of AIStore's S3 interface "
+            "(http://HOST:PORT/s3 is not taken: give a proxy that serves it at the root), or your own module"
         )
-    else:
-        try:
-            kind = workload.storage_spec
-            if "." in kind.type:
-                open_storage(kind)
-        except UserError as error:
-            yield str(error)
+        return
+    try:
+        kind = workload.storage_spec
+        if storage.storage_type not in FOLDER_TYPES:
+            opened = open_storage(kind)
+            if opened.is_remote and reader.transfer_size:
+                yield (
+                    f"reader.transfer_size is {reader.transfer_size}: an object is read by requests; wanted "
+                    "reader.range_bytes, the bytes of one"
+                )
+    except UserError as error:
+        yield str(error)
+        return
+    for key, default in (("range_bytes", 0), ("io_depth", 1)):
+        if storage.storage_type in FOLDER_TYPES and getattr(reader, key) != default:
+            yield (
+                f"reader.{key} is {getattr(reader, key)}, but storage.storage_type={storage.storage_type} has files, "
+                "which a worker reads by one call at a time: leave it out, and set reader.read_threads"
+            )
 
 
 def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
-    if "://" in folder and "." not in workload.storage.storage_type:
-        yield f"{key} is {folder!r}: object storage is not possible yet; wanted a folder of a mounted file system"
+    if "://" in folder and workload.storage.storage_type in FOLDER_TYPES:
+        kind = "s3" if folder.startswith("s3://") else "fsspec"
+        yield (
+            f"{key} is {folder!r}, a URL, and storage.storage_type says folders: wanted storage.storage_type={kind}, "
+            "or a folder of a mounted file system"
+        )
 
 
 def _checkpoint_problems(workload: Workload) -> Iterator[str]:

@@ -86,7 +86,13 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
     local = storage.local_path(folder)
     if local is not None:
         return describe_folder(existing_folder(local))
-    return StorageFacts(folder=folder, file_system=spec.type, free_bytes=storage.free_bytes(folder))
+    return StorageFacts(
+        folder=folder,
+        mount=spec.root,
+        file_system=spec.type,
+        device=storage.server,
+        free_bytes=storage.free_bytes(folder),
+    )
 
 
 def describe_folder(folder: str) -> StorageFacts:

@@ -13,7 +13,7 @@ from datagen.errors import UserError
 from datagen.fetch import FetchSpec
 from datagen.inspection import Dataset
 from datagen.layout import Layout
-from datagen.storage.storage_base import NULL_STORAGE
+from datagen.storage.storage_base import FOLDER_TYPES, NULL_STORAGE, StorageSpec
 from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
@@ -45,6 +45,11 @@ class Job:
     def live_folder(self) -> str:
         """Where the ranks' step logs lie while the run goes on."""
         return os.path.join(self.folder, "live")
+
+    @property
+    def request_folder(self) -> str:
+        """Where processes count their requests to an object store."""
+        return request_folder(self.live_folder)
 
     @property
     def train_plan(self) -> Plan:
@@ -167,12 +172,19 @@ class Job:
             phases["valid"] = Phase(valid, self._rank_plan(self.valid_plan, rank), reader.batch_size_eval)
         return phases
 
+    @property
+    def _storage_spec(self) -> StorageSpec:
+        spec = self.workload.storage_spec
+        return (
+            spec if self.workload.storage.storage_type in FOLDER_TYPES else replace(spec, account=self.request_folder)
+        )
+
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
         reader = self.workload.reader
         spec = FetchSpec.for_dataset(
             self.found,
             layout,
-            storage=self.workload.storage_spec,
+            storage=self._storage_spec,
             engine=reader.engine,
             transfer_bytes=reader.transfer_size,
             decode=reader.decode,
@@ -181,6 +193,11 @@ class Job:
             seed=self.seed,
         )
         return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
+
+
+def request_folder(live_folder: str) -> str:
+    """Return where processes count their requests to an object store, below a run's live folder."""
+    return os.path.join(live_folder, "requests")
 
 
 def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:

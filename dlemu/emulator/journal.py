@@ -47,6 +47,8 @@ class Journal:
     ended_ns: int | None = None
     scaling: Scaling | None = None
     """What more readers got after the run, where that was asked."""
+    requests: tuple[int, ...] = ()
+    """What all ranks' requests to an object store came to (`RequestCounts.values`); empty where none were made."""
     clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
     """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""
     cpu_seconds: tuple[float, ...] = ()

@@ -27,6 +27,7 @@ def recorder_of(job: Job, comm: Comm) -> Recorder | None:
         comm,
         timeout_seconds=job.workload.timeout_seconds,
         what=job.workload.dataset.data_folder,
+        request_folder=job.request_folder if storage.is_remote else "",
     )
 
 
@@ -38,10 +39,12 @@ def recorder_for(
     *,
     timeout_seconds: float,
     what: str,
+    request_folder: str = "",
 ) -> Recorder | None:
     """Start this host's recorder on its first rank; None on the others, and when telemetry is off. Collective.
 
     `folders` are looked for where the recorder is started: those whose devices it watches; `what` names them.
+    In `request_folder` processes count their requests to an object store.
     """
     if not settings.enabled:
         return None
@@ -54,6 +57,7 @@ def recorder_for(
         ranks=ranks,
         block_trace=settings.block_trace,
         cpu_groups=limiting_groups(),
+        request_folder=request_folder,
     )
     task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
     return start_recorder(task, live_folder)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+from datagen.storage._request_counts import read_counts
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase
 from dlemu.checkpoints.save import TrainingSaver
@@ -19,7 +20,7 @@ from dlemu.comm import Comm, within
 from dlemu.comm.clock import Clock, MonotonicClock
 from dlemu.emulator.environment import describe_hosts, describe_storage
 from dlemu.emulator.evict import evict, evicts_before
-from dlemu.emulator.job import Job, accelerator_class
+from dlemu.emulator.job import Job, accelerator_class, request_folder
 from dlemu.emulator.journal import Journal, StoppedEarly, read_journal
 from dlemu.emulator.loop import StepLoop, StepRange, Watcher
 from dlemu.emulator.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
@@ -65,6 +66,7 @@ def run_rank(
     cpu_seconds = trainer.cpu_seconds()
     telemetry = recorder.stop() if recorder is not None else None
     ended_ns = comm.all_reduce_max(time.monotonic_ns())
+    journal = journal.noting(requests=_requests(job.live_folder))
     noted = journal.noting(ended_ns=ended_ns, scaling=try_more_readers(job, comm, trainer.log.rows))
     loader.close()
     return _gather(comm, noted, _RankResult(trainer.log.rows.copy(), cpu_seconds, telemetry))
@@ -88,7 +90,13 @@ def salvage(live_folder: str) -> RunLog | None:
         return None
     logs = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
     rows = [np.empty(0, STEP_DTYPE), *(read_log(os.path.join(live_folder, name)) for name in logs)]
-    return RunLog(np.concatenate(rows), journal, read_logs(live_folder))
+    return RunLog(np.concatenate(rows), journal.noting(requests=_requests(live_folder)), read_logs(live_folder))
+
+
+def _requests(live_folder: str) -> tuple[int, ...]:
+    """Return what the requests to an object store came to so far; nothing where there are none."""
+    counts = read_counts(request_folder(live_folder))
+    return tuple(counts.values.tolist()) if counts.requests else ()
 
 
 class _RankResult(NamedTuple):

@@ -153,7 +153,7 @@ class BatchMaker:
             sample_hash=hash_samples(ids),
             cpu_ns=after.cpu_ns - before.cpu_ns,
             cpu_wait_ns=after.cpu_wait_ns - before.cpu_wait_ns,
-            storage_bytes=after.storage_bytes - before.storage_bytes,
+            storage_bytes=after.storage_bytes - before.storage_bytes + fetched.remote_bytes,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dlemu.metrics.limit import Confidence
 
-What = Literal["storage write", "storage read", "host CPU", "network", "generation", "page cache", "nothing"]
+What = Literal["storage write", "storage read", "host CPU", "network", "generation", "page cache"]
 
 STARVED_PERCENT = 10.0
 """Share of the threads' time without bytes to write from which on making them is the limit."""

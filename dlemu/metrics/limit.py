@@ -15,6 +15,7 @@ from dlemu.metrics.slow_folders import SlowFolder
 
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
 Confidence = Literal["high", "medium", "low"]
+Where = Literal["server", "network"]
 
 NOTHING_PERCENT = 2.0
 """Loss to waiting for data below which nothing limits."""
@@ -84,6 +85,20 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What an object store's server made of the run's requests."""
+
+    requests: int
+    slow_down: int
+    """Answers that it is asked too much (503, 429)."""
+    retried: int
+    first_byte_ms: float
+    """Median time to the first byte of an answer."""
+    last_byte_ms: float
+    """Median time to the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Context:
     """What else is known of a run. None where it is not."""
 
@@ -113,6 +128,10 @@ class Context:
     slow_hosts: tuple[str, ...] = ()
     """Hosts whose reads the others wait for."""
     hot_drive: HotDrive | None = None
+    asked: Asked | None = None
+    """Of an object store."""
+    network_percent: float | None = None
+    """What the busiest interface received of what it can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +142,8 @@ class Limit:
     confidence: Confidence
     evidence: tuple[str, ...]
     advice: tuple[str, ...] = ()
+    where: Where | None = None
+    """Of storage that is an object store: what of it. None for other storage."""
 
 
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
@@ -179,6 +200,7 @@ def _reads(confidence: Confidence, share: float, waited: str, causes: Causes, wo
         f"the storage gave {work.app_mb_per_second:,.1f} MB/s; the accelerators ask for "
         f"{work.wanted_mb_per_second:,.1f} MB/s",
         *_device(context.device, work.app_mb_per_second),
+        *_answers(context),
     )
     if context.others is not None:
         return _shared(confidence, evidence, context, context.others)
@@ -188,13 +210,48 @@ def _reads(confidence: Confidence, share: float, waited: str, causes: Causes, wo
             what="loader",
             confidence=_least(confidence, certain),
             evidence=(*evidence, why),
-            advice=(f"too few readers: more reader.read_threads (now {context.read_threads}) would help",),
+            advice=(
+                f"too few readers: more reader.read_threads (now {context.read_threads})"
+                f"{' or a larger reader.io_depth' if context.asked else ''} would help",
+            ),
         )
     advice = ["faster storage, or fewer accelerators on it", *_unsteady(context)]
     if certain != "high" and work.readers < 2 * FEW_REQUESTS:
         advice.append(f"to rule out too few readers, try more reader.read_threads (now {context.read_threads})")
     evidence = (*evidence, why) if why else evidence
-    return Limit(what="storage", confidence=_least(confidence, certain), evidence=evidence, advice=tuple(advice))
+    where: Where | None = None
+    if context.asked is not None:
+        where = "network" if _fills_network(context) else "server"
+    if where == "network":
+        advice[0] = "a faster network between host and server, or fewer accelerators on it"
+    return Limit(
+        what="storage",
+        confidence=_least(confidence, certain),
+        evidence=evidence,
+        advice=tuple(advice),
+        where=where,
+    )
+
+
+def _fills_network(context: Context) -> bool:
+    return (context.network_percent or 0) >= BUSY_PERCENT
+
+
+def _answers(context: Context) -> tuple[str, ...]:
+    """Return what the requests to an object store say of server and network."""
+    asked = context.asked
+    if asked is None:
+        return ()
+    first, last = asked.first_byte_ms, asked.last_byte_ms
+    facts = [f"the server's first byte came after {first:.3g} ms, the last after {last:.3g} ms (medians)"]
+    if asked.slow_down:
+        percent = 100 * asked.slow_down / max(1, asked.requests)
+        facts.append(f"the server said {asked.slow_down:,} times that it is asked too much (503), {percent:.2g} %")
+    if asked.retried:
+        facts.append(f"{asked.retried:,} of {asked.requests:,} requests were asked again")
+    if context.network_percent is not None:
+        facts.append(f"the network interface received {context.network_percent:.0f} % of what it can")
+    return tuple(facts)
 
 
 def _shared(confidence: Confidence, evidence: tuple[str, ...], context: Context, others: OtherReaders) -> Limit:

@@ -17,6 +17,7 @@ from datagen.errors import UserError
 from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
+from dlemu.config.translate import without_secrets
 from dlemu.mlperf.dlio_config import dlio_hydra, dlio_overrides, dlio_workload
 from dlemu.mlperf.dlio_results import DlioRun, dlio_output, dlio_per_epoch_stats, dlio_summary
 from dlemu.results.run import Run
@@ -87,6 +88,7 @@ def write_config(folders: DlioFolders, workload: Workload) -> None:
         list(folders.overrides or ()) if folders.overrides is not None else dlio_overrides(workload, _base(workload))
     )
     write_text(folder, "config.yaml", _yaml({"workload": dlio_workload(workload)}))
+    overrides = without_secrets(overrides)
     write_text(folder, "overrides.yaml", _yaml(overrides))
     write_text(folder, "hydra.yaml", _yaml(dlio_hydra(folders.folder, os.path.basename(folder), overrides)))
 

@@ -16,7 +16,7 @@ from dlemu.report.page import Page, Text, Words, split_verdict, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import count, flat, number, percent, plain, size, unit_of
 from dlemu.results.run import Run
-from dlemu.results.summary import Environment, Loss, Mean, Metrics, PageCache, Summary
+from dlemu.results.summary import Environment, Loss, Mean, Metrics, PageCache, Requests, Summary
 
 Row = tuple[str, str, str]
 """Metric, value with its unit, what it means."""
@@ -288,8 +288,11 @@ def _costs(summary: Summary) -> Iterator[Row]:
     how = summary.how
     yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} a rank, batches of {how.batch_size}"
     engine = f"{how.engine} engine, decode {how.decode}" + _EVICTED[how.evict_page_cache]
-    yield "reads", "O_DIRECT" if how.odirect else "page cache", engine
+    asked = summary.requests
+    yield "reads", "O_DIRECT" if how.odirect else "page cache" if asked is None else "requests", engine
     yield from _requests(summary.metrics)
+    if asked is not None:
+        yield from _objects(asked)
 
 
 def _requests(metrics: Metrics) -> Iterator[Row]:
@@ -298,6 +301,20 @@ def _requests(metrics: Metrics) -> Iterator[Row]:
     if asked and asked.mean is not None:
         got = f"; of the devices {number(served.mean)} KiB" if served and served.mean is not None else ""
         yield "read requests", f"{number(asked.mean / 1024)} KiB", f"asked for, mean{got}"
+
+
+def _objects(asked: Requests) -> Iterator[Row]:
+    """Yield what an object store's server made of the requests."""
+    sent = asked.get + asked.head + asked.put + asked.list + asked.delete
+    cost = "" if asked.cost is None else f", cost {number(asked.cost)}"
+    kinds = f"{asked.get:,} GET, {asked.head:,} HEAD; {count(asked.connections_opened, 'connection')}{cost}"
+    yield "requests", f"{sent:,}", kinds
+    again = f"{asked.slow_down:,} of them 503 or 429; {asked.retried:,} asked again"
+    yield "failed requests", f"{asked.failed:,}", again
+    for name, times in (("first byte", asked.first_byte_ms), ("last byte", asked.last_byte_ms)):
+        if times is not None:
+            shown = f"p50 {number(times.p50)}, p99 {number(times.p99)}, max {number(times.max)} ms"
+            yield f"{name} p50", f"{number(times.p50)} ms", shown
 
 
 def _library_cpu(summary: Summary) -> Iterator[str]:

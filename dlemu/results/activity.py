@@ -44,6 +44,8 @@ class Activity:
     memory_some_percent: float | None = None
     """Time in which some task waited for memory."""
     hot_drive: HotDrive | None = None
+    network_percent: float | None = None
+    """What the busiest interface received of what it can; None where none says what that is."""
     device: Device | None = None
     """The devices behind the dataset together."""
 
@@ -64,6 +66,7 @@ def activity_during(run: Run, rows: StepRows) -> Activity:
         cpu_throttled_percent=max((value for value in throttled if not math.isnan(value)), default=None),
         memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
         hot_drive=_hot_drive(hosts),
+        network_percent=max((percent for host, windows in hosts for percent in _network(host, windows)), default=None),
         device=_device(run, _while_waiting(run, rows) or hosts),
     )
 
@@ -222,6 +225,15 @@ def _hot_drive(hosts: list[tuple[HostTelemetry, list[Window]]]) -> HotDrive | No
             if is_below and len(limits) and most >= limits[0]:
                 hot.append(HotDrive(name=drive, celsius=most, limit_celsius=float(limits[0])))
     return max(hot, key=lambda drive: drive.celsius - drive.limit_celsius, default=None)
+
+
+def _network(host: HostTelemetry, windows: list[Window]) -> Iterator[float]:
+    """Yield how much each interface that knows its speed received of it, %."""
+    for interface in host.sources("network"):
+        _, limits = host.readings("network", interface, "link_mb_per_second")
+        received = mean_within(*host.readings("network", interface, "received_mb_per_second"), windows)
+        if len(limits) and limits[-1] > 0 and not math.isnan(received):
+            yield 100 * received / float(limits[-1])
 
 
 def _device(run: Run, hosts: list[tuple[HostTelemetry, list[Window]]]) -> Device | None:

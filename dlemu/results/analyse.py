@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.formats.format_base import LibraryReads, library_reads
 from datagen.layout import subfolder_name
+from datagen.storage._request_counts import RequestCounts, waits_ms
 from dlemu.config.duration import is_zero
 from dlemu.emulator.steplog import EVALUATION, StepRows
 from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
@@ -22,10 +24,17 @@ from dlemu.metrics.changes import find_speed_changes, find_stalls
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
-from dlemu.metrics.limit import OTHERS_PERCENT, Context, Limit, OtherReaders, judge_limit
+from dlemu.metrics.limit import OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
 from dlemu.metrics.ran_out import find_ran_out
-from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
+from dlemu.metrics.rates import (
+    Percentiles,
+    first_batch_seconds,
+    late_handover_share,
+    per_second,
+    percentiles_ms,
+    training_ns,
+)
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
@@ -49,6 +58,7 @@ from dlemu.results.summary import (
     Metrics,
     PageCache,
     ReadSettings,
+    Requests,
     Summary,
     Waits,
 )
@@ -90,6 +100,7 @@ def analyse(run: Run) -> Summary:
         ended_at=_ended_at(facts),
         seed=facts.seed,
         metrics=metrics,
+        requests=_requests(facts),
         evaluation=_evaluation(run.rows[run.rows["phase"] == EVALUATION]),
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
@@ -134,6 +145,48 @@ def analyse(run: Run) -> Summary:
             warning=proof.warning,
         ),
     )
+
+
+def _requests(facts: Facts) -> Requests | None:
+    """Return what the journal counted, with the price of it."""
+    if not facts.journal.requests:
+        return None
+    counts, metric = RequestCounts(np.array(facts.journal.requests, np.int64)), facts.workload.metric
+    reads, writes = counts["get"] + counts["head"], counts["put"] + counts["list"]
+    first, last = (_times(histogram) for histogram in (counts.first_byte, counts.last_byte))
+    priced = metric.get_price or metric.put_price
+    return Requests(
+        get=counts["get"],
+        head=counts["head"],
+        list=counts["list"],
+        put=counts["put"],
+        delete=counts["delete"],
+        received_bytes=counts["received_bytes"],
+        failed=counts["failed"],
+        retried=counts["retried"],
+        slow_down=counts["slow_down"],
+        connections_opened=counts["connections_opened"],
+        first_byte_ms=first,
+        last_byte_ms=last,
+        cost=(reads * metric.get_price + writes * metric.put_price) / 1000 if priced else None,
+    )
+
+
+def _asked(requests: Requests | None) -> Asked | None:
+    if requests is None or requests.first_byte_ms is None or requests.last_byte_ms is None:
+        return None
+    return Asked(
+        requests=requests.get + requests.head,
+        slow_down=requests.slow_down,
+        retried=requests.retried,
+        first_byte_ms=requests.first_byte_ms.p50,
+        last_byte_ms=requests.last_byte_ms.p50,
+    )
+
+
+def _times(histogram: NDArray[np.int64]) -> Percentiles | None:
+    waits = waits_ms(histogram)
+    return None if waits is None else Percentiles(**waits._asdict())
 
 
 def _metrics(run: Run, kept: StepRows) -> Metrics:
@@ -459,6 +512,8 @@ def _limit(run: Run, kept: StepRows, proof: CacheProof, summary: Summary, *, bia
         slow_folders=summary.slow_folders,
         slow_hosts=_slow_hosts(summary),
         hot_drive=activity.hot_drive,
+        asked=_asked(summary.requests),
+        network_percent=activity.network_percent,
     )
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
     work = work_of(judged, preprocesses=preprocesses, workers=workers)

@@ -215,6 +215,32 @@ class ReadSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Requests:
+    """Requests that reading from an object store took, in training and evaluation, those asked again included."""
+
+    get: int
+    head: int
+    list: int
+    put: int
+    delete: int
+    received_bytes: int
+    """Of the bodies of answers."""
+    failed: int
+    """Answers that were no success, and connections that broke."""
+    retried: int
+    """Asked again."""
+    slow_down: int
+    """Answers 503 and 429."""
+    connections_opened: int
+    first_byte_ms: Percentiles | None = None
+    """From the request to the first byte of its answer, ms, within 9 %."""
+    last_byte_ms: Percentiles | None = None
+    """From the request to the last byte of its answer, ms, within 9 %."""
+    cost: float | None = None
+    """At `metric.get_price` and `metric.put_price`; None without a price."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Environment:
     """What the run ran on."""
 
@@ -321,6 +347,8 @@ class Summary:
     other_readers: OtherReaders | None = None
     """Null where others read little from the dataset's devices, or where that is not known."""
     page_cache: PageCache | None = None
+    requests: Requests | None = None
+    """Null where no requests were made."""
     evaluation: Evaluation | None = None
     checkpoints: tuple[CheckpointTiming, ...] = ()
     asynchronous_checkpoints: AsynchronousCheckpoints | None = None

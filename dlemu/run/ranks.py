@@ -72,6 +72,11 @@ class Guarded(Protocol):
         """Where the ranks' logs lie while the run goes on."""
         ...
 
+    @property
+    def workload(self) -> Workload:
+        """What is run."""
+        ...
+
 
 class Ranks(Protocol):
     """The ranks of one command, seen by a process that takes part in all of it."""

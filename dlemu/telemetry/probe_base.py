@@ -38,6 +38,8 @@ class Scope:
     """Trace every request of the devices."""
     cpu_groups: tuple[str, ...] = ()
     """Folders of the control groups that limit the CPU time of this host's ranks."""
+    request_folder: str = ""
+    """Where processes count their requests to an object store; empty: there is none."""
     proc: str = "/proc"
     sys: str = "/sys"
 

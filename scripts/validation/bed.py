@@ -178,9 +178,9 @@ class Bed:
             self.generate(dataset, self.drive.folder)
             self._made.add(dataset.name)
 
-    def generate(self, dataset: Dataset, folder: str) -> None:
+    def generate(self, dataset: Dataset, folder: str, *settings: str) -> None:
         """Generate a dataset in a folder."""
-        run([dlemu(), "datagen", *dataset.settings(folder)])
+        run([dlemu(), "datagen", *dataset.settings(folder), *settings])
 
 
 @contextlib.contextmanager

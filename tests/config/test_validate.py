@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -89,19 +90,24 @@ def test_shipped_workloads_can_be_trained() -> None:
     ("override", "said"),
     [
         ("workflow.train=false", "workflow.train is false: nothing would be trained"),
-        (
-            "storage.storage_type=s3",
-            "storage.storage_type is 's3': object storage is not possible yet; wanted local_fs",
-        ),
+        ("storage.storage_type=s3", "no S3 server is named: set storage.storage_options.endpoint_url"),
+        ("storage.storage_type=aistore", "storage.storage_type is 'aistore': wanted s3"),
+        ("storage.storage_type=fsspec", "storage.storage_root is './': fsspec wants a URL there"),
+        ("reader.io_depth=4", "reader.io_depth is 4, but storage.storage_type=local_fs has files"),
         ("storage.storage_type=parallelfs", "storage.storage_type is 'parallelfs': did you mean parallel_fs?"),
         ("storage.storage_type=no.such", "'no.such' is no module that Python can import"),
-        ("dataset.data_folder=s3://bucket/x", "object storage is not possible yet"),
+        (
+            "dataset.data_folder=s3://bucket/x",
+            "a URL, and storage.storage_type says folders: wanted storage.storage_type=s3",
+        ),
         ("dataset.format=npzz", "dataset.format is 'npzz': did you mean npz?"),
         ("reader.data_loader=pytorh", "reader.data_loader is 'pytorh': did you mean pytorch?"),
         ("reader.transformed_record_dims=[2,2]", "reader.transformed_record_dims: not possible yet"),
     ],
 )
-def test_what_cannot_be_trained_is_said(override: str, said: str) -> None:
+def test_what_cannot_be_trained_is_said(override: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "S3_"))]:
+        monkeypatch.delenv(name)
     workload = load([override])
     with pytest.raises(UserError) as caught:
         check_runnable(workload)

@@ -30,13 +30,21 @@ from datagen.storage.storage_base import (
 )
 
 ALL = registry.names("datagen.storage")
+SERVED: dict[str, StorageSpec] = {"fsspec": StorageSpec(type="fsspec", root="file:///")}
 KEEPING = [name for name in ALL if name != "null"]
-FOLDERS = ["direct", "mapped", "posix"]
+FOLDERS = ["direct", "fsspec", "mapped", "posix"]
 DATA = bytes(range(256)) * 40
 
 
+@pytest.fixture(autouse=True)
+def _served(request: pytest.FixtureRequest) -> None:
+    """Have a server for the storage that needs one."""
+    if hasattr(request.node, "callspec") and request.node.callspec.params.get("name") == "s3":
+        SERVED["s3"] = request.getfixturevalue("s3").spec()
+
+
 def storage(name: str) -> StorageBase:
-    return open_storage(StorageSpec(type=name))
+    return open_storage(SERVED.get(name, StorageSpec(type=name)))
 
 
 def write(backend: StorageBase, path: str, data: bytes = DATA) -> None:
@@ -207,7 +215,7 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
 
 
 def test_names_that_users_give() -> None:
-    assert storage_names() == ["direct", "direct_fs", "local_fs", "parallel_fs", "posix"]
+    assert storage_names() == ["direct", "direct_fs", "fsspec", "local_fs", "parallel_fs", "posix", "s3"]
     assert storage_spec("local_fs") == storage_spec("parallel_fs") == storage_spec("posix") == StorageSpec()
     assert storage_spec("direct") == storage_spec("local_fs", direct=True) == StorageSpec(direct=True)
     own = storage_spec("my.module", root="bucket", options={"b": 1, "a": "x"})
@@ -216,19 +224,19 @@ def test_names_that_users_give() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("wrong", "message"),
     [
         (
             "local",
-            r"is 'local': did you mean local_fs\? wanted one of direct, direct_fs, local_fs, parallel_fs, posix,",
+            r"is 'local': did you mean local_fs\? wanted one of direct, direct_fs, fsspec, local_fs, parallel_fs",
         ),
         ("null", "is 'null': that is for dlemu's own use; wanted one of direct"),
         ("memory", "is 'memory': that is for dlemu's own use"),
     ],
 )
-def test_a_name_that_is_none_is_answered_with_those_there_are(name: str, message: str) -> None:
+def test_a_name_that_is_none_is_answered_with_those_there_are(wrong: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        storage_spec(name)
+        storage_spec(wrong)
 
 
 def test_folders_have_no_options() -> None:

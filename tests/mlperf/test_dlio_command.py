@@ -10,6 +10,7 @@ import yaml
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
+from dlemu.config.validate import check_runnable
 from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import DlioFolders, begin_dlio_files
 
@@ -117,6 +118,25 @@ def test_a_run_that_begins_removes_results_that_are_not_its_own(tmp_path: Path) 
     assert yaml.safe_load((tmp_path / ".hydra" / "overrides.yaml").read_text()) == ["workload=unet3d_h100"]
     hydra = yaml.safe_load((tmp_path / ".hydra" / "hydra.yaml").read_text())["hydra"]
     assert (hydra["run"]["dir"], hydra["output_subdir"]) == (str(tmp_path), ".hydra")
+
+
+def test_objects_in_the_words_of_mlpstorages_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://10.0.0.1:9000")
+    workload, _ = asked(
+        "workload=unet3d_h100",
+        "++workload.storage.storage_type=s3",
+        "++workload.storage.storage_root=bucket",
+        "++workload.storage.storage_options.storage_library=s3dlio",
+        "++workload.storage.storage_options.uri_scheme=s3",
+        "++workload.storage.storage_options.decode_mode=none",
+        "++workload.storage.s3_force_path_style=true",
+        "++workload.dataset.data_folder=data/unet3d",
+        folder=config_dir(tmp_path / "configs"),
+    )
+    assert workload.storage_spec.options == (("s3_force_path_style", True), ("uri_scheme", "s3"))
+    assert workload.dataset.data_folder == "data/unet3d"
+    assert any("storage_library has no effect: dlemu reads with a client of its own" in note for note in workload.notes)
+    check_runnable(workload)
 
 
 def test_direct_reading_in_the_words_of_mlpstorages_o_direct(tmp_path: Path) -> None:

