@@ -64,7 +64,7 @@ class Content:
     @functools.cached_property
     def seed_hash(self) -> int:
         """What the stamps carry to tell this seed's blocks."""
-        return int(_mix(np.array([self.seed & _MASK], np.uint64) + _GOLDEN)[0])
+        return hash_of_seed(self.seed)
 
     @functools.cached_property
     def _pool(self) -> Words:
@@ -132,13 +132,8 @@ class Content:
 
     def _stamps_and_keys(self, file: int, first: int, count: int) -> tuple[Words, Words]:
         offsets = np.arange(first, first + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
-        stamps = np.empty((count, STAMP_WORDS), np.uint64)
-        stamps[:, 1] = self.seed_hash
-        stamps[:, 2] = file
-        stamps[:, 3] = offsets
-        keys = _mix(_mix(np.uint64(self.seed_hash) ^ _mix(np.array([file], np.uint64) + _GOLDEN)) + offsets * _GOLDEN)
-        stamps[:, 0] = _check(stamps[:, 1], stamps[:, 2], offsets)
-        return stamps, keys.reshape(count, 1)
+        keys = block_keys(self.seed_hash, file, offsets)
+        return make_stamps(self.seed_hash, file, offsets), keys.reshape(count, 1)
 
 
 def identify(block: memoryview | bytes) -> Stamp | None:
@@ -181,6 +176,26 @@ def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> t
     if stamp.file != file:
         return True, f"there is a block of {origin}"
     return False, f"there is a block stamped {origin}, but not with its bytes or not in its place"
+
+
+def hash_of_seed(seed: int) -> int:
+    """Return what stamps carry to tell a seed's blocks."""
+    return int(_mix(np.array([seed & _MASK], np.uint64) + _GOLDEN)[0])
+
+
+def block_keys(seed_hash: int, file: int, offsets: Words) -> Words:
+    """Return a 64-bit key for each offset of a file's payload: no two offsets of a file have the same."""
+    return _mix(_mix(np.uint64(seed_hash) ^ _mix(np.array([file], np.uint64) + _GOLDEN)) + offsets * _GOLDEN)
+
+
+def make_stamps(seed_hash: int, file: int, offsets: Words) -> Words:
+    """Return the stamps of the blocks at these offsets of a file's payload, shape (blocks, STAMP_WORDS)."""
+    stamps = np.empty((len(offsets), STAMP_WORDS), np.uint64)
+    stamps[:, 1] = seed_hash
+    stamps[:, 2] = file
+    stamps[:, 3] = offsets
+    stamps[:, 0] = _check(stamps[:, 1], stamps[:, 2], offsets)
+    return stamps
 
 
 def _check(seed_hash: Words, file: Words, offset: Words) -> Words:

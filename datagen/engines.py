@@ -235,6 +235,13 @@ class LibraryEngine:
             sample = self._load(path, index) if stream is None else self._load_stream(stream, path, index)
         except OSError as error:
             raise unreadable(path, error) from error
+        except DlemuError:
+            raise
+        except (
+            Exception
+        ) as error:  # libraries raise whatever they meet: SyntaxError, OverflowError, errors of their own
+            what = f"{type(error).__name__}: {str(error)[:200]}"
+            raise DatasetError(f"{path} is damaged, or no file of this format: its library says {what}") from error
         self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         return sample
 

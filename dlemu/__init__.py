@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datagen.errors import DlemuError, UserError
-    from dlemu.api import compare, datagen, load_result, size, sweep, train
+    from dlemu.api import checkpoint, compare, datagen, load_result, predict, probe, size, sweep, train
     from dlemu.run.ranks import RunFailedError
 
 __version__ = "0.1.0"
@@ -22,9 +22,12 @@ __all__ = [
     "DlemuError",
     "RunFailedError",
     "UserError",
+    "checkpoint",
     "compare",
     "datagen",
     "load_result",
+    "predict",
+    "probe",
     "size",
     "sweep",
     "train",

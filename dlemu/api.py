@@ -17,10 +17,17 @@ from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.mlperf.foreign_side import foreign_side
+from dlemu.prediction.ask import ask, read_prediction
+from dlemu.prediction.prediction import Prediction
+from dlemu.probing.pattern import Level
+from dlemu.probing.probe_answers import Access, ProbeAnswer, ProbeCell
+from dlemu.probing.run_probe import FILE_BYTES, PRESETS, Grid, probe_requests, probe_workload, read_probe
+from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event
-from dlemu.run.prepare import only_makes_data
+from dlemu.run.prepare import only_checkpoints, only_makes_data
 from dlemu.sizing import find_size, run_sweep
 from dlemu.sizing.answers import COMPARE, SIZE, SWEEP, Comparison, SizeAnswer, SweepAnswer, read_answer
 from dlemu.sizing.compare_sides import Extras
@@ -30,7 +37,7 @@ from dlemu.sizing.sizing_events import SizingEvent
 
 Source = Workload | Sequence[str] | Mapping[str, object]
 """What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
-Result = Run | SizeAnswer | SweepAnswer | Comparison
+Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer
 Folder = str | os.PathLike[str]
 
 
@@ -55,12 +62,31 @@ def train(
     last step.
     """
     workload = _workload(source, settings, config_dir)
+    if only_checkpoints(workload):
+        raise UserError("the workload asks for checkpoints alone: call dlemu.checkpoint, or set workflow.train=true")
     if only_makes_data(workload):
         raise UserError("the workload asks for its dataset alone: call dlemu.datagen, or set workflow.train=true")
     _refuse_launcher("train")
     folder = call(Request("train", workload), on_progress)
     assert isinstance(folder, str)
     return read_run(folder)
+
+
+def checkpoint(
+    source: Source = (),
+    *,
+    config_dir: str | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **settings: object,
+) -> CheckpointRun:
+    """Write and read a model's checkpoints: `dlemu checkpoint`; arguments as of `train`.
+
+    `.summary` has every number, `.rows` what each rank measured of each file. Raises UserError, RunFailedError.
+    """
+    _refuse_launcher("checkpoint")
+    folder = call(Request("checkpoint", _workload(source, settings, config_dir)), on_progress)
+    assert isinstance(folder, str)
+    return read_checkpoint_run(folder)
 
 
 def datagen(
@@ -99,11 +125,6 @@ def size(
 
     `make` makes the dataset first, or what is missing of it, with a rank for each core.
     """
-    ranks = len(os.sched_getaffinity(0))
-
-    def make_dataset(workload: Workload) -> None:
-        call(Request("datagen", workload, ranks=ranks, fsync=True), None)
-
     return find_size.size(
         source if isinstance(source, Workload) and not settings else _words(source, settings),
         launcher=launcher,
@@ -113,9 +134,91 @@ def size(
         confidence_percent=confidence_percent,
         trial_seconds=trial_seconds,
         cached=cached,
-        make=make_dataset if make else None,
+        make=_make_dataset if make else None,
         on_event=on_progress or _ignore,
     )
+
+
+def predict(
+    source: Source = (),
+    *,
+    from_folder: Folder | Run | None = None,
+    mb_per_second: float | None = None,
+    hosts: int = 1,
+    most: int = 10_000,
+    cached: bool = False,
+    make: bool = False,
+    config_dir: str | None = None,
+    on_level: Callable[[Level], None] | None = None,
+    **settings: object,
+) -> Prediction:
+    """Predict how busy a storage would keep accelerators: `dlemu predict`; arguments as of `dlemu.prediction.ask.ask`.
+
+    With `ranks` that count, else the most that pass. `from_folder` names a run, or is one; `make` makes the dataset
+    before it is probed.
+    """
+    answer, _ = ask(
+        source if isinstance(source, Workload) and not settings else _words(source, settings),
+        from_folder=_folder(from_folder),
+        mb_per_second=mb_per_second,
+        hosts=hosts,
+        most=most,
+        cached=cached,
+        config_dir=config_dir,
+        make=_make_dataset if make else None,
+        on_level=on_level,
+    )
+    return answer
+
+
+def probe(
+    target: Folder | Sequence[str] | Mapping[str, object] = (),
+    *,
+    preset: str = "",
+    accesses: Sequence[Access] = (),
+    sizes: Sequence[int] = (),
+    depths: Sequence[int] = (),
+    jobs: Sequence[int] = (),
+    seconds: float = 2.0,
+    engine: str = "auto",
+    file_bytes: int = FILE_BYTES,
+    folder: str = "",
+    readers: Sequence[int] = (),
+    cached: bool = False,
+    config_dir: str | None = None,
+    on_cell: Callable[[ProbeCell], None] | None = None,
+    **settings: object,
+) -> ProbeAnswer:
+    """Measure what a storage can do: `dlemu probe`.
+
+    `target` is a folder, a file or a device; then `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and
+    `jobs` say which requests. With overrides or keywords (`workload="unet3d"`) it is a workload's own pattern, by 1, 2,
+    4, ... `readers`. A device is only read. Raises UserError, DlemuError.
+    """
+    if isinstance(target, str | os.PathLike):
+        if settings:
+            raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted one of both")
+        base = PRESETS[preset] if preset else Grid()
+        grid = Grid(
+            accesses=tuple(accesses) or base.accesses,
+            sizes=tuple(sizes) or base.sizes,
+            depths=tuple(depths) or base.depths,
+            jobs=tuple(jobs) or base.jobs,
+        )
+        answer, _ = probe_requests(
+            os.fspath(target),
+            preset=preset,
+            grid=grid,
+            seconds=seconds,
+            engine=engine,
+            file_bytes=file_bytes,
+            folder=folder,
+            on_cell=on_cell,
+        )
+        return answer
+    words = _words(target, settings) + ([f"output.folder={folder}"] if folder else [])
+    answer, _ = probe_workload(words, config_dir=config_dir, cached=cached, readers=tuple(readers), on_cell=on_cell)
+    return answer
 
 
 def sweep(
@@ -147,7 +250,7 @@ def compare(
 
     Raises UserError for what can't be compared.
     """
-    folders = [side.folder if isinstance(side, Run) else os.fspath(side) for side in (a, b) if side is not None]
+    folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
     sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)
     extras = (Extras(price=prices[0], watts=powers[0]), Extras(price=prices[1], watts=powers[1]))
@@ -155,17 +258,33 @@ def compare(
 
 
 def load_result(folder: Folder) -> Result:
-    """Return what a folder holds: a run, with every number computed anew, a search, a sweep or a comparison.
+    """Return what a folder holds: a run or checkpoints, with every number computed anew, a search, a sweep, a
+    comparison, a prediction or a probe.
 
     Raises UserError for a folder without a result, or a damaged one.
     """
     path = os.fspath(folder)
+    if holds_checkpoints(path):
+        return read_checkpoint_run(path)
     return (
         read_answer(path, SIZE, SizeAnswer)
         or read_answer(path, SWEEP, SweepAnswer)
         or read_answer(path, COMPARE, Comparison)
+        or read_prediction(path)
+        or read_probe(path)
         or read_run(path)
     )
+
+
+def _folder(result: Folder | Run | None) -> str | None:
+    if result is None:
+        return None
+    return result.folder if isinstance(result, Run) else os.fspath(result)
+
+
+def _make_dataset(workload: Workload) -> None:
+    """Make what is missing of a workload's dataset, with a rank for each core."""
+    call(Request("datagen", workload, ranks=len(os.sched_getaffinity(0)), fsync=True), None)
 
 
 def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:

@@ -25,7 +25,7 @@ from typing import IO, Literal
 from datagen.errors import DlemuError
 from dlemu.comm import die_with_parent
 from dlemu.config.schema import Workload
-from dlemu.run.events import DatasetMade, DatasetProgress, Event, TrainingStep
+from dlemu.run.events import CheckpointProgress, DatasetMade, DatasetProgress, Event, TrainingStep
 
 _LOOK_SECONDS = 0.2
 _ENDING_SECONDS = 60.0
@@ -40,7 +40,7 @@ OnEvent = Callable[[Event], None]
 class Request:
     """What to do."""
 
-    command: Literal["train", "datagen"]
+    command: Literal["train", "checkpoint", "datagen"]
     workload: Workload
     ranks: int = 0
     """Instead of the workload's, if not 0."""
@@ -52,7 +52,7 @@ class Outcome:
     """How it ended."""
 
     folder: str | None = None
-    """Of the result of `train`."""
+    """Of the result of `train` or `checkpoint`."""
     error: DlemuError | None = None
 
 
@@ -182,6 +182,7 @@ def main() -> None:
 
 def _do(request: Request, line: socket.socket) -> str | None:
     from dlemu.cli.frontends import TerminalFrontend
+    from dlemu.run.checkpoint_story import checkpoint
     from dlemu.run.datasets import make
     from dlemu.run.training import train
 
@@ -194,7 +195,7 @@ def _do(request: Request, line: socket.socket) -> str | None:
 
         def tell(self, event: Event) -> None:
             # A caller that is busy misses progress; it must not hold up the accelerators.
-            flags = socket.MSG_DONTWAIT if isinstance(event, TrainingStep | DatasetProgress) else 0
+            flags = socket.MSG_DONTWAIT if isinstance(event, TrainingStep | DatasetProgress | CheckpointProgress) else 0
             with contextlib.suppress(OSError):
                 line.send(pickle.dumps(event), flags)
 
@@ -202,5 +203,7 @@ def _do(request: Request, line: socket.socket) -> str | None:
     frontend.command = f"dlemu.{request.command}(...)"
     if request.command == "train":
         return train(frontend)
+    if request.command == "checkpoint":
+        return checkpoint(frontend)
     make(frontend, fsync=request.fsync)
     return None

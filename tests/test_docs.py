@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from datagen.registry import names
+from dlemu.config.schema import Checkpoint
 from dlemu.emulator.steplog import STEP_COLUMNS
 from dlemu.results.folder import write_run
 from dlemu.results.run import make_run
@@ -36,6 +37,17 @@ def test_the_schema_of_the_summary_stands_in_its_document(monkeypatch: pytest.Mo
     described = page.split("made by scripts/docs")[1]
     assert "| `au_percent` |" in described
     assert "| `cpu_limit` |" in described, "types within types are described as well"
+
+
+def test_what_a_run_of_checkpoints_leaves_stands_in_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS.parent / "scripts")
+    page = (DOCS / "checkpoints.md").read_text()
+    made = importlib.import_module("documentation.__main__").written_checkpoints(page)
+    assert page == made, "scripts/docs makes it anew"
+    known = {field.name for field in fields(Checkpoint)}
+    named = set(re.findall(r"checkpoint\.(\w+)=", page))
+    assert named <= known, named - known
+    assert {"odirect", "writers", "keep_last", "content", "verify", "reshard", "read_as", "asynchronous"} <= named
 
 
 def test_every_column_of_the_step_log_is_documented() -> None:

@@ -48,6 +48,7 @@ from datagen.storage.storage_base import StoredFile, Writer
 
 LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", transfer_bytes=256 << 10)
 CHUNK_BYTES = 1 << 20
+_LARGE_BYTES = 16 << 20
 """Bytes made, summed and written at a time: they stay in a core's second-level cache meanwhile."""
 INDEX_LINES = 1 << 14
 """Lines of an index made at a time."""
@@ -117,7 +118,11 @@ class Format:
 
 def _loaded(file: BinaryIO, index: int, samples: int) -> Sample:
     at = seek_record(file, index, samples) + HEAD_BYTES
-    data = memoryview(file.read(HEAD.unpack(file.read(HEAD_BYTES))[0]))
+    length = HEAD.unpack(file.read(HEAD_BYTES))[0]
+    if length > _LARGE_BYTES:  # memory is taken before anything is read
+        length = min(length, file.seek(0, io.SEEK_END) - at)
+        file.seek(at)
+    data = memoryview(file.read(length))
     start, size = image_extent(file.name, data, at)
     payload = data[start : start + size]
     return Sample(payload, payload, index * size)

@@ -1,4 +1,4 @@
-"""Folders of any mounted file system: files read through the page cache or past it (O_DIRECT), written through it."""
+"""Folders of any mounted file system: files read and written through the page cache, or past it (O_DIRECT)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from datagen.errors import UserError
 from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec
@@ -33,8 +35,13 @@ class Storage(StorageBase):
             return DirectReader(path)
         return FileReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
+    def open_unread_ahead(self, path: str) -> FileReader:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.spec.direct else 0))
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        return FileReader(descriptor, self.alignment)
+
     def create(self, path: str) -> FileWriter:
-        return FileWriter(path)
+        return DirectWriter(path) if self.spec.direct_writes else FileWriter(path)
 
     def entries(self, folder: str) -> os._ScandirIterator[str]:
         return os.scandir(folder)
@@ -58,6 +65,9 @@ class Storage(StorageBase):
                 "storage.storage_type=s3 (fsspec for other servers)"
             )
         os.makedirs(folder, exist_ok=True)
+
+    def remove_folder(self, folder: str) -> None:
+        os.rmdir(folder)
 
     def remove_unfinished(self, folder: str) -> None:
         with os.scandir(folder) as entries:
@@ -156,10 +166,10 @@ class DirectReader(FileReader):
 class _explained:
     """Says what it means when a file system can't do O_DIRECT: some refuse to open, others to read."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_instead", "_path")
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, instead: str = "reader.odirect=false, or put the dataset") -> None:
+        self._path, self._instead = path, instead
 
     def __enter__(self) -> None:
         return
@@ -168,18 +178,18 @@ class _explained:
         if isinstance(error, OSError) and error.errno == errno.EINVAL:
             raise UserError(
                 f"the file system of {os.path.dirname(self._path)} refuses O_DIRECT: "
-                "set reader.odirect=false, or put the dataset on one that has it (ext4, xfs, Lustre, NFS)"
+                f"set {self._instead} on one that has it (ext4, xfs, Lustre, NFS)"
             ) from error
 
 
 class FileWriter:
     """A file under way, beside its final place, so that the rename is within one folder."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, flags: int = 0) -> None:
         folder, name = os.path.split(path)
         self._path = path
         self._part = os.path.join(folder, f".{name}{PART_SUFFIX}")
-        self._descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | flags, 0o666)
         self.position = 0
 
     def write(self, data: Bytes) -> None:
@@ -190,11 +200,7 @@ class FileWriter:
         self.position += size_bytes
 
     def write_at(self, data: Bytes, offset: int) -> None:
-        view = memoryview(data)
-        while view:
-            count = os.pwrite(self._descriptor, view, offset)
-            view = view[count:]
-            offset += count
+        _write_all(self._descriptor, memoryview(data), offset)
 
     def sync(self) -> None:
         os.fsync(self._descriptor)
@@ -212,3 +218,40 @@ class FileWriter:
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)  # file systems on a network may report a failed write only here
+
+
+class DirectWriter(FileWriter):
+    """A file under way that goes past the page cache; the bytes behind its last whole 4096 go through it.
+
+    Offset and memory of what is written are multiples of 4096 but for the file's end, or else it goes through the
+    cache; a block is written by one of both ways alone.
+    """
+
+    def __init__(self, path: str) -> None:
+        with _explained(path, "checkpoint.odirect=false, or put the checkpoints"):
+            super().__init__(path, flags=os.O_DIRECT)
+        self._buffered = os.open(self._part, os.O_WRONLY | os.O_CLOEXEC)
+
+    def write_at(self, data: Bytes, offset: int) -> None:
+        view = memoryview(data)
+        aligned = len(view) - len(view) % DIRECT_ALIGNMENT
+        if offset % DIRECT_ALIGNMENT or np.frombuffer(view, np.uint8).ctypes.data % DIRECT_ALIGNMENT:
+            aligned = 0
+        with _explained(self._path, "checkpoint.odirect=false, or put the checkpoints"):
+            done = _write_all(self._descriptor, view[:aligned], offset)
+        _write_all(self._buffered, view[aligned:], offset + done)
+
+    def _close(self) -> None:
+        try:
+            os.close(self._buffered)
+        finally:
+            super()._close()
+
+
+def _write_all(descriptor: int, view: memoryview, offset: int) -> int:
+    """Write every byte, however many calls that takes; return how many there were."""
+    done = 0
+    while done < len(view):
+        # One call moves at most 2 GiB - 4 KiB (Linux), and a signal may cut it short.
+        done += os.pwrite(descriptor, view[done:], offset + done)
+    return done

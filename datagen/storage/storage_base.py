@@ -49,6 +49,8 @@ class StorageSpec:
     """Settings that only this storage knows, as (name, value)."""
     direct: bool = False
     """Read past the page cache."""
+    direct_writes: bool = False
+    """Write past it, too."""
     range_bytes: int = 0
     """Bytes that one request for an object asks for at most; 0 asks for all that is wanted of it by one."""
     io_depth: int = 1
@@ -58,8 +60,8 @@ class StorageSpec:
 
     @property
     def buffered(self) -> StorageSpec:
-        """Return the same storage read through the page cache: for lists, manifests and all that is not measured."""
-        return replace(self, direct=False)
+        """Return the same storage used through the page cache: for lists, manifests and all that is not measured."""
+        return replace(self, direct=False, direct_writes=False)
 
 
 FOLDERS = StorageSpec()
@@ -123,6 +125,11 @@ def open_storage(spec: StorageSpec) -> StorageBase:
         UserError: there is none of that name, or it can't do what the spec asks.
     """
     kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
+    if spec.direct_writes and not kind.reads_directly:
+        raise UserError(
+            f"checkpoint.odirect is true, but storage {spec.type} has no page cache to write past: set "
+            "checkpoint.odirect=false"
+        )
     if spec.direct and not kind.reads_directly:
         raise UserError(
             f"reader.odirect is true, but storage {spec.type} has no page cache to read past: set reader.odirect=false"
@@ -252,6 +259,10 @@ class StorageBase(abc.ABC):
     def open(self, path: str) -> Reader:
         """Open a file for reading. Raises UserError where the storage can't serve it as the spec asks."""
 
+    def open_unread_ahead(self, path: str) -> Reader:
+        """Open a file of which nobody reads ahead of what is asked for, where the storage can be told so."""
+        return self.open(path)
+
     def open_whole(self, path: str) -> Reader:
         """Open a file that will be read from its beginning to its end: the request for its bytes may go out here."""
         return self.open(path)
@@ -305,6 +316,10 @@ class StorageBase(abc.ABC):
 
     def make_folder(self, folder: str) -> None:
         """Make a folder and those above it, where they are not there: nothing for a storage of objects."""
+        return
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove an empty folder: nothing for a storage of objects. Raises OSError for one that is not empty."""
         return
 
     def remove_unfinished(self, folder: str) -> None:

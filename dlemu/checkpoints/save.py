@@ -1,22 +1,26 @@
-"""Checkpoints inside training: the model's bytes written, synced and timed, while the accelerators stand still."""
+"""Checkpoints inside training: the model's bytes written, synced and timed while the accelerators stand still.
+
+With `checkpoint.asynchronous` they stand still for a snapshot into the host's memory alone; a thread then writes it
+while training goes on, and the next checkpoint waits for that one.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
+from functools import cached_property
 
-import numpy as np
-
-from datagen.content import Content
-from datagen.errors import SpaceError, UserError
 from datagen.storage.storage_base import StorageBase
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.file_content import FileNumber, content_of
+from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout
+from dlemu.checkpoints.piece_ring import make_buffers
+from dlemu.checkpoints.shards import Tensor
+from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFile, explained
 from dlemu.comm import Comm
 from dlemu.comm.clock import Clock
-from dlemu.config.schema import Checkpoint
-
-_CHUNK_BYTES = 8 << 20
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+from dlemu.config.schema import Checkpoint, Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,71 +33,152 @@ class SavedCheckpoint:
     """Bytes of all ranks."""
     started_ns: int
     ended_ns: int
+    released_ns: int | None = None
+    """When training went on, of an asynchronous one; None: when it had ended."""
 
     @property
     def seconds(self) -> float:
         """How long it took."""
         return (self.ended_ns - self.started_ns) / 1e9
 
-
-def save_checkpoint(
-    settings: Checkpoint,
-    storage: StorageBase,
-    model_bytes: int,
-    comm: Comm,
-    clock: Clock,
-    *,
-    epoch: int,
-    block: int,
-) -> SavedCheckpoint:
-    """Write one checkpoint: by rank 0 alone or by every rank, as `checkpoint.type` says; all ranks wait for the last.
-
-    Raises SpaceError when the disk is full, UserError when the folder can't be written.
-    """
-    started_ns = comm.all_reduce_max(clock.now_ns())
-    writers = comm.size if settings.type == "all_ranks" else 1
-    if comm.rank < writers:
-        folder = f"{settings.checkpoint_folder.rstrip('/')}/epoch_{epoch}_block_{block}"
-        content = Content(epoch << 20 | block, 0.0)
-        _write(storage, folder, f"rank_{comm.rank}.ckpt", model_bytes, content, file=comm.rank, fsync=settings.fsync)
-    ended_ns = comm.all_reduce_max(clock.now_ns())
-    return SavedCheckpoint(
-        epoch=epoch, block=block, bytes=model_bytes * writers, started_ns=started_ns, ended_ns=ended_ns
-    )
+    @property
+    def stall_seconds(self) -> float:
+        """How long training stood still for it."""
+        return ((self.released_ns or self.ended_ns) - self.started_ns) / 1e9
 
 
-def _write(
-    storage: StorageBase, folder: str, name: str, size_bytes: int, content: Content, *, file: int, fsync: bool
-) -> None:
-    path = f"{folder}/{name}"
-    buffer = np.empty(min(_CHUNK_BYTES, max(1, size_bytes)), np.uint8)
-    try:
-        storage.make_folder(folder)
-        with contextlib.suppress(FileNotFoundError):
-            storage.remove(path)  # that of an earlier run: there may be no space for both
-        writer = storage.create(path)
+@dataclass
+class _Drain:
+    """What a thread writes while training goes on."""
+
+    epoch: int
+    block: int
+    started_ns: int
+    released_ns: int
+    thread: threading.Thread | None = None
+    ended_ns: int = 0
+    failure: BaseException | None = None
+
+
+@dataclass
+class TrainingSaver:
+    """One rank's checkpoints of a training run. Every call is collective."""
+
+    settings: Checkpoint
+    model: Model
+    storage: StorageBase
+    comm: Comm
+    clock: Clock
+    seed: int = 0
+    """Of the bytes."""
+    _under_way: _Drain | None = field(default=None, init=False)
+
+    def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
+        """Save one; return when training goes on, and those that became complete: asynchronous ones later than that.
+
+        By rank 0 alone or by every rank, as `checkpoint.type` says; a model given by its layers by all that have a
+        part. Raises SpaceError when the disk is full, UserError when the folder can't be written.
+        """
+        started_ns = self.comm.all_reduce_max(self.clock.now_ns())
+        if not self.settings.asynchronous:
+            self._write(epoch, block)
+            ended_ns = self.comm.all_reduce_max(self.clock.now_ns())
+            saved = SavedCheckpoint(
+                epoch=epoch, block=block, bytes=self.total_bytes, started_ns=started_ns, ended_ns=ended_ns
+            )
+            return ended_ns, [saved]
+        complete = self.finish()
+        begin_ns = self.clock.now_ns()
+        own_bytes = sum(layout.size_bytes for layout in self._layouts)
+        self.clock.sleep_until(begin_ns + round(own_bytes / self.settings.snapshot_gb_per_second))
+        drain = _Drain(epoch, block, started_ns, self.comm.all_reduce_max(self.clock.now_ns()))
+
+        def write() -> None:
+            try:
+                self._write(epoch, block)
+                drain.ended_ns = self.clock.now_ns()
+            except BaseException as error:
+                drain.failure = error
+
+        drain.thread = threading.Thread(target=write, name="checkpoint-drain", daemon=True)
+        drain.thread.start()
+        self._under_way = drain
+        return drain.released_ns, complete
+
+    def finish(self) -> list[SavedCheckpoint]:
+        """Wait for a checkpoint that is under way; return it, if there was one. Raises as `save` does."""
+        drain, self._under_way = self._under_way, None
+        if drain is None or drain.thread is None:
+            return []
+        drain.thread.join()
+        if drain.failure is not None:
+            raise drain.failure
+        ended_ns = self.comm.all_reduce_max(drain.ended_ns)
+        return [
+            SavedCheckpoint(
+                epoch=drain.epoch,
+                block=drain.block,
+                bytes=self.total_bytes,
+                started_ns=drain.started_ns,
+                ended_ns=ended_ns,
+                released_ns=drain.released_ns,
+            )
+        ]
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """Bytes of one checkpoint, all ranks."""
+        return sum(layout.size_bytes for rank in range(self.comm.size) for layout in self._of_rank(rank))
+
+    @cached_property
+    def _layouts(self) -> tuple[FileLayout, ...]:
+        return self._of_rank(self.comm.rank)
+
+    @cached_property
+    def _buffers(self) -> list[memoryview]:
+        largest = max((layout.size_bytes for layout in self._layouts), default=0)
+        return make_buffers(self.settings.writers, self.settings.transfer_size, largest)
+
+    def _of_rank(self, rank: int) -> tuple[FileLayout, ...]:
+        if self.model.has_layers:
+            plan = plan_checkpoint(self.model, self.settings, self.comm.size)
+            return plan.files(plan.ranks[rank])
+        if rank > 0 and self.settings.type != "all_ranks":
+            return ()
+        size_bytes = self.model.model_size_bytes
+        return (FileLayout(f"rank_{rank}.ckpt", size_bytes, (), ((0, Tensor("model", (size_bytes,), "int8")),)),)
+
+    def _write(self, epoch: int, block: int) -> None:
+        if not self._layouts:
+            return
+        folder = f"{self.settings.checkpoint_folder.rstrip('/')}/epoch_{epoch}_block_{block}"
+        files = [
+            FileToWrite(
+                path=f"{folder}/{layout.path}",
+                content=content_of(
+                    layout, self.settings, self.seed, FileNumber(_number(epoch, block), self.comm.rank, number)
+                ),
+            )
+            for number, layout in enumerate(self._layouts)
+        ]
         try:
-            for offset in range(0, size_bytes, _CHUNK_BYTES):
-                chunk = buffer[: min(_CHUNK_BYTES, size_bytes - offset)]
-                content.fill(chunk, file, offset)
-                writer.write(chunk.data)
-            if fsync:
-                writer.sync()
-            writer.commit()
-        except BaseException:
-            writer.discard()
-            raise
-    except OSError as error:
-        raise _explained(error, path, size_bytes) from error
-
-
-def _explained(error: OSError, path: str, size_bytes: int) -> UserError:
-    if error.errno in _NO_SPACE:
-        return SpaceError(
-            f"the disk is full: checkpoint {path} wants {size_bytes} bytes; free some space or set "
-            "checkpoint.checkpoint_folder to another disk"
+            self.storage.make_folder(folder)
+            for file in files:
+                with contextlib.suppress(FileNotFoundError):
+                    self.storage.remove(file.path)  # that of an earlier run: there may be no space for both
+        except OSError as error:
+            raise explained(error, folder, 0) from error
+        writer = CheckpointWriter(
+            self.storage, files, self._buffers, threads=self.settings.writers, fsync=self.settings.fsync
         )
-    return UserError(
-        f"checkpoint {path} can't be written: {error.strerror or error}; set "
-        "checkpoint.checkpoint_folder to a folder you may write"
-    )
+        writer.wait_ready()
+        writer.write(_take_no_notice)
+
+
+def _number(epoch: int, block: int) -> int:
+    """Return a number for a checkpoint of training, 20 bits: after a thousand of each they come again."""
+    return (epoch & 0x3FF) << 10 | block & 0x3FF
+
+
+def _take_no_notice(number: int, moved: MovedFile) -> None:
+    """Its time is in that of the whole checkpoint."""

@@ -18,8 +18,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 COMMANDS = {
     "train": "Train with emulated accelerators and say how busy the storage kept them.",
+    "checkpoint": "Write and read a model's checkpoints and say how fast the storage took and gave them.",
     "datagen": "Make a workload's dataset, or verify one.",
     "size": "Find the most accelerators that this storage keeps busy.",
+    "probe": "Measure what a storage can do: MB/s, IOPS and latency by size and depth.",
+    "predict": "Predict how many accelerators a storage keeps busy, without running them.",
     "sweep": "Run over several values: ranks, drives, readers, workloads.",
     "compare": "Put two runs, sweeps or searches beside each other.",
     "report": "Make a page with figures from results.",

@@ -17,14 +17,20 @@ from dlemu.cli.options import report_result
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.config.translate import without_secrets
+from dlemu.mlperf.dlio_checkpoints import DlioCheckpoints, with_host_files, write_dlio_checkpoints
 from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation, write_dlio_files
-from dlemu.report.progress import DatagenProgress, TrainingProgress
+from dlemu.report.checkpoint_report import print_checkpoints
+from dlemu.report.progress import CheckpointsProgress, DatagenProgress, TrainingProgress
 from dlemu.report.run_report import print_result
+from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import ADVICE, read_summary
 from dlemu.results.run import Run
 from dlemu.results.summary import Summary
+from dlemu.run.checkpoint_story import checkpoint
 from dlemu.run.events import (
+    CheckpointProgress,
     DatasetMade,
     DatasetProgress,
     DatasetVerified,
@@ -49,10 +55,29 @@ def show_training(frontend: TerminalFrontend) -> int:
         return error.exit_status
     if folder is None:
         return 0
+    if holds_checkpoints(folder):
+        frontend.show_checkpoints(read_checkpoint_run(folder))
+        report_result(frontend.makes_page, folder)
+        return 0
     summary = read_summary(folder)
     frontend.show(summary, folder)
     report_result(frontend.makes_page, folder)
     return frontend.exit_status(summary)
+
+
+def show_checkpoints(frontend: TerminalFrontend) -> int:
+    """Write and read checkpoints, show the result with its page, and return the exit status; raises UserError."""
+    try:
+        folder = checkpoint(frontend)
+    except RunFailedError as error:
+        complain_of(error)
+        if error.kept is not None:
+            report_result(frontend.makes_page, error.kept.folder)
+        return error.exit_status
+    if folder is not None:
+        frontend.show_checkpoints(read_checkpoint_run(folder))
+        report_result(frontend.makes_page, folder)
+    return 0
 
 
 class TerminalFrontend:
@@ -65,6 +90,7 @@ class TerminalFrontend:
         """What the log says was run."""
         self._training: TrainingProgress | None = None
         self._dataset: DatagenProgress | None = None
+        self._checkpoints: CheckpointsProgress | None = None
 
     def load(self) -> Workload:
         workload = load(self.overrides, config_dir=self._config_dir)
@@ -85,6 +111,12 @@ class TerminalFrontend:
                 if self._dataset is None:
                     self._dataset = DatagenProgress(Console(stderr=True), ranks=event.ranks, verb=event.verb)
                 self._dataset.update(event.done)
+            case CheckpointProgress():
+                if self._checkpoints is None:
+                    self._checkpoints = CheckpointsProgress(Console(stderr=True))
+                self._checkpoints.update(
+                    event.phase, event.checkpoint, event.checkpoints, event.bytes, event.total_bytes
+                )
             case DatasetMade():
                 print(_made_line(event))
             case DatasetVerified():
@@ -101,6 +133,19 @@ class TerminalFrontend:
         text = io.StringIO()
         print_result(run.summary, run.folder, Console(width=100, file=text))
         write_text(run.folder, "log.txt", f"$ {self.command}\n\n{text.getvalue()}", advice=ADVICE)
+
+    def write_checkpoints(self, run: CheckpointRun) -> None:
+        if run.facts.failure is None:
+            write_dlio_checkpoints(self.dlio_folders(run.folder), with_host_files(_dlio_run(run)))
+        text = io.StringIO()
+        print_checkpoints(run.summary, run.folder, Console(width=100, file=text))
+        write_text(run.folder, "log.txt", f"$ {self.command}\n\n{text.getvalue()}", advice=ADVICE)
+
+    def show_checkpoints(self, run: CheckpointRun) -> None:
+        """Print the result of checkpoints."""
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        print_checkpoints(run.summary, run.folder, Console())
 
     def dlio_folders(self, run_folder: str) -> DlioFolders:
         """Return where DLIO's files of the run go."""
@@ -140,9 +185,16 @@ class DlioFrontend(TerminalFrontend):
         return self._written()
 
     def show(self, summary: Summary, folder: str) -> None:
+        self._show_log()
+        super().show(summary, folder)
+
+    def show_checkpoints(self, run: CheckpointRun) -> None:
+        self._show_log()
+        super().show_checkpoints(run)
+
+    def _show_log(self) -> None:
         with open(os.path.join(self._written().folder, LOG)) as lines:
             print(lines.read(), end="", flush=True)
-        super().show(summary, folder)
 
     def exit_status(self, summary: Summary) -> int:
         """Return 0: DLIO's status says that a run completed; its [METRIC] lines say whether it passed."""
@@ -151,6 +203,21 @@ class DlioFrontend(TerminalFrontend):
     def _written(self) -> DlioFolders:
         assert self._folders is not None  # `load` was called
         return self._folders
+
+
+def _dlio_run(run: CheckpointRun) -> DlioCheckpoints:
+    facts, journal = run.facts, run.facts.journal
+    assert journal.ended_ns is not None  # it is complete
+    return DlioCheckpoints(
+        workload=facts.workload,
+        plan=facts.plan,
+        records=run.records,
+        hosts=journal.hosts,
+        rank_nodes=journal.rank_nodes,
+        started_ns=journal.started_ns,
+        ended_ns=journal.ended_ns,
+        wall_clock_offset_ns=journal.wall_clock_offset_ns,
+    )
 
 
 def _made_line(made: DatasetMade) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -13,6 +13,8 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.cli.options import configured
 
 if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
+    from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
     from dlemu.mlperf.rules import Division
 
 
@@ -44,10 +46,12 @@ def datasize_command(
     \b
     dlemu mlperf datasize workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d
     dlemu mlperf datasize workload=unet3d accelerator=b200 ranks=16 --hosts 2 --memory-gib 512
+    dlemu mlperf datasize workload=llama3_70b --hosts 8 --memory-gib 1024
 
     `ranks` are the accelerators of all hosts together. The rules want the larger of 5 times all hosts' memory and 500
     steps of each accelerator in an epoch; where memory decides, 1 % is added. Fewer files, when dataset.num_files_train
-    asks for them, break that rule.
+    asks for them, break that rule. Of a model's checkpoints: how large one is, the room for ten, and whether the hosts'
+    memory could serve what is read back.
 
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
@@ -60,6 +64,9 @@ def datasize_command(
         click.echo(to_yaml(workload), nl=False)
         return
     memory = host_memory_gib() if memory_gib is None else memory_gib
+    measured = "measured here" if memory_gib is None else "as given"
+    if not workload.workflow.train:
+        _checkpoint_datasize(workload, edition, hosts, memory, measured, as_json)
     asked = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
     size = datasize(
         workload,
@@ -75,7 +82,22 @@ def datasize_command(
             json.dumps({**asdict(size), "bound": bound, "datagen": datagen, "tool": size.tool_commands}, indent=2)
         )
     else:
-        for line in datasize_lines(workload, datagen, size, "measured here" if memory_gib is None else "as given"):
+        for line in datasize_lines(workload, datagen, size, measured):
+            click.echo(line)
+    raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
+
+
+def _checkpoint_datasize(
+    workload: Workload, edition: str | None, hosts: int, memory_gib: float, measured: str, as_json: bool
+) -> NoReturn:
+    from dlemu.cli.mlperf_lines import checkpoint_datasize_lines
+    from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
+
+    size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory_gib)
+    if as_json:
+        click.echo(json.dumps({**asdict(size), "tool": size.tool_commands}, indent=2))
+    else:
+        for line in checkpoint_datasize_lines(workload, size, measured):
             click.echo(line)
     raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
 
@@ -107,10 +129,13 @@ def run_command(
     dlemu mlperf run workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d \\
         dataset.num_files_train=28000 --org mylab --system nvme-box
     dlemu mlperf run workload=unet3d accelerator=b200 ranks=16 --hosts 2 launcher="mpirun -np {ranks} -f hosts" ...
+    dlemu mlperf run workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
 
     A warm-up run and 5 measured runs (v1.0: 5), each with another shuffle. Every run is a `dlemu train`, kept in runs/;
     tree/ is what the edition's tool would leave. When interrupted, or when a run failed, the same command with
-    output.folder=FOLDER goes on. This is no submission: CLOSED results need mlpstorage and DLIO, unchanged.
+    output.folder=FOLDER goes on. A model's checkpoints are written and read instead, in two `dlemu checkpoint` that
+    belong together, or in one where ten exceed three times the hosts' memory. This is no submission: CLOSED results
+    need mlpstorage and DLIO, unchanged.
 
     Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 128 + signal.
     """
@@ -134,8 +159,31 @@ def run_command(
     check_launcher("mlperf run", launcher)
     folder, words = take_word(words, "output.folder")
     workload = load(words, config_dir=config_dir)
-    check_runnable(workload)
     memory = host_memory_gib() if memory_gib is None else memory_gib
+    if not workload.workflow.train and workload.workflow.checkpoint:
+        from dlemu.config import check_checkpoints
+        from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
+        from dlemu.mlperf.rehearsal.rehearse import check_names
+        from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
+
+        check_checkpoints(workload)
+        check_names(organisation, system)
+        _rehearse_checkpoints(
+            CheckpointRehearsal(
+                size=checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory),
+                division=division,
+                organisation=organisation,
+                system=system,
+                words=tuple(words),
+                checkpoint_folder=workload.checkpoint.checkpoint_folder,
+                ranks=workload.ranks,
+                folder=folder or new_folder(workload.model.name, "mlperf-"),
+                launcher=launcher,
+                config_dir=config_dir,
+                tell=lambda line: click.echo(line, err=True),
+            )
+        )
+    check_runnable(workload)
     size = datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory)
     plan = RehearsalPlan(
         edition=EDITIONS[size.edition],
@@ -170,6 +218,25 @@ def run_command(
     for line, style in rehearsal_lines(rehearsed, plan.folder, plan.tree, NOTE):
         click.secho(line, **style)
     raise SystemExit(0 if rehearsed.passed else 1)
+
+
+def _rehearse_checkpoints(rehearsal: CheckpointRehearsal) -> NoReturn:
+    from dlemu.cli import complain
+    from dlemu.cli.mlperf_lines import checkpoint_rehearsal_lines
+    from dlemu.comm import Interrupted, interrupt_once
+    from dlemu.mlperf.rehearsal import NOTE
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    try:
+        checked = rehearsal.run()
+    except Interrupted as stop:
+        name = signal.Signals(stop.signal_number).name
+        complain(f"interrupted by {name}; what was measured is in {rehearsal.folder}: begin anew in a new folder")
+        raise SystemExit(stop.exit_status) from None
+    for line, style in checkpoint_rehearsal_lines(checked, rehearsal.folder, rehearsal.tree, NOTE):
+        click.secho(line, **style)
+    raise SystemExit(0 if checked.valid else 1)
 
 
 @command.command(name="check", short_help="Hold finished runs or a submission tree against the rules.")

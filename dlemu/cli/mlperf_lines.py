@@ -11,8 +11,10 @@ from dlemu.mlperf.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
+    from dlemu.mlperf.check.checkpoint_rules import CheckpointResult
     from dlemu.mlperf.check.judge import Checked
     from dlemu.mlperf.check.submission_tree import Result
+    from dlemu.mlperf.checkpoint_datasize import CheckpointDatasize
     from dlemu.mlperf.datasize import Datasize
     from dlemu.mlperf.finding import Located
     from dlemu.mlperf.rehearsal.rehearse import Rehearsed
@@ -49,6 +51,49 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     yield from (f"  {line}" for line in size.tool_commands)
 
 
+def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, measured: str) -> Iterator[str]:
+    """Yield what is printed of a model's checkpoints; `measured` says where the hosts' memory is known from."""
+    from dlemu.mlperf.checkpoint_datasize import largest_rank_memory_gib
+    from dlemu.mlperf.datasize import free_bytes
+    from dlemu.mlperf.official_checkpoints import CHECKPOINTS, MEMORY_FACTOR
+
+    one, hosts = size.size, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
+    yield f"{size.model}, {one.ranks} processes on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
+    yield f"rules: MLPerf Storage v{size.edition}, checkpointing"
+    yield ""
+    of = f" of {one.job_ranks}" if one.job_ranks != one.ranks else ""
+    cut = f"tensor {one.tensor} x pipeline {one.pipeline} x data {one.data}, ZeRO {one.zero_stage}"
+    yield f"  parameters      {one.parameters:>16,}   {cut}{f'; {one.ranks}{of} ranks' if of else ''}"
+    yield f"  files           {one.files:>16,}   of one checkpoint"
+    yield f"  model           {one.model_gb:>16,.3f} GB"
+    yield f"  optimizer       {one.optimizer_gb:>16,.3f} GB"
+    yield f"  checkpoint      {one.total_gb:>16,.3f} GB   {one.total_gib:,.6f} GiB (DLIO's checkpoint_size_GB)"
+    yield f"  largest rank    {one.largest_rank_gib:>16,.3f} GiB  smallest {one.smallest_rank_gib:,.3f} GiB"
+    kept = f"{size.room_gib / 1024:,.2f} TiB: {CHECKPOINTS} checkpoints, all kept"
+    yield f"  room            {size.room_gib:>16,.1f} GiB  {kept}"
+    free, folder = free_bytes(workload.checkpoint.checkpoint_folder)
+    if free < size.room_gib * 2**30:
+        yield f"  free            {free / 2**30:>16,.1f} GiB  in {folder}: NOT ENOUGH"
+    enough = (
+        f"more than {MEMORY_FACTOR}: one call"
+        if size.memory_factor > MEMORY_FACTOR
+        else "clear caches between two calls"
+    )
+    factor = f"{size.memory_factor:,.2f} times its memory: {enough}"
+    yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {factor}"
+    if size.edition == "2.0":
+        memory = f"{largest_rank_memory_gib(one):>16,.1f} GiB"
+        yield f"  DLIO's memory   {memory}  a process keeps its share, and reads it beside that"
+    if size.wrong is not None:
+        whose = "the largest rank's share" if size.wrong.of_a_rank else "a checkpoint"
+        yield f"  beware          {size.wrong.stated_gib:>16,.2f} GiB  {whose} by {size.wrong.where}: {size.wrong.why}"
+    for finding in size.findings:
+        yield f"{finding.severity} {finding.rule}: {finding.seen}; wanted {finding.wanted}; {finding.fix}"
+    yield ""
+    yield "with MLCommons' tool:"
+    yield from (f"  {line}" for line in size.tool_commands)
+
+
 def _free_space(workload: Workload, size: Datasize) -> Iterator[str]:
     from dlemu.mlperf.datasize import free_bytes
 
@@ -74,6 +119,16 @@ def rehearsal_lines(rehearsed: Rehearsed, folder: str, tree: str, note: str) -> 
     yield f"pages of the runs: dlemu report {os.path.join(folder, 'runs')}/*", {}
 
 
+def checkpoint_rehearsal_lines(checked: Checked, folder: str, tree: str, note: str) -> Iterator[Line]:
+    """Yield what is printed at the end of a rehearsal of checkpoints."""
+    for result in checked.checkpoints:
+        yield _checkpoint_line(result, checked.root), {"bold": True}
+    yield from finding_lines(checked)
+    yield f"by the rules: {_counts(checked)}", {}
+    yield note, {}
+    yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
+
+
 def _outcome_line(outcome: Outcome) -> str:
     return (
         f"{outcome.passed} of {outcome.runs} runs pass: AU {outcome.au_dlio_mean_percent:.1f} %"
@@ -93,6 +148,8 @@ def check_lines(checked: Checked) -> Iterator[Line]:
     """Yield what is printed of a check: its results, its findings, its verdict."""
     for result in checked.results:
         yield _result_line(result, checked.root), {"bold": True}
+    for checkpoints in checked.checkpoints:
+        yield _checkpoint_line(checkpoints, checked.root), {"bold": True}
     yield "", {}
     yield from finding_lines(checked)
     yield _verdict(checked)
@@ -143,6 +200,17 @@ def _result_line(result: Result, root: str) -> str:
     return f"{path}: {what}, {count}; v{result.edition.name} {result.division.upper()}"
 
 
+def _checkpoint_line(result: CheckpointResult, root: str) -> str:
+    from dlemu.mlperf.check.checkpoint_rules import figures_of, processes_of
+
+    rates = [f"{kind} {rate:.3f} GiB/s" for kind, rate in figures_of(result).items()]
+    model, calls = result.model.name if result.model else "unknown model", len(result.leaves)
+    what = f"{model}, {processes_of(result) or '?'} processes, {calls} call{'s' if calls != 1 else ''}"
+    told = f" ({', '.join(rates)}, by rank 0)" if rates else ""
+    path = os.path.relpath(result.path, root)
+    return f"{path}: {what}; v{result.edition.name} {result.division.upper()}{told}"
+
+
 def _counts(checked: Checked) -> str:
     """Return how many errors and warnings there are, and of how many rules."""
     return f"{_number(checked, 'error')}, {_number(checked, 'warning')}"
@@ -156,7 +224,7 @@ def _number(checked: Checked, severity: str) -> str:
 
 
 def _verdict(checked: Checked) -> Line:
-    if checked.valid and not checked.results:
+    if checked.valid and not checked.results and not checked.checkpoints:
         return f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_counts(checked)}", {"fg": "yellow"}
     if checked.valid:
         return f"VALID by the rules that can be checked: {_counts(checked)}", {"fg": "green", "bold": True}

@@ -1,4 +1,4 @@
-"""`dlemu workloads`: what there is to emulate, and what each accelerator asks of the storage."""
+"""`dlemu workloads`: what there is to emulate, what each accelerator asks of the storage, how large checkpoints are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from dlemu.checkpoints.checkpoint_size import CheckpointSize
+    from dlemu.config.schema import Workload
     from dlemu.metrics.demand import Demand
 
 
@@ -19,26 +21,37 @@ def command(config_dir: str | None, as_json: bool) -> None:
     """List the workloads and what each accelerator asks of the storage.
 
     Samples/s and MB/s (1e6 bytes) are what one accelerator takes when it never waits: N accelerators that are to reach
-    the AU threshold take N times the threshold's share of it.
+    the AU threshold take N times the threshold's share of it. Workloads that only save and load checkpoints stand in a
+    table of their own: a checkpoint's tensors in GB and GiB (what DLIO calls GB), by all its ranks.
     """
-    demands = _all_demands(config_dir)
+    from dlemu.config import load, workload_names
+
+    workloads = {name: load([f"workload={name}"], config_dir=config_dir) for name in workload_names(config_dir)}
+    demands = _all_demands({name: each for name, each in workloads.items() if each.workflow.train}, config_dir)
+    sizes = _all_sizes({name: each for name, each in workloads.items() if not each.workflow.train})
     if as_json:
-        click.echo(json.dumps([asdict(demand) for demand in demands], indent=2))
+        click.echo(json.dumps([*map(asdict, demands), *map(asdict, sizes)], indent=2))
     else:
         _print(demands)
+        _print_sizes(sizes)
 
 
-def _all_demands(config_dir: str | None) -> list[Demand]:
-    from dlemu.config import load, workload_names
+def _all_demands(workloads: dict[str, Workload], config_dir: str | None) -> list[Demand]:
+    from dlemu.config import load
     from dlemu.metrics.demand import demand
 
     demands = []
-    for name in workload_names(config_dir):
-        workload = load([f"workload={name}"], config_dir=config_dir)
+    for name, workload in workloads.items():
         for accelerator in workload.accelerators or [""]:
             words = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
             demands.append(demand(name, load(words, config_dir=config_dir)))
     return demands
+
+
+def _all_sizes(workloads: dict[str, Workload]) -> list[CheckpointSize]:
+    from dlemu.checkpoints.checkpoint_size import checkpoint_size
+
+    return [checkpoint_size(name, workload) for name, workload in workloads.items() if workload.workflow.checkpoint]
 
 
 def _print(demands: list[Demand]) -> None:
@@ -83,6 +96,36 @@ def _print(demands: list[Demand]) -> None:
     console = Console()
     print_table(stored, console)
     print_table(asked, console)
+
+
+def _print_sizes(sizes: list[CheckpointSize]) -> None:
+    from rich.console import Console
+
+    from dlemu.report.table import Table, columns, print_table
+
+    if not sizes:
+        return
+    names = ("workload", "parameters", "ranks", "TPxPPxDP", "ZeRO", "files", "GB", "GiB", "rank GiB")
+    table = Table(
+        title="what one checkpoint is, and the most of one rank",
+        columns=columns(*names, right=(1, 2, 4, 5, 6, 7, 8), whole=range(9)),
+        rows=[
+            (
+                size.workload,
+                f"{size.parameters / 1e9:,.1f}e9",
+                f"{size.ranks:,}",
+                f"{size.tensor}x{size.pipeline}x{size.data}",
+                str(size.zero_stage),
+                f"{size.files:,}",
+                f"{size.total_gb:,.0f}",
+                f"{size.total_gib:,.0f}",
+                f"{size.largest_rank_gib:,.1f}",
+            )
+            for size in sizes
+        ],
+        dense=True,
+    )
+    print_table(table, Console())
 
 
 def _rate(value: float | None) -> str:

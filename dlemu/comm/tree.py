@@ -20,15 +20,22 @@ from typing import Protocol
 
 from dlemu.comm.comm_base import PeerLostError
 
+PART_BYTES = 1 << 20
+
 
 class Frame(enum.IntEnum):
-    """What a frame is for; its number is a value (MAXIMUM) or how many bytes follow (the others)."""
+    """What a frame is for; its number is a value (MAXIMUM) or how many bytes follow.
+
+    Those of GATHER and BROADCAST follow in PARTs of `PART_BYTES` at most, which are passed on whole: a notice that a
+    rank is lost may come between any two frames, and never where bytes are expected.
+    """
 
     MAXIMUM = 1
     GATHER = 2
     BROADCAST = 3
     LOST = 4
     HELLO = 5
+    PART = 6
 
 
 class Link(Protocol):
@@ -51,10 +58,6 @@ class Link(Protocol):
 
     def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
         """Receive the bytes of a frame whose head was just received."""
-        ...
-
-    def relay_bytes(self, num_bytes: int, frame: Frame, target: Link) -> None:
-        """Pass the bytes of a frame on to `target` without holding them all."""
         ...
 
     def notify(self, message: str) -> None:
@@ -118,23 +121,22 @@ class LocalTree:
         with self.collective():
             if self.parent is None:
                 return self._collect(payload)
-            self.parent.send(Frame.GATHER, len(payload))
-            self.parent.send_bytes(payload)
+            _send_payload(self.parent, Frame.GATHER, payload)
             for rank, child in self.children.items():
                 for _ in _preorder(rank, self._size):
                     num_bytes = child.receive(Frame.GATHER)
                     self.parent.send(Frame.GATHER, num_bytes)
-                    child.relay_bytes(num_bytes, Frame.GATHER, self.parent)
+                    for part in _parts(child, num_bytes):
+                        _send_part(self.parent, part)
         return None
 
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
         """Return rank 0's bytes on every rank; what the others give is ignored."""
         with self.collective():
             if self.parent is not None:
-                payload = self.parent.receive_bytes(self.parent.receive(Frame.BROADCAST), Frame.BROADCAST)
+                payload = _receive_payload(self.parent, Frame.BROADCAST)
             for child in self.children.values():
-                child.send(Frame.BROADCAST, len(payload))
-                child.send_bytes(payload)
+                _send_payload(child, Frame.BROADCAST, payload)
         return payload
 
     @contextlib.contextmanager
@@ -179,8 +181,35 @@ class LocalTree:
         parts: dict[int, bytes | bytearray] = {self._rank: own}
         for top, child in self.children.items():
             for rank in _preorder(top, self._size):
-                parts[rank] = child.receive_bytes(child.receive(Frame.GATHER), Frame.GATHER)
+                parts[rank] = _receive_payload(child, Frame.GATHER)
         return [parts[rank] for rank in range(self._size)]
+
+
+def _send_payload(link: Link, frame: Frame, payload: bytes | bytearray) -> None:
+    link.send(frame, len(payload))
+    view = memoryview(payload)
+    for start in range(0, len(payload), PART_BYTES):
+        _send_part(link, view[start : start + PART_BYTES])
+
+
+def _send_part(link: Link, part: bytes | bytearray | memoryview) -> None:
+    link.send(Frame.PART, len(part))
+    link.send_bytes(part)
+
+
+def _parts(link: Link, num_bytes: int) -> Iterator[bytearray]:
+    """Yield what follows the head of a payload, part by part."""
+    while num_bytes > 0:
+        part = link.receive_bytes(link.receive(Frame.PART), Frame.PART)
+        num_bytes -= len(part)
+        yield part
+
+
+def _receive_payload(link: Link, frame: Frame) -> bytearray:
+    payload = bytearray()
+    for part in _parts(link, link.receive(frame)):
+        payload += part
+    return payload
 
 
 def children_of(rank: int, size: int) -> list[int]:
@@ -191,6 +220,14 @@ def children_of(rank: int, size: int) -> list[int]:
 def parent_of(rank: int) -> int:
     """Return the rank right above `rank`, which is not 0."""
     return (rank - 1) // 2
+
+
+def depth(rank: int) -> int:
+    """Return how many levels lie above `rank`."""
+    levels = 0
+    while rank > 0:
+        rank, levels = parent_of(rank), levels + 1
+    return levels
 
 
 def height(rank: int, size: int) -> int:

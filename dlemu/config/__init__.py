@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dlemu.config.schema import Workload
 from dlemu.config.workload_files import workload_names
 
-__all__ = ["check_data", "check_runnable", "datagen_command", "load", "to_yaml", "workload_names"]
+__all__ = [
+    "check_checkpoints",
+    "check_data",
+    "check_runnable",
+    "datagen_command",
+    "load",
+    "to_yaml",
+    "workload_names",
+]
 
 
 def load(overrides: Sequence[str], *, config_dir: str | None = None) -> Workload:
@@ -55,3 +63,10 @@ def check_data(workload: Workload) -> None:
     from dlemu.config import validate
 
     validate.check_data(workload)
+
+
+def check_checkpoints(workload: Workload) -> None:
+    """Raise UserError that lists what this version can't do to write and read the workload's checkpoints alone."""
+    from dlemu.config import validate
+
+    validate.check_checkpoints(workload)

@@ -31,6 +31,10 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
     try:
         with _own_hydra():
             tree = _shipped(choice) if path is None else _from_file(os.path.abspath(path))
+    except RecursionError:
+        raise UserError(
+            f"workload={choice} can't be composed: its values refer to themselves, or lie too deep"
+        ) from None
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         # Hydra adds where it searched, which says nothing to the writer of a workload.
         reason = str(error).split("\nConfig search path", 1)[0]
@@ -46,6 +50,8 @@ def resolved(tree: dict[str, Any]) -> dict[str, Any]:
     """Return plain nested values with each `${...}` replaced by what it means; UserError names one that can't be."""
     try:
         return _plain(OmegaConf.create(tree), resolve=True)
+    except RecursionError:
+        raise UserError("the settings refer to themselves, or lie too deep: wanted sections of plain values") from None
     except OmegaConfBaseException as error:
         raise UserError(
             f"{_first_line(error)} (at {error.full_key}): wanted a value, or a reference to a key that is set"

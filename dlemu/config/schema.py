@@ -13,6 +13,7 @@ from datagen.spec import DatasetSpec, Decode
 from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 from dlemu.config.duration import NO_TIME
 from dlemu.config.duration import Duration as Duration
+from dlemu.config.model import Model as Model
 
 Shuffle = Literal["off", "seed", "random"]
 
@@ -23,14 +24,6 @@ class Accelerator:
 
     batch_size: int
     computation_time: Duration
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    name: str = "default"
-    type: str = ""
-    model_size_bytes: int = 10240
-    """Bytes of one checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +144,61 @@ class Checkpoint:
     steps_between_checkpoints: int = -1
     """Also every so many steps within an epoch; -1 only at the end of epochs."""
     type: Literal["rank_zero", "all_ranks"] = "rank_zero"
+    """Which ranks write a model that is given by `model.model_size_bytes` alone."""
     fsync: bool = True
+    mode: Literal["default", "subset"] = "default"
+    """`subset`: the ranks are the first of a larger job, whose copies of the model are `model.parallelism.data`."""
+    job_ranks: int = 0
+    """Ranks of the whole job of which the ranks here are some; 0: these are all (with `subset`, as its mode says)."""
+    first_rank: int = 0
+    """Which rank of the whole job rank 0 is; the others follow."""
+    format: str = "torch"
+    """Name of a module in `dlemu.checkpoints.formats`, or the dotted name of your own."""
+    num_checkpoints_write: int = 10
+    """Checkpoints that `dlemu checkpoint` writes; 0 or -1: none."""
+    num_checkpoints_read: int = 10
+    """Checkpoints that it then reads, the oldest first; 0 or -1: none."""
+    time_between_checkpoints: float = 5.0
+    """Seconds that the accelerators compute before each of them."""
+    rank_sync: bool = False
+    """A checkpoint's time ends for every rank when the last one is done."""
+    recovery_rank_shift: bool = False
+    """Each rank reads what its neighbour host's rank wrote, which this host's memory does not hold."""
+    randomize_tensor: bool = True
+    """Random bytes, other ones in each checkpoint; false: every tensor is all ones."""
+    content: Literal["unique", "repeated", "torch_rand"] = "unique"
+    """`unique`: no compressor and no deduplication finds anything; `repeated`: every checkpoint has the same bytes.
+
+    `torch_rand`: as DLIO's, which are the same in every checkpoint and shrink a little (numbers between 0 and 1).
+    """
+    odirect: bool = False
+    """Write and read past the page cache (O_DIRECT)."""
+    writers: int = 1
+    """Threads of each rank that write."""
+    transfer_size: int = 8388608
+    """Bytes of a write call, and of a read call with `read_as=fast`: a multiple of 4096."""
+    read_as: Literal["fast", "torch_load", "mlperf_v3"] = "fast"
+    """`fast`: by `readers` threads; `torch_load`: one thread, tensor by tensor; `mlperf_v3`: 4, without read-ahead."""
+    readers: int = 4
+    """Threads of each rank that read, with `read_as=fast`."""
+    evict_page_cache: bool = True
+    """Before reading, have each host drop from its memory what its ranks will read. Outside every number."""
+    verify: bool = False
+    """Compare every byte that is read with what was written (costs CPU)."""
+    reshard: bool = False
+    """Read by other ranks than wrote it: each takes as many bytes of all files, one after another."""
+    keep_last: int = 0
+    """Remove the oldest once there are more than so many complete ones; 0 keeps all."""
+    node_local: bool = False
+    """The folder is another one on each host, on drives of its own; else all hosts must see the same."""
+    interval_seconds: float = 1800.0
+    """Seconds between checkpoints in the training that the result speaks of: what share of it do they take?"""
+    mtbf_hours: float = 0.0
+    """Mean time between failures of the whole job, for the best interval; 0: not known."""
+    asynchronous: bool = False
+    """Training stands still for a snapshot into the host's memory alone; the storage gets it while training goes on."""
+    snapshot_gb_per_second: float = 20.0
+    """1e9 bytes/s of a rank's snapshot, with `asynchronous`: from its accelerator to the host's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +262,7 @@ class Workload:
     timeout_seconds: float = 600.0
     """How long a rank waits for a batch or for another rank before the run is ended."""
     framework: str = "pytorch"
-    model: Model = Model()
+    model: Model = field(default_factory=Model)
     workflow: Workflow = Workflow()
     dataset: DatasetSpec = field(default_factory=DatasetSpec)
     storage: Storage = Storage()

@@ -78,15 +78,6 @@ NO_EFFECT = {
     "reader.file_access": Reason("how files are shared follows from dataset.num_samples_per_file"),
     "reader.dont_use_mmap": Reason("files are mapped into memory only by dataset.format=mmap_indexed_binary"),
     "reader.data_loader_sampler": Reason("each loader has its own sampler"),
-    "model.model_datatype": Reason("the size of a checkpoint is model.model_size_bytes"),
-    "model.optimizer_datatype": Reason("the size of a checkpoint is model.model_size_bytes"),
-    "checkpoint.time_between_checkpoints": Reason("it belongs to runs that only checkpoint"),
-    "checkpoint.num_checkpoints_write": Reason("it belongs to runs that only checkpoint"),
-    "checkpoint.num_checkpoints_read": Reason("it belongs to runs that only checkpoint"),
-    "checkpoint.rank_sync": Reason("it belongs to runs that only checkpoint"),
-    "checkpoint.recovery_rank_shift": Reason("it belongs to runs that read checkpoints back"),
-    "checkpoint.mode": Reason("it belongs to checkpoints of a model's parts", (None, "default")),
-    "checkpoint.randomize_tensor": Reason("the bytes of a checkpoint are random", (None, True)),
     "checkpoint.ksm": Reason("the memory of a checkpoint is not merged"),
 }
 """Key, or section with all its keys -> why it changes nothing."""
@@ -143,21 +134,6 @@ UNSUPPORTED = {
     "checkpoint.checkpoint_mechanism_classname": Reason("there is one way to write a checkpoint"),
 }
 """Key, or section with all its keys -> what is missing. Leaving it out in silence would change data or meaning."""
-
-NO_CHECKPOINT = Reason("it shapes checkpoints, and workflow.checkpoint is false", (None, -1, []))
-CHECKPOINT_SHAPE = Reason(
-    "a checkpoint is model.model_size_bytes of bytes, not a model's parts;"
-    " give that size instead, or set workflow.checkpoint=false",
-    (None, -1, []),
-)
-CHECKPOINT_SHAPE_KEYS = (
-    "model.transformer",
-    "model.parallelism",
-    "model.optimization_groups",
-    "model.layer_parameters",
-    "model.num_layers",
-)
-"""Keys from which DLIO computes a checkpoint's parts; they matter only to a workload that checkpoints."""
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:
@@ -225,25 +201,21 @@ class _Removed:
         self._saved = {name: tree.get(name) or [] for name in ("notes", "unsupported")}
         self._notes: list[str] = []
         self._keys_by_reason: dict[str, list[str]] = {}
-        workflow = tree.get("workflow")
-        checkpoints = isinstance(workflow, Mapping) and bool(workflow.get("checkpoint"))
         reader, data_format = ("data_loader", "engine"), _value(tree, "dataset", "format")
         loader, engine = (_value(tree, "reader", key) for key in reader)
         used = settings_used(loader, data_format, engine)
-        shape = dict.fromkeys(CHECKPOINT_SHAPE_KEYS, CHECKPOINT_SHAPE if checkpoints else NO_CHECKPOINT)
         unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
         if _value(tree, "storage", "storage_type") in FOLDER_TYPES:
             unused |= NO_EFFECT_ON_FOLDERS
         else:
             unused |= NO_EFFECT_ON_OBJECTS
-        self._no_effect = NO_EFFECT | unused | ({} if checkpoints else shape)
-        self._unsupported = UNSUPPORTED | (shape if checkpoints else {})
+        self._no_effect = NO_EFFECT | unused
 
     def takes(self, key: str, value: Any) -> bool:
         """Say whether DLIO's key is none of ours; if it asked for something, remember that."""
         if reason := LEFT_OUT if SECRET.fullmatch(key) else self._no_effect.get(key):
             self._note(key, value, reason)
-        elif reason := self._unsupported.get(key):
+        elif reason := UNSUPPORTED.get(key):
             if not reason.is_harmless(value):
                 self._keys_by_reason.setdefault(reason.text, []).append(key)
         else:

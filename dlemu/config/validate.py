@@ -32,6 +32,21 @@ LIMITS: dict[str, Limit] = {
     "ranks": _at_least(1, MOST_PROCESSES),
     "timeout_seconds": (SMALLEST, math.inf, "more than 0"),
     "model.model_size_bytes": _at_least(0, MOST_BYTES),
+    "model.num_layers": (-1, 10**5, "1 to 100000, or -1 where they are not known"),
+    "model.parallelism.tensor": _at_least(1, MOST_PROCESSES),
+    "model.parallelism.pipeline": _at_least(1, MOST_PROCESSES),
+    "model.parallelism.expert": _at_least(1, MOST_PROCESSES),
+    "model.parallelism.zero_stage": (0, 3, "0 to 3"),
+    "model.transformer.vocab_size": _at_least(1),
+    "model.transformer.hidden_size": _at_least(1),
+    "model.transformer.ffn_hidden_size": _at_least(1),
+    "model.transformer.num_attention_heads": _at_least(1),
+    "model.transformer.num_kv_heads": _at_least(1),
+    "model.transformer.head_dim": _at_least(0),
+    "model.transformer.num_experts": _at_least(0, 10**5),
+    "model.transformer.moe_ffn_hidden_size": _at_least(0),
+    "model.transformer.num_shared_experts": _at_least(0),
+    "model.transformer.num_dense_layers": _at_least(0),
     "reader.batch_size": _at_least(1),
     "reader.batch_size_eval": _at_least(1),
     "reader.read_threads": _at_least(0, MOST_PROCESSES),
@@ -48,6 +63,18 @@ LIMITS: dict[str, Limit] = {
     "evaluation.epochs_between_evals": _at_least(1),
     "checkpoint.checkpoint_after_epoch": _at_least(1),
     "checkpoint.epochs_between_checkpoints": _at_least(1),
+    "checkpoint.job_ranks": _at_least(0, MOST_PROCESSES),
+    "checkpoint.first_rank": _at_least(0, MOST_PROCESSES),
+    "checkpoint.num_checkpoints_write": (-1, 10**6, "1 to 1000000, or 0 for none"),
+    "checkpoint.num_checkpoints_read": (-1, 10**6, "1 to 1000000, or 0 for none"),
+    "checkpoint.time_between_checkpoints": (-1, MOST_SECONDS, "0 or more, and at most 1000000"),
+    "checkpoint.writers": (1, 64, "1 to 64"),
+    "checkpoint.readers": (1, 64, "1 to 64"),
+    "checkpoint.transfer_size": (4096, 32 << 20, "4096 to 33554432 (32 MiB)"),
+    "checkpoint.keep_last": _at_least(0),
+    "checkpoint.interval_seconds": (SMALLEST, math.inf, "more than 0"),
+    "checkpoint.mtbf_hours": _at_least(0),
+    "checkpoint.snapshot_gb_per_second": (SMALLEST, math.inf, "more than 0"),
     "metric.au": (SMALLEST, 1, "a share above 0 and at most 1, such as 0.9"),
     "metric.exclude_start_steps": _at_least(0),
     "metric.exclude_end_steps": _at_least(0),
@@ -61,6 +88,7 @@ MOST_PLANNED = 10**12
 MINUS_ONE_OR_POSITIVE = {
     "train.total_training_steps": "-1 for every step",
     "checkpoint.steps_between_checkpoints": "-1 for none within an epoch",
+    "model.parallelism.data": "-1 for as many as there are ranks for",
 }
 
 
@@ -90,6 +118,46 @@ def check_runnable(workload: Workload) -> None:
             *workload.unsupported,
         ]
     )
+
+
+def check_checkpoints(workload: Workload) -> None:
+    """Raise one UserError that lists all that stands in the way of writing and reading checkpoints alone."""
+    settings = workload.checkpoint
+    problems = [
+        *_storage_problems(workload),
+        *_folder_problems(workload, "checkpoint.checkpoint_folder", settings.checkpoint_folder),
+        *_name_problems("checkpoint.format", settings.format, "dlemu.checkpoints.formats"),
+        *_moving_problems(workload),
+        *workload.unsupported,
+    ]
+    if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
+        problems.append(
+            "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more of one of them"
+        )
+    _refuse(problems)
+
+
+def _moving_problems(workload: Workload) -> Iterator[str]:
+    settings = workload.checkpoint
+    if settings.transfer_size % 4096:
+        yield f"checkpoint.transfer_size is {settings.transfer_size}: wanted a multiple of 4096"
+    if settings.writers * settings.transfer_size > 128 << 20:
+        yield (
+            f"checkpoint.writers is {settings.writers} with a checkpoint.transfer_size of {settings.transfer_size}: "
+            "wanted at most 128 MiB of both multiplied, which is what a rank's buffers may take"
+        )
+    if settings.readers * settings.transfer_size > 128 << 20:
+        yield (
+            f"checkpoint.readers is {settings.readers} with a checkpoint.transfer_size of {settings.transfer_size}: "
+            "wanted at most 128 MiB of both multiplied, which is what a rank's buffers may take"
+        )
+    if settings.odirect and settings.read_as == "torch_load":
+        yield (
+            "checkpoint.odirect is true with read_as=torch_load, which reads tensors where they begin: wanted "
+            "read_as=fast or mlperf_v3, or odirect=false"
+        )
+    if settings.recovery_rank_shift and settings.reshard:
+        yield "checkpoint.recovery_rank_shift and checkpoint.reshard are both true: wanted one of them"
 
 
 def check_data(workload: Workload) -> None:
@@ -153,10 +221,11 @@ def _table_problems(workload: Workload) -> Iterator[str]:
 def _scope_problems(workload: Workload) -> Iterator[str]:
     if not workload.workflow.train:
         asked = [name for name in ("generate_data", "checkpoint") if getattr(workload.workflow, name)]
-        advice = ", or run dlemu datagen" if "generate_data" in asked else ""
+        commands = {"generate_data": "dlemu datagen", "checkpoint": "dlemu checkpoint"}
+        advice = " or ".join(f"run {commands[name]}" for name in asked)
         yield (
             "workflow.train is false: nothing would be trained, the workload asks for "
-            f"{' and '.join(asked) or 'nothing'}; set workflow.train=true{advice}"
+            f"{' and '.join(asked) or 'nothing'}; {f'{advice}, or ' if advice else ''}set workflow.train=true"
         )
 
 

@@ -11,6 +11,7 @@ import psutil
 
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu import __version__
+from dlemu.comm import Comm
 from dlemu.emulator.cgroup_limits import cpu_limit, memory_limit_bytes
 
 _PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py", "hydra-core", "pyarrow")
@@ -64,6 +65,16 @@ def describe_host() -> HostFacts:
         dlemu=__version__,
         packages={name: installed for name in _PACKAGES if (installed := _version(name))},
     )
+
+
+def describe_hosts(comm: Comm) -> tuple[tuple[HostFacts, ...], tuple[int, ...]] | None:
+    """Return each node's facts in node order, and the node of each rank, on rank 0; None elsewhere. Collective."""
+    host = describe_host() if comm.local_rank == 0 else None
+    nodes: list[tuple[int, HostFacts | None]] | None = comm.gather((comm.node, host))
+    if nodes is None:
+        return None
+    hosts = {node: described for node, described in nodes if described is not None}
+    return tuple(hosts[node] for node in sorted(hosts)), tuple(node for node, _ in nodes)
 
 
 def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:

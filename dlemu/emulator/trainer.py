@@ -15,10 +15,10 @@ import psutil
 from datagen.storage._request_counts import read_counts
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase
-from dlemu.checkpoints.save import save_checkpoint
+from dlemu.checkpoints.save import TrainingSaver
 from dlemu.comm import Comm, within
 from dlemu.comm.clock import Clock, MonotonicClock
-from dlemu.emulator.environment import HostFacts, describe_host, describe_storage
+from dlemu.emulator.environment import describe_hosts, describe_storage
 from dlemu.emulator.evict import evict, evicts_before
 from dlemu.emulator.job import Job, accelerator_class, request_folder
 from dlemu.emulator.journal import Journal, StoppedEarly, read_journal
@@ -146,6 +146,15 @@ class _Trainer:
             watch=watch,
             stop=StopFile(job.live_folder) if comm.rank == 0 else None,
         )
+        workload = job.workload
+        self._saver = TrainingSaver(
+            settings=workload.checkpoint,
+            model=workload.model,
+            storage=open_storage(replace(workload.storage_spec.buffered, direct_writes=workload.checkpoint.odirect)),
+            comm=comm,
+            clock=self._clock,
+            seed=job.seed,
+        )
         self._cpu_seconds_before = 0.0
 
     def run(self) -> Journal:
@@ -167,6 +176,7 @@ class _Trainer:
                 break
             if epoch.evaluation:
                 self._evaluate(epoch)
+        self._note(checkpoints=(*self._journal.checkpoints, *self._saver.finish()))
         return self._journal
 
     def measure_ceiling(self) -> float | None:
@@ -189,21 +199,15 @@ class _Trainer:
         return _cpu_seconds() - self._cpu_seconds_before
 
     def _describe(self) -> None:
-        host = describe_host() if self._comm.local_rank == 0 else None
-        nodes: list[tuple[int, HostFacts | None]] | None = self._comm.gather((self._comm.node, host))
-        if nodes is not None:
-            workload = self._job.workload
-            hosts = {node: described for node, described in nodes if described is not None}
+        described = describe_hosts(self._comm)
+        if described is not None:
+            workload, (hosts, rank_nodes) = self._job.workload, described
             storage = within(
                 workload.timeout_seconds,
                 lambda: describe_storage(workload.storage_spec, workload.dataset.data_folder),
                 f"looking at the storage of {workload.dataset.data_folder}",
             )
-            self._note(
-                hosts=tuple(hosts[node] for node in sorted(hosts)),
-                rank_nodes=tuple(node for node, _ in nodes),
-                storage=storage,
-            )
+            self._note(hosts=hosts, rank_nodes=rank_nodes, storage=storage)
 
     def _evict(self, *, write_first: bool) -> None:
         """Drop the dataset's pages from this host's memory, the files shared among its ranks."""
@@ -262,19 +266,10 @@ class _Trainer:
         return StoppedEarly(steps=taken, planned_steps=planned) if taken < planned else None
 
     def _checkpoint(self, epoch: int, block: int) -> int:
-        """Save a checkpoint; return when it was done."""
-        workload = self._job.workload
-        saved = save_checkpoint(
-            workload.checkpoint,
-            open_storage(workload.storage_spec.buffered),
-            workload.model.model_size_bytes,
-            self._comm,
-            self._clock,
-            epoch=epoch,
-            block=block,
-        )
-        self._note(checkpoints=(*self._journal.checkpoints, saved))
-        return self._comm.all_reduce_max(self._clock.now_ns())
+        """Save a checkpoint; return when training goes on."""
+        released_ns, complete = self._saver.save(epoch, block)
+        self._note(checkpoints=(*self._journal.checkpoints, *complete))
+        return max(released_ns, self._comm.all_reduce_max(self._clock.now_ns()))
 
     def _evaluate(self, epoch: Epoch) -> None:
         plan = self._job.valid_plan

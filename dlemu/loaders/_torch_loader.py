@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.comm.shared_memory import shared_memory_problem
+from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.loaders._direct_queue import direct_context
 from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots

@@ -20,6 +20,7 @@ class Traits(LoaderTraits):
     framework = "PyTorch"
     packages = ("torch",)
     extra = "torch"
+    in_turn = True
 
 
 def __getattr__(name: str) -> Any:

@@ -53,6 +53,8 @@ class LoaderTraits:
     """Formats that it reads; empty for all."""
     pins: bool = True
     """Batches are pinned where `reader.pin_memory` asks for it."""
+    in_turn: bool = False
+    """Batch k is made by worker k modulo `read_threads`, whoever else is free; else the next free one makes it."""
 
     def reads_files(self, dataset_format: str) -> bool:
         """Say whether the loader itself opens and reads files of a format, not dlemu's `Fetcher` for it."""

@@ -71,10 +71,19 @@ def _delivered_mb(rows: Rows, device: Delivered) -> float:
     own = rows[np.isin(rows["rank"], device.ranks)]
     if not len(own):
         return float("nan")
-    begin_ns, end_ns = int(own["free_ns"].min()), int(own["met_ns"].max())
-    first = max(0, int(np.searchsorted(device.time_ns, begin_ns, side="right")) - 1)
-    last = int(np.searchsorted(device.time_ns, end_ns))
-    time_ns, mb_per_second = device.time_ns[first : last + 1], device.mb_per_second[first : last + 1]
+    return delivered_between(device.time_ns, device.mb_per_second, int(own["free_ns"].min()), int(own["met_ns"].max()))
+
+
+def delivered_between(
+    time_ns: NDArray[np.int64], mb_per_second: NDArray[np.float64], begin_ns: int, end_ns: int
+) -> float:
+    """Return MB from the last reading before the begin to the first after the end.
+
+    NaN without two readings, or where they leave out too much of that time.
+    """
+    first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
+    last = int(np.searchsorted(time_ns, end_ns))
+    time_ns, mb_per_second = time_ns[first : last + 1], mb_per_second[first : last + 1]
     if not len(time_ns):
         return float("nan")
     missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))

@@ -105,6 +105,8 @@ def evaluated_per_second(block: BlockTimes, batch_size: int) -> float:
 
 def over_blocks(blocks: Sequence[Rated], steps: Sequence[int]) -> Rated:
     """Combine one rank's blocks of an epoch: they weigh by their steps."""
+    if len(blocks) == 1:
+        return blocks[0]
     au = np.average([block.au for block in blocks], weights=steps)
     rate = np.average([block.samples_per_second for block in blocks], weights=steps)
     return Rated(float(au), float(rate))

@@ -42,6 +42,8 @@ CORE_KEYS = frozenset(
     }
 )
 SITE_KEYS = frozenset({"checkpoint.checkpoint_folder"})
+PHASE_KEYS = frozenset({"checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"})
+"""What tells the write phase of a checkpoint workload from its read phase: it counts in training only."""
 _SPELLINGS = {
     "dataset.record_length": "dataset.record_length_bytes",
     "dataset.record_length_stdev": "dataset.record_length_bytes_stdev",
@@ -97,9 +99,13 @@ def canonical(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def core_config_hash(workload: Mapping[str, Any]) -> str:
-    """Return the `core-config-v1` hash of a `workload` mapping: 16 hexadecimal digits of SHA-256."""
-    core = {key: canonical(value) for key, value in settings_of(workload) if is_core(key)}
+def core_config_hash(workload: Mapping[str, Any], *, checkpointing: bool = False) -> str:
+    """Return the `core-config-v1` hash of a `workload` mapping: 16 hexadecimal digits of SHA-256.
+
+    With `checkpointing` the list of keys is that of workloads that only save and load checkpoints.
+    """
+    is_part = is_checkpoint_core if checkpointing else is_core
+    core = {key: canonical(value) for key, value in settings_of(workload) if is_part(key)}
     text = json.dumps(core, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -107,6 +113,11 @@ def core_config_hash(workload: Mapping[str, Any]) -> str:
 def is_core(key: str) -> bool:
     """Say whether a key, as it is spelled in a configuration, is one that makes the workload."""
     return (key in CORE_KEYS or key.startswith(CORE_SECTIONS)) and key not in SITE_KEYS
+
+
+def is_checkpoint_core(key: str) -> bool:
+    """Say whether a key is one that makes a workload of checkpoints alone."""
+    return (key == "framework" or key.startswith(CORE_SECTIONS)) and key not in SITE_KEYS | PHASE_KEYS
 
 
 def effective(workload: Mapping[str, Any]) -> dict[str, Any]:

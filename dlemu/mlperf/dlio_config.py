@@ -6,26 +6,88 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from dlemu.config.duration import Duration
-from dlemu.config.schema import Workload
+from dlemu.config.schema import Checkpoint, Model, Workload
 
 OWN_FOLDER = "dlemu"
 """Folder of dlemu's own files, below the one that DLIO's files are written to (`dlio_benchmark`)."""
 
+_SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
+
+
+TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
+"""Numbers of a transformer that DLIO has."""
+_CHECKPOINT_KEYS = {
+    "time_between_checkpoints": None,
+    "num_checkpoints_write": None,
+    "num_checkpoints_read": None,
+    "fsync": None,
+    "mode": "default",
+    "rank_sync": False,
+    "recovery_rank_shift": False,
+    "randomize_tensor": True,
+}
+"""DLIO's settings of checkpoints alone -> the value with which a configuration leaves them out; None: it never does."""
+_TRAINING_KEYS = (
+    "checkpoint_folder",
+    "checkpoint_after_epoch",
+    "epochs_between_checkpoints",
+    "steps_between_checkpoints",
+    "type",
+    "fsync",
+)
 OWN_KEYS = {
     "dataset": ("compressibility", "seed"),
     "reader": ("engine", "decode", "evict_page_cache", "verify", "nice"),
     "train": ("synchronous",),
+    "checkpoint": tuple(sorted({field.name for field in fields(Checkpoint)} - {*_CHECKPOINT_KEYS, *_TRAINING_KEYS})),
     "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
 }
 """Settings that DLIO does not have; the run's own config.yaml has them all."""
-_SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
 
 
 def dlio_workload(workload: Workload) -> dict[str, Any]:
-    """Return the `workload` mapping of DLIO's config.yaml."""
-    model = {"name": workload.model.name, "type": workload.model.type, "model_size": workload.model.model_size_bytes}
+    """Return the `workload` mapping of DLIO's config.yaml; of a workload that only checkpoints what that needs."""
+    model = _model(workload.model)
+    if only_checkpoints(workload):
+        return {"model": model, "framework": workload.framework, **_checkpoint_sections(workload)}
     sections = {name: _section(getattr(workload, name), OWN_KEYS.get(name, ())) for name in _SECTIONS}
+    sections["checkpoint"] = {key: sections["checkpoint"][key] for key in _TRAINING_KEYS}
     return {"model": model, "framework": workload.framework, **sections}
+
+
+def only_checkpoints(workload: Workload) -> bool:
+    """Say whether a workload saves and loads checkpoints and does nothing else."""
+    return workload.workflow.checkpoint and not workload.workflow.train
+
+
+def _model(model: Model) -> dict[str, Any]:
+    named: dict[str, Any] = {"name": model.name, "type": model.type}
+    if not model.has_layers:
+        return named | {"model_size": model.model_size_bytes}
+    cut, shape = model.parallelism, model.transformer
+    parallelism = {"pipeline": cut.pipeline, "tensor": cut.tensor, "zero_stage": cut.zero_stage}
+    parallelism |= {"data": cut.data} if cut.data > 0 else {}
+    parallelism |= {"expert": cut.expert} if cut.expert > 1 else {}
+    layers: dict[str, Any] = {"num_layers": model.num_layers, "model_datatype": model.model_datatype}
+    layers |= {"optimizer_datatype": model.optimizer_datatype, "parallelism": parallelism}
+    if model.type != "transformer":
+        layers["model_size"] = model.model_size_bytes
+    older = {key: list(getattr(model, key)) for key in ("layer_parameters", "optimization_groups")}
+    if any(older.values()):
+        return named | layers | older
+    numbers = {field.name: getattr(shape, field.name) for field in fields(shape)}
+    told = {key: value for key, value in numbers.items() if key in TRANSFORMER_KEYS or value}
+    return named | layers | {"transformer": told}
+
+
+def _checkpoint_sections(workload: Workload) -> dict[str, Any]:
+    flow, saves = workload.workflow, workload.checkpoint
+    folder = {"checkpoint_folder": saves.checkpoint_folder}
+    told = {key: _plain(getattr(saves, key)) for key, left_out in _CHECKPOINT_KEYS.items()}
+    return {
+        "workflow": {"generate_data": flow.generate_data, "train": flow.train, "checkpoint": flow.checkpoint},
+        "checkpoint": folder | {key: value for key, value in told.items() if value != _CHECKPOINT_KEYS[key]},
+    }
 
 
 def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
@@ -37,8 +99,8 @@ def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
         *(
             f"++workload.{section}.{key}={_word(value)}"
             for section in ("model", *_SECTIONS)
-            for key, value in wanted[section].items()
-            if value != given[section][key]
+            for key, value in wanted.get(section, {}).items()
+            if value != given.get(section, {}).get(key)
         ),
     ]
 

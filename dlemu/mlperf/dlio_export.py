@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from datagen.errors import UserError
-from dlemu.config.schema import Workload
+from dlemu.config.schema import Model, Workload
 from dlemu.config.translate import RENAMED_VALUES
-from dlemu.mlperf.dlio_config import OWN_KEYS, dlio_workload
+from dlemu.mlperf.dlio_config import OWN_KEYS, TRANSFORMER_KEYS, dlio_workload, only_checkpoints
 
 LOADERS = ("pytorch", "tensorflow", "dali")
 FORMATS = (
@@ -27,10 +27,18 @@ def dlio_yaml(workload: Workload) -> str:
 
     Raises UserError for a loader, a format or a compression that DLIO does not have.
     """
-    _check(workload)
     tree = dlio_workload(workload)
-    # DLIO 2.x reads `model_size_bytes`, older ones `model_size`.
-    tree["model"]["model_size_bytes"] = tree["model"]["model_size"]
+    if "model_size" in tree["model"]:
+        # DLIO 2.x reads `model_size_bytes`, older ones `model_size`.
+        tree["model"]["model_size_bytes"] = tree["model"]["model_size"]
+    if not only_checkpoints(workload):
+        _check(workload)
+        _fit_training(tree)
+    return _head(workload) + yaml.safe_dump(tree, sort_keys=False)
+
+
+def _fit_training(tree: dict[str, Any]) -> None:
+    """Write the sections of training as DLIO reads them."""
     if tree["dataset"]["format"] != "hdf5":
         del tree["dataset"]["hdf5"]
     if tree["dataset"]["format"] != "parquet":
@@ -44,7 +52,6 @@ def dlio_yaml(workload: Workload) -> str:
     metric = tree["metric"]
     # It reads the excluded steps from `output`, and the threshold from `metric`.
     tree["output"] = {"metric": {key: metric.pop(key) for key in ("exclude_start_steps", "exclude_end_steps")}}
-    return _head(workload) + yaml.safe_dump(tree, sort_keys=False)
 
 
 def _check(workload: Workload) -> None:
@@ -71,13 +78,24 @@ def _head(workload: Workload) -> str:
 
 def _own(workload: Workload) -> list[str]:
     """Name the settings that differ from their defaults and that DLIO does not have."""
-    settings = []
+    settings = _own_of_model(workload.model)
     for section, keys in OWN_KEYS.items():
+        if only_checkpoints(workload) != (section == "checkpoint"):
+            continue
         given, plain = getattr(workload, section), getattr(Workload(), section)
         for field in fields(given):
             if field.name in keys and getattr(given, field.name) != getattr(plain, field.name):
                 settings.append(f"{section}.{field.name}={_word(getattr(given, field.name))}")
     return settings
+
+
+def _own_of_model(model: Model) -> list[str]:
+    """Name the numbers of a transformer that DLIO does not know: it would save another, smaller model."""
+    shape = model.transformer
+    own = [field.name for field in fields(shape) if field.name not in TRANSFORMER_KEYS]
+    told = [f"model.transformer.{key}={getattr(shape, key)}" for key in own if getattr(shape, key)]
+    expert = model.parallelism.expert
+    return told + ([f"model.parallelism.expert={expert}"] if expert > 1 else [])
 
 
 def _word(value: Any) -> str:

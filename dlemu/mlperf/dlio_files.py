@@ -43,7 +43,7 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
 
     So a run that fails leaves a log and its configuration, and no results that are not its own. Raises SpaceError.
     """
-    _write_config(folders, workload)
+    write_config(folders, workload)
     for name in os.listdir(folders.folder) if os.path.isdir(folders.folder) else []:
         if _RESULT.match(name):
             os.unlink(os.path.join(folders.folder, name))
@@ -69,17 +69,18 @@ def write_dlio_files(folders: DlioFolders, run: Run) -> None:
 
     The run is a complete one. Raises SpaceError when a file can't be written.
     """
-    dlio, folder = DlioRun(run=run, cpuinfo=_proc("cpuinfo"), meminfo=_proc("meminfo")), folders.folder
+    dlio, folder = DlioRun(run=run, cpuinfo=proc_facts("cpuinfo"), meminfo=proc_facts("meminfo")), folders.folder
     for rank in dlio.blocks:
         write_text(folder, f"{rank}_output.json", json.dumps(dlio_output(dlio, rank)))
         write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(dlio_per_epoch_stats(dlio, rank), indent=4))
-    _write_config(folders, run.facts.workload)
+    write_config(folders, run.facts.workload)
     summary = dlio_summary(dlio)
     write_text(folder, LOG, "".join(f"{line}\n" for line in _log_lines(dlio, summary)))
     write_text(folder, "summary.json", json.dumps(summary, indent=4))
 
 
-def _write_config(folders: DlioFolders, workload: Workload) -> None:
+def write_config(folders: DlioFolders, workload: Workload) -> None:
+    """Write config.yaml, overrides.yaml and hydra.yaml, where the folders have a place for them."""
     folder = folders.config_folder
     if folder is None:
         return
@@ -109,7 +110,7 @@ def _base(workload: Workload) -> Workload:
         return load([name])
 
 
-def _proc(name: str) -> dict[str, str]:
+def proc_facts(name: str) -> dict[str, str]:
     """Return the `key: value` lines of a file in /proc, of repeated keys the last; nothing where there is none."""
     path = os.path.join("/proc", name)
     if not os.path.exists(path):

@@ -47,6 +47,8 @@ V3 = ("3.0",)
 PHASED = ("2.0", "3.0")
 _OVERRIDES = "3.6.2 trainingClosedSubmissionParameters"
 OPEN_OVERRIDES = "3.6.3 trainingOpenSubmissionParameters"
+_CLOSED_PROCESSES = "4.6.1 checkpointClosedMpiProcesses"
+OPEN_PROCESSES = "4.6.4 checkpointOpenSubmissionScaling"
 
 # fmt: off
 DATASET = (
@@ -145,11 +147,61 @@ RUNS = (
     _rule("results.differ", "error",
           "mlperf_storage_report.json or results.json do not follow from the runs below",
           editions=("1.0", "3.0")),
-    _rule("checkpoint.differs", "error",
-          "the summary's figures of checkpoints do not follow from those of rank 0", editions=PHASED),
-    _rule("checkpoint.count", "error", "not 10 checkpoints saved and 10 loaded", "v3.0, section 4", editions=PHASED),
     _rule("tool.other", "error in CLOSED",
           "dlio.log says that dlemu ran as a drop-in replacement for DLIO", "section 1 of v3.0's text"),
+)
+CHECKPOINTS = (
+    _rule("checkpoint.model", "error", "none of the edition's models",
+          "table of models", v3="4.3.3 checkpointModelConfigurationReq", editions=PHASED),
+    _rule("checkpoint.settings", "error",
+          "a setting of the model, or in CLOSED any other, is not the workload file's",
+          "workload files", v3="4.6.3 checkpointClosedCheckpointParameters", editions=PHASED),
+    _rule("checkpoint.overrides", "error",
+          "CLOSED: another setting was changed than the folder, beside what the tool sets itself",
+          v3="4.6.3 checkpointClosedCheckpointParameters", editions=PHASED),
+    _rule("checkpoint.fsync", "error", "checkpoint.fsync is not true in the configuration",
+          "v2.0, 2.2.2", v3="4.3.2 checkpointFsyncVerification", editions=PHASED),
+    _rule("checkpoint.unsynced", "info",
+          "the DLIO of v2.0 never calls fsync, whatever checkpoint.fsync says: it stores the setting as "
+          "checkpoint_sync and looks at checkpoint_fsync", editions=("2.0",)),
+    _rule("checkpoint.processes", "error",
+          "CLOSED: not 8, 64, 512 or 1024 processes by the model; OPEN: no multiple of TP x PP",
+          "table of models", v3="4.6.1 checkpointClosedMpiProcesses", editions=PHASED),
+    _rule("checkpoint.subset", "error in 3.0, info in 2.0",
+          "8 processes of a larger model: v2.0 allows it, v3.0's text lacks a word and its checker let such rows "
+          "through, which were withdrawn", "issue 841 of mlcommons/storage",
+          v3="4.3.5 checkpointSubsetRunValidation", editions=PHASED),
+    _rule("checkpoint.hosts", "error; exactly 4 a warning", "CLOSED: not more than 4 processes on a host",
+          "text; its table has 4", v3="4.6.2 checkpointClosedAcceleratorsPerHost", editions=PHASED),
+    _rule("checkpoint.count", "error", "not 10 checkpoints saved and 10 loaded over all calls",
+          "text", v3="4.7.1 checkpointCacheFlushValidation", editions=PHASED),
+    _rule("checkpoint.calls", "error", "CLOSED: neither one call that saves and loads nor one that saves and then one "
+          "that loads", "v3.0, 4.7.1", v3="2.1.23 checkpointingTimestamps", editions=PHASED),
+    _rule("checkpoint.gap", "error; warning when negative",
+          "more than 30 s from the end of the call that saves to the start of the one that loads",
+          v3="4.7.1 checkpointCacheFlushValidation", editions=V3),
+    _rule("checkpoint.memory", "warning",
+          "the hosts wrote less than 3 times their memory: it could serve the reads, unless caches were cleared",
+          "text", v3="4.3.1 checkpointDataSizeRatio", editions=PHASED),
+    _rule("checkpoint.accelerator", "warning",
+          "the checkpoint is larger than accelerators of 80 GiB hold",
+          v3="4.3.4 checkpointAggregateAcceleratorMemory", editions=PHASED),
+    _rule("checkpoint.folder", "error", "checkpoints and results in one folder, or not told which",
+          v3="4.4.1 checkpointPathArgs", editions=V3),
+    _rule("checkpoint.filesystem", "error", "checkpoints and results on one file system",
+          v3="4.4.2 checkpointFilesystemCheck", editions=V3),
+    _rule("checkpoint.differs", "error",
+          "the summary's figures of checkpoints do not follow from those of rank 0", editions=PHASED),
+    _rule("checkpoint.size", "error",
+          "checkpoint_size_GB (GiB) is not what so many ranks write of the model, by its numbers", editions=PHASED),
+    _rule("checkpoint.slowest", "warning",
+          "the slowest rank took more than 1 % longer than rank 0, whose times are published: the text wants the "
+          "longest duration and the lowest throughput", "v2.0, 2.2.3; v3.0's README of checkpointing", editions=PHASED),
+    _rule("files.checkpoint_results", "error", "no sums over the calls, beside them",
+          v3="2.1.22 checkpointingResultsJson", editions=V3),
+    _rule("files.checkpoint", "error", "files of a call are missing", v3="2.1.25 checkpointingFiles", editions=V3),
+    _rule("files.checkpoint_config", "error", "a call's dlio_config is not its three files",
+          v3="2.1.26 checkpointingDlioConfig", editions=V3),
 )
 FILES = (
     _rule("files.phases", "error; a missing datasize a warning",
@@ -256,8 +308,7 @@ AUDIT = (
 OTHERS = (
     _rule("unapplied", "info", "a rule could not be applied; which one, and what it lacked"),
     _rule("run.other", "info",
-          "a run of checkpoints (figures recomputed, rules not judged), vector databases or key-value caches "
-          "(not judged)"),
+          "a run of vector databases or key-value caches"),
     _rule("rehearsal", "info", "dlemu measured it: not for CLOSED", "section 1 of v3.0's text"),
     _rule("tree.empty", "error", "no run of any benchmark"),
 )
@@ -266,6 +317,7 @@ GROUPS: Mapping[str, tuple[KnownRule, ...]] = {
     "The dataset": DATASET,
     "Settings": SETTINGS,
     "Runs": RUNS,
+    "Checkpoints": CHECKPOINTS,
     "Files, folders and descriptions": FILES,
     "Numbers": AUDIT,
     "What is not judged": OTHERS,
@@ -277,4 +329,6 @@ def official_name(rule: str, edition: str, division: str) -> str | None:
     """Return what the edition's checker calls a rule of ours; None where it has none."""
     known = KNOWN.get(rule)
     called = known.official.get(edition) if known else None
-    return OPEN_OVERRIDES if called == _OVERRIDES and division == "open" else called
+    if division == "open":
+        return {_OVERRIDES: OPEN_OVERRIDES, _CLOSED_PROCESSES: OPEN_PROCESSES}.get(called or "", called)
+    return called

@@ -9,13 +9,22 @@ from functools import partial
 
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
+from dlemu.prediction.ask import read_prediction
+from dlemu.prediction.prediction import Prediction
+from dlemu.probing.probe_answers import PROBE, ProbeAnswer
+from dlemu.probing.run_probe import read_probe
 from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
+from dlemu.report.checkpoint_report import checkpoint_page
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
 from dlemu.report.page import Page, render
+from dlemu.report.prediction_report import prediction_page
+from dlemu.report.probe_report import probe_page
 from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
+from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import read_config
 from dlemu.results.run import Run
 from dlemu.sizing.answers import COMPARE
@@ -27,7 +36,7 @@ PAGE = "report.html"
 class _Opened:
     """A result with all of its page but the figures, and the folder of these."""
 
-    result: Run | RunSeries | OpenedComparison | Audit
+    result: Run | RunSeries | OpenedComparison | Audit | CheckpointRun | Prediction | ProbeAnswer
     page: Page
     figures: str
 
@@ -60,9 +69,9 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 
 
 def _open(folders: Sequence[str]) -> _Opened:
-    """Read what lies in the folders; comparisons and audits share their page with no other."""
+    """Read what lies in the folders; comparisons, audits and probes share their page with no other."""
     for folder in folders:
-        name = next((name for name in (COMPARE, AUDIT) if os.path.exists(os.path.join(folder, name))), None)
+        name = next((name for name in (COMPARE, AUDIT, PROBE) if os.path.exists(os.path.join(folder, name))), None)
         if name is None:
             continue
         if len(folders) > 1:
@@ -70,13 +79,29 @@ def _open(folders: Sequence[str]) -> _Opened:
         if name == AUDIT:
             audit = open_audit(folder)
             return _Opened(audit, audit_page(audit), "dlemu.report.audit_figures")
+        probed = read_probe(folder)
+        if probed is not None:
+            return _Opened(probed, probe_page(probed, _name(folder)), "dlemu.report.probe_figures")
         comparison = open_comparison(folder)
         return _Opened(comparison, comparison_page(comparison), "dlemu.report.compare_figures")
+    if any(holds_checkpoints(folder) for folder in folders):
+        if len(folders) > 1:
+            raise UserError(f"{folders[0]} and others: a run of checkpoints shares its page with no other result")
+        run = read_checkpoint_run(folders[0])
+        return _Opened(run, checkpoint_page(run, read_config(run.folder)), "dlemu.report.checkpoint_figures")
+    predicted = read_prediction(folders[0]) if len(folders) == 1 else None
+    if predicted is not None:
+        page = prediction_page(predicted, read_config(folders[0]), _name(folders[0]))
+        return _Opened(predicted, page, "dlemu.report.prediction_figures")
     result = open_result(folders[0]) if len(folders) == 1 else open_together(folders)
     if isinstance(result, Run):
         return _Opened(result, run_page(result, read_config(result.folder)), "dlemu.report.figures")
     config = read_config(result.run.folder) if result.run else ""
     return _Opened(result, series_page(result, config), "dlemu.report.series_figures")
+
+
+def _name(folder: str) -> str:
+    return os.path.basename(os.path.abspath(folder))
 
 
 def _write(content: bytes, path: str) -> None:

@@ -82,6 +82,24 @@ class DatagenProgress:
         self._line.close()
 
 
+class CheckpointsProgress:
+    """Which checkpoint is written or read, and how far it is."""
+
+    def __init__(self, console: Console, *, now: Monotonic = time.monotonic) -> None:
+        self._line, self._now = _line(console, now), now
+
+    def update(self, phase: str, checkpoint: int, checkpoints: int, done: int, total: int) -> None:
+        """Tell how many bytes of all ranks are done of one checkpoint; `phase` is write or read."""
+        if self._line.due(always=checkpoint == checkpoints and done >= total):
+            verb = "written" if phase == "write" else "read"
+            head = f"checkpoint {checkpoint}/{checkpoints} {verb}"
+            self._line.show(done / max(1, total), head, f"{done / 1e9:,.1f}/{total / 1e9:,.1f} GB")
+
+    def close(self) -> None:
+        """Leave the last line standing; more than once is allowed."""
+        self._line.close()
+
+
 def _mb(mb_per_second: float) -> str:
     return "" if math.isnan(mb_per_second) else f"{mb_per_second:,.0f} MB/s"
 

@@ -16,7 +16,7 @@ from dlemu.report.page import Page, Text, Words, split_verdict, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import count, flat, number, percent, plain, size, unit_of
 from dlemu.results.run import Run
-from dlemu.results.summary import Loss, Mean, Metrics, PageCache, Requests, Summary
+from dlemu.results.summary import Environment, Loss, Mean, Metrics, PageCache, Requests, Summary
 
 Row = tuple[str, str, str]
 """Metric, value with its unit, what it means."""
@@ -266,6 +266,13 @@ def _checkpoints(summary: Summary) -> Iterator[Row]:
         size_bytes, seconds = sum(part.bytes for part in saved), sum(part.seconds for part in saved)
         rate = f" at {number(size_bytes / 1e6 / seconds)} MB/s" if seconds else ""
         yield "checkpoints", f"{len(saved)} in {number(seconds)} s", f"{size(size_bytes)}{rate}"
+    behind = summary.asynchronous_checkpoints
+    if behind:
+        yield "  training stood still", f"{number(behind.stall_seconds)} s", "for each, in the mean (asynchronous)"
+        yield "  safe after", f"{number(behind.safe_seconds)} s", "from when it was wanted, in the mean"
+        if behind.slow_down_percent is not None:
+            steps = count(behind.steps_during, "step")
+            yield "  steps meanwhile", f"{behind.slow_down_percent:+.1f} %", f"longer, {steps}"
 
 
 def _evaluation(summary: Summary) -> Iterator[Row]:
@@ -380,16 +387,21 @@ def facts_table(title: str, facts: Iterator[tuple[str, object]], *, folded: bool
 
 def environment_tables(summary: Summary) -> Iterator[Table]:
     """Yield what a run ran on: hosts, storage and devices."""
-    hosts, storage = summary.environment.hosts, summary.environment.storage
+    yield from environment_of(summary.environment)
+    for device in summary.telemetry.devices if summary.telemetry else ():
+        yield facts_table(f"Device {device.name}", flat(device))
+
+
+def environment_of(environment: Environment, what: str = "the dataset") -> Iterator[Table]:
+    """Yield hosts and the storage of what was read or written."""
+    hosts, storage = environment.hosts, environment.storage
     for host in hosts[:_SHOWN_HOSTS]:
         yield facts_table(f"Host {host.host}", _host(host), folded=len(hosts) > 1)
     if len(hosts) > _SHOWN_HOSTS:
         others = ((host.host, host.processor) for host in hosts[_SHOWN_HOSTS:])
         yield facts_table("More hosts", others, folded=True)
     if storage:
-        yield facts_table("Storage of the dataset", flat(storage))
-    for device in summary.telemetry.devices if summary.telemetry else ():
-        yield facts_table(f"Device {device.name}", flat(device))
+        yield facts_table(f"Storage of {what}", flat(storage))
 
 
 def _host(host: HostFacts) -> Iterator[tuple[str, object]]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from datagen.errors import UserError
+from dlemu.prediction.ask import read_prediction
+from dlemu.prediction.prediction import Prediction
 from dlemu.report.units import short_names
 from dlemu.results.folder import holds_run, read_run
 from dlemu.results.run import Run
@@ -102,7 +104,9 @@ def open_result(folder: str) -> Run | RunSeries:
     """Read whatever a training run, a search or a sweep left in a folder; raises UserError when it is no result."""
     sized = read_answer(folder, SIZE, SizeAnswer)
     swept = None if sized else read_answer(folder, SWEEP, SweepAnswer)
-    points = tuple(_size_points(sized)) if sized else tuple(_sweep_points(swept)) if swept else ()
+    points = (
+        (*_size_points(sized), *_predicted_points(sized)) if sized else tuple(_sweep_points(swept)) if swept else ()
+    )
     answer = sized or swept
     return read_run(folder) if answer is None else RunSeries(folder, points, answer, _first_run(folder, points))
 
@@ -112,7 +116,12 @@ def open_together(folders: Sequence[str]) -> RunSeries:
     points: list[Point] = []
     common: Run | None = None
     for folder in folders:
-        opened, name = open_result(folder), os.path.basename(os.path.abspath(folder))
+        name = os.path.basename(os.path.abspath(folder))
+        predicted = read_prediction(folder)
+        if predicted is not None:
+            points += [_named(point, name, folder) for point in _prediction_points(predicted)]
+            continue
+        opened = open_result(folder)
         if isinstance(opened, Run):
             common = common or opened
             points.append(replace(_run_point(opened), folder=folder))
@@ -174,6 +183,50 @@ def _size_points(answer: SizeAnswer) -> Iterator[Point]:
             limited_by=last.limited_by.what if last and last.limited_by else "",
             folder=last.folder if last else "",
         )
+
+
+def _prediction_points(answer: Prediction) -> Iterator[Point]:
+    for count in answer.counts:
+        low, high = count.au_sustained_interval_percent
+        point = _predicted_point(
+            count.accelerators, count.au_sustained_percent, (high - low) / 2, answer.question.threshold_percent
+        )
+        yield replace(
+            point,
+            passed=count.passed,
+            au_percent=count.au_percent,
+            au_sustained_percent=count.au_sustained_percent,
+            samples_per_second=count.samples_per_second,
+            app_mb_per_second=count.app_mb_per_second,
+            total_seconds=count.training_seconds,
+            limited_by=answer.limited_by.what,
+        )
+
+
+def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
+    """Yield what was predicted of the counts that were tried, as a line beside what was measured."""
+    predicted = answer.predicted
+    if predicted is None:
+        return
+    for tried in answer.counts:
+        count = predicted.au(tried.accelerators)
+        if count is not None:
+            low, high = count.au_interval_percent
+            yield _predicted_point(count.accelerators, count.au_percent, (high - low) / 2, answer.threshold_percent)
+
+
+def _predicted_point(
+    accelerators: int, au_percent: float, half_width_percent: float, threshold_percent: float
+) -> Point:
+    return Point(
+        line="predicted",
+        settings={},
+        accelerators=accelerators,
+        passed=None if abs(au_percent - threshold_percent) <= half_width_percent else au_percent > threshold_percent,
+        au_percent=au_percent,
+        half_width_percent=half_width_percent,
+        threshold_percent=threshold_percent,
+    )
 
 
 def _sweep_points(answer: SweepAnswer) -> Iterator[Point]:

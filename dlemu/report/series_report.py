@@ -23,6 +23,7 @@ _SIZE_TILES = (
     ("one more would take", "for_one_more.wanted_mb_per_second", "MB/s", "at the pass line"),
     ("most delivered", "for_one_more.most_delivered_mb_per_second", "MB/s", "in any trial"),
     ("read probe", "probe_mb_per_second", "MB/s", "before the first trial"),
+    ("predicted", "predicted.max_accelerators", "", "from the read probe, by the model"),
     ("time to the answer", "seconds", "s", "all trials"),
     ("the naive way", "naive_seconds", "s", "every count at full length, nominal"),
 )
@@ -69,15 +70,23 @@ def _counts_table(answer: SizeAnswer) -> Table:
             str(tried.accelerators),
             f"{tried.au_percent:.2f}",
             f"{tried.half_width_percent:.2f}",
+            *([_predicted(answer, tried.accelerators)] if answer.predicted else []),
             str(tried.trials),
             f"{sum(rates) / len(rates):,.1f}" if rates else "-",
             verdict_word(tried.passed, unknown="too close to tell"),
         )
 
     question = answer.question
-    head = columns("accelerators", "au %", "+-", "trials", "MB/s", "verdict", right=range(5), whole=range(6))
+    predicted = ["predicted"] if answer.predicted else []
+    names = ("accelerators", "au %", "+-", *predicted, "trials", "MB/s", "verdict")
+    head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
     title = f"{question.workload}: how many x {question.accelerator or 'accelerators'}"
     return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts])
+
+
+def _predicted(answer: SizeAnswer, accelerators: int) -> str:
+    count = answer.predicted.au(accelerators) if answer.predicted else None
+    return "-" if count is None else f"{count.au_percent:.1f}"
 
 
 def _time(seconds: float) -> str:

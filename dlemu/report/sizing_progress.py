@@ -40,7 +40,7 @@ class SizingProgress:
             case StorageProbed():
                 self._print(
                     f"read probe: {event.probe_mb_per_second:,.0f} MB/s; one accelerator asks for "
-                    f"{event.mb_per_accelerator:,.1f} MB/s"
+                    f"{event.mb_per_accelerator:,.1f} MB/s; predicted: {event.predicted_accelerators} pass"
                 )
             case TrialBegan():
                 self._print(f"trial {event.number}: {count(event.accelerators, 'accelerator')} ...")

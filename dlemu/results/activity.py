@@ -230,7 +230,7 @@ def _hot_drive(hosts: list[tuple[HostTelemetry, list[Window]]]) -> HotDrive | No
 def _network(host: HostTelemetry, windows: list[Window]) -> Iterator[float]:
     """Yield how much each interface that knows its speed received of it, %."""
     for interface in host.sources("network"):
-        _, limits = host.readings("network", interface, "limit_mb_per_second")
+        _, limits = host.readings("network", interface, "link_mb_per_second")
         received = mean_within(*host.readings("network", interface, "received_mb_per_second"), windows)
         if len(limits) and limits[-1] > 0 and not math.isnan(received):
             yield 100 * received / float(limits[-1])

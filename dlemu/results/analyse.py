@@ -21,6 +21,7 @@ from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_perce
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.changes import find_speed_changes, find_stalls
+from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.limit import OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, judge_limit
@@ -48,6 +49,7 @@ from dlemu.results.activity import (
     summarise_telemetry,
 )
 from dlemu.results.summary import (
+    AsynchronousCheckpoints,
     CheckpointTiming,
     DatasetFacts,
     Environment,
@@ -101,6 +103,7 @@ def analyse(run: Run) -> Summary:
         requests=_requests(facts),
         evaluation=_evaluation(run.rows[run.rows["phase"] == EVALUATION]),
         checkpoints=tuple(_checkpoints(facts)),
+        asynchronous_checkpoints=_asynchronous(run),
         audit=tuple(_audit(run)),
         dataset=DatasetFacts(
             data_folder=workload.dataset.data_folder,
@@ -316,8 +319,37 @@ def _checkpoints(facts: Facts) -> Iterator[CheckpointTiming]:
             started_ns=saved.started_ns,
             ended_ns=saved.ended_ns,
             seconds=saved.seconds,
+            stall_seconds=saved.stall_seconds,
             mb_per_second=saved.bytes / MB / saved.seconds if saved.seconds else None,
         )
+
+
+def _asynchronous(run: Run) -> AsynchronousCheckpoints | None:
+    """Return what checkpoints cost that were written while training went on, by the steps of rank 0."""
+    saved = [part for part in run.facts.journal.checkpoints if part.released_ns is not None]
+    if not saved:
+        return None
+    rows = run.training[run.training["rank"] == 0]
+    seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
+    # The first step of a block waits for a queue that ran on while training stood still, or for one that is empty.
+    counted = rows["step"] > 1
+    counted[1:] &= rows["block"][1:] == rows["block"][:-1]
+    during = np.zeros(len(rows), bool)
+    for part in saved:
+        during |= (rows["free_ns"] >= (part.released_ns or 0)) & (rows["free_ns"] < part.ended_ns)
+    groups = seconds[during & counted], seconds[~during & counted]
+    slow, usual = (float(part.mean()) if len(part) else None for part in groups)
+    drain = float(np.mean([(part.ended_ns - (part.released_ns or 0)) / 1e9 for part in saved]))
+    snapshot = min(part.stall_seconds for part in saved)
+    return AsynchronousCheckpoints(
+        stall_seconds=float(np.mean([part.stall_seconds for part in saved])),
+        safe_seconds=float(np.mean([part.seconds for part in saved])),
+        steps_during=int(during.sum()),
+        step_seconds_during=slow,
+        step_seconds_otherwise=usual,
+        slow_down_percent=100 * (slow / usual - 1) if slow is not None and usual else None,
+        shortest_interval_seconds=shortest_interval_seconds(snapshot, drain, run.facts.workload.metric.au),
+    )
 
 
 def _audit(run: Run) -> Iterator[EpochAudit]:

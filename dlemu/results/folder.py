@@ -15,7 +15,8 @@ from dlemu.config import to_yaml
 from dlemu.config.validate import check
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE, StepRows
-from dlemu.results.live import LIVE, holds_live, read_live
+from dlemu.results.live import read_live
+from dlemu.results.live_place import LIVE, LIVE_FACTS, holds_live
 from dlemu.results.older import facts_of_older
 from dlemu.results.run import FACTS_VERSION, Facts, Run
 from dlemu.results.sent_files import decode_sent, open_sent, read_sent
@@ -25,10 +26,14 @@ from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 SUMMARY, FACTS, CONFIG, STEPS = "summary.json", "facts.json", "config.yaml", "steps.parquet"
 ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
 """What to do when a file of a run can't be written."""
+CHECKPOINT_KIND = "checkpoint"
+"""`kind` in the summary.json of a run that wrote and read checkpoints; that of training has none."""
 TELEMETRY, BLOCK_TRACE = "telemetry.parquet", "block_trace.parquet"
 _MOST_TABLE_BYTES = 64 << 30
-_MOST_PLANNED = 10**9
-"""Steps of all ranks, or blocks of them: no run plans as many, and what is computed of a plan takes memory for each."""
+_LATEST_NS = 1 << 60
+"""36 years after the host was started; sums of such numbers overflow."""
+_MOST_PLANNED, _MOST_BLOCKS = 10**9, 10**6
+"""Steps of all ranks, and blocks of them: no run plans as many, and what is computed takes memory for each."""
 
 
 def write_run(run: Run) -> None:
@@ -46,17 +51,19 @@ def write_measured(run: Run) -> None:
             pa.field(name, pa.int64(), nullable=False, metadata={"meaning": text})
             for name, text in STEP_COLUMNS.items()
         ]
-        _write_table(folder, STEPS, run.steps.cast(pa.schema(fields)))
+        write_table(folder, STEPS, run.steps.cast(pa.schema(fields)))
     if run.telemetry:
-        _write_table(folder, TELEMETRY, to_table(run.telemetry))
+        write_table(folder, TELEMETRY, to_table(run.telemetry))
     if run.block_trace is not None:
-        _write_table(folder, BLOCK_TRACE, run.block_trace)
-    write_text(folder, FACTS, _json(run.facts), advice=ADVICE)  # last: until it is there, the live part is the result
+        write_table(folder, BLOCK_TRACE, run.block_trace)
+    write_text(
+        folder, FACTS, json_text(run.facts), advice=ADVICE
+    )  # last: until it is there, the live part is the result
 
 
 def write_summary(run: Run) -> None:
     """Write what is computed of a run; raises SpaceError."""
-    write_text(run.folder, SUMMARY, _json(run.summary), advice=ADVICE)
+    write_text(run.folder, SUMMARY, json_text(run.summary), advice=ADVICE)
 
 
 def read_run(folder: str) -> Run:
@@ -79,7 +86,7 @@ def _read_run(folder: str) -> Run:
     path = os.path.join(folder, FACTS)
     has_facts, has_summary = (os.path.lexists(os.path.join(folder, name)) for name in (FACTS, SUMMARY))
     if not has_facts and not has_summary and holds_live(folder):
-        live = _read_facts(os.path.join(folder, LIVE, FACTS))
+        live = _read_facts(os.path.join(folder, LIVE, LIVE_FACTS))
         return _checked(read_live(folder, live), os.path.join(folder, LIVE))
     saved = read_summary(folder) if has_summary or not has_facts else None
     facts = _read_facts(path) if has_facts or saved is None else None
@@ -92,7 +99,7 @@ def _read_run(folder: str) -> Run:
             f"{folder} holds a complete run without {STEPS}: its numbers can't be recomputed; copy it again"
         )
     try:
-        telemetry = _read_telemetry(folder, facts.recorders)
+        telemetry = read_telemetry(folder, facts.recorders)
     except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
         raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
     return _checked(Run(folder, facts, rows, telemetry), os.path.join(folder, STEPS))
@@ -120,6 +127,10 @@ def _checked(run: Run, path: str) -> Run:
     steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
     if facts.ranks * steps > _MOST_PLANNED or plan.num_samples > _MOST_PLANNED:
         raise UserError(f"{run.folder} is damaged: its facts plan more steps or samples than any run could have taken")
+    every = facts.workload.checkpoint.steps_between_checkpoints
+    blocks = steps // every if facts.workload.workflow.checkpoint and every > 0 else 0
+    if blocks > _MOST_BLOCKS:
+        raise UserError(f"{run.folder} is damaged: its facts plan {blocks} checkpoints")
     nodes = set(journal.rank_nodes)
     if len(run.rows) and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
         raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks was")
@@ -132,7 +143,10 @@ def _checked(run: Run, path: str) -> Run:
 def read_summary(folder: str) -> Summary:
     """Read summary.json as it stands, for what is to be compared with `read_run(folder).summary`; raises UserError."""
     path = os.path.join(folder, SUMMARY)
-    version = decode_sent(path, _Version).schema_version
+    head = decode_sent(path, _Version)
+    version = head.schema_version
+    if head.kind == CHECKPOINT_KIND:
+        raise UserError(f"{path} is of a run that wrote and read checkpoints; wanted a result of training")
     if version != SCHEMA_VERSION:
         raise UserError(
             f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is no result of this version of "
@@ -144,7 +158,8 @@ def read_summary(folder: str) -> Summary:
 def holds_run(folder: str) -> bool:
     """Say whether the folder has a run of ours, damaged or not."""
     try:
-        return decode_sent(os.path.join(folder, SUMMARY), _Version).schema_version is not None
+        head = decode_sent(os.path.join(folder, SUMMARY), _Version)
+        return head.schema_version is not None and head.kind != CHECKPOINT_KIND
     except UserError:
         return os.path.exists(os.path.join(folder, FACTS)) or holds_live(folder)
 
@@ -157,17 +172,21 @@ def read_config(folder: str) -> str:
 
 class _Version(msgspec.Struct):
     schema_version: int | None = None
+    kind: str | None = None
 
 
-def _json(value: object) -> str:
+def json_text(value: object) -> str:
+    """Return a typed value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
-def _write_table(folder: str, name: str, table: pa.Table) -> None:
+def write_table(folder: str, name: str, table: pa.Table) -> None:
+    """Write a table as parquet; raises SpaceError."""
     write_file(folder, name, lambda path: pq.write_table(table, path, compression="zstd"), advice=ADVICE)
 
 
-def _read_table(folder: str, name: str) -> pa.Table | None:
+def read_table(folder: str, name: str) -> pa.Table | None:
+    """Return a parquet file, None where there is none; raises UserError for a damaged one."""
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
@@ -187,7 +206,7 @@ def _read_table(folder: str, name: str) -> pa.Table | None:
 
 
 def _read_rows(folder: str) -> StepRows:
-    table = _read_table(folder, STEPS)
+    table = read_table(folder, STEPS)
     if table is None:
         return np.empty(0, STEP_DTYPE)
     path = os.path.join(folder, STEPS)
@@ -213,7 +232,11 @@ def _check_rows(path: str, rows: StepRows, facts: Facts) -> None:
         ("epoch", 1, facts.workload.train.epochs),
         ("block", 1, None),
         ("step", 1, None),
-        ("compute_ns", 0, None),
+        ("free_ns", 0, _LATEST_NS),
+        ("wait_ns", 0, _LATEST_NS),
+        ("compute_ns", 0, _LATEST_NS),
+        ("samples", 0, _LATEST_NS),
+        ("app_bytes", 0, _LATEST_NS),
     ):
         lowest, highest = int(rows[name].min()), int(rows[name].max())
         if lowest < least or (most is not None and highest > most):
@@ -221,11 +244,12 @@ def _check_rows(path: str, rows: StepRows, facts: Facts) -> None:
             raise UserError(f"{path} is damaged: its column {name} goes from {lowest} to {highest}, wanted {wanted}")
 
 
-def _read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
-    readings = _read_table(folder, TELEMETRY)
+def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
+    """Return what the recorders of a run read; raises UserError, ValueError, KeyError or TypeError for damaged ones."""
+    readings = read_table(folder, TELEMETRY)
     if readings is None or not heads:
         return ()
-    telemetry = from_tables(heads, readings, _read_table(folder, BLOCK_TRACE))
+    telemetry = from_tables(heads, readings, read_table(folder, BLOCK_TRACE))
     for host in telemetry:
         if host.time_ns.dtype != np.int64 or host.value.dtype != np.float64 or not np.isfinite(host.value).all():
             raise ValueError("it holds readings that are no numbers")

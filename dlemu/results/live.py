@@ -19,23 +19,17 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.trainer import RunLog, salvage
+from dlemu.results.live_place import LIVE, LIVE_FACTS
 from dlemu.results.run import Facts, Run
 
-LIVE = "live"
-"""Subfolder of the ranks' step logs while the run goes on."""
-FACTS, _LOCK = "facts.json", "lock"
+_LOCK = "lock"
 KILLED = "the run was killed before it could write its result"
 """What stands as the failure of a run that nobody could save."""
 
 
 def write_live_facts(folder: str, facts: Facts, *, advice: str) -> None:
     """Write what is known of a run before its ranks start; raises SpaceError that ends in `advice`."""
-    write_text(os.path.join(folder, LIVE), FACTS, msgspec.json.encode(facts).decode(), advice=advice)
-
-
-def holds_live(folder: str) -> bool:
-    """Say whether the folder has the live part of a run, whatever was measured."""
-    return os.path.isfile(os.path.join(folder, LIVE, FACTS))
+    write_text(os.path.join(folder, LIVE), LIVE_FACTS, msgspec.json.encode(facts).decode(), advice=advice)
 
 
 @contextlib.contextmanager
@@ -86,7 +80,10 @@ def read_live(folder: str, facts: Facts) -> Run:
 
 def _salvage(live: str) -> RunLog | None:
     """Return what lies in a live folder; raises UserError for one that is damaged."""
-    sizes = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
+    try:
+        sizes = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
+    except OSError as error:
+        raise UserError(f"{live} can't be read: {error.strerror}; copy the folder again") from error
     if not all(stat.S_ISREG(status.st_mode) for status in sizes):
         raise UserError(f"{live} holds what is no file: it is not what dlemu left there")
     wanted = 2 * sum(status.st_size for status in sizes)  # the logs, and all of them together

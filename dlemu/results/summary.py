@@ -159,6 +159,28 @@ class CheckpointTiming:
     seconds: float
     mb_per_second: float | None
     """1e6 bytes/s."""
+    stall_seconds: float | None = None
+    """How long training stood still for it: less than `seconds` with `checkpoint.asynchronous`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsynchronousCheckpoints:
+    """Of checkpoints that went to the storage while training went on (`checkpoint.asynchronous`)."""
+
+    stall_seconds: float
+    """Mean time that training stood still for one."""
+    safe_seconds: float
+    """Mean time from the moment training wanted one until it was on the storage."""
+    steps_during: int
+    """Steps that rank 0 took while one was being written."""
+    step_seconds_during: float | None
+    """Their mean duration, wait and all."""
+    step_seconds_otherwise: float | None
+    """That of the other steps."""
+    slow_down_percent: float | None
+    """How much longer a step takes while a checkpoint is being written."""
+    shortest_interval_seconds: float
+    """Least time to train between two that leaves training `metric.au` of the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,6 +351,8 @@ class Summary:
     """Null where no requests were made."""
     evaluation: Evaluation | None = None
     checkpoints: tuple[CheckpointTiming, ...] = ()
+    asynchronous_checkpoints: AsynchronousCheckpoints | None = None
+    """None without such checkpoints."""
     audit: tuple[EpochAudit, ...] = ()
     """One entry an epoch."""
     dataset: DatasetFacts

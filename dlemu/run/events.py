@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from datagen.thread_pool import Progress
 from datagen.verify import Finding
 from dlemu.config.schema import Workload
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.run import Run
 
 
@@ -71,6 +72,20 @@ class TrainingStep:
     """1e6 bytes/s of the epoch so far; the other ranks are taken to read as much as rank 0."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckpointProgress:
+    """How far a checkpoint is; the other ranks are taken to be as far as rank 0. Told file by file."""
+
+    phase: Literal["write", "read"]
+    checkpoint: int
+    """From 1."""
+    checkpoints: int
+    """To be written, or read."""
+    bytes: int
+    """Done, of all ranks."""
+    total_bytes: int
+
+
 @dataclass(frozen=True)
 class OnlyDataMade:
     """The workload asks for data alone, and has it."""
@@ -83,7 +98,16 @@ class RankFailed:
     message: str
 
 
-Event = DatasetProgress | DatasetMade | DatasetVerified | TrainingBegan | TrainingStep | OnlyDataMade | RankFailed
+Event = (
+    DatasetProgress
+    | DatasetMade
+    | DatasetVerified
+    | TrainingBegan
+    | TrainingStep
+    | CheckpointProgress
+    | OnlyDataMade
+    | RankFailed
+)
 
 
 class Frontend(Protocol):
@@ -110,4 +134,8 @@ class TrainFrontend(Frontend, Protocol):
 
     def write(self, run: Run) -> None:
         """Write the frontend's own files of the run; those of every run follow. Raises SpaceError."""
+        ...
+
+    def write_checkpoints(self, run: CheckpointRun) -> None:
+        """Write the frontend's own files of a run of checkpoints alone; those of every run follow."""
         ...

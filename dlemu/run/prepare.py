@@ -22,9 +22,8 @@ from dlemu.loaders.loader_base import Loader
 from dlemu.results.folder import ADVICE
 from dlemu.results.live import KILLED, write_live_facts
 from dlemu.results.run import Facts, make_facts
+from dlemu.run.prepare_checkpoints import check_checkpoint_run
 from dlemu.run.run_folder import RunFolder, check_folder, make_folder, new_folder
-
-_CHECKPOINTS_ALONE = ("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read")
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,17 @@ def only_makes_data(workload: Workload) -> bool:
     return workload.workflow.generate_data and not workload.workflow.train
 
 
+def only_checkpoints(workload: Workload) -> bool:
+    """Say whether the workload asks for checkpoints and nothing else (DLIO's `checkpoint_only`)."""
+    asked = workload.workflow
+    return asked.checkpoint and not (asked.train or asked.generate_data)
+
+
 def check(workload: Workload) -> None:
     """Raise UserError for what the workload asks `dlemu train` to do and can't be done, as far as it says by itself."""
+    if only_checkpoints(workload):
+        check_checkpoint_run(workload)
+        return
     if workload.workflow.train:
         check_runnable(workload)
     else:
@@ -57,11 +65,6 @@ def _check_without_training(workload: Workload) -> None:
     DLIO (2.x, main.py) knows two: data, and checkpoints alone. An evaluation alone it does not know: it trains, too.
     """
     asked = workload.workflow
-    if asked.checkpoint and any(note.startswith(_CHECKPOINTS_ALONE) for note in workload.notes):
-        raise UserError(
-            "checkpoints without training are not possible: a checkpoint is model.model_size_bytes of bytes here, not "
-            "the parts of a model on each rank; set workflow.train=True, or use DLIO for this run"
-        )
     if asked.evaluation or not asked.generate_data:
         what = "evaluation, which is part of training, in DLIO too" if asked.evaluation else "nothing else"
         raise UserError(

@@ -21,7 +21,6 @@ from dlemu.comm.failure import Failure, first_failure
 from dlemu.comm.guardian import Guardian, watch
 from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
-from dlemu.emulator.job import Job
 from dlemu.results.live import going_on
 from dlemu.run.events import Frontend, RankFailed
 from dlemu.run.save_run import Kept
@@ -60,6 +59,30 @@ def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> R
     return kind(failure, kept, also)
 
 
+class Guarded(Protocol):
+    """A job whose run leaves something behind when it fails."""
+
+    @property
+    def workload(self) -> Workload:
+        """What is run."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """The run's folder."""
+        ...
+
+    @property
+    def live_folder(self) -> str:
+        """Where the ranks' logs lie while the run goes on."""
+        ...
+
+    @property
+    def workload(self) -> Workload:
+        """What is run."""
+        ...
+
+
 class Ranks(Protocol):
     """The ranks of one command, seen by a process that takes part in all of it."""
 
@@ -84,7 +107,7 @@ class Ranks(Protocol):
         """Run `main` on every rank to its end; raises what it raised, as RunFailedError where ranks are forked."""
         ...
 
-    def guard(self, job: Job, save_failed: SaveFailed) -> contextlib.AbstractContextManager[None]:
+    def guard(self, job: Guarded, save_failed: SaveFailed) -> contextlib.AbstractContextManager[None]:
         """Have what was measured saved when the run inside the context fails."""
         ...
 
@@ -167,7 +190,7 @@ class ForkedRanks:
             raise _failed_run(failure)
 
     @contextlib.contextmanager
-    def guard(self, job: Job, save_failed: SaveFailed) -> Iterator[None]:
+    def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
         try:
             with going_on(job.folder):
                 yield
@@ -207,9 +230,9 @@ class LaunchedRanks:
         main(self._comm)
 
     @contextlib.contextmanager
-    def guard(self, job: Job, save_failed: SaveFailed) -> Iterator[None]:
+    def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
         if self.leads:
-            self._guardian = watch(lambda: _save_lost(job, save_failed))
+            self._guardian = watch(lambda: _save_lost(job, save_failed), job.workload.timeout_seconds)
         try:
             with going_on(job.folder) if self.leads else contextlib.nullcontext():
                 yield
@@ -221,7 +244,7 @@ class LaunchedRanks:
             self._guardian.release()
 
 
-def _save_lost(job: Job, save_failed: SaveFailed) -> None:
+def _save_lost(job: Guarded, save_failed: SaveFailed) -> None:
     """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, which nobody listens to."""
     time.sleep(ECHO_SECONDS)  # other ranks may still be writing their last word
     try:

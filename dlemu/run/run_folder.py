@@ -10,7 +10,8 @@ from datetime import datetime
 
 from datagen.errors import SpaceError
 from dlemu.emulator.journal import read_journal
-from dlemu.results.live import LIVE, goes_on
+from dlemu.results.live import goes_on
+from dlemu.results.live_place import LIVE
 
 
 @dataclass(frozen=True)

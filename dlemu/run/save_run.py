@@ -23,9 +23,13 @@ class Kept:
     folder: str
     steps: int
     """Rows of all ranks."""
+    says: str = ""
+    """What is kept, of a run without steps."""
 
     @property
     def sentence(self) -> str:
+        if self.says:
+            return self.says
         return f"{self.steps} steps were measured before that; they are kept, marked incomplete, in {self.folder}"
 
 

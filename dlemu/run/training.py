@@ -17,9 +17,10 @@ from dlemu.emulator.steplog import TRAINING, StepLog
 from dlemu.emulator.trainer import run_rank
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.run.checkpoint_story import checkpoint_with
 from dlemu.run.datasets import make_dataset
 from dlemu.run.events import Event, OnlyDataMade, TrainFrontend, TrainingBegan, TrainingStep
-from dlemu.run.prepare import check, check_before_making, loader_class, only_makes_data, prepare
+from dlemu.run.prepare import check, check_before_making, loader_class, only_checkpoints, only_makes_data, prepare
 from dlemu.run.ranks import Ranks, ranks_for
 from dlemu.run.save_run import save, save_failed
 
@@ -32,6 +33,8 @@ PROGRESS_SECONDS = 0.5
 def train(frontend: TrainFrontend) -> str | None:
     """Run, and return the result's folder; None where there is none: after data alone, on other ranks than rank 0.
 
+    A workload that asks for checkpoints alone is run as `dlemu.run.checkpoint_story` does.
+
     Raises UserError for what is wrong before the ranks start, and RunFailedError (with what was kept) after that. Under
     mpirun or srun it ends this process when a rank fails, after `RankFailed` was told.
     """
@@ -41,6 +44,8 @@ def train(frontend: TrainFrontend) -> str | None:
 
 def _train(frontend: TrainFrontend, ranks: Ranks) -> str | None:
     workload = ranks.configure(lambda: _checked(frontend))
+    if only_checkpoints(workload):
+        return checkpoint_with(frontend, ranks, workload)
     if workload.workflow.generate_data:
         if ranks.leads:
             if workload.workflow.train:

@@ -133,6 +133,32 @@ class HostOnly:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PredictedAu:
+    """What was predicted of one count."""
+
+    accelerators: int
+    au_percent: float
+    """Sustained."""
+    au_interval_percent: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedSize:
+    """What the model of docs/prediction.md said from the read probe, before any trial."""
+
+    max_accelerators: int
+    max_accelerators_interval: tuple[int, int]
+    null_max_accelerators: int
+    """What the read probe's speed / (threshold x demand) says, and nothing else."""
+    counts: tuple[PredictedAu, ...]
+    """Those that were tried, and those that the model looked at, smallest first."""
+
+    def au(self, accelerators: int) -> PredictedAu | None:
+        """Return what was predicted of a count; None where nothing was."""
+        return next((count for count in self.counts if count.accelerators == accelerators), None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SizeAnswer:
     """How many accelerators a storage feeds: size.json."""
 
@@ -162,6 +188,8 @@ class SizeAnswer:
     """What the read probe got."""
     storage_mb_per_second: float = 0.0
     """The most that the read probe or a trial got."""
+    predicted: PredictedSize | None = None
+    """None in results of older versions, and where nothing could be predicted."""
     counts: tuple[CountResult, ...]
     """Smallest first."""
     issues: tuple[str, ...] = ()

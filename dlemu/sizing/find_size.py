@@ -20,16 +20,17 @@ from dlemu.config.schema import Workload
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
+from dlemu.probing.cold import Treatment, treatment
 from dlemu.run.run_folder import new_folder
 from dlemu.sizing.answers import SIZE, Question, SizeAnswer, Trial, check_same, read_answer, save_answer
+from dlemu.sizing.predictor import Predictor
 from dlemu.sizing.prerequisites import (
+    ONE_READER_SECONDS,
     Capacity,
-    Treatment,
     check_launcher,
     measure_capacity,
     probe_mb_per_second,
     take_word,
-    treatment,
 )
 from dlemu.sizing.search import Limits, next_count, pool
 from dlemu.sizing.size_verdict import Known, build_answer, sentence
@@ -117,9 +118,15 @@ def size(
     if prepared.page_cache == "evicted":
         evict(prepared.job, 0, 1, write_first=True)
     known = prepared.known(most)
-    on_event(StorageProbed(probe_mb_per_second=known.probe_mb_per_second, mb_per_accelerator=known.mb_per_accelerator))
-    fed = known.probe_mb_per_second / (workload.metric.au * known.mb_per_accelerator) if known.mb_per_accelerator else 1
-    first = max(1, int(fed))
+    predictor = Predictor(workload, known)
+    first = max(1, predictor.most)
+    on_event(
+        StorageProbed(
+            probe_mb_per_second=known.probe_mb_per_second,
+            mb_per_accelerator=known.mb_per_accelerator,
+            predicted_accelerators=predictor.most,
+        )
+    )
     runner = TrainRunner(prepared.trial_plan(config_dir))
 
     def save_and_tell(event: TrialBegan | TrialEnded) -> None:
@@ -128,7 +135,12 @@ def size(
         on_event(event)
 
     answer = search(question, known, Limits(first=first, most=known.most), runner, trials, save_and_tell)
-    answer = replace(answer, at_least=at_least, passed=answer.max_accelerators >= (at_least or 1))
+    answer = replace(
+        answer,
+        at_least=at_least,
+        passed=answer.max_accelerators >= (at_least or 1),
+        predicted=predictor.size([count.accelerators for count in answer.counts]),
+    )
     save_answer(folder, SIZE, answer)
     return answer
 
@@ -209,11 +221,12 @@ class _Prepared:
     def known(self, most: int) -> Known:
         """Probe the storage and return what is known before any trial; no more than `most` may be tried."""
         workload = self.job.workload
-        fetch = self.job.loader_spec(0).phases["train"].fetch
+        fetch = replace(self.job.loader_spec(0).phases["train"].fetch, verify=False, decode="none", engine="fast")
         wanted = most <= self.capacity.most
         return Known(
             hosts=(platform.node(),),
-            probe_mb_per_second=probe_mb_per_second(replace(fetch, verify=False, decode="none", engine="fast")),
+            probe_mb_per_second=probe_mb_per_second(fetch),
+            one_reader_mb_per_second=probe_mb_per_second(fetch, seconds=ONE_READER_SECONDS, threads=1, from_end=True),
             mb_per_accelerator=demand(workload.model.name, workload).mb_per_second or 0.0,
             most=most if wanted else self.capacity.most,
             most_why=f"--most {most}" if wanted else self.capacity.why,

@@ -8,20 +8,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
-from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.metrics.t_interval import FEWEST
 
-PROBE_SECONDS = 3.0
+PROBE_SECONDS, ONE_READER_SECONDS = 3.0, 1.5
 PROBE_THREADS = 16
-
-Treatment = Literal["direct", "large", "evicted", "cached"]
-"""Why trials read from storage: O_DIRECT, the memory rule, eviction before each epoch; or that they need not."""
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
@@ -42,23 +37,6 @@ def check_launcher(command: str, launcher: str) -> None:
             f"dlemu {command} was started by mpirun or srun: start it once, without; it starts the ranks of each run "
             f'itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
         )
-
-
-def treatment(*, direct: bool, cached: bool, total_bytes: int, memory_bytes: int, memory_kind: str) -> Treatment:
-    """Return how trials are kept out of the page cache; raises UserError where nothing can do that.
-
-    `direct`: they read past it; `memory_kind`: the file system whose files are memory, else empty.
-    """
-    if cached:
-        return "cached"
-    if memory_kind:
-        raise UserError(
-            f"the dataset lies on {memory_kind}, which is memory and no storage; set dataset.data_folder to a folder "
-            "of the drive, or say --cached to size memory"
-        )
-    if direct:
-        return "direct"
-    return "large" if total_bytes >= WANTED_RATIO * memory_bytes else "evicted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +75,15 @@ def measure_capacity(
     )
 
 
-def probe_mb_per_second(spec: FetchSpec, *, seconds: float = PROBE_SECONDS, threads: int = PROBE_THREADS) -> float:
+def probe_mb_per_second(
+    spec: FetchSpec, *, seconds: float = PROBE_SECONDS, threads: int = PROBE_THREADS, from_end: bool = False
+) -> float:
     """Return MB/s (1e6 bytes) of `threads` threads that read files in random order, for some seconds.
 
-    By the readers that training uses, with nothing else going on. No file is read twice: the page cache would serve it.
+    By the readers that training uses, with nothing else going on. No file is read twice, as the page cache would serve
+    it; `from_end` begins with those that another probe would come to last.
     """
-    probe = _Probe(spec, seconds)
+    probe = _Probe(spec, seconds, from_end=from_end)
     readers = [threading.Thread(target=probe.read, daemon=True) for _ in range(threads)]
     for reader in readers:
         reader.start()
@@ -114,12 +95,14 @@ def probe_mb_per_second(spec: FetchSpec, *, seconds: float = PROBE_SECONDS, thre
 
 
 class _Probe:
-    def __init__(self, spec: FetchSpec, seconds: float) -> None:
+    def __init__(self, spec: FetchSpec, seconds: float, *, from_end: bool) -> None:
         self._spec = spec
         self._started = time.monotonic()
         self._deadline = self._started + seconds
         self._files = list(range(spec.layout.num_files))
         random.Random(0).shuffle(self._files)
+        if from_end:  # files are taken off the end of the list
+            self._files.reverse()
         self._lock = threading.Lock()
         self._bytes, self._ended = 0, self._started
         self.errors: list[BaseException] = []

@@ -19,6 +19,8 @@ class Known:
     hosts: tuple[str, ...]
     probe_mb_per_second: float
     """What a short read of the dataset's files got, with nothing else going on."""
+    one_reader_mb_per_second: float = 0.0
+    """What a single reader got; 0 where that is not known."""
     mb_per_accelerator: float
     """What one accelerator asks for, by the workload's nominal sizes."""
     most: int

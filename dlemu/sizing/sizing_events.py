@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dlemu.config.schema import Workload
+from dlemu.probing.cold import Treatment
 from dlemu.sizing.answers import SizeAnswer, SweepPoint, Trial
-from dlemu.sizing.prerequisites import Capacity, Treatment
+from dlemu.sizing.prerequisites import Capacity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class StorageProbed:
     probe_mb_per_second: float
     mb_per_accelerator: float
     """What one accelerator asks for, by the workload's nominal sizes."""
+    predicted_accelerators: int = 0
+    """The most that the model says will pass; the search begins there."""
 
 
 @dataclass(frozen=True, kw_only=True)

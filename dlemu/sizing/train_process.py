@@ -1,4 +1,4 @@
-"""A `dlemu train` process of its own: started, watched, ended in order, and its failure explained."""
+"""A `dlemu train` or `dlemu checkpoint` in a process: started, watched, ended in order, its failure explained."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted, die_with_parent
@@ -23,14 +24,20 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 _MESSAGE_LINES = 12
 
 
-def run_train(words: Sequence[str], folder: str, look: Callable[[], None], launcher: Sequence[str] = ()) -> None:
+def run_train(
+    words: Sequence[str],
+    folder: str,
+    look: Callable[[], None],
+    launcher: Sequence[str] = (),
+    command_name: Literal["train", "checkpoint"] = "train",
+) -> None:
     """Run `dlemu train WORDS` to its end, its results in `folder`, and call `look` about once a second meanwhile.
 
     Returns when the run completed, passed or not; its output goes to LOG in its folder. Raises UserError or DlemuError
     with the run's own message. A signal to stop this process (it reaches the main thread alone) stops the run too, and
     what the process's own handler raises is raised: nothing is left behind.
     """
-    command = [*launcher, sys.executable, "-m", "dlemu", "train", *words, f"output.folder={folder}"]
+    command = [*launcher, sys.executable, "-m", "dlemu", command_name, *words, f"output.folder={folder}"]
     log_path = os.path.join(folder, LOG)
     parent = os.getpid()
     with _signals_held() as release:

@@ -14,6 +14,8 @@ from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Rates, 
 
 _RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
 _PORT_UNIT_BYTES = 4
+_BITS_PER_MB = 8
+"""Megabits, in which the kernel tells the speed of a link, of one megabyte."""
 
 
 class Probe(ProbeBase):
@@ -22,7 +24,8 @@ class Probe(ProbeBase):
     def __init__(self, scope: Scope) -> None:
         self._interfaces, self._rates = Counters(f"{scope.proc}/self/net/dev"), Rates()
         self._ports = dict(_ports(f"{scope.sys}/class/infiniband"))
-        self._limits = dict(_limits(f"{scope.sys}/class/net"))
+        self._sys = scope.sys
+        self._links: dict[str, float | None] = {}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the rates since the last reading."""
@@ -32,8 +35,18 @@ class Probe(ProbeBase):
                 seconds, grown = passed
                 yield Reading(source, "received_mb_per_second", grown[0] / 1e6 / seconds)
                 yield Reading(source, "sent_mb_per_second", grown[1] / 1e6 / seconds)
-                if source in self._limits:
-                    yield Reading(source, "limit_mb_per_second", self._limits[source])
+                link = self._link_mb_per_second(source)
+                if link is not None:
+                    yield Reading(source, "link_mb_per_second", link)
+
+    def _link_mb_per_second(self, source: str) -> float | None:
+        """Return what a link can carry each way, asked once; None where it is not told (loopback, virtual links)."""
+        if source not in self._links:
+            self._links[source] = None
+            with contextlib.suppress(OSError, ValueError), open(f"{self._sys}/class/net/{source}/speed") as line:
+                megabits = int(line.read())
+                self._links[source] = megabits / _BITS_PER_MB if megabits > 0 else None
+        return self._links[source]
 
     def _interface_bytes(self) -> Iterator[tuple[str, int, int]]:
         for line in self._interfaces.text().splitlines()[2:]:
@@ -44,15 +57,6 @@ class Probe(ProbeBase):
     def _port_bytes(self) -> Iterator[tuple[str, int, int]]:
         for source, (received, sent) in self._ports.items():
             yield source, _PORT_UNIT_BYTES * int(received.text()), _PORT_UNIT_BYTES * int(sent.text())
-
-
-def _limits(folder: str) -> Iterator[tuple[str, float]]:
-    """Yield the interfaces that say how fast they are, with that: `speed` is in Mbit/s, -1 where it is not known."""
-    for path in sorted(glob.glob(f"{folder}/*/speed")):
-        with contextlib.suppress(AbsentError, ValueError, OSError):
-            speed = int(Counters(path).text())
-            if speed > 0:
-                yield path.split(os.sep)[-2], speed / 8
 
 
 def _ports(folder: str) -> Iterator[tuple[str, tuple[Counters, Counters]]]:

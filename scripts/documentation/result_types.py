@@ -11,15 +11,26 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
+from dlemu.checkpoints.io_rows import IO_COLUMNS
+from dlemu.results.checkpoint_summary import CheckpointSummary
 from dlemu.results.summary import Summary
 
 BEGIN, END = "<!-- made by scripts/docs from dlemu/results/summary.py -->", "<!-- end of what is made -->"
+CHECKPOINT_BEGIN = "<!-- made by scripts/docs from dlemu/results/checkpoint_summary.py -->"
 _PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
 
 
 def tables() -> str:
     """Return the tables of Summary and of every type that it holds, in the order in which they are met."""
     return "\n".join(_table(kind) for kind in _reachable(Summary))
+
+
+def checkpoint_tables() -> str:
+    """Return the same of CheckpointSummary, without the types that are in `tables`, and of the rows' columns."""
+    known = set(_reachable(Summary))
+    types = "\n".join(_table(kind) for kind in _reachable(CheckpointSummary) if kind not in known)
+    rows = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in IO_COLUMNS.items())
+    return f"{types}\n### checkpoints.parquet\n\n| column | meaning |\n|---|---|\n{rows}\n"
 
 
 def _reachable(root: type[Any]) -> Iterator[type[Any]]:

@@ -14,12 +14,15 @@ from validation import (
     bandwidth,
     cached,
     causes,
+    checkpoints,
     client,
     coverage,
     fio,
     jitter,
     latency,
     object_cases,
+    prediction,
+    probing,
     short_epochs,
     table,
     verdicts,
@@ -38,16 +41,25 @@ GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
     "verdicts": verdicts.measure,
     "short": short_epochs.measure,
     "causes": causes.measure,
+    "checkpoints": checkpoints.measure,
     "objects": object_cases.measure,
     "cached": cached.measure,
     "jitter": jitter.measure,
     "coverage": coverage.measure,
+    "probe": probing.measure,
+    "prediction": prediction.measure,
 }
-NEEDS = {"fio": fio.why_no_fio, "latency": latency.why_no_model, "jitter": latency.why_no_model}
+NEEDS = {
+    "fio": fio.why_no_fio,
+    "latency": latency.why_no_model,
+    "jitter": latency.why_no_model,
+    "prediction": prediction.why_no_prediction,
+    "probe": probing.why_no_probe,
+}
 """What a group needs beside the drive: returns why it can't be measured, or None."""
 
 
-LONG = ("coverage",)
+LONG = ("coverage", "prediction")
 """Measured only when asked for by name."""
 
 

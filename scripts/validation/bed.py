@@ -149,6 +149,17 @@ class Bed:
             summary = json.load(lines)
         return Ran(summary, watch, results, _share_percent(waited, _cpu_waits_us(), began), ended.status)
 
+    def checkpoint(self, *settings: str, speed: Speed) -> Mapping[str, Any]:
+        """Run `dlemu checkpoint` on the drive at `speed`; return its summary. Nothing of it stays on the drive."""
+        self.drive.set_speed(speed)
+        folder, results = os.path.join(self.drive.folder, "checkpoints"), tempfile.mkdtemp(dir=self._results)
+        words = [*settings, f"checkpoint.checkpoint_folder={folder}", f"output.folder={results}", "output.report=false"]
+        run(self.drive.command([dlemu(), "checkpoint", *words]))
+        shutil.rmtree(folder)
+        with open(os.path.join(results, "summary.json")) as lines:
+            summary: Mapping[str, Any] = json.load(lines)
+        return summary
+
     def plain(self, dataset: Dataset, readers: int, *, speed: Speed, seconds: float = 3.0) -> float:
         """Return bytes/s of the plain reader on the same files."""
         self.prepare(dataset)

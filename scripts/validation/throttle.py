@@ -24,6 +24,8 @@ class Speed:
 
     read_bytes_per_second: int = 0
     reads_per_second: int = 0
+    write_bytes_per_second: int = 0
+    """Of direct writes: those through the page cache are the kernel's own, and meet no limit of a group's."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,15 @@ class Throttle:
             ) from None
 
     def limit(self, device: str, speed: Speed) -> None:
-        """Limit reads of `device`, given as MAJOR:MINOR."""
+        """Limit reads and writes of `device`, given as MAJOR:MINOR."""
         if self._v2:
             bytes_limit, reads_limit = speed.read_bytes_per_second or "max", speed.reads_per_second or "max"
-            _write(os.path.join(self.cgroup, "io.max"), f"{device} rbps={bytes_limit} riops={reads_limit}")
+            limits = f"rbps={bytes_limit} riops={reads_limit} wbps={speed.write_bytes_per_second or 'max'}"
+            _write(os.path.join(self.cgroup, "io.max"), f"{device} {limits}")
             return
         _write(os.path.join(self.cgroup, "blkio.throttle.read_bps_device"), f"{device} {speed.read_bytes_per_second}")
         _write(os.path.join(self.cgroup, "blkio.throttle.read_iops_device"), f"{device} {speed.reads_per_second}")
+        _write(os.path.join(self.cgroup, "blkio.throttle.write_bps_device"), f"{device} {speed.write_bytes_per_second}")
 
     def command(self, argv: list[str]) -> list[str]:
         """Return the command line that runs `argv`, and all it starts, in the group."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -12,10 +13,11 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageBase
-from dlemu.checkpoints.save import SavedCheckpoint, save_checkpoint
+from dlemu.checkpoints.save import SavedCheckpoint, TrainingSaver
 from dlemu.comm import Comm
 from dlemu.comm.clock import FakeClock
-from dlemu.config.schema import Checkpoint
+from dlemu.config.model import Parallelism, Transformer
+from dlemu.config.schema import Checkpoint, Model
 from tests import faulty_storage
 from tests.emulator.fakes import ScriptedComm
 
@@ -27,7 +29,9 @@ def save(storage: StorageBase, folder: str, rank: int = 0, **changes: Any) -> Sa
     comm = ScriptedComm([150, 400], clock)
     comm.rank = rank
     settings = Checkpoint(checkpoint_folder=folder, **changes)
-    return save_checkpoint(settings, storage, BYTES, cast(Comm, comm), clock, epoch=2, block=3)
+    saver = TrainingSaver(settings, Model(model_size_bytes=BYTES), storage, cast(Comm, comm), clock)
+    _, (saved,) = saver.save(2, 3)
+    return saved
 
 
 @pytest.mark.parametrize(
@@ -96,6 +100,61 @@ def test_what_the_system_has_against_it_is_told_and_nothing_is_left(
 def test_without_fsync_nothing_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("synced"))
     save(posix.Storage(), str(tmp_path), fsync=False)
+
+
+def test_training_goes_on_after_the_snapshot_and_the_next_one_waits_for_the_storage() -> None:
+    storage = memory.Storage()
+    clock = FakeClock(100)
+    # wanted; the snapshot is over; the second is wanted; the first is on the storage; the second's snapshot is over
+    comm = ScriptedComm([150, 400, 900, 950, 1200, 1300], clock)
+    comm.rank = 0
+    settings = Checkpoint(checkpoint_folder="saved", asynchronous=True, snapshot_gb_per_second=1e9)
+    saver = TrainingSaver(settings, Model(model_size_bytes=BYTES), storage, cast(Comm, comm), clock)
+    assert saver.save(1, 1) == (400, [])
+    released_ns, (first,) = saver.save(1, 2)
+    assert (first.started_ns, first.released_ns, first.ended_ns) == (150, 400, 950)
+    assert released_ns == 1200
+    assert first.stall_seconds == pytest.approx(250e-9)
+    (second,) = saver.finish()
+    assert (second.block, second.started_ns, second.released_ns) == (2, 900, 1200)
+    assert saver.finish() == []
+    assert [len(data) for data in storage.files.values()] == [BYTES, BYTES]
+    slow = replace(
+        saver, settings=replace(settings, snapshot_gb_per_second=1.0), comm=cast(Comm, ScriptedComm([2000, 0], clock))
+    )
+    assert slow.save(2, 1)[0] == 2000 + BYTES, "a byte takes a nanosecond"
+    slow.comm = cast(Comm, ScriptedComm([0], clock))
+    slow.finish()
+
+
+def test_a_disk_that_fills_while_training_goes_on_is_told_when_the_next_one_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock(100)
+    comm = ScriptedComm([150, 400, 900], clock)
+    comm.rank = 0
+    settings = Checkpoint(checkpoint_folder=str(tmp_path / "saved"), asynchronous=True)
+    saver = TrainingSaver(settings, Model(model_size_bytes=BYTES), posix.Storage(), cast(Comm, comm), clock)
+    monkeypatch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    saver.save(1, 1)
+    with pytest.raises(SpaceError, match="the disk is full"):
+        saver.save(1, 2)
+
+
+def test_a_model_of_layers_is_saved_as_its_files() -> None:
+    storage = memory.Storage()
+    comm = ScriptedComm([150, 400], FakeClock(100))
+    comm.rank = 1
+    model = Model(type="transformer", num_layers=2, parallelism=Parallelism(zero_stage=3))
+    shape = Transformer(vocab_size=512, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4)
+    saver = TrainingSaver(
+        Checkpoint(checkpoint_folder="s"), replace(model, transformer=shape), storage, cast(Comm, comm), FakeClock(1)
+    )
+    _, (saved,) = saver.save(1, 1)
+    assert list(storage.files) == [
+        f"s/epoch_1_block_1/zero_pp_rank_1_mp_rank_0_{kind}_states.pt" for kind in ("model", "optim")
+    ]
+    assert saved.bytes == 2 * sum(map(len, storage.files.values()))
 
 
 def test_each_call_that_fails_is_named_and_leaves_no_half_checkpoint(tmp_path: Path) -> None:

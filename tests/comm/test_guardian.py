@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dlemu.comm import guardian
 from dlemu.comm.guardian import remove_shared_memory, watch
 from tests.comm.many_ranks import lives, wait_until
 
@@ -32,13 +33,13 @@ def test_a_killed_rank_is_witnessed_although_its_worker_lives_on(tmp_path: Path)
     note = tmp_path / "saved"
 
     def rank() -> None:
-        guardian = watch(lambda: save(note))
+        watching = watch(lambda: save(note))
         worker = os.fork()
         if worker == 0:
             time.sleep(60)
             os._exit(0)
         (tmp_path / "worker").write_text(str(worker))
-        assert guardian
+        assert watching
         os.kill(os.getpid(), signal.SIGKILL)
 
     in_a_child(rank)
@@ -76,12 +77,34 @@ def test_a_guardian_outlives_what_ends_its_rank(tmp_path: Path) -> None:
 
     def rank() -> None:
         os.setpgid(0, 0)
-        guardian = watch(lambda: save(note))
-        assert guardian
+        watching = watch(lambda: save(note))
+        assert watching
         os.killpg(0, signal.SIGKILL)
 
     in_a_child(rank)
     assert wait_until(note.exists)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_rank_that_stands_still_is_ended_unless_it_goes_on(
+    goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guardian, "_LOOK_SECONDS", 0.02)
+    note = tmp_path / "saved"
+
+    def rank() -> None:
+        watching = watch(lambda: save(note), stopped_seconds=0.3 if not goes_on else 30)
+        if goes_on and os.fork() == 0:
+            time.sleep(0.2)
+            os.kill(os.getppid(), signal.SIGCONT)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        watching.release()
+
+    status = in_a_child(rank)
+    assert os.waitstatus_to_exitcode(status) == (0 if goes_on else -signal.SIGKILL)
+    assert goes_on or wait_until(note.exists)
+    assert not goes_on or not note.exists()
 
 
 def test_the_names_of_mapped_mpi_memory_go_and_nothing_else() -> None:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from datagen.errors import DlemuError
 from dlemu.comm import LocalComm, PeerLostError
-from dlemu.comm.local import address
+from dlemu.comm.local import Connection, address
+from dlemu.comm.tree import Frame
 from tests.comm.many_ranks import in_threads, lives, wait_until
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
@@ -266,3 +267,36 @@ def _be_rank_1_with_a_worker(token: str, writer: int) -> None:
 def _listens(token: str, rank: int) -> bool:
     with open("/proc/net/unix") as table:
         return address(token, rank).replace("\0", "@") in table.read()
+
+
+def test_no_notice_is_sent_where_bytes_are_expected() -> None:
+    """The peer would take it for them."""
+    ours, theirs = socket.socketpair()
+    link = Connection(ours, "rank 1", 5, 0)
+    link.send(Frame.PART, 3)
+    link.notify("rank 2 is gone")
+    link.close()
+    assert len(theirs.recv(100)) == 16, "the head alone"
+    assert theirs.recv(100) == b""
+    theirs.close()
+    ours, theirs = socket.socketpair()
+    link, peer = Connection(ours, "rank 1", 5, 0), Connection(theirs, "rank 0", 5, 0)
+    link.send(Frame.PART, 3)
+    link.send_bytes(b"abc")
+    link.notify("rank 2 is gone")
+    assert peer.receive_bytes(peer.receive(Frame.PART), Frame.PART) == b"abc"
+    with pytest.raises(PeerLostError, match="rank 2 is gone"):
+        peer.receive(Frame.PART)
+    link.close()
+    peer.close()
+
+
+def test_who_is_further_from_rank_0_waits_longer_for_it() -> None:
+    """Else a rank far down would give up first, and name the one above it."""
+
+    def extra_seconds(comm: LocalComm) -> float:
+        parent = comm._tree.parent
+        return parent._extra_seconds if isinstance(parent, Connection) else 0.0
+
+    waits = [seconds for seconds in in_threads(7, extra_seconds) if isinstance(seconds, float)]
+    assert 0.0 == waits[0] < waits[1] == waits[2] < waits[3] == waits[6]

@@ -10,6 +10,7 @@ from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5
 from dlemu.config import check_runnable, load, to_yaml, translate
 from dlemu.config.loading import merged
+from dlemu.config.model import Model, Parallelism, Transformer
 from dlemu.config.schema import Duration, Workload
 
 FOLDER = Path(__file__).parent / "dlio"
@@ -143,26 +144,41 @@ def test_a_command_line_is_shown_without_its_secrets() -> None:
     assert translate.without_secrets(words) == ["dlemu", f"{words[1].partition('=')[0]}=...", words[2]]
 
 
-def test_a_workload_that_only_checkpoints_is_refused() -> None:
+def test_a_workload_that_only_checkpoints_is_not_trained() -> None:
     workload = golden("checkpoint_only")
-    with pytest.raises(UserError, match="nothing would be trained, the workload asks for checkpoint") as caught:
+    with pytest.raises(UserError, match="nothing would be trained, the workload asks for checkpoint"):
         check_runnable(workload)
-    assert "model.num_layers, model.parallelism, model.transformer: not possible yet" in str(caught.value)
-    assert {note.split(" ", 1)[0] for note in workload.notes} == {
-        "model.model_datatype",
-        "model.optimizer_datatype",
-        *(f"checkpoint.{key}" for key in ("time_between_checkpoints", "num_checkpoints_write", "num_checkpoints_read")),
-        *(f"checkpoint.{key}" for key in ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor", "ksm")),
-    }
+    assert workload.unsupported == ()
+    assert workload.notes == ("checkpoint.ksm has no effect: the memory of a checkpoint is not merged",)
 
 
-def test_a_models_layers_matter_only_to_checkpoints() -> None:
-    without, checkpointing = golden("layers"), golden("layers", "workflow.checkpoint=true")
-    assert len(without.notes) == 4
-    assert not without.unsupported
-    assert not checkpointing.notes
-    assert "model.layer_parameters" in checkpointing.unsupported[0]
-    assert checkpointing.checkpoint.type == "all_ranks"
+def test_a_models_numbers_are_settings() -> None:
+    workload = golden("checkpoint_only")
+    assert workload.model == Model(
+        name="llama_8b",
+        type="transformer",
+        num_layers=32,
+        parallelism=Parallelism(zero_stage=3),
+        transformer=Transformer(
+            vocab_size=128256, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32, num_kv_heads=8
+        ),
+    )
+    saves = workload.checkpoint
+    assert (saves.num_checkpoints_write, saves.num_checkpoints_read, saves.time_between_checkpoints) == (10, 10, 5)
+    assert (saves.mode, saves.rank_sync, saves.recovery_rank_shift, saves.randomize_tensor) == (
+        "subset",
+        True,
+        True,
+        False,
+    )
+
+
+def test_a_models_layers_in_the_older_way_are_settings() -> None:
+    workload = golden("layers")
+    assert (workload.notes, workload.unsupported) == ((), ())
+    assert workload.model.layer_parameters == (52583936, 209715200)
+    assert workload.model.optimization_groups == (1009254400, 865075200, 793600)
+    assert workload.checkpoint.type == "all_ranks"
 
 
 def test_records_with_dimensions_are_settings() -> None:
@@ -208,16 +224,14 @@ def test_no_table_hides_a_setting_of_ours() -> None:
         *translate.RENAMED_KEYS,
         *translate.NO_EFFECT,
         *translate.UNSUPPORTED,
-        *translate.CHECKPOINT_SHAPE_KEYS,
     ):
         assert not schema_has(key), key
 
 
 def test_every_new_name_is_a_setting() -> None:
-    taken_out = {*translate.UNSUPPORTED, *translate.CHECKPOINT_SHAPE_KEYS}
     for key in translate.RENAMED_KEYS.values():
         section = key.rpartition(".")[0]
-        assert schema_has(key) or key in taken_out or section in (*taken_out, "storage.storage_options"), key
+        assert schema_has(key) or key in translate.UNSUPPORTED or section == "storage.storage_options", key
 
 
 def test_a_model_that_is_a_string_is_its_name() -> None:

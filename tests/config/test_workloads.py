@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from datagen.errors import UserError
 from datagen.layout import stored_sample_bytes
-from dlemu.config import load, workload_names
+from dlemu.checkpoints.checkpoint_size import checkpoint_size
+from dlemu.config import check_runnable, load, workload_names
 from dlemu.metrics.demand import demand
 
 PUBLISHED = [
@@ -47,14 +49,16 @@ def test_the_demand_is_the_published_one(
 
 
 def test_every_pair_that_is_shipped_is_checked_above() -> None:
-    shipped = {(name, kind) for name in workload_names() for kind in load([f"workload={name}"]).accelerators or [""]}
+    shipped = {(name, kind) for name in TRAINED for kind in load([f"workload={name}"]).accelerators or [""]}
     assert shipped - {("default", "")} == {(name, kind) for name, kind, _, _ in PUBLISHED}
 
 
+CHECKPOINTED = [name for name in workload_names() if not load([f"workload={name}"]).workflow.train]
+TRAINED = [name for name in workload_names() if name not in CHECKPOINTED]
 THRESHOLDS = {"cosmoflow": 0.70, "dlrm": 0.70, "retinanet": 0.85}
 
 
-@pytest.mark.parametrize("name", workload_names())
+@pytest.mark.parametrize("name", TRAINED)
 def test_every_workload_loads_small_and_large_and_is_possible(name: str) -> None:
     full, small = load([f"workload={name}"]), load([f"workload={name}", *laptop(name)])
     assert full.metric.au == THRESHOLDS.get(name, 0.90)
@@ -64,6 +68,25 @@ def test_every_workload_loads_small_and_large_and_is_possible(name: str) -> None
     assert demand(name, small).dataset_gb < 2.5
     samples = small.dataset.num_files_train * small.dataset.num_samples_per_file
     assert samples >= 18 * 10 * full.reader.batch_size or name == "default"
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_every_workload_of_checkpoints_loads_small_and_large(name: str) -> None:
+    full, small = load([f"workload={name}"]), load([f"workload={name}", "scale=laptop"])
+    assert (full.notes, full.unsupported, full.workflow.checkpoint) == ((), (), True)
+    saves = full.checkpoint
+    assert (saves.num_checkpoints_write, saves.num_checkpoints_read, saves.fsync) == (10, 10, True)
+    large, cut = checkpoint_size(name, full), checkpoint_size(name, small)
+    assert (large.ranks, cut.job_ranks) == (large.job_ranks, large.job_ranks), "the same job"
+    assert cut.ranks == 8
+    assert small.checkpoint.num_checkpoints_write * cut.total_gb < 2
+    some = load([f"workload={name}", "ranks=8", f"checkpoint.job_ranks={large.job_ranks}"])
+    assert cut.files == checkpoint_size(name, some).files, "the shape is kept"
+
+
+def test_what_has_no_training_is_not_trained() -> None:
+    with pytest.raises(UserError, match=r"asks for checkpoint; run dlemu checkpoint, or set workflow.train=true"):
+        check_runnable(load(["workload=llama3_8b"]))
 
 
 def laptop(name: str) -> list[str]:

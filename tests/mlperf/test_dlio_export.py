@@ -71,3 +71,14 @@ def test_the_option_writes_the_file_and_trains_nothing(tmp_path: Path) -> None:
 def test_dali_is_called_there_as_the_loader_that_reads_by_itself() -> None:
     text = dlio_yaml(load(["dataset.format=npy", "reader.data_loader=dali"]))
     assert yaml.safe_load(text)["reader"]["data_loader"] == "native_dali"
+
+
+def test_checkpoints_alone_have_no_dataset() -> None:
+    tree = exported("workload=llama3_405b", "checkpoint.rank_sync=true", "checkpoint.format=raw")
+    assert set(tree) == {"model", "framework", "workflow", "checkpoint"}
+    assert tree["checkpoint"]["rank_sync"] is True
+    assert tree["model"]["parallelism"] == {"pipeline": 32, "tensor": 8, "zero_stage": 1}
+    text = dlio_yaml(load(["workload=qwen3_235b", "checkpoint.format=raw"]))
+    told = next(line for line in text.splitlines() if line.startswith("# DLIO has no setting"))
+    for setting in ("checkpoint.format=raw", "model.transformer.num_experts=128", "model.parallelism.expert=8"):
+        assert setting in told

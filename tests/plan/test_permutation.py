@@ -34,3 +34,14 @@ def test_neighbours_are_torn_apart() -> None:
     steps = np.abs(np.diff(permute(np.arange(n), n, 7)))
     assert (steps == 1).mean() < 0.001
     assert abs(steps.mean() / (n / 3) - 1) < 0.05  # two independent uniform places lie n/3 apart on average
+
+
+def test_the_orders_never_change() -> None:
+    """What a run of an older version read is recomputed from its seed."""
+    orders = [permute(np.arange(n), n, seed).tolist() for n, seed in ((10, 123), (7, 0), (1, 5), (2, 3), (2, 4))]
+    assert orders[:4] == [[9, 6, 5, 2, 3, 8, 4, 7, 1, 0], [3, 0, 2, 1, 4, 6, 5], [0], [0, 1]]
+    assert {tuple(permute(np.arange(2), 2, seed).tolist()) for seed in range(20)} == {(0, 1), (1, 0)}
+    far = permute(np.array([0, 1, 12345, 10**12 - 1]), 10**12, 2**70 + 9)
+    assert far.tolist() == [72546429045, 774832952194, 516658440978, 712235415240]
+    assert far.dtype == np.int64
+    assert permute(np.array([0, 1]), 1000, -5).tolist() == [541, 349]

@@ -1,6 +1,7 @@
 import pickle
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan
+from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan, hash_samples
 
 plans = st.builds(
     Plan,
@@ -120,3 +121,49 @@ def test_a_file_shuffle_moves_whole_files_however_many_samples_are_asked_for(pla
     assert (order // plan.num_samples_per_file == order[:, :1] // plan.num_samples_per_file).all()
     one_by_one = [plan.samples_at(epoch, np.array([position])).item() for position in range(plan.num_samples)]
     assert order.ravel().tolist() == one_by_one
+
+
+@pytest.mark.parametrize(("changing", "seeds"), [(True, [124, 125, 126]), (False, [123, 123, 123])])
+def test_the_seed_of_an_epoch_is_dlios_the_seed_plus_its_number(changing: bool, seeds: list[int]) -> None:
+    plan = make(seed_change_epoch=changing)
+    assert [plan.epoch_seed(epoch) for epoch in (1, 2, 3)] == seeds
+
+
+def test_hashes_are_those_of_splitmix64() -> None:
+    """Its first output for seed 0 is E220A8397B1DCDAF; logs of older runs are held against these numbers."""
+    assert hash_samples(np.array([0])) == 0xE220A8397B1DCDAF - 2**64
+    assert [hash_samples(np.array([one])) for one in (1, 2**40)] == [-7995527694508729151, 2296115805719413641]
+    assert hash_samples(np.array([2**40, 0, 1])) == hash_samples(np.array([0, 1, 2**40])) == -7851947545840259591
+
+
+def test_just_enough_samples_do() -> None:
+    make(num_files=5).check("train")
+    with pytest.raises(DatasetError, match=r"num_files_train=8 or more"):
+        make(num_files=4, num_samples_per_file=3, batch_size=6).check("train")
+    with pytest.raises(DatasetError, match=r"the valid set has 16 samples .*num_files_eval=5 or more"):
+        make(num_files=4).check("valid")
+
+
+class Counting:
+    """A plan that counts how often it is asked, and for how many batches."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.asked = RankPlan(plan, 0), []  # type: tuple[RankPlan, list[list[int]]]
+
+    def sample_ids(self, epoch: int, step: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        raise AssertionError
+
+    def batches(self, epoch: int, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Any:
+        self.asked.append([epoch, int(steps[0]), len(steps)])
+        return self.plan.batches(epoch, steps)
+
+
+def test_planning_ahead_asks_once_for_4096_samples_and_again_at_its_end_or_another_epoch() -> None:
+    counting = Counting(make(num_files=5000))
+    ahead = PlanAhead(counting, 5)
+    for epoch, step in ((1, 1), (1, 2), (1, 819), (1, 820), (1, 821), (1, 819), (2, 819), (2, 820)):
+        assert ahead.sample_ids(epoch, step).tolist() == counting.plan.sample_ids(epoch, step).tolist()
+    assert counting.asked == [[1, 1, 819], [1, 820, 819], [1, 819, 819], [2, 819, 819]]
+    large = Counting(make(num_files=5000))
+    PlanAhead(large, 5000).sample_ids(1, 1)
+    assert large.asked == [[1, 1, 1]]

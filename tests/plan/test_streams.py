@@ -105,3 +105,15 @@ def test_only_the_files_of_the_steps_asked_for_are_opened() -> None:
 def test_too_few_samples_are_told() -> None:
     with pytest.raises(DatasetError, match=r"each of 8 ranks has 2 files and keeps 0 samples of each.*pytorch"):
         make_plan(num_files=2, num_samples_per_file=3, ranks=8).check("train")
+
+
+def test_a_file_that_gives_nothing_is_not_opened_and_the_windows_seed_is_the_epochs() -> None:
+    plan = make_plan(ranks=1, num_files=5, num_samples_per_file=5, batch_size=1, cycle=3, block_length=3)
+    assert [plan.streams(0, 1, steps).counts.tolist() for steps in (2, 4, 10, 12, 16)] == [
+        [2],
+        [3, 1],
+        [4, 3, 3],
+        [5, 4, 3],
+        [5, 5, 5, 1],
+    ]
+    assert plan.streams(0, 3, 2).seed == plan.epoch_seed(3) == 14

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
 from dlemu.emulator.job import Job
 from dlemu.emulator.trainer import RunLog
@@ -90,3 +93,35 @@ def test_the_table_has_a_row_a_reading(tmp_path: Path) -> None:
     assert {row["host"] for row in rows} == {"node0", "node1"}
     assert {row["value"] for row in rows if row["metric"] == "watts"} == {40.0}
     assert {(row["probe"], row["source"]) for row in rows} == {("block", "nvme0n1"), ("power", "package-0")}
+
+
+def kept_readings(log: RunLog, keep: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> RunLog:
+    """The log without the readings of seconds of training that are not to be kept."""
+    begin_ns = log.rows["free_ns"].min()
+    hosts = []
+    for host in log.telemetry:
+        kept = keep((host.time_ns - begin_ns) / 1e9)
+        hosts.append(replace(host, which=host.which[kept], time_ns=host.time_ns[kept], value=host.value[kept]))
+    return replace(log, telemetry=tuple(hosts))
+
+
+def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_not_known() -> None:
+    job = make_job(steps=150)
+    log = with_telemetry(make_log(job))
+    whole = make_run(job, log).summary
+    assert not any("cut short" in issue for issue in whole.issues)
+    assert whole.metrics.device_mb_per_second is not None
+    assert None not in whole.metrics.device_mb_per_second.per_epoch
+    killed = make_run(job, kept_readings(log, lambda seconds: seconds < 3)).summary
+    (issue,) = [issue for issue in killed.issues if "cut short" in issue]
+    assert issue.startswith("telemetry is cut short: nothing was read on node0 from 2.")
+    assert "s of training, its end; the recorder was killed" in issue
+    assert killed.metrics.device_mb_per_second is not None
+    assert killed.metrics.device_mb_per_second.per_epoch == (None, None)
+    stopped = make_run(job, kept_readings(log, lambda seconds: (seconds < 2) | (seconds > 10))).summary
+    (issue,) = [issue for issue in stopped.issues if "cut short" in issue]
+    assert "its end" not in issue
+    late = make_run(job, kept_readings(log, lambda seconds: (seconds < 2) | (seconds > 6))).summary
+    assert not any("cut short" in issue for issue in late.issues), "a busy host reads late"
+    never = make_run(job, kept_readings(log, lambda seconds: seconds < -1e9)).summary
+    assert sum("cut short" in issue for issue in never.issues) == 1

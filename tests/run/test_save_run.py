@@ -10,6 +10,7 @@ import pytest
 
 from datagen.errors import SpaceError
 from dlemu.config.schema import Workload
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from dlemu.run.events import Event
@@ -32,6 +33,8 @@ class Broken:
 
     def write(self, run: Run) -> None:
         raise ZeroDivisionError("a defect")
+
+    def write_checkpoints(self, run: CheckpointRun) -> None: ...
 
 
 def test_a_defect_in_what_is_computed_leaves_the_measured_run(tmp_path: Path) -> None:

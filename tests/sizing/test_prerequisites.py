@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.sizing.prerequisites import check_launcher, measure_capacity, take_word, treatment
+from dlemu.probing.cold import treatment
+from dlemu.sizing.prerequisites import check_launcher, measure_capacity, take_word
 
 PLACE: dict[str, Any] = {
     "direct": False,

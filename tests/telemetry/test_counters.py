@@ -110,6 +110,7 @@ def test_infiniband_ports_count_in_units_of_four_bytes(machine: Machine) -> None
     port = "sys/class/infiniband/mlx5_0/ports/1/counters"
     machine.put(f"{port}/port_rcv_data", "1\n")
     machine.put(f"{port}/port_xmit_data", "1\n")
+    machine.put("sys/class/net/eth0/speed", "10000\n")
     probe = probe_of("network", machine)
     read(probe, SECOND_NS)
     machine.put(f"{port}/port_rcv_data", "1000001\n")
@@ -118,6 +119,7 @@ def test_infiniband_ports_count_in_units_of_four_bytes(machine: Machine) -> None
     assert values["mlx5_0/1", "received_mb_per_second"] == pytest.approx(4)
     assert values["eth0", "received_mb_per_second"] == pytest.approx(2)
     assert values["eth0", "sent_mb_per_second"] == 0
+    assert values["eth0", "link_mb_per_second"] == 1250
 
 
 def test_pressure_is_the_share_of_time(machine: Machine) -> None:

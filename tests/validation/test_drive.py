@@ -189,9 +189,9 @@ def test_limits_of_cgroup_v2_are_written_as_its_documentation_says(
     throttle.make()
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+io"
     throttle.limit("7:3", throttles.Speed(read_bytes_per_second=200, reads_per_second=5))
-    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=200 riops=5"
+    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=200 riops=5 wbps=max"
     throttle.limit("7:3", throttles.Speed())
-    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=max riops=max"
+    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=max riops=max wbps=max"
 
 
 V1, V2 = "cgroup {} cgroup rw,relatime,blkio 0 0", "cgroup2 {} cgroup2 rw,nosuid 0 0"

@@ -19,12 +19,14 @@ import yaml
 
 from datagen.errors import DlemuError, UserError
 from dlemu.config.workload_files import SUFFIX, workload_names
+from dlemu.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
 from dlemu.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
 from dlemu.mlperf.audit.prefetch_credit import credit_percent, prefetch_finding, sustained_least_percent
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.mlperf.audit.step_files import Logs, read_logs
+from dlemu.mlperf.audit.tolerant import YAML_LOADER
 from dlemu.mlperf.finding import Finding
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
@@ -126,7 +128,7 @@ def _guarded(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun
 def shipped_pairs() -> dict[str, dict[str, Any]]:
     """Return workload -> accelerator -> {batch_size, computation_time} of the workloads that come with dlemu."""
     folder = resources.files("dlemu.configs") / "workload"
-    loaded = {name: yaml.safe_load((folder / f"{name}{SUFFIX}").read_text()) for name in workload_names()}
+    loaded = {name: yaml.load((folder / f"{name}{SUFFIX}").read_text(), YAML_LOADER) for name in workload_names()}
     return {name: content["accelerators"] for name, content in loaded.items() if content.get("accelerators")}
 
 
@@ -151,6 +153,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
     else:
         findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # of training alone
         findings.append(_no_training(printed))
+        findings += checkpoint_numbers(read_checkpoint_leaf(folder)) if printed.checkpoints else ()
     own_folder = own_folder_of(folder)
     own = audit_own(own_folder) if own_folder else None
     findings += own.findings if own else ()
@@ -258,7 +261,7 @@ def _trained(printed: Printed, logs: Logs) -> bool:
 
 def _no_training(printed: Printed) -> Finding:
     if printed.checkpoints or printed.foreign:
-        fix = "nothing: the audit is of training"
+        fix = "nothing: its own figures are recomputed" if printed.checkpoints else "nothing: the audit is of training"
         seen = "a run of checkpoints alone" if printed.checkpoints else "the summary of another kind of benchmark"
         return Finding("info", "no.training", seen, "a training run", fix)
     seen = "no training in its files"

@@ -205,12 +205,13 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
         arrays={rank: blocks for rank, blocks in arrays.items() if blocks},
         spans={rank: blocks for rank, blocks in spans.items() if blocks},
         measured_compute=any(rank >= 0 for rank in stats),
-        by_dlemu=_LOG in names and _names_dlemu(os.path.join(folder, _LOG)),
+        by_dlemu=_LOG in names and names_dlemu(os.path.join(folder, _LOG)),
         hosts=hosts,
     )
 
 
-def _names_dlemu(log: str) -> bool:
+def names_dlemu(log: str) -> bool:
+    """Say whether dlemu wrote a dlio.log, by its first line."""
     try:
         with open(open_sent(log, LARGEST_BYTES), "rb") as lines:
             return b"dlemu" in lines.read(_LOG_START).partition(b"\n")[0]

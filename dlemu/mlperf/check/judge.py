@@ -12,8 +12,15 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
+from dlemu.mlperf.check.checkpoint_rules import (
+    CheckpointResult,
+    checkpoint_results,
+    figures_of,
+    judge_checkpoints,
+    processes_of,
+)
 from dlemu.mlperf.check.copy_rules import COPY_RULES, copied_runs
-from dlemu.mlperf.check.other_leaves import judge_others, other_leaves
+from dlemu.mlperf.check.other_leaves import CHECKPOINTING, listed_others, other_leaves
 from dlemu.mlperf.check.provenance_rules import PROVENANCE_RULES, manifest
 from dlemu.mlperf.check.result_rules import RESULT_RULES
 from dlemu.mlperf.check.submission_tree import Finder, Result, Submission
@@ -38,6 +45,8 @@ class Checked:
     submissions: tuple[Submission, ...]
     rehearsal: Mapping[str, Any] | None
     """`rehearsal.json` of `dlemu mlperf run`, when the folder is of one."""
+    checkpoints: tuple[CheckpointResult, ...] = ()
+    """Results of checkpointing."""
     findings: tuple[Located, ...] = field(default=())
 
     def count(self, severity: str) -> int:
@@ -70,7 +79,8 @@ def check_folder(folder: str, edition: str | None = None, division: Division | N
     submissions = finder.submissions(results)
     others = other_leaves(root)
     findings = [*finder.findings, *_of_rehearsal(root, rehearsal), *_applied(root, results, submissions)]
-    findings += judge_others(others)
+    checkpoints = checkpoint_results([leaf for leaf in others if leaf.category == CHECKPOINTING], edition, division)
+    findings += [*listed_others(others), *judge_checkpoints(checkpoints)]
     if not results and not others:
         fix = "give the folder above the runs, or `dlemu audit` for other results"
         seen = "no run of training below"
@@ -84,6 +94,7 @@ def check_folder(folder: str, edition: str | None = None, division: Division | N
         results=tuple(results),
         submissions=tuple(submissions),
         rehearsal=rehearsal,
+        checkpoints=tuple(checkpoints),
         findings=tuple(sorted(dict.fromkeys(findings), key=_place)),
     )
 
@@ -171,6 +182,21 @@ class ResultRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    """A result of checkpointing; None for what is not known."""
+
+    path: str
+    edition: str
+    division: str
+    model: str | None
+    processes: int | None
+    calls: tuple[str, ...]
+    save_gib_per_second: float | None
+    """As published: the mean of rank 0's rates; so `load_gib_per_second`."""
+    load_gib_per_second: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckReport:
     """A check for programs."""
 
@@ -180,6 +206,7 @@ class CheckReport:
     errors: int
     warnings: int
     results: tuple[ResultRow, ...]
+    checkpoints: tuple[CheckpointRow, ...]
     findings: tuple[FindingRow, ...]
 
 
@@ -192,6 +219,7 @@ def check_report(checked: Checked) -> CheckReport:
         errors=checked.count("error"),
         warnings=checked.count("warning"),
         results=tuple(_result_row(result, checked.root) for result in checked.results),
+        checkpoints=tuple(_checkpoint_row(result, checked.root) for result in checked.checkpoints),
         findings=tuple(_finding_row(located, checked.root) for located in checked.findings),
     )
 
@@ -228,4 +256,18 @@ def _result_row(result: Result, root: str) -> ResultRow:
         accelerator=first.setup.accelerator if first else None,
         accelerators=first.printed.accelerators if first else None,
         runs=tuple(leaf.name for leaf in result.runs),
+    )
+
+
+def _checkpoint_row(result: CheckpointResult, root: str) -> CheckpointRow:
+    figures = figures_of(result)
+    return CheckpointRow(
+        path=os.path.relpath(result.path, root),
+        edition=result.edition.name,
+        division=result.division,
+        model=result.model.name if result.model else None,
+        processes=processes_of(result),
+        calls=tuple(leaf.name for leaf in result.leaves),
+        save_gib_per_second=figures.get("save"),
+        load_gib_per_second=figures.get("load"),
     )

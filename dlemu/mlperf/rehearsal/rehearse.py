@@ -82,7 +82,7 @@ class Rehearsal:
         Raises UserError for what is wrong before the first run, and what a failed run raised, such as Interrupted.
         What is finished is kept, and calling again goes on.
         """
-        _check_names(self.plan)
+        check_names(self.plan.organisation, self.plan.system)
         attempts = done_before(self.plan.folder, self._question)
         self._begin(attempts)
         attempts = run_sequence(self.plan, attempts, self._train, self._announce, self._keep)
@@ -167,8 +167,9 @@ class Rehearsal:
         write_sums(self.plan, attempts)
 
 
-def _check_names(plan: RehearsalPlan) -> None:
-    for option, name in (("--org", plan.organisation), ("--system", plan.system)):
+def check_names(organisation: str, system: str) -> None:
+    """Raise UserError for names that the rules do not allow for folders."""
+    for option, name in (("--org", organisation), ("--system", system)):
         if not _NAME.match(name):
             raise UserError(f"{option} {name!r}: wanted letters, digits, dots, dashes and underscores, as the rules do")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.comm.shared_memory import shared_memory_problem
+from dlemu.comm.dev_shm import shared_memory_problem
 
 
 @pytest.fixture

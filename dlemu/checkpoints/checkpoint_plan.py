@@ -1,0 +1,54 @@
+"""One checkpoint, planned: which rank of the job writes which files, how large they are, and which ranks run here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from datagen import registry
+from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat, FileLayout
+from dlemu.checkpoints.grid import Grid, grid_of
+from dlemu.checkpoints.shards import Role, Shard, shards_of_rank
+from dlemu.config.schema import Checkpoint, Model
+
+FORMATS = "dlemu.checkpoints.formats"
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """Who writes what of one checkpoint."""
+
+    model: Model
+    grid: Grid
+    format: str
+    ranks: range
+    """The job's ranks that take part here: rank i of the run is `ranks[i]` of the job."""
+
+    def shards(self, rank: int) -> tuple[Shard, ...]:
+        """Return the shards of one of the job's ranks."""
+        return shards_of_rank(self.model, self.grid, rank)
+
+    def files(self, rank: int) -> tuple[FileLayout, ...]:
+        """Return the files that one of the job's ranks writes, in order."""
+        return self._format.files(self, rank)
+
+    @cached_property
+    def _format(self) -> CheckpointFormat:
+        made: CheckpointFormat = registry.find(FORMATS, self.format, "Format")()
+        return made
+
+    def tensor_bytes(self, role: Role | None = None) -> int:
+        """Return the tensor bytes of all ranks that take part here, of model and optimizer or of one of them."""
+        return sum(
+            shard.bytes for rank in self.ranks for shard in self.shards(rank) if role is None or shard.role == role
+        )
+
+
+def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> CheckpointPlan:
+    """Plan a checkpoint of the model by `ranks` ranks, as the settings say.
+
+    Raises:
+        UserError: so many ranks can't share the model as it is configured; lists every reason.
+    """
+    grid = grid_of(model, settings, ranks)
+    return CheckpointPlan(model, grid, settings.format, range(settings.first_rank, settings.first_rank + ranks))

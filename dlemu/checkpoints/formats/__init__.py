@@ -1,0 +1,1 @@
+"""Formats of a checkpoint's files: one module each, found by its name."""

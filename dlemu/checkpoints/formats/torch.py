@@ -1,0 +1,17 @@
+"""What `torch.save` writes, and `torch.load` reads: DLIO's way up to v2.0, and that of most training scripts."""
+
+from __future__ import annotations
+
+from dlemu.checkpoints.formats._torch_zip import TorchZip, torch_state
+from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout, OneFileAShard, Pieces
+from dlemu.checkpoints.shards import Shard
+
+
+class Format(OneFileAShard):
+    """A zip archive with a pickle, and each tensor as a record of its own."""
+
+    def layout(self, shard: Shard) -> FileLayout:
+        """Return where everything lies in one shard's file."""
+        pieces = Pieces()
+        TorchZip(pieces).state(torch_state(shard.tensors), shard.tensors, shard.path)
+        return pieces.layout(shard.path)

@@ -1,0 +1,173 @@
+"""What a rank notes of a checkpoint: a row for each file and one for the whole, and how far it was when.
+
+Rows go to a file in the run's live folder as they come to be, so that what was measured outlives the rank. Times are
+nanoseconds of CLOCK_MONOTONIC of the rank's host, unless they are differences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+WRITE, READ = 0, 1
+WHOLE = -1
+"""In place of a file's number: the rank's part of the checkpoint as a whole."""
+
+IO_COLUMNS = {
+    "rank": "rank of the run",
+    "phase": "0 written, 1 read",
+    "checkpoint": "number of the checkpoint, from 1",
+    "file": "number of the file among the rank's, from 0; -1 is the row of the rank's whole checkpoint",
+    "bytes": "bytes of the file that this rank moved",
+    "began_ns": "the ranks had met and the checkpoint began",
+    "started_ns": "the file was about to be opened",
+    "opened_ns": "it was open",
+    "moved_ns": "all its bytes were handed to the storage, or had come from it",
+    "synced_ns": "fsync had returned",
+    "ended_ns": "it was closed and had its name; of the whole: the rank was done",
+    "calls": "write or read calls",
+    "call_ns": "time in these calls, added up over the rank's threads",
+    "longest_call_ns": "the longest of them",
+    "starved_ns": "time in which threads had nothing to write because its bytes were not made yet, added up",
+    "threads": "threads that wrote or read",
+    "cpu_ns": "CPU time of the rank meanwhile, all its threads",
+    "mover_cpu_ns": "CPU time of the threads that wrote or read alone",
+    "mover_cpu_wait_ns": "time in which they wanted a core and had none",
+    "storage_bytes": "bytes fetched from storage meanwhile by the kernel's accounting; of writes 0",
+    "fsync_ns": "of the whole: time in fsync of its files",
+    "asked_ns": "of the whole: the accelerators had computed, and wanted the checkpoint",
+    "waited_ns": "of the whole, with checkpoint.asynchronous: training wanted the next and waited for this one to end",
+    "released_ns": "of the whole: training could go on; with checkpoint.asynchronous before the checkpoint ended",
+}
+"""Column -> meaning; all are int64."""
+IO_DTYPE = np.dtype([(name, np.int64) for name in IO_COLUMNS])
+IoRows = NDArray[np.void]
+"""Rows of IO_DTYPE, shape (rows,)."""
+
+PROGRESS_COLUMNS = {
+    "rank": "rank of the run",
+    "phase": "0 written, 1 read",
+    "checkpoint": "number of the checkpoint, from 1",
+    "at_ns": "a moment",
+    "bytes": "bytes moved since the moment before",
+}
+PROGRESS_DTYPE = np.dtype([(name, np.int64) for name in PROGRESS_COLUMNS])
+PROGRESS_NS = 100_000_000
+"""Least time between two rows of progress."""
+
+
+@dataclass
+class FileNotes:
+    """What threads note while they move one file's bytes; each appends, nobody else looks before they are done."""
+
+    calls_ns: list[int] = field(default_factory=list)
+    ends_ns: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    starved_ns: list[int] = field(default_factory=list)
+    mover_cpu_ns: list[int] = field(default_factory=list)
+    mover_cpu_wait_ns: list[int] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def mover(self) -> Iterator[None]:
+        """Note what this thread has of the cores while it moves bytes."""
+        cpu_ns, wait_ns = _scheduled()
+        try:
+            yield
+        finally:
+            cpu_after_ns, wait_after_ns = _scheduled()
+            self.mover_cpu_ns.append(cpu_after_ns - cpu_ns)
+            self.mover_cpu_wait_ns.append(wait_after_ns - wait_ns)
+
+    def add(self, began_ns: int, ended_ns: int, size_bytes: int) -> None:
+        """Note one call."""
+        self.calls_ns.append(ended_ns - began_ns)
+        self.ends_ns.append(ended_ns)
+        self.sizes.append(size_bytes)
+
+
+def _scheduled() -> tuple[int, int]:
+    """Return for how long this thread has had a core and has wanted one, by /proc/thread-self/schedstat (proc(5))."""
+    try:
+        with open("/proc/thread-self/schedstat") as line:
+            cpu_ns, wait_ns, _ = line.read().split()
+        return int(cpu_ns), int(wait_ns)
+    except (OSError, ValueError):
+        return time.thread_time_ns(), 0
+
+
+class IoLog:
+    """One rank's rows and progress, kept in memory and, where a folder is given, on disk as well."""
+
+    def __init__(self, rank: int, folder: str | None = None) -> None:
+        self._rank = rank
+        self._rows: list[tuple[int, ...]] = []
+        self._progress: list[tuple[int, ...]] = []
+        self._paths = [] if folder is None else [_path(folder, rank, name) for name in ("rows", "progress")]
+
+    def add(self, **columns: int) -> None:
+        """Add a row; what is not given is 0."""
+        row = tuple(columns.get(name, 0) for name in IO_COLUMNS)
+        self._rows.append(row)
+        self._append(0, np.array([row], IO_DTYPE))
+
+    def note_progress(self, phase: int, checkpoint: int, notes: Iterable[FileNotes]) -> None:
+        """Add what one checkpoint's files noted, the calls of 0.1 s together."""
+        rows = [
+            (self._rank, phase, checkpoint, at_ns, size_bytes)
+            for file in notes
+            for at_ns, size_bytes in _thinned(file.ends_ns, file.sizes)
+        ]
+        self._progress += rows
+        self._append(1, np.array(rows, PROGRESS_DTYPE))
+
+    @property
+    def rows(self) -> IoRows:
+        """The rows so far."""
+        return np.array(self._rows, IO_DTYPE)
+
+    @property
+    def progress(self) -> IoRows:
+        """The progress so far."""
+        return np.array(self._progress, PROGRESS_DTYPE)
+
+    def _append(self, which: int, rows: IoRows) -> None:
+        if self._paths:
+            with open(self._paths[which], "ab") as out:
+                out.write(rows.tobytes())
+
+
+def _path(folder: str, rank: int, name: str) -> str:
+    return os.path.join(folder, f"checkpoint_{rank:05d}.{name}")
+
+
+def _thinned(ends_ns: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]:
+    kept: list[tuple[int, int]] = []
+    first_ns = 0
+    for at_ns, size_bytes in sorted(zip(ends_ns, sizes, strict=True)):
+        if kept and at_ns - first_ns < PROGRESS_NS:
+            kept[-1] = at_ns, kept[-1][1] + size_bytes
+        else:
+            kept.append((at_ns, size_bytes))
+            first_ns = at_ns
+    return kept
+
+
+def read_logs(folder: str) -> tuple[IoRows, IoRows]:
+    """Return the rows and the progress that the ranks of a run left in its live folder."""
+    found = []
+    for ending, kind in ((".rows", IO_DTYPE), (".progress", PROGRESS_DTYPE)):
+        names = sorted(name for name in os.listdir(folder) if name.startswith("checkpoint_") and name.endswith(ending))
+        found.append(np.concatenate([np.empty(0, kind), *(_read(os.path.join(folder, name), kind) for name in names)]))
+    return found[0], found[1]
+
+
+def _read(path: str, kind: np.dtype[np.void]) -> IoRows:
+    with open(path, "rb") as file:
+        data = file.read()
+    return np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)  # the last may be half written

@@ -1,0 +1,117 @@
+"""What lies in a checkpoint folder: one folder a checkpoint, each with a note of what it is and whether it is whole.
+
+The note, `.dlemu-checkpoint.json`, is written before the first byte with `complete` false and again after the last
+rank was done: a checkpoint that was cut short says so, however the run ended. Folders of DLIO have none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from datagen.bulk_content import BULK_VERSION
+from datagen.errors import UserError
+from datagen.storage.storage_base import StorageBase, read_whole
+from dlemu.config.schema import Checkpoint, Model
+
+NOTE = ".dlemu-checkpoint.json"
+NOTE_VERSION = 1
+_FOLDER = re.compile(r"global_epoch1_step([0-9]+)")
+"""DLIO's name for checkpoint k of a run that only checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredNote:
+    """What one checkpoint is."""
+
+    version: int = NOTE_VERSION
+    bulk_version: int = BULK_VERSION
+    complete: bool = False
+    seed: int
+    """Of its bytes: each run has its own."""
+    checkpoint: int
+    ranks: int
+    """Of the run that wrote it; its first is `settings.first_rank` of the job."""
+    hosts: int
+    bytes: int
+    """Of all files."""
+    model: Model
+    settings: Checkpoint
+
+    @property
+    def what(self) -> str:
+        """What it is, in a few words."""
+        return f"{self.model.name} by {self.ranks} ranks, format {self.settings.format}"
+
+
+def folder_name(checkpoint: int) -> str:
+    """Return the name of a checkpoint's folder, DLIO's."""
+    return f"global_epoch1_step{checkpoint}"
+
+
+def folder_of(checkpoint_folder: str, checkpoint: int) -> str:
+    """Return where a checkpoint lies."""
+    return f"{checkpoint_folder.rstrip('/')}/{folder_name(checkpoint)}"
+
+
+def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int]:
+    """Return the numbers of the checkpoints in a folder, whole or not, in order; none where there is no folder."""
+    try:
+        with storage.entries(checkpoint_folder.rstrip("/") or "/") as entries:
+            found = [match for entry in entries if entry.is_dir() and (match := _FOLDER.fullmatch(entry.name))]
+    except FileNotFoundError:
+        return []
+    return sorted(int(match[1]) for match in found)
+
+
+def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
+    """Return a checkpoint's note, None where it has none: DLIO's. Raises UserError for a damaged one."""
+    path = f"{folder}/{NOTE}"
+    try:
+        data = bytes(read_whole(storage, path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        note = msgspec.json.decode(data, type=StoredNote)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged ({error}): write the checkpoint again") from error
+    if (note.version, note.bulk_version) != (NOTE_VERSION, BULK_VERSION):
+        raise UserError(f"{path} is of another version of dlemu: write the checkpoint again")
+    return note
+
+
+def write_note(storage: StorageBase, folder: str, note: StoredNote, *, fsync: bool) -> None:
+    """Write a checkpoint's note. Raises OSError."""
+    writer = storage.create(f"{folder}/{NOTE}")
+    try:
+        writer.write(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
+        if fsync:
+            writer.sync()
+        writer.commit()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def completed(note: StoredNote) -> StoredNote:
+    """Return the note of the same checkpoint, whole."""
+    return replace(note, complete=True)
+
+
+def files_in(storage: StorageBase, folder: str) -> Iterator[str]:
+    """Yield the names of a checkpoint's files, those under way too, without its note."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), storage.entries(folder) as entries:
+        yield from (entry.name for entry in entries if entry.name != NOTE and not entry.is_dir())
+
+
+def remove_checkpoint(storage: StorageBase, folder: str) -> None:
+    """Remove a checkpoint: its note first, so that what is left is never taken for whole."""
+    for name in (NOTE, *list(files_in(storage, folder))):
+        with contextlib.suppress(FileNotFoundError):
+            storage.remove(f"{folder}/{name}")
+    with contextlib.suppress(OSError):
+        storage.remove_folder(folder)

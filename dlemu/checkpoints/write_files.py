@@ -1,0 +1,173 @@
+"""Writing a rank's files of one checkpoint: bytes made ahead, write calls and fsync timed apart."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from datagen.errors import SpaceError, UserError
+from datagen.storage.storage_base import StorageBase, Writer
+from dlemu.checkpoints.file_content import FileContent
+from dlemu.checkpoints.io_rows import FileNotes
+from dlemu.checkpoints.piece_ring import PieceRing
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileToWrite:
+    """One file of a checkpoint, ready to be written."""
+
+    path: str
+    content: FileContent
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.content.layout.size_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedFile:
+    """How one file was written or read; times in nanoseconds of CLOCK_MONOTONIC."""
+
+    bytes: int
+    started_ns: int
+    opened_ns: int
+    moved_ns: int
+    synced_ns: int
+    ended_ns: int
+    threads: int
+    cpu_ns: int
+    storage_bytes: int
+    notes: FileNotes
+
+    def columns(self) -> dict[str, int]:
+        """Return what a row of `io_rows` holds of it."""
+        names = ("bytes", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "threads", "cpu_ns")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "storage_bytes": self.storage_bytes,
+            "calls": len(self.notes.sizes),
+            "call_ns": sum(self.notes.calls_ns),
+            "longest_call_ns": max(self.notes.calls_ns, default=0),
+            "starved_ns": sum(self.notes.starved_ns),
+            "mover_cpu_ns": sum(self.notes.mover_cpu_ns),
+            "mover_cpu_wait_ns": sum(self.notes.mover_cpu_wait_ns),
+        }
+
+
+class CheckpointWriter:
+    """Writes the files of one checkpoint, one after another, each by several threads. Its bytes are being made at once.
+
+    The files that were written have their names; with `discard` they go again.
+    """
+
+    def __init__(
+        self,
+        storage: StorageBase,
+        files: Sequence[FileToWrite],
+        buffers: Sequence[memoryview],
+        *,
+        threads: int,
+        fsync: bool,
+    ) -> None:
+        self._storage, self._files, self._threads, self._fsync = storage, files, threads, fsync
+        self._ring = PieceRing([(file.size_bytes, file.content.fill) for file in files], buffers, threads)
+        self._named: list[str] = []
+
+    def wait_ready(self) -> None:
+        """Wait until the first pieces are made: what follows is measured."""
+        self._ring.wait_full()
+
+    def write(self, done: Callable[[int, MovedFile], None]) -> None:
+        """Write all files and say each when it is complete; raises SpaceError, UserError.
+
+        After an error nothing of the file under way is left.
+        """
+        try:
+            with ThreadPoolExecutor(max(1, self._threads - 1), "checkpoint-writer") as pool:
+                for number, file in enumerate(self._files):
+                    done(number, self._write(pool, number, file))
+        finally:
+            self._ring.close()
+
+    def discard(self) -> None:
+        """Remove what was written: a checkpoint that will not be complete only takes space."""
+        for path in self._named:
+            with contextlib.suppress(OSError):
+                self._storage.remove(path)
+
+    def _write(self, pool: ThreadPoolExecutor, number: int, file: FileToWrite) -> MovedFile:
+        notes = FileNotes()
+        cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
+        try:
+            writer = self._storage.create(file.path)
+            opened_ns = time.monotonic_ns()
+            try:
+                others = [pool.submit(self._move, number, writer, notes) for _ in range(self._threads - 1)]
+                try:
+                    self._move(number, writer, notes)
+                finally:
+                    failures = [failure for other in others if (failure := other.exception())]
+                if failures:
+                    raise failures[0]
+                moved_ns = time.monotonic_ns()
+                if self._fsync:
+                    writer.sync()
+                synced_ns = time.monotonic_ns()
+                writer.commit()
+            except BaseException:
+                writer.discard()
+                raise
+        except OSError as error:
+            raise explained(error, file.path, file.size_bytes) from error
+        self._named.append(file.path)
+        return MovedFile(
+            bytes=file.size_bytes,
+            started_ns=started_ns,
+            opened_ns=opened_ns,
+            moved_ns=moved_ns,
+            synced_ns=synced_ns,
+            ended_ns=time.monotonic_ns(),
+            threads=self._threads,
+            cpu_ns=time.process_time_ns() - cpu_ns,
+            storage_bytes=0,
+            notes=notes,
+        )
+
+    def _move(self, number: int, writer: Writer, notes: FileNotes) -> None:
+        """Write pieces of a file until none is left; after an error nobody gets any more."""
+        try:
+            with notes.mover():
+                while True:
+                    asked_ns = time.monotonic_ns()
+                    taken = self._ring.take(number)
+                    if taken is None:
+                        return
+                    (data, offset), buffer = taken
+                    began_ns = time.monotonic_ns()
+                    notes.starved_ns.append(began_ns - asked_ns)
+                    writer.write_at(data, offset)
+                    notes.add(began_ns, time.monotonic_ns(), len(data))
+                    self._ring.give_back(buffer)
+        except BaseException:
+            self._ring.close()
+            raise
+
+
+def explained(error: OSError, path: str, size_bytes: int) -> UserError:
+    """Return what to tell a user who can't have a file of a checkpoint written."""
+    if error.errno in _NO_SPACE:
+        return SpaceError(
+            f"the disk is full: checkpoint {path} wants {size_bytes} bytes; free some space or set "
+            "checkpoint.checkpoint_folder to another disk"
+        )
+    return UserError(
+        f"checkpoint {path} can't be written: {error.strerror or error}; set "
+        "checkpoint.checkpoint_folder to a folder you may write"
+    )

@@ -1,0 +1,95 @@
+"""`dlemu predict`: how many accelerators would this storage feed, without running them?"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from dlemu.cli.options import configured
+
+if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
+    from dlemu.probing.pattern import Level
+
+
+@click.command(name="predict", short_help="Predict how many accelerators a storage keeps busy, without running them.")
+@configured
+@click.option("--from", "from_folder", metavar="DIR", help="Take the storage of a run or an earlier prediction.")
+@click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Take a storage of this speed.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="They share the storage.")
+@click.option(
+    "--most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Predict no more than so many."
+)
+@click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
+@click.option("--cached", is_flag=True, help="Let the page cache serve the probe: predicts memory, not storage.")
+@click.option("--json", "as_json", is_flag=True, help="Print predict.json, and nothing else on stdout.")
+def command(
+    overrides: tuple[str, ...],
+    config_dir: str | None,
+    cfg: bool,
+    from_folder: str | None,
+    mb_per_second: float | None,
+    hosts: int,
+    most: int,
+    make: bool,
+    cached: bool,
+    as_json: bool,
+) -> None:
+    """Predict how busy a storage would keep accelerators, or how many it feeds.
+
+    \b
+    dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d            # the most that pass
+    dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d ranks=8 --json
+    dlemu predict workload=unet3d accelerator=b200 ranks=16 --from results/unet3d/20260102-030405  # a run's storage
+    dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a data sheet's
+
+    Without --from and --mb-per-second the storage is probed first: the workload's own reads by 1, 2, 4, ... readers,
+    two minutes at most. Then a model of loaders, accelerators and storage says what a run would. What it can't know
+    stands in docs/prediction.md; the line of arithmetic that everybody can do stands beside its answer.
+
+    Exit status: 0 the count passes or one at least does, 1 it does not, or is too close to tell, 2 a usage error,
+    3 a reader failed, 128 + signal.
+    """
+    from dlemu.cli.options import report_result
+    from dlemu.config import load, to_yaml
+    from dlemu.prediction.ask import ask, to_json
+
+    if cfg:
+        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
+        return
+    answer, folder = ask(
+        overrides,
+        from_folder=from_folder,
+        mb_per_second=mb_per_second,
+        hosts=hosts,
+        most=most,
+        cached=cached,
+        config_dir=config_dir,
+        make=partial(_make) if make else None,
+        on_level=_say_level,
+    )
+    if as_json:
+        click.echo(to_json(answer), nl=False)
+    else:
+        from rich.console import Console
+
+        from dlemu.report.prediction_report import print_prediction
+
+        print_prediction(answer, folder, Console())
+        report_result(load(overrides, config_dir=config_dir).output.report, folder)
+    raise SystemExit(0 if answer.passed else 1)
+
+
+def _say_level(level: Level) -> None:
+    several = "s" * (level.readers > 1)
+    click.echo(f"probe: {level.readers} reader{several} {level.mb_per_second:,.1f} MB/s", err=True)
+
+
+def _make(workload: Workload) -> None:
+    from dlemu.cli.frontends import TerminalFrontend
+    from dlemu.run.datasets import make_on_this_host
+
+    make_on_this_host(workload, len(os.sched_getaffinity(0)), TerminalFrontend([], None).tell, fsync=True)

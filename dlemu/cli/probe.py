@@ -1,0 +1,148 @@
+"""`dlemu probe`: what can this storage do, before any training?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dlemu.probing.probe_answers import Access, ProbeCell
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_ACCESSES = ("randread", "read", "randwrite", "write")
+
+
+def _size(text: str) -> int:
+    """Return the bytes of a size as fio takes it: 4k and 1m are binary."""
+    unit = text[-1:].lower() if text[-1:].lower() in _UNITS else ""
+    number = text.lower().removesuffix(unit)
+    if not number.isdecimal() or int(number) < 1:
+        raise click.BadParameter(f"{text!r} is no size: wanted a number with k, m or g behind it, such as 128k")
+    return int(number) * _UNITS[unit]
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 4096:
+        raise click.BadParameter(f"{text!r}: wanted whole numbers from 1 to 4096, with commas between them")
+    return int(text)
+
+
+def _access(text: str) -> str:
+    if text not in _ACCESSES:
+        raise click.BadParameter(f"{text!r}: wanted of {', '.join(_ACCESSES)}, with commas between them")
+    return text
+
+
+def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    return None if text is None else tuple(_size(part.strip()) for part in text.split(","))
+
+
+def _counts(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    return None if text is None else tuple(_count(part.strip()) for part in text.split(","))
+
+
+def _accesses(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(_access(part.strip()) for part in text.split(","))
+
+
+@click.command(name="probe", short_help="Measure what a storage can do: MB/s, IOPS, latency by size and depth.")
+@click.argument("target", nargs=-1, metavar="TARGET | [KEY=VALUE]...")
+@click.option(
+    "--preset", type=click.Choice(["amax", "micron-6550"]), help="128k randread at depth 32; sizes x workers."
+)
+@click.option("--rw", "accesses", metavar="LIST", callback=_accesses, help="Default: randread.")
+@click.option("--sizes", metavar="LIST", callback=_sizes, help="Bytes of a request: 4k,16k,128k,1m.")
+@click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
+@click.option("--jobs", metavar="LIST", callback=_counts, help="Processes beside each other: 1.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Of each cell.")
+@click.option("--file-size", default="4g", show_default=True, help="Of the file that is made in a folder.")
+@click.option("--engine", type=click.Choice(["auto", "fio", "aio", "threads"]), default="auto", show_default=True)
+@click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: so many, not 1,2,4,...")
+@click.option("--cached", is_flag=True, help="With workload=: let the page cache serve.")
+@click.option("--overwrite-device", is_flag=True, help="Write to a device; what lies on it is lost.")
+@click.option("--output", type=click.Path(file_okay=False), help="The results' folder [default: results/probe/TIME].")
+@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@click.option("--json", "as_json", is_flag=True, help="Print probe.json, and nothing else on stdout.")
+def command(
+    target: tuple[str, ...],
+    preset: str | None,
+    accesses: tuple[Access, ...] | None,
+    sizes: tuple[int, ...] | None,
+    depths: tuple[int, ...] | None,
+    jobs: tuple[int, ...] | None,
+    seconds: float,
+    file_size: str,
+    engine: str,
+    readers: tuple[int, ...] | None,
+    cached: bool,
+    overwrite_device: bool,
+    output: str | None,
+    config_dir: str | None,
+    as_json: bool,
+) -> None:
+    """Measure what a storage can do, before any training.
+
+    \b
+    dlemu probe /mnt/nvme                                    # 4k to 1m, 1 to 128 in flight, past the page cache
+    dlemu probe /mnt/nvme --preset amax
+    dlemu probe /dev/nvme1n1 --sizes 4k --depths 1,32,512    # a device: only read
+    dlemu probe workload=unet3d dataset.data_folder=/mnt/nvme/unet3d     # the workload's own reads
+
+    TARGET is a folder, where a file is made and removed again, a file that is there, or a block device. fio makes the
+    requests where it is installed, else dlemu by the kernel's AIO.
+
+    Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
+    """
+    from dlemu.cli.options import report_result
+    from dlemu.probing.run_probe import PRESETS, Grid, probe_requests, probe_workload
+
+    overrides = [word for word in target if "=" in word]
+    places = [word for word in target if "=" not in word]
+    if overrides:
+        if places or preset or accesses or sizes or depths or jobs or overwrite_device:
+            raise click.UsageError("a workload's own reads need no TARGET, --preset, --rw, --sizes, --depths or --jobs")
+        if output:
+            overrides.append(f"output.folder={output}")
+        answer, folder = probe_workload(
+            overrides, config_dir=config_dir, cached=cached, readers=readers or (), on_cell=_say_cell
+        )
+    else:
+        if len(places) != 1:
+            raise click.UsageError("wanted one TARGET, or workload=NAME with dataset.data_folder=...")
+        if readers or cached or config_dir:
+            raise click.UsageError("--readers, --cached and --config-dir go with workload=NAME")
+        base = PRESETS[preset] if preset else Grid()
+        grid = Grid(
+            accesses=accesses or base.accesses,
+            sizes=sizes or base.sizes,
+            depths=depths or base.depths,
+            jobs=jobs or base.jobs,
+        )
+        answer, folder = probe_requests(
+            places[0],
+            preset=preset or "",
+            grid=grid,
+            seconds=seconds,
+            engine=engine,
+            file_bytes=_size(file_size),
+            overwrite_device=overwrite_device,
+            folder=output or "",
+            on_cell=_say_cell,
+        )
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        return
+    from rich.console import Console
+
+    from dlemu.report.probe_report import print_probe
+
+    print_probe(answer, folder, Console())
+    report_result(True, folder)
+
+
+def _say_cell(cell: ProbeCell) -> None:
+    what = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
+    click.echo(f"probe: {what}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s", err=True)

@@ -1,0 +1,73 @@
+"""What a model is made of, as far as a checkpoint of it is concerned: its numbers, and over which ranks it is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Datatype = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
+"""What DLIO calls the types of a tensor's elements."""
+DATATYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int8": 1, "uint8": 1}
+"""Bytes of one element."""
+assert tuple(DATATYPE_BYTES) == get_args(Datatype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallelism:
+    """Over which ranks a model is cut. DLIO's defaults."""
+
+    tensor: int = 1
+    """Ranks that share each matrix."""
+    pipeline: int = 1
+    """Stages that share the layers."""
+    data: int = -1
+    """Copies of the model; -1: as many as there are ranks for. `checkpoint.mode=subset` needs it."""
+    zero_stage: int = 0
+    """0: one copy writes all; 1, 2: each copy writes its part of the optimizer; 3: its part of the model as well."""
+    expert: int = 1
+    """Ranks over which the experts of a layer are dealt out; they are part of the data-parallel ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer:
+    """The numbers of a transformer with gated feed-forward layers. DLIO's defaults."""
+
+    vocab_size: int = 32000
+    hidden_size: int = 2048
+    ffn_hidden_size: int = 8192
+    num_attention_heads: int = 32
+    num_kv_heads: int = 8
+    head_dim: int = 0
+    """Elements of one attention head; 0 is hidden_size // num_attention_heads."""
+    num_experts: int = 0
+    """Experts of each layer, among which a router chooses; 0: every layer has one feed-forward network."""
+    moe_ffn_hidden_size: int = 0
+    """Width of one expert; 0 is `ffn_hidden_size`."""
+    num_shared_experts: int = 0
+    """Experts of each layer that take every token."""
+    num_dense_layers: int = 0
+    """The first layers that have no experts but one network of `ffn_hidden_size`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    name: str = "default"
+    type: str = ""
+    """`transformer` takes its layers from `transformer`; of any other a checkpoint also has `model_size_bytes`."""
+    model_size_bytes: int = 10240
+    """Bytes of one checkpoint of a model that is not given by its layers."""
+    num_layers: int = -1
+    """Layers of a transformer; -1: the model has none that are known."""
+    model_datatype: Datatype = "fp16"
+    optimizer_datatype: Datatype = "fp32"
+    parallelism: Parallelism = Parallelism()
+    transformer: Transformer = Transformer()
+    layer_parameters: tuple[int, ...] = ()
+    """Bytes of each tensor of a layer, before it is cut by `parallelism.tensor` (DLIO's older way)."""
+    optimization_groups: tuple[int, ...] = ()
+    """Bytes of each group of the optimizer on each rank, which is stored three times (DLIO's older way)."""
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether its checkpoint is the parts of a model rather than `model_size_bytes` of bytes."""
+        return self.num_layers > 0

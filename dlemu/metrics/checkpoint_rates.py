@@ -1,0 +1,171 @@
+"""Numbers of checkpoints, from the rows of the ranks: by rank 0, by the slowest rank and by the clock on the wall.
+
+Columns used of each row, all nanoseconds: began_ns, ended_ns, asked_ns, released_ns, call_ns, starved_ns, cpu_ns,
+fsync_ns, and bytes, storage_bytes, threads, phase, checkpoint, rank. Stamps are on one clock.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+GIB, GB = 2**30, 1e9
+Rows = NDArray[np.void]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointTimes:
+    """One checkpoint, written or read. GiB are 2^30 bytes, GB 1e9."""
+
+    checkpoint: int
+    """Its number, from 1."""
+    bytes: int
+    """Of all ranks."""
+    rank0_seconds: float
+    """Of rank 0 alone: what DLIO reports."""
+    rank0_gib_per_second: float | None
+    """Bytes of all ranks / `rank0_seconds`, as DLIO has it (it writes GB)."""
+    slowest_seconds: float
+    """Of the slowest rank: what the rules of MLPerf Storage ask for."""
+    slowest_gib_per_second: float | None
+    """Bytes of all ranks / `slowest_seconds`: the least over ranks."""
+    slowest_rank: int
+    wall_seconds: float
+    """From the first rank's begin to the last one's end."""
+    wall_gb_per_second: float | None
+    """Bytes of all ranks / `wall_seconds`, 1e9 bytes/s."""
+    fsync_percent: float
+    """Share of the ranks' time that was spent in fsync."""
+    fsync_max_seconds: float
+    """Longest time that a rank spent in it."""
+    starved_percent: float
+    """Share of the writing threads' time in which their bytes were not made yet: the emulator's own."""
+    from_storage_percent: float | None
+    """Of a read: bytes that the storage served by the kernel's accounting, in % of those read; None: not known."""
+    stall_seconds: float
+    """How long training stood still for it."""
+    safe_seconds: float
+    """From the moment training wanted it until the last rank's bytes were on the storage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverCheckpoints:
+    """One figure of several checkpoints."""
+
+    mean: float
+    std: float
+    """The population's."""
+    p50: float
+    p90: float
+    p99: float
+    max: float
+    min: float
+
+
+def times_of(rows: Rows, *, accounted: bool) -> CheckpointTimes:
+    """Return the numbers of one checkpoint from its rows, one a rank; `accounted`: the kernel tells storage_bytes."""
+    seconds = (rows["ended_ns"] - rows["began_ns"]) / 1e9
+    size_bytes, slowest = int(rows["bytes"].sum()), int(seconds.argmax())
+    wall = float(rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9
+    rank0 = float(seconds[int(rows["rank"].argmin())])
+    total = float(seconds.sum())
+    thread_seconds = float((seconds * np.maximum(rows["threads"], 1)).sum())
+    return CheckpointTimes(
+        checkpoint=int(rows["checkpoint"][0]),
+        bytes=size_bytes,
+        rank0_seconds=rank0,
+        rank0_gib_per_second=_ratio(size_bytes / GIB, rank0),
+        slowest_seconds=float(seconds[slowest]),
+        slowest_gib_per_second=_ratio(size_bytes / GIB, float(seconds[slowest])),
+        slowest_rank=int(rows["rank"][slowest]),
+        wall_seconds=wall,
+        wall_gb_per_second=_ratio(size_bytes / GB, wall),
+        fsync_percent=100 * float(rows["fsync_ns"].sum()) / 1e9 / total if total else 0.0,
+        fsync_max_seconds=float(rows["fsync_ns"].max()) / 1e9,
+        starved_percent=100 * float(rows["starved_ns"].sum()) / 1e9 / thread_seconds if thread_seconds else 0.0,
+        from_storage_percent=_percent(int(rows["storage_bytes"].sum()), size_bytes) if accounted else None,
+        stall_seconds=float(rows["released_ns"].max() - rows["asked_ns"].max()) / 1e9,
+        safe_seconds=float(rows["ended_ns"].max() - rows["asked_ns"].max()) / 1e9,
+    )
+
+
+def over_checkpoints(values: list[float]) -> OverCheckpoints | None:
+    """Return mean, deviation and percentiles; None without values."""
+    if not values:
+        return None
+    p50, p90, p99 = (float(part) for part in np.percentile(values, (50, 90, 99)))
+    return OverCheckpoints(
+        mean=float(np.mean(values)),
+        std=float(np.std(values)),
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        max=max(values),
+        min=min(values),
+    )
+
+
+def cost_percent(stall_seconds: float, interval_seconds: float) -> float:
+    """Return the share of time that checkpoints take when training computes `interval_seconds` between two of them."""
+    return 100 * stall_seconds / (interval_seconds + stall_seconds)
+
+
+def young_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
+    """Return the best time to compute between checkpoints by Young: sqrt(2 C M).
+
+    J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
+    """
+    return math.sqrt(2 * stall_seconds * mtbf_seconds)
+
+
+def daly_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
+    """Return the best time to compute between checkpoints by Daly's higher order estimate.
+
+    sqrt(2 C M) (1 + sqrt(C / 2M) / 3 + C / 18M) - C for C < 2 M, else M. J. T. Daly, A higher order estimate of the
+    optimum checkpoint interval for restart dumps, Future Generation Computer Systems 22(3), 2006, equation 37.
+    """
+    share = stall_seconds / (2 * mtbf_seconds)
+    if share >= 1:
+        return mtbf_seconds
+    return young_seconds(stall_seconds, mtbf_seconds) * (1 + math.sqrt(share) / 3 + share / 9) - stall_seconds
+
+
+def wasted_percent(
+    interval_seconds: float, stall_seconds: float, recovery_seconds: float, mtbf_seconds: float
+) -> float:
+    """Return the share of the time that is lost to checkpoints, work done again and recovery, at most 100.
+
+    First order, as Young has it: C / (T + C) for checkpoints, and at each failure half an interval and the recovery.
+    """
+    lost = cost_percent(stall_seconds, interval_seconds)
+    again = 100 * ((interval_seconds + stall_seconds) / 2 + recovery_seconds) / mtbf_seconds
+    return min(100.0, lost + again)
+
+
+def asynchronous_au_percent(compute_seconds: float, stalls: list[float]) -> float:
+    """Return the share of time in which accelerators compute when each checkpoint follows so much computation."""
+    total = compute_seconds * len(stalls) + sum(stalls)
+    return 100 * compute_seconds * len(stalls) / total if total else 100.0
+
+
+def shortest_interval_seconds(snapshot_seconds: float, drain_seconds: float, au: float) -> float:
+    """Return the least time to compute between asynchronous checkpoints that leaves an AU of `au` (0 to 1).
+
+    With T the time that is computed, S a snapshot's and D a drain's time training stands still for
+    S + max(0, D - T) each time, so AU = T / (T + S + max(0, D - T)) = T / (S + max(T, D)).
+    """
+    above = snapshot_seconds * au / (1 - au) if au < 1 else math.inf
+    if above >= drain_seconds:
+        return above
+    return au * (snapshot_seconds + drain_seconds)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole else None

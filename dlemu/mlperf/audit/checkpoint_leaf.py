@@ -1,0 +1,241 @@
+"""One run of checkpoints alone, read from DLIO's files: its settings, each rank's times, and what does not fit.
+
+The summary's figures are rank 0's: mean and population's deviation of its saves and loads. The rules' text wants the
+slowest rank's (v2.0, 2.2.3: the longest duration, the lowest throughput), so both are told.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from statistics import fmean, pstdev
+from typing import Any, Literal
+
+from datagen.errors import UserError
+from datagen.spec import build
+from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
+from dlemu.config.schema import Checkpoint, Model
+from dlemu.mlperf.audit.run_settings import Setup, read_setup
+from dlemu.mlperf.audit.step_files import epochs_of
+from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
+from dlemu.mlperf.finding import Finding
+from dlemu.mlperf.rules import unapplied
+
+Kind = Literal["save", "load"]
+KINDS: tuple[Kind, Kind] = ("save", "load")
+METADATA_FILE = "_metadata.json"
+GIB = 2**30
+_PART = re.compile(r"^(save|load)_ckpt(\d+)$")
+_STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
+_SAME = 1e-6
+_STAMP_SECONDS = 0.01
+"""How far a duration lies from its time stamps at most."""
+_SLOWER = 0.01
+"""Share by which the slowest rank is longer before that is told."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One checkpoint of one rank."""
+
+    kind: Kind
+    seconds: float
+    gib_per_second: float | None
+    stamped_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointLeaf:
+    """One call of the tool: what its folder holds."""
+
+    path: str
+    files: tuple[str, ...] = ()
+    setup: Setup = field(default_factory=Setup)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """`*_metadata.json` of mlpstorage; empty without one that can be read."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[int, tuple[Part, ...]] = field(default_factory=dict)
+    """Of each rank that kept its times, in the order of time."""
+    broken: tuple[Finding, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return os.path.basename(self.path)
+
+    @property
+    def metric(self) -> Mapping[str, Any]:
+        """The summary's figures."""
+        return mapping(self.summary.get("metric"))
+
+    @property
+    def ranks(self) -> int | None:
+        """Processes."""
+        return count(self.summary.get("num_accelerators")) or count(self.metadata.get("num_processes"))
+
+    @property
+    def hosts(self) -> int | None:
+        """Hosts that they ran on."""
+        return count(self.summary.get("num_hosts"))
+
+    @property
+    def memory_gib(self) -> float | None:
+        """Of all hosts together."""
+        told = self.summary.get("host_memory_GB")
+        values = [number(value) for value in told] if isinstance(told, list) else []
+        known = [value for value in values if value is not None]
+        return sum(known) if known and len(known) == len(values) else None
+
+    def settings(self, section: str) -> Mapping[str, Any]:
+        """Return a section of the workload as config.yaml has it, else as the metadata has it."""
+        config = mapping(mapping(self.setup.config).get(section))
+        return config or mapping(mapping(self.metadata.get("parameters")).get(section))
+
+    @property
+    def workload(self) -> Mapping[str, Any] | None:
+        """The whole workload as it was kept, None where it was not."""
+        return self.setup.config or mapping(self.metadata.get("parameters")) or None
+
+    def checkpoints(self, kind: Kind) -> int:
+        """Return how many checkpoints rank 0, or the first rank that is known, saved or loaded."""
+        first = self.parts[min(self.parts)] if self.parts else ()
+        return sum(part.kind == kind for part in first)
+
+    @cached_property
+    def plan(self) -> CheckpointPlan | None:
+        """What its checkpoints are made of by its own settings, None where these do not tell."""
+        told, saves = self.settings("model"), self.settings("checkpoint")
+        if self.ranks is None or not told:
+            return None
+        known = [each.name for each in fields(Model)]
+        try:
+            model = build(Model, {key: value for key, value in told.items() if key in known})
+            settings = Checkpoint(mode="subset" if saves.get("mode") == "subset" else "default")
+            return plan_checkpoint(model, settings, self.ranks)
+        except UserError:
+            return None
+
+
+def read_checkpoint_leaf(folder: str) -> CheckpointLeaf:
+    """Return what a folder holds; what can't be read is a finding of it."""
+    broken: list[Finding] = []
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    metadata = next((name for name in names if name.endswith(METADATA_FILE)), None)
+    ranks = {int(match[1]): match[0] for match in map(_STATS.match, names) if match}
+    parts = {rank: _parts(read_json(os.path.join(folder, name), broken)) for rank, name in sorted(ranks.items())}
+    return CheckpointLeaf(
+        path=folder,
+        files=tuple(names),
+        setup=read_setup(folder, {}, broken),
+        metadata=mapping(read_json(os.path.join(folder, metadata), broken)) if metadata else {},
+        summary=mapping(read_json(os.path.join(folder, "summary.json"), broken)) if "summary.json" in names else {},
+        parts={rank: own for rank, own in parts.items() if own},
+        broken=tuple(broken),
+    )
+
+
+def _parts(content: Any) -> tuple[Part, ...]:
+    parts = []
+    for _, epoch in epochs_of(content):
+        for name, value in epoch.items():
+            match, told = _PART.match(str(name)), mapping(value)
+            seconds = number(told.get("duration"))
+            if match and seconds is not None:
+                kind: Kind = "save" if match[1] == "save" else "load"
+                parts.append(Part(kind, seconds, number(told.get("throughput")), _stamped(told)))
+    return tuple(parts)
+
+
+def _stamped(told: Mapping[str, Any]) -> float | None:
+    begun, ended = stamp_us(told.get("start")), stamp_us(told.get("end"))
+    return None if begun is None or ended is None else (ended - begun) / 1e6
+
+
+def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
+    """Yield what does not fit together in the files of one call, and what its slowest rank took."""
+    yield from leaf.broken
+    first = leaf.parts[min(leaf.parts)] if leaf.parts else ()
+    if first and leaf.metric:
+        apart = list(_apart(first, leaf.metric))
+        if apart:
+            fix = "ask for the files of the run as DLIO wrote them"
+            yield Finding("error", "checkpoint.differs", "; ".join(apart[:3]), "what rank 0's checkpoints give", fix)
+    else:
+        yield from unapplied("checkpoint.differs", checkpoints_of_any_rank=first or None, summary=leaf.metric or None)
+    yield from _size(leaf)
+    yield from _slowest(leaf)
+
+
+def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
+    printed = number(leaf.metric.get("checkpoint_size_GB"))
+    if leaf.plan is None or printed is None:
+        yield from unapplied("checkpoint.size", settings_of_the_model=leaf.plan, size_in_the_summary=printed)
+        return
+    size = leaf.plan.tensor_bytes() / GIB
+    if not _close(printed, size):
+        wanted = f"{size:.6f}: that many ranks' tensors of this model, by its numbers"
+        fix = "compare model and parallelism in config.yaml with the edition's workload file"
+        yield Finding("error", "checkpoint.size", f"checkpoint_size_GB is {printed:.6f}", wanted, fix)
+
+
+def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
+    """Tell by how much rank 0's times are shorter than the slowest rank's, which the rules' text asks for."""
+    if leaf.ranks is None or len(leaf.parts) < leaf.ranks:
+        if leaf.parts:
+            yield from unapplied("checkpoint.slowest", times_of_every_rank=None)
+        return
+    for kind in KINDS:
+        rounds = _rounds(leaf, kind)
+        if not rounds:
+            continue
+        first, slowest = fmean(seconds[0] for seconds in rounds), fmean(max(seconds) for seconds in rounds)
+        if slowest > first * (1 + _SLOWER):
+            size = number(leaf.metric.get("checkpoint_size_GB"))
+            rate = f", {fmean(size / max(seconds) for seconds in rounds):.3f} GiB/s" if size else ""
+            seen = (
+                f"a {kind} took rank 0 {first:.2f} s, the slowest rank {slowest:.2f} s{rate} (means of {len(rounds)})"
+            )
+            wanted = "the text's figures: the longest duration and the lowest throughput of all ranks"
+            fix = "publish what the tool prints, and read it as rank 0's; checkpoint.rank_sync=true makes them one"
+            yield Finding("warning", "checkpoint.slowest", seen, wanted, fix)
+
+
+def _rounds(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:
+    """Return the seconds of all ranks of each checkpoint of a kind; nothing where ranks have different numbers."""
+    by_rank = [
+        [part.seconds for part in own if part.kind == kind and part.seconds > 0]
+        for _, own in sorted(leaf.parts.items())
+    ]
+    return [list(each) for each in zip(*by_rank, strict=False)] if len({len(own) for own in by_rank}) == 1 else []
+
+
+def _apart(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[str]:
+    size = number(metric.get("checkpoint_size_GB"))
+    for index, part in enumerate(parts, 1):
+        if part.stamped_seconds is not None and abs(part.stamped_seconds - part.seconds) > _STAMP_SECONDS:
+            yield f"{part.kind} {index} took {part.seconds:g} s, its stamps say {part.stamped_seconds:g} s"
+        if size and part.gib_per_second is not None and not _close(part.gib_per_second * part.seconds, size):
+            moved = part.gib_per_second * part.seconds
+            yield f"{part.kind} {index} moved {moved:.4f} GB, checkpoint_size_GB is {size:.4f}"
+    for kind in KINDS:
+        seconds = [part.seconds for part in parts if part.kind == kind]
+        rates = [part.gib_per_second for part in parts if part.kind == kind and part.gib_per_second is not None]
+        for values, name, unit in ((seconds, "duration", "seconds"), (rates, "io", "GB_per_second")):
+            for key, again in _mean_and_deviation(values, f"{kind}_checkpoint_{name}", unit):
+                printed = number(metric.get(key))
+                if printed is None or not _close(printed, again):
+                    yield f"{key} is {printed if printed is not None else 'missing'}; recomputed {again:.6g}"
+
+
+def _mean_and_deviation(values: Sequence[float], name: str, unit: str) -> Iterator[tuple[str, float]]:
+    if values:
+        yield f"{name}_mean_{unit}", fmean(values)
+        yield f"{name}_stdev_{unit}", pstdev(values)
+
+
+def _close(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=_SAME, abs_tol=1e-9)

@@ -1,0 +1,391 @@
+"""Rules on checkpointing results of v2.0 and v3.0: one model on one system, in one call of the tool or two."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from dlemu.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers, read_checkpoint_leaf
+from dlemu.mlperf.audit.step_files import names_dlemu
+from dlemu.mlperf.audit.tolerant import mapping, read_json, text
+from dlemu.mlperf.check.other_leaves import OtherLeaf
+from dlemu.mlperf.check.result_rules import SEPARATION
+from dlemu.mlperf.check.tree_rules import CONFIG_FILES, CONFIG_FOLDER
+from dlemu.mlperf.core_config import canonical, core_config_hash, is_checkpoint_core, settings_of
+from dlemu.mlperf.dlio_config import dlio_workload
+from dlemu.mlperf.dlio_files import LOG
+from dlemu.mlperf.editions import EDITIONS, Edition
+from dlemu.mlperf.finding import Finding, Located
+from dlemu.mlperf.known_rules import official_name
+from dlemu.mlperf.official_checkpoints import (
+    ACCELERATOR_GIB,
+    CHECKPOINTS,
+    GAP_SECONDS,
+    MEMORY_FACTOR,
+    MODELS,
+    RANKS_A_HOST,
+    SUBSET_RANKS,
+    OfficialModel,
+    official_model,
+)
+from dlemu.mlperf.rules import Division, override_keys, unapplied
+
+FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "summary.json")
+"""v3.0, 2.1.25, beside the ranks' files, the metadata and dlio_config."""
+RESULTS = "results.json"
+_RANK_FILES = (re.compile(r"^\d+_output\.json$"), re.compile(r"^\d+_per_epoch_stats\.json$"))
+_BY_THE_TOOL = frozenset(
+    {
+        *("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read", "checkpoint.checkpoint_folder"),
+        *("checkpoint.mode", "model.parallelism.data"),
+        *("storage.storage_type", "storage.storage_root", "storage.s3_force_path_style"),
+        *("storage.storage_options.storage_library", "storage.storage_options.uri_scheme"),
+    }
+)
+"""What mlpstorage itself overrides; a submitter may only choose the folder (4.6.3 of v3.0)."""
+
+
+@dataclass(frozen=True)
+class CheckpointResult:
+    """The calls of one model on one system."""
+
+    path: str
+    edition: Edition
+    division: Division
+    leaves: tuple[CheckpointLeaf, ...]
+    """In the order of their names, which are times."""
+
+    @cached_property
+    def model(self) -> OfficialModel | None:
+        """The edition's model, None for any other."""
+        first = self.leaves[0]
+        told = text(first.metadata.get("model")) or text(mapping(first.metadata.get("args")).get("model"))
+        return official_model(told or os.path.basename(self.path) or text(first.settings("model").get("name")))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is held against the rules of CLOSED."""
+        return self.division == "closed"
+
+    @property
+    def strict(self) -> bool:
+        """Whether the edition's checker holds the tree against the rules."""
+        return self.edition.checks_tree
+
+
+def checkpoint_results(
+    leaves: Sequence[OtherLeaf], edition: str | None, division: Division | None
+) -> list[CheckpointResult]:
+    """Return the results that the calls below a tree belong to, by the folder that holds them."""
+    groups: dict[str, list[CheckpointLeaf]] = {}
+    for leaf in leaves:
+        groups.setdefault(os.path.dirname(leaf.path), []).append(read_checkpoint_leaf(leaf.path))
+    return [
+        CheckpointResult(
+            path=path,
+            edition=EDITIONS[edition] if edition else _edition(own),
+            division=division or _division(path, own),
+            leaves=tuple(sorted(own, key=lambda leaf: leaf.name)),
+        )
+        for path, own in sorted(groups.items())
+    ]
+
+
+def _edition(leaves: Sequence[CheckpointLeaf]) -> Edition:
+    """Return what the files tell: their own word, or what only v3.0's tool writes; else v2.0."""
+    for leaf in leaves:
+        told = leaf.metadata.get("edition")
+        if isinstance(told, str) and told in EDITIONS:
+            return EDITIONS[told]
+    new = ("verification", "invocation_start_time", "system_info")
+    return EDITIONS["3.0" if any(key in leaf.metadata for leaf in leaves for key in new) else "2.0"]
+
+
+def _division(path: str, leaves: Sequence[CheckpointLeaf]) -> Division:
+    names = [name.lower() for name in path.split(os.sep)]
+    told = {str(leaf.metadata.get("verification", "")).lower() for leaf in leaves}
+    return "open" if ("open" in names or "open" in told) and "closed" not in names else "closed"
+
+
+def judge_checkpoints(results: Sequence[CheckpointResult]) -> Iterator[Located]:
+    """Yield what results of checkpoints break, under the names of their edition's checker."""
+    for result in results:
+        for rule in RULES:
+            for path, finding in rule(result):
+                named = official_name(finding.rule, result.edition.name, result.division)
+                yield Located(path, finding, named)
+
+
+Found = Iterator[tuple[str, Finding]]
+
+
+def _by_the_numbers(result: CheckpointResult) -> Found:
+    for leaf in result.leaves:
+        yield from ((leaf.path, finding) for finding in checkpoint_numbers(leaf))
+
+
+def _model_is_known(result: CheckpointResult) -> Found:
+    if result.model is None:
+        seen = f"{os.path.basename(result.path)}, model {result.leaves[0].settings('model').get('name')}"
+        fix = "run mlpstorage with one of its models"
+        yield result.path, Finding("error", "checkpoint.model", seen, f"one of {', '.join(MODELS)}", fix)
+
+
+def _settings(result: CheckpointResult) -> Found:
+    """Compare every setting of the model, and in CLOSED all others but those that the tool sets itself."""
+    if result.model is None:
+        return
+    official = dict(settings_of(dlio_workload(result.model.settings())))
+    for leaf in result.leaves:
+        if leaf.workload is None:
+            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.settings", configuration=None))
+            continue
+        told = dict(settings_of(leaf.workload))
+        keys = [key for key in {*official, *told} if is_checkpoint_core(key) and key not in _BY_THE_TOOL]
+        ours = ("model.name", "checkpoint.fsync")  # its name is another here; fsync has a rule of its own
+        changed = [
+            f"{key}={told.get(key)}, official {official.get(key)}"
+            for key in sorted(keys)
+            if key not in ours
+            and (result.closed or key.startswith("model."))
+            and (canonical(told.get(key)) or False) != (canonical(official.get(key)) or False)
+        ]
+        if changed:
+            fix = "leave the edition's workload file as it comes"
+            yield leaf.path, Finding("error", "checkpoint.settings", "; ".join(changed[:4]), result.model.name, fix)
+        elif result.closed:
+            yield from _hash(leaf, result.model)
+
+
+def _hash(leaf: CheckpointLeaf, model: OfficialModel) -> Found:
+    """Compare the hash of all core settings, under the name that the official file has: it says nothing else."""
+    named = {**(leaf.workload or {}), "model": {**leaf.settings("model"), "name": model.official_name}}
+    seen = core_config_hash(named, checkpointing=True)
+    if seen not in model.core_configs.values():
+        wanted = f"{' or '.join(model.core_configs.values())}, by editions.yaml"
+        fix = "compare config.yaml with the edition's workload file, key by key"
+        yield leaf.path, Finding("warning", "workload.hash", f"core-config-v1 hash {seen}", wanted, fix)
+
+
+def _overrides(result: CheckpointResult) -> Found:
+    for leaf in result.leaves:
+        if not result.closed:
+            continue
+        told = mapping(leaf.metadata.get("override_parameters"))
+        words = leaf.setup.overrides
+        if words is None and not told:
+            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.overrides", overrides=None))
+            continue
+        other = sorted({*told, *override_keys(words or ())} - _BY_THE_TOOL)
+        if other:
+            fix = f"leave {', '.join(other)} out"
+            wanted = "checkpoint.checkpoint_folder alone, beside what mlpstorage sets"
+            yield leaf.path, Finding("error", "checkpoint.overrides", ", ".join(other), wanted, fix)
+
+
+def _fsync(result: CheckpointResult) -> Found:
+    for leaf in result.leaves:
+        saves = leaf.settings("checkpoint")
+        if not saves:
+            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.fsync", configuration=None))
+        elif canonical(saves.get("fsync")) is not True:
+            seen, fix = f"checkpoint.fsync is {saves.get('fsync')}", "leave checkpoint.fsync at true"
+            yield leaf.path, Finding("error", "checkpoint.fsync", seen, "true", fix)
+        elif result.edition.name == "2.0" and leaf.checkpoints("save"):
+            seen = "the DLIO of v2.0 reads checkpoint.fsync under another name and never calls fsync"
+            wanted = "writes that end on the storage (2.2.2 of v2.0's text)"
+            fix = "read the write figures as the page cache's, unless the file system syncs at close"
+            yield leaf.path, Finding("info", "checkpoint.unsynced", seen, wanted, fix)
+
+
+def _processes(result: CheckpointResult) -> Found:
+    """CLOSED: the model's number, or 8 as a subset where the edition has one; OPEN: a multiple of TP x PP."""
+    model = result.model
+    for leaf in result.leaves:
+        ranks = leaf.ranks
+        if model is None or ranks is None:
+            yield from (
+                (leaf.path, finding) for finding in unapplied("checkpoint.processes", number_of_processes=ranks)
+            )
+            continue
+        if not result.closed:
+            if ranks % model.model_ranks:
+                wanted = f"a multiple of TP x PP, {model.model_ranks}"
+                fix = f"--num-processes {max(1, ranks // model.model_ranks) * model.model_ranks}"
+                yield leaf.path, Finding("error", "checkpoint.processes", f"{ranks} processes", wanted, fix)
+            continue
+        if ranks == model.ranks:
+            continue
+        fix = f"--num-processes {model.ranks}"
+        if ranks == SUBSET_RANKS and result.edition.name == "2.0":
+            seen = f"{ranks} processes, a subset: {model.ranks // ranks} times as many are the whole model"
+            yield leaf.path, Finding("info", "checkpoint.subset", seen, "a whole run for a figure of the model", fix)
+        elif ranks == SUBSET_RANKS:
+            seen = f"{ranks} processes: a subset of {model.name}"
+            wanted = f"{model.ranks}: a subset is defined for llama3-8b alone; such rows of v3.0 were withdrawn"
+            yield leaf.path, Finding("error", "checkpoint.subset", seen, wanted, fix)
+        else:
+            yield leaf.path, Finding("error", "checkpoint.processes", f"{ranks} processes", f"{model.ranks}", fix)
+
+
+def _ranks_a_host(result: CheckpointResult) -> Found:
+    for leaf in result.leaves:
+        if not result.closed or leaf.ranks is None:
+            continue
+        if not leaf.hosts:
+            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.hosts", number_of_hosts=None))
+            continue
+        each = leaf.ranks / leaf.hosts
+        seen, fix = f"{leaf.ranks} processes on {leaf.hosts} hosts", "more processes on each host"
+        if each < RANKS_A_HOST:
+            yield leaf.path, Finding("error", "checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each", fix)
+        elif each == RANKS_A_HOST:
+            wanted = f"more than {RANKS_A_HOST} by the text and the checker, {RANKS_A_HOST} by the text's table"
+            yield leaf.path, Finding("warning", "checkpoint.hosts", seen, wanted, fix)
+
+
+def _counts(result: CheckpointResult) -> Found:
+    """Ten of each over all calls, and in CLOSED one call 10/10, or 10/0 and then 0/10."""
+    counted = [tuple(leaf.checkpoints(kind) for kind in KINDS) for leaf in result.leaves]
+    if not any(map(sum, counted)):
+        yield from ((result.path, finding) for finding in unapplied("checkpoint.count", checkpoints_of_any_rank=None))
+        return
+    saved, loaded = (sum(each) for each in zip(*counted, strict=True))
+    wanted, fix = f"{CHECKPOINTS} of each", "run the write and the read phase as the edition's tool does"
+    if (saved, loaded) != (CHECKPOINTS, CHECKPOINTS):
+        seen = f"{saved} checkpoints saved, {loaded} loaded"
+        yield result.path, Finding("error", "checkpoint.count", seen, wanted, fix)
+    phases = ", then ".join("/".join(map(str, each)) for each in counted)
+    allowed = ("10/10", "10/0, then 0/10")
+    if result.closed and phases not in allowed:
+        seen = f"{len(counted)} calls, saved/loaded: {phases}"
+        yield result.path, Finding("error", "checkpoint.calls", seen, " or ".join(allowed), fix)
+
+
+def _gap(result: CheckpointResult) -> Found:
+    """At most 30 s from the end of the write call to the start of the read call (4.7.1 of v3.0)."""
+    if len(result.leaves) != 2 or not result.strict:
+        return
+    write, read = result.leaves
+    pairs = (
+        (write.metadata.get("invocation_end_time"), read.metadata.get("invocation_start_time")),
+        (write.summary.get("end"), read.summary.get("start")),
+    )
+    seconds = next((gap for gap in (_seconds_between(*pair) for pair in pairs) if gap is not None), None)
+    if seconds is None:
+        yield from ((result.path, finding) for finding in unapplied("checkpoint.gap", times_of_both_calls=None))
+        return
+    fix = "start the read phase at once, by one script"
+    wanted = f"at most {GAP_SECONDS} s from the end of the write call to the start of the read call"
+    if seconds > GAP_SECONDS:
+        yield result.path, Finding("error", "checkpoint.gap", f"{seconds:.1f} s", wanted, fix)
+    elif seconds < 0:
+        seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
+        yield result.path, Finding("warning", "checkpoint.gap", seen, wanted, "set the hosts' clocks by NTP")
+
+
+def _seconds_between(begin: Any, end: Any) -> float | None:
+    """Return the time between two stamps; None for what is no stamp, or when only one tells its zone."""
+    try:
+        return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
+    except (TypeError, ValueError):
+        return None
+
+
+def _memory(result: CheckpointResult) -> Found:
+    """Tell where a client's memory could serve the reads: the text asks for 3 times of it written (4.3.1 of v3.0)."""
+    saved = sum(leaf.checkpoints("save") for leaf in result.leaves)
+    for leaf in result.leaves[:1]:
+        size = leaf.metric.get("checkpoint_size_GB")
+        if not isinstance(size, int | float) or leaf.memory_gib is None or not leaf.hosts or not saved:
+            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.memory", size_and_memory=None))
+            continue
+        written, memory = saved * size / leaf.hosts, leaf.memory_gib / leaf.hosts
+        if written < MEMORY_FACTOR * memory:
+            seen = f"{written:,.0f} GiB written by each host, {written / memory:.2f} times its memory"
+            wanted = f"more than {MEMORY_FACTOR} times, or caches cleared before the read phase"
+            fix = "clear the hosts' page caches between the phases, in two calls"
+            yield leaf.path, Finding("warning", "checkpoint.memory", seen, wanted, fix)
+
+
+def _accelerators(result: CheckpointResult) -> Found:
+    for leaf in result.leaves[:1]:
+        size = leaf.metric.get("checkpoint_size_GB")
+        if isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
+            seen = f"{size:,.0f} GiB of checkpoint, {leaf.ranks} accelerators"
+            wanted = f"at least {size / leaf.ranks:,.0f} GiB of memory in each; the checker takes {ACCELERATOR_GIB}"
+            fix = "more processes, or say which accelerator has so much"
+            yield leaf.path, Finding("warning", "checkpoint.accelerator", seen, wanted, fix)
+
+
+def _folders(result: CheckpointResult) -> Found:
+    for leaf in result.leaves:
+        if not result.strict or not leaf.metadata:
+            continue
+        told = mapping(leaf.metadata.get("args"))
+        data, results = text(told.get("checkpoint_folder")), text(told.get("results_dir"))
+        if not data or not results or os.path.normpath(data) == os.path.normpath(results):
+            seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
+            fix = "--checkpoint-folder and --results-dir of their own"
+            yield leaf.path, Finding("error", "checkpoint.folder", seen, "two folders, both told", fix)
+        path = os.path.join(leaf.path, SEPARATION)
+        same = mapping(read_json(path, [])).get("same_filesystem") if os.path.isfile(path) else None
+        if same is True:
+            fix = "put the results on another file system"
+            seen = "checkpoints and results on one file system"
+            yield leaf.path, Finding("error", "checkpoint.filesystem", seen, "two of them", fix)
+
+
+def _files(result: CheckpointResult) -> Found:
+    if not result.strict:
+        return
+    if not os.path.isfile(os.path.join(result.path, RESULTS)):
+        fix = "let the tool sum the calls up"
+        yield result.path, Finding("error", "files.checkpoint_results", f"no {RESULTS}", RESULTS, fix)
+    for leaf in result.leaves:
+        lacking = [name for name in FILES if name not in leaf.files]
+        lacking += [kind.pattern for kind in _RANK_FILES if not any(map(kind.match, leaf.files))]
+        if lacking:
+            wanted, fix = "what the tool leaves of a call", "keep the folder as the tool left it"
+            yield leaf.path, Finding("error", "files.checkpoint", f"no {', '.join(lacking)}", wanted, fix)
+        config = os.path.join(leaf.path, CONFIG_FOLDER)
+        there = tuple(sorted(os.listdir(config))) if os.path.isdir(config) else ()
+        if there != CONFIG_FILES:
+            seen = ", ".join(there) or f"no {CONFIG_FOLDER}"
+            fix = "keep hydra's three files"
+            yield leaf.path, Finding("error", "files.checkpoint_config", seen, ", ".join(CONFIG_FILES), fix)
+
+
+def _tool(result: CheckpointResult) -> Found:
+    for leaf in result.leaves:
+        if result.closed and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
+            fix = "repeat it with DLIO, or submit it as OPEN, by mlpstorage, and say so"
+            seen = "dlio.log says that dlemu ran as a drop-in replacement for DLIO"
+            yield leaf.path, Finding("error", "tool.other", seen, "for CLOSED, DLIO unchanged", fix)
+
+
+RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
+    *(_by_the_numbers, _model_is_known, _settings, _overrides, _fsync, _processes, _ranks_a_host),
+    *(_counts, _gap, _memory, _accelerators, _folders, _files, _tool),
+)
+
+
+def figures_of(result: CheckpointResult) -> Mapping[str, float]:
+    """Return the published figures: mean GiB/s saved and loaded, of the calls that have them (rank 0's)."""
+    found: dict[str, float] = {}
+    for leaf in result.leaves:
+        for kind in KINDS:
+            value = leaf.metric.get(f"{kind}_checkpoint_io_mean_GB_per_second")
+            if isinstance(value, int | float):
+                found[kind] = float(value)
+    return found
+
+
+def processes_of(result: CheckpointResult) -> int | None:
+    """Return the number of processes, of the first call that tells it."""
+    return next((leaf.ranks for leaf in result.leaves if leaf.ranks), None)

@@ -1,0 +1,190 @@
+"""A rehearsal of a checkpointing result: a call that writes and one that reads, or one of both, laid out, checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from dlemu import __version__
+from dlemu.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
+from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
+from dlemu.mlperf.check.result_rules import SEPARATION
+from dlemu.mlperf.check.submission_tree import METADATA, STAMP_FORMAT
+from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER
+from dlemu.mlperf.checkpoint_datasize import CheckpointDatasize
+from dlemu.mlperf.official_checkpoints import MEMORY_FACTOR
+from dlemu.mlperf.rehearsal import NOTE
+from dlemu.mlperf.rehearsal.edition_tree import README, same_file_system, write_json
+from dlemu.mlperf.rules import Division
+from dlemu.sizing.train_process import LOG, run_train
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of `dlemu checkpoint`."""
+
+    name: str
+    words: tuple[str, ...]
+
+
+WRITE_CALL = Call("write", ("checkpoint.num_checkpoints_read=0",))
+READ_CALL = Call("read", ("checkpoint.num_checkpoints_write=0",))
+BOTH = Call("both", ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRehearsal:
+    """One rehearsal, from its first call to its check."""
+
+    size: CheckpointDatasize
+    division: Division
+    organisation: str
+    system: str
+    words: tuple[str, ...]
+    """Overrides of every call."""
+    checkpoint_folder: str
+    ranks: int
+    folder: str
+    """The rehearsal's: `tree/`, `runs/` and its record lie in it."""
+    launcher: str
+    """Starts each call; `{ranks}` stands for the count. Empty: ranks of this host."""
+    config_dir: str | None
+    tell: Callable[[str], None]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Two, so that the hosts' caches can be dropped between them, where memory could hold what is read."""
+        return (BOTH,) if self.size.memory_factor > MEMORY_FACTOR else (WRITE_CALL, READ_CALL)
+
+    @property
+    def tree(self) -> str:
+        """The edition's tree."""
+        return os.path.join(self.folder, TREE)
+
+    @property
+    def result(self) -> str:
+        """The folder of the calls' folders."""
+        parts = (self.division, self.organisation, "results", self.system, "checkpointing", self.size.model)
+        return os.path.join(self.tree, *parts)
+
+    def run(self) -> Checked:
+        """Call, lay out, check.
+
+        Raises UserError for what is wrong before the first call or a folder that holds another rehearsal, and what a
+        failed call raised, such as Interrupted: the two calls belong together, so a rehearsal begins anew.
+        """
+        if os.path.exists(os.path.join(self.folder, REHEARSAL)):
+            raise UserError(f"{self.folder} holds a rehearsal already: wanted another output.folder, or none")
+        self._opening()
+        done: list[dict[str, str]] = []
+        self._save(done, complete=False)
+        for call in self.calls:
+            done.append(self._call(call))
+            self._save(done, complete=False)
+        self._sums(done)
+        self._save(done, complete=True)
+        return check_folder(self.folder)
+
+    def _opening(self) -> None:
+        names = " and ".join(call.name for call in self.calls)
+        edition = self.size.edition
+        self.tell(
+            f"rehearsal of MLPerf Storage v{edition} {self.division.upper()}: {self.size.model}, {self.ranks} processes"
+        )
+        self.tell(NOTE)
+        self.tell(f"calls: {names}; {self.size.room_gib:,.0f} GiB by ten checkpoints; results: {self.folder}")
+        laid_out = f"Laid out as MLPerf Storage v{edition} wants a result of checkpointing, by dlemu {__version__}."
+        write_text(self.tree, README, f"{NOTE}\n\n{laid_out}\n")
+
+    def _call(self, call: Call) -> dict[str, str]:
+        stamp = datetime.now().strftime(STAMP_FORMAT)
+        run = os.path.join(self.folder, "runs", f"{stamp}-{call.name}")
+        os.makedirs(run)
+        self.tell(f"{call.name} ...")
+        options = ["--config-dir", self.config_dir] if self.config_dir else []
+        launcher = shlex.split(self.launcher.format(ranks=self.ranks))
+        # A page takes seconds, and the time between two calls is limited.
+        words = [*options, *self.words, *call.words, "output.report=false"]
+        begun = datetime.now(UTC)
+        run_train(words, run, lambda: None, launcher, "checkpoint")
+        self._lay_out(run, stamp, begun, datetime.now(UTC))
+        return {"label": call.name, "stamp": stamp, "folder": os.path.relpath(run, self.folder)}
+
+    def _lay_out(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
+        leaf, source = os.path.join(self.result, stamp), os.path.join(run, "dlio")
+        shutil.copytree(source, leaf)
+        shutil.copyfile(os.path.join(run, LOG), os.path.join(leaf, FILES[0]))
+        write_text(leaf, FILES[1], f"both streams are in {FILES[0]}\n")
+        with open(os.path.join(leaf, CONFIG_FOLDER, "config.yaml")) as lines:
+            workload = yaml.safe_load(lines)["workload"]
+        with open(os.path.join(leaf, CONFIG_FOLDER, "overrides.yaml")) as lines:
+            overrides = [word for word in yaml.safe_load(lines) if word.startswith("++workload.")]
+        metadata = {
+            "rehearsal": NOTE,
+            "made_by": f"dlemu {__version__}",
+            "edition": self.size.edition,
+            "benchmark_type": "checkpointing",
+            "command": "run",
+            "model": self.size.model,
+            "accelerator": None,
+            "run_datetime": stamp,
+            "verification": self.division,
+            "num_processes": self.ranks,
+            "parameters": workload,
+            "override_parameters": dict(word.removeprefix("++workload.").split("=", 1) for word in overrides),
+            "args": {
+                "model": self.size.model,
+                "checkpoint_folder": os.path.abspath(self.checkpoint_folder),
+                "results_dir": os.path.abspath(self.tree),
+                "num_processes": self.ranks,
+            },
+            "invocation_start_time": begun.isoformat(),
+            "invocation_end_time": ended.isoformat(),
+            "exit_status": 0,
+        }
+        write_json(leaf, f"checkpointing_{stamp}{METADATA}", metadata)
+        if os.path.isdir(self.checkpoint_folder):
+            write_json(leaf, SEPARATION, self._separation())
+
+    def _separation(self) -> dict[str, Any]:
+        data, results = os.path.abspath(self.checkpoint_folder), os.path.abspath(self.tree)
+        return {
+            "version": 1,
+            "method": "st_dev",
+            "same_filesystem": same_file_system(data, results),
+            "data_or_chkpt_path": data,
+            "results_path": results,
+            "probed_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "probed_by_host": platform.node(),
+        }
+
+    def _sums(self, done: list[dict[str, str]]) -> None:
+        figures: dict[str, float] = {}
+        for result in check_folder(self.tree).checkpoints:
+            figures |= {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
+        runs = [{"run_datetime": call["stamp"], "label": call["label"]} for call in done]
+        sums = {"rehearsal": NOTE, "model": self.size.model, "num_processes": self.ranks, "runs": runs, **figures}
+        write_json(self.result, RESULTS, sums)
+
+    def _save(self, done: list[dict[str, str]], *, complete: bool) -> None:
+        record = {
+            "schema_version": 1,
+            "rehearsal": NOTE,
+            "complete": complete,
+            "edition": self.size.edition,
+            "division": self.division,
+            "checkpointing": self.size.model,
+            "calls": done,
+        }
+        write_text(self.folder, REHEARSAL, json.dumps(record, indent=2) + "\n")

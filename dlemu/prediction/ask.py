@@ -1,0 +1,139 @@
+"""`dlemu predict` and `dlemu.predict`: from the question to the answer, in predict.json and as a value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import msgspec
+import psutil
+
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from datagen.inspection import inspect
+from datagen.storage.storage_base import open_storage
+from dlemu.config import check_runnable, datagen_command, load, to_yaml
+from dlemu.config.schema import Workload
+from dlemu.emulator.cgroup_limits import cpu_limit
+from dlemu.emulator.job import make_job
+from dlemu.prediction.calibration import Calibration, calibrate_from_run, given_speed
+from dlemu.prediction.from_probe import calibrate_from_levels
+from dlemu.prediction.make_prediction import predict
+from dlemu.prediction.prediction import PREDICT, SCHEMA_VERSION, Prediction
+from dlemu.probing.cold import treatment
+from dlemu.probing.pattern import Level, probe_pattern
+from dlemu.results.folder import CONFIG, read_run
+from dlemu.run.run_folder import new_folder
+
+OnLevel = Callable[[Level], None]
+
+
+def ask(
+    source: Sequence[str] | Workload,
+    *,
+    from_folder: str | None = None,
+    mb_per_second: float | None = None,
+    hosts: int = 1,
+    most: int = 10_000,
+    cached: bool = False,
+    config_dir: str | None = None,
+    make: Callable[[Workload], None] | None = None,
+    on_level: OnLevel | None = None,
+) -> tuple[Prediction, str]:
+    """Predict what overrides, or a workload, ask for; return the answer and the folder that holds it.
+
+    With `ranks` among the overrides (of a workload: more than 1) that count is predicted, else the most that pass.
+
+    Args:
+        source: overrides as of `dlemu train`; or a workload.
+        from_folder: a run's folder, or one of an earlier prediction, whose storage is taken; else it is probed.
+        mb_per_second: a storage of so many 1e6 bytes/s; nothing is read.
+        hosts: the accelerators are spread over so many hosts like this one, which share the storage.
+        most: no more accelerators are predicted.
+        cached: the page cache may serve the probe.
+        config_dir: a folder with workload/NAME.yaml.
+        make: makes what is missing of the workload's dataset before it is probed.
+        on_level: is called with what each number of readers of the probe got.
+
+    Raises UserError.
+    """
+    if isinstance(source, Workload):
+        workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
+    else:
+        words = list(source)
+        workload = load(words, config_dir=config_dir)
+        given = any(word.lstrip("+").startswith("ranks=") for word in words)
+        ranks = workload.ranks if given else None
+    if from_folder is not None and mb_per_second is not None:
+        raise UserError("--from and --mb-per-second both say what the storage gives: leave one of them out")
+    check_runnable(workload)
+    folder = workload.output.folder or new_folder(workload.model.name, "predict-")
+    if os.path.exists(os.path.join(folder, PREDICT)) or os.path.exists(os.path.join(folder, "summary.json")):
+        raise UserError(f"{folder} holds another result; set output.folder to a new folder")
+    if mb_per_second is not None:
+        calibration = given_speed(mb_per_second, cores=usable_cores())
+    elif from_folder is not None:
+        calibration = read_calibration(from_folder)
+    else:
+        if make is not None:
+            make(workload)
+        calibration = calibrate_by_probe(workload, cached=cached, on_level=on_level)
+    overrides = tuple(word for word in words if not word.startswith("output.folder="))
+    answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
+    write_text(folder, CONFIG, to_yaml(workload))
+    write_text(folder, PREDICT, to_json(answer))
+    return answer, folder
+
+
+def calibrate_by_probe(workload: Workload, *, cached: bool = False, on_level: OnLevel | None = None) -> Calibration:
+    """Probe the workload's own pattern on its dataset; raises UserError where that can't be done."""
+    storage = workload.storage_spec
+    found = inspect(
+        workload.dataset,
+        command_hint=lambda: (
+            f"{datagen_command(workload)} (or say --make here, --from RESULTS of a run, or --mb-per-second X)"
+        ),
+        storage=storage,
+    )
+    job = make_job(workload, 1, found, folder=os.devnull, started_at="")
+    how = treatment(
+        direct=storage.direct,
+        cached=cached,
+        total_bytes=found.total_bytes,
+        memory_bytes=psutil.virtual_memory().total,
+        memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
+    )
+    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), on_level=on_level)
+    return calibrate_from_levels(job, levels, costs, cores=usable_cores(), folder=workload.dataset.data_folder)
+
+
+def read_calibration(folder: str) -> Calibration:
+    """Return what a run's folder, or an earlier prediction's, says of its storage; raises UserError."""
+    earlier = read_prediction(folder)
+    return calibrate_from_run(read_run(folder)) if earlier is None else earlier.calibration
+
+
+def read_prediction(folder: str) -> Prediction | None:
+    """Return the prediction that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    path = os.path.join(folder, PREDICT)
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, "rb") as file:
+            tree = msgspec.json.decode(file.read())
+        version = tree.get("schema_version") if isinstance(tree, dict) else None
+        if version != SCHEMA_VERSION:
+            raise UserError(f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is of another dlemu")
+        return msgspec.convert(tree, Prediction)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); wanted what `dlemu predict` wrote: predict anew") from None
+
+
+def to_json(answer: object) -> str:
+    """Return an answer as its file holds it."""
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
+
+
+def usable_cores() -> float:
+    """Return as many cores' time as a run on this host may use."""
+    return min(float(len(os.sched_getaffinity(0))), cpu_limit() or float("inf"))

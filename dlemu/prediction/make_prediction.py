@@ -1,0 +1,266 @@
+"""From a workload and what is known of its storage to the answer: a count's numbers, or the most that pass."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from datagen.errors import UserError
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.metrics.demand import demand
+from dlemu.prediction.calibration import Calibration
+from dlemu.prediction.model_run import Model, ModelRun
+from dlemu.prediction.prediction import (
+    Interval,
+    NullModel,
+    PredictedCount,
+    PredictedLimit,
+    Prediction,
+    PredictionQuestion,
+)
+
+SPEED_PERCENT = 2.0
+"""Least half width of the storage's speed: drives of known speed were that far from themselves, run to run."""
+AU_PERCENT, RATE_PERCENT = 1.0, 1.0
+"""Half widths of what the model leaves out, of AU in points and of samples/s in percent."""
+SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
+"""Rank-steps of simulations whose only use is to find the count or what limits it, and the ends of an interval."""
+NOTHING_PERCENT = 98.0
+"""AU from which on nothing limits."""
+HELPS_PERCENT = 2.0
+"""Points of AU that a change must bring to be named as the limit."""
+MORE_READERS, FASTER = 4, 2.0
+
+
+def predict(
+    workload: Workload,
+    calibration: Calibration,
+    *,
+    ranks: int | None = None,
+    hosts: int = 1,
+    most: int = 10_000,
+    overrides: Sequence[str] = (),
+) -> Prediction:
+    """Predict so many accelerators; with `ranks` None find the most that pass, `most` at most.
+
+    Raises UserError for what can't be predicted.
+    """
+    if mean_seconds(workload.train.computation_time) <= 0:
+        raise UserError("train.computation_time is 0: nothing computes, so any count passes; choose an accelerator")
+    began = time.monotonic()
+    asked = _Asked(workload, calibration, hosts=hosts)
+    if ranks is not None:
+        counts, wanted, found = [asked.count(ranks)], ranks, None
+    else:
+        found = asked.search(most)
+        wanted = max(1, found[0])
+        one_more = [wanted + 1] if found[0] and wanted < asked.limit(most) else []
+        near = {max(1, number) for number in (wanted, *found[1], *one_more)}
+        counts = [asked.count(number) for number in sorted(near)]
+    shown = next(count for count in counts if count.accelerators == wanted)
+    failing = next((count for count in counts if not asked.passes_mean(count) and count.accelerators >= wanted), shown)
+    limited_by = asked.limited_by(failing)
+    metric = workload.metric
+    fields = asdict(shown)
+    null_model = shown.null_model
+    del fields["accelerators"], fields["null_model"]
+    return Prediction(
+        question=PredictionQuestion(
+            workload=workload.model.name,
+            accelerator=workload.accelerator,
+            overrides=tuple(overrides),
+            hosts=hosts,
+            verdict=metric.verdict,
+            threshold_percent=100 * metric.au,
+        ),
+        accelerators=wanted,
+        verdict=_sentence(asked, shown, found, limited_by),
+        limited_by=limited_by,
+        max_accelerators=None if found is None else found[0],
+        max_accelerators_interval=None if found is None else found[1],
+        null_model=null_model,
+        counts=tuple(counts),
+        calibration=calibration,
+        issues=tuple(asked.issues(shown)),
+        simulated_steps=asked.last.simulated_steps if asked.last else 0,
+        seconds=time.monotonic() - began,
+        **fields,
+    )
+
+
+class _Asked:
+    """A question: the model, and what its answers are judged by."""
+
+    def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int) -> None:
+        self._workload, self._calibration = workload, calibration
+        self._model = Model(workload, calibration, hosts=hosts)
+        self._threshold_percent = 100 * workload.metric.au
+        self._by = workload.metric.verdict
+        self._speed = max(SPEED_PERCENT, calibration.half_width_percent) / 100
+        self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
+        self.last: ModelRun | None = None
+
+    def limit(self, most: int) -> int:
+        """Return the largest count that may be tried."""
+        return max(1, min(most, self._model.most_ranks()))
+
+    def count(self, ranks: int) -> PredictedCount:
+        """Return the numbers of a count: the middle one, and those of a storage a little slower and faster."""
+        run = self._model.run(ranks)
+        self.last = run
+        slower, faster = (
+            self._model.run(ranks, speed=1 + sign * self._speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
+            for sign in (-1, 1)
+        )
+        outcome, low, high = run.outcome, slower.outcome, faster.outcome
+        low_rate, high_rate = (part.outcome.samples_per_second * ranks / part.ranks for part in (slower, faster))
+        sustained = _around(
+            outcome.au_sustained_percent, low.au_sustained_percent, high.au_sustained_percent, AU_PERCENT
+        )
+        if not self._calibration.saturated:
+            sustained = (sustained[0], 100.0)
+        headline = _around(outcome.au_percent, low.au_percent, high.au_percent, AU_PERCENT)
+        rate = outcome.samples_per_second
+        verdicts = {"sustained": sustained, "au": headline}
+        interval = verdicts.get(self._by) or _around(
+            outcome.au_whole_percent, low.au_whole_percent, high.au_whole_percent, AU_PERCENT
+        )
+        inside = interval[0] < self._threshold_percent <= interval[1]
+        return PredictedCount(
+            accelerators=ranks,
+            au_percent=outcome.au_percent,
+            au_interval_percent=headline if self._calibration.saturated else (headline[0], 100.0),
+            au_sustained_percent=outcome.au_sustained_percent,
+            au_sustained_interval_percent=sustained,
+            au_whole_percent=outcome.au_whole_percent,
+            au_rules_percent=outcome.au_whole_percent,
+            au_dlio_percent=outcome.au_dlio_percent,
+            au_dlio_v1_percent=outcome.au_dlio_v1_percent,
+            samples_per_second=rate,
+            samples_per_second_interval=_around(rate, low_rate, high_rate, rate * RATE_PERCENT / 100, most=math.inf),
+            app_mb_per_second=outcome.app_mb_per_second,
+            time_to_first_batch_seconds=outcome.time_to_first_batch_seconds,
+            training_seconds=outcome.training_seconds * run.planned_steps / run.simulated_steps,
+            passed=None if inside else outcome.verdict_au(self._by) >= self._threshold_percent,
+            null_model=self.null_model(ranks),
+        )
+
+    def null_model(self, ranks: int) -> NullModel:
+        """Return the line of arithmetic of a count."""
+        given, wanted = self._model.null_samples_per_second(), ranks * self._rate
+        return NullModel(
+            max_accelerators=math.floor(given / (self._threshold_percent / 100 * self._rate)),
+            au_percent=min(100.0, 100 * given / wanted),
+            samples_per_second=min(given, wanted),
+        )
+
+    def passes_mean(self, count: PredictedCount) -> bool:
+        """Whether the middle value passes."""
+        aus = {"sustained": count.au_sustained_percent, "au": count.au_percent, "rules": count.au_whole_percent}
+        return aus[self._by] >= self._threshold_percent
+
+    def search(self, most: int) -> tuple[int, tuple[int, int]]:
+        """Return the most accelerators that pass (0: none), and the same for a slower and a faster storage."""
+        limit = self.limit(most)
+        middle = self._most_passing(limit, 1.0)
+        low = self._most_passing(limit, 1 - self._speed, near=middle)
+        high = self._most_passing(limit, 1 + self._speed, near=middle) if self._calibration.saturated else limit
+        return middle, (low, high)
+
+    def _most_passing(self, limit: int, speed: float, near: int | None = None) -> int:
+        """Return the largest count that passes: AU falls as the count rises, so halve what is between."""
+        guess = self.null_model(1).max_accelerators if near is None else near
+        low, high = 0, limit + 1
+        trial = min(max(1, guess), limit)
+        width = max(1, trial // 16)
+        while high - low > 1:
+            run = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True)
+            if run.outcome.verdict_au(self._by) >= self._threshold_percent:
+                low = trial
+                trial = low + width if high > limit else (low + high) // 2
+            else:
+                high = trial
+                trial = high - width if low == 0 else (low + high) // 2
+            width *= 2
+            trial = min(max(low + 1, trial), max(low + 1, high - 1), limit)
+        return low
+
+    def limited_by(self, count: PredictedCount) -> PredictedLimit:
+        """Return what keeps a count from being busy: change one thing, and see what AU of whole epochs gains.
+
+        Not the AU of kept steps, nor the sustained one: more readers read more of a short epoch before these begin.
+        """
+        said = f"{count.accelerators} accelerators sustain an AU of {count.au_sustained_percent:.1f} %"
+        if count.au_sustained_percent >= NOTHING_PERCENT:
+            return PredictedLimit(what="nothing", evidence=(said,))
+        now, readers, cores, faster = (
+            model.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).outcome.au_whole_percent
+            for model, speed in (
+                (self._model, 1.0),
+                (self._model.with_readers(MORE_READERS), 1.0),
+                (self._model.with_cores(math.inf), 1.0),
+                (self._model, FASTER),
+            )
+        )
+        evidence = (
+            said,
+            f"of AU over whole epochs a storage {FASTER:g} times as fast brings {faster - now:+.1f} points, "
+            f"{MORE_READERS} times the readers {readers - now:+.1f}, a core for each worker {cores - now:+.1f}",
+        )
+        if cores - now >= max(HELPS_PERCENT, faster - now):
+            return PredictedLimit(what="host CPU", evidence=evidence)
+        if readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):
+            return PredictedLimit(what="loader", evidence=evidence)
+        return PredictedLimit(what="storage", evidence=evidence)
+
+    def issues(self, count: PredictedCount) -> list[str]:
+        """Return what a reader must know."""
+        calibration, workload = self._calibration, self._workload
+        found = []
+        readers = count.accelerators * max(1, workload.reader.read_threads)
+        tried = calibration.curve[-1].readers
+        if len(calibration.curve) > 1 and readers > 2 * tried:
+            found.append(f"{readers} readers were never tried: the storage is taken to give them what it gave {tried}")
+        if not calibration.saturated:
+            found.append(
+                "the storage was never asked for all it has, so it may feed more than predicted: calibrate on a run "
+                "that waits, or leave --from out to probe it"
+            )
+        if calibration.sample_bytes:
+            planned = self._model.mean_sample_bytes
+            if not 0.5 <= planned / calibration.sample_bytes <= 2:
+                found.append(
+                    f"calibrated on samples of {calibration.sample_bytes:,.0f} bytes, asked for samples of "
+                    f"{planned:,.0f}: what a storage gives depends on the size of what is read"
+                )
+        if workload.workflow.checkpoint:
+            found.append("checkpoints are left out: they are no part of any AU, and lengthen the run")
+        last = self.last
+        if last is not None and last.simulated_steps < last.planned_steps:
+            found.append(f"{last.simulated_steps:,} of {last.planned_steps:,} steps were simulated")
+        return found
+
+
+def _around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:
+    """Return the interval from the least to the largest of three values, wider by a margin."""
+    return max(0.0, min(middle, low, high) - margin), min(most, max(middle, low, high) + margin)
+
+
+def _sentence(
+    asked: _Asked, shown: PredictedCount, found: tuple[int, tuple[int, int]] | None, limited_by: PredictedLimit
+) -> str:
+    by = asked._by
+    aus = {"sustained": shown.au_sustained_percent, "au": shown.au_percent, "rules": shown.au_whole_percent}
+    au = f"au {aus[by]:.1f} %"
+    limit = "" if limited_by.what == "nothing" else f"; limited by {limited_by.what}"
+    if found is None:
+        word = {True: "pass", False: "fail", None: "too close to tell"}[shown.passed]
+        return f"predicted: {shown.accelerators} {word} ({au}){limit}"
+    middle, (low, high) = found
+    several = f"{middle}" if low == high else f"{middle} ({low} to {high})"
+    if middle == 0:
+        return f"predicted: not even 1 passes ({au}){limit}"
+    return f"predicted: {several} pass ({au}){limit}"

@@ -1,0 +1,171 @@
+"""A whole run of the model: the epochs of a workload with so many accelerators on a calibrated storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.errors import UserError
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.emulator.schedule import Block, Epoch
+from dlemu.emulator.steplog import StepRows
+from dlemu.prediction.batches import batch_bytes, bytes_by_file, computation_seconds, planned_job
+from dlemu.prediction.calibration import Calibration
+from dlemu.prediction.curve import CurvePoint, most_mb_per_second, rates
+from dlemu.prediction.event_model import Scene, simulate
+from dlemu.prediction.outcome import BETWEEN_EPOCHS_SECONDS, Outcome, outcome_of, step_rows
+
+Floats = NDArray[np.float64]
+
+MOST_ROWS = 300_000
+"""Rank-steps that one prediction simulates at most: 2 to 3 seconds."""
+LEAST_STEPS = 30
+"""Of an epoch, beside those that are read ahead: shorter ones say little of its middle."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelRun:
+    """What was simulated and came out."""
+
+    ranks: int
+    rows: StepRows
+    outcome: Outcome
+    simulated_steps: int
+    """Of each rank."""
+    planned_steps: int
+
+
+class Model:
+    """A workload on a calibrated storage, for any count of accelerators."""
+
+    def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int = 1) -> None:
+        self.workload, self.calibration, self.hosts = workload, calibration, hosts
+        self._by_file = bytes_by_file(workload.dataset)
+
+    def most_ranks(self) -> int:
+        """Return how many accelerators the samples are enough for: a step each."""
+        samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
+        return samples // self.workload.reader.batch_size
+
+    def run(
+        self, ranks: int, *, speed: float = 1.0, most_rows: int = MOST_ROWS, shrinks: bool = False, seed: int = 0
+    ) -> ModelRun:
+        """Simulate so many accelerators, on a storage that is `speed` times as fast as calibrated.
+
+        `shrinks`: of so many that even a short epoch has more than `most_rows`, every so-many-th is simulated, on as
+        small a part of the storage and the hosts.
+
+        Raises UserError where the samples do not fill a step.
+        """
+        job = planned_job(self.workload, ranks)
+        plan = job.train_plan
+        if plan.steps_per_epoch < 1:
+            raise UserError(
+                f"{plan.num_samples} samples do not fill a step of {ranks} accelerators x batch {plan.batch_size}: "
+                f"predict at most {self.most_ranks()}, or set dataset.num_files_train to what the dataset will have"
+            )
+        reader, calibration = self.workload.reader, self.calibration
+        part = max(1, ranks * (LEAST_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
+        if part > 1:
+            return self._every(part, ranks, speed=speed, most_rows=most_rows, seed=seed)
+        workers = reader.read_threads
+        window = job.batches_ahead
+        epochs = _cut(job.schedule, ranks, most_rows, LEAST_STEPS + window)
+        rate = speed * rates(calibration.curve, ranks * max(1, workers))
+        random = np.random.default_rng([seed, ranks])
+        parts, start, costs = [], 0.0, calibration.costs
+        for epoch in epochs:
+            app = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
+            work = app * _draws(calibration, plan.batch_size, app.shape, random)
+            decode = plan.batch_size * calibration.decode_seconds_per_sample
+            pause = plan.batch_size * mean_seconds(reader.preprocess_time)
+            scene = Scene(
+                app_bytes=app,
+                work_bytes=work,
+                after_seconds=np.full(app.shape, decode + pause + costs.between_seconds),
+                compute_seconds=computation_seconds(self.workload, ranks, epoch.number, epoch.steps),
+                rate=rate,
+                workers=workers,
+                window=window,
+                in_turn=job.traits.in_turn,
+                synchronous=self.workload.train.synchronous,
+                cores=self.hosts * calibration.cores if decode else np.inf,
+                costs=replace(costs, hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds)),
+            )
+            times = simulate(scene)
+            parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
+            start += float(times.free[-1]) + BETWEEN_EPOCHS_SECONDS
+        rows: StepRows = np.concatenate(parts)
+        return ModelRun(
+            ranks=ranks,
+            rows=rows,
+            outcome=outcome_of(rows, self.workload),
+            simulated_steps=sum(epoch.steps for epoch in epochs),
+            planned_steps=sum(epoch.steps for epoch in job.schedule),
+        )
+
+    def _every(self, part: int, ranks: int, *, speed: float, most_rows: int, seed: int) -> ModelRun:
+        """Simulate a part of the accelerators, on the same part of files, storage and hosts."""
+        data, calibration = self.workload.dataset, self.calibration
+        fewer = replace(data, num_files_train=max(1, data.num_files_train // part))
+        readers = {max(1, point.readers // part): point.mb_per_second / part for point in calibration.curve}
+        curve = tuple(CurvePoint(readers=count, mb_per_second=rate) for count, rate in sorted(readers.items()))
+        smaller = Model(
+            replace(self.workload, dataset=fewer),
+            replace(calibration, curve=curve, cores=calibration.cores / part),
+            hosts=self.hosts,
+        )
+        return smaller.run(max(1, ranks // part), speed=speed, most_rows=most_rows, seed=seed)
+
+    @property
+    def mean_sample_bytes(self) -> float:
+        """Mean bytes read of a sample."""
+        return float(self._by_file.mean()) * self.calibration.bytes_factor
+
+    def null_samples_per_second(self) -> float:
+        """Return what the storage gives at most, in samples/s: the X of the null model."""
+        return most_mb_per_second(self.calibration.curve) * 1e6 / self.mean_sample_bytes
+
+    def with_readers(self, times: int) -> Model:
+        """Return the same with so many times as many readers."""
+        reader = self.workload.reader
+        more = replace(
+            reader, read_threads=times * max(1, reader.read_threads), prefetch_size=times * reader.prefetch_size
+        )
+        return Model(replace(self.workload, reader=more), self.calibration, hosts=self.hosts)
+
+    def with_cores(self, cores: float) -> Model:
+        """Return the same on hosts with so many cores."""
+        return Model(self.workload, replace(self.calibration, cores=cores), hosts=self.hosts)
+
+
+def _draws(calibration: Calibration, batch_size: int, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
+    """Return how much more or less than the mean reads take; those of many samples differ less than of few."""
+    quantiles = np.array(calibration.work)
+    if len(quantiles) < 2:
+        return np.ones(shape)
+    times = batch_size / calibration.samples_per_read
+    together = max(1, round(times))
+    drawn: Floats = random.choice(quantiles, size=(*shape, min(together, 16))).mean(axis=-1)
+    wider = np.sqrt(min(together, 16) / max(times, 1 / 16))
+    spread = np.maximum(0.02, 1 + (drawn - 1) * wider)
+    return np.asarray(spread / spread.mean())
+
+
+def _cut(schedule: tuple[Epoch, ...], ranks: int, most_rows: int, least_steps: int) -> tuple[Epoch, ...]:
+    """Return as many epochs, or of the first as many steps, as may be simulated."""
+    kept: list[Epoch] = []
+    steps = 0
+    for epoch in schedule:
+        if kept and (steps + epoch.steps) * ranks > most_rows:
+            break
+        kept.append(epoch)
+        steps += epoch.steps
+    first = kept[0]
+    wanted = max(least_steps, most_rows // ranks)
+    if len(kept) > 1 or first.steps <= wanted:
+        return tuple(kept)
+    return (Epoch(first.number, (Block(1, wanted, checkpoint=False),), evaluation=False),)

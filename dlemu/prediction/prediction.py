@@ -1,0 +1,119 @@
+"""What was predicted, as a frozen, typed value: predict.json, and what `dlemu predict --json` prints.
+
+docs/prediction.md describes it. Fields may be added within a schema version; none changes its meaning or goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dlemu.prediction.calibration import Calibration
+
+PREDICT = "predict.json"
+SCHEMA_VERSION = 1
+
+Limit = Literal["storage", "loader", "host CPU", "nothing"]
+Interval = tuple[float, float]
+"""Lowest and highest value; the truth is expected between them in 9 of 10 predictions or more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NullModel:
+    """One line of arithmetic, to be better than: accelerators share what the storage gives at most, and nothing else.
+
+    AU = min(100 %, X / (N x rate)), samples/s = min(X, N x rate), most = floor(X / (threshold x rate)), where X are the
+    samples/s that the storage gives at most and `rate` those that one accelerator takes when it never waits.
+    """
+
+    max_accelerators: int
+    au_percent: float
+    samples_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedLimit:
+    """What keeps the accelerators from being busy, found by changing one thing at a time."""
+
+    what: Limit
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedCount:
+    """So many accelerators. AU in percent, each by the definition of docs/metrics.md."""
+
+    accelerators: int
+    au_percent: float
+    """The headline: kept steps."""
+    au_interval_percent: Interval
+    au_sustained_percent: float
+    au_sustained_interval_percent: Interval
+    au_whole_percent: float
+    au_rules_percent: float
+    """The same by its older name."""
+    au_dlio_percent: float
+    au_dlio_v1_percent: float
+    samples_per_second: float
+    samples_per_second_interval: Interval
+    app_mb_per_second: float
+    time_to_first_batch_seconds: float
+    training_seconds: float
+    passed: bool | None
+    """By `metric.verdict`; None where the interval holds the threshold."""
+    null_model: NullModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionQuestion:
+    """What was asked."""
+
+    workload: str
+    accelerator: str
+    """Empty when none was chosen."""
+    overrides: tuple[str, ...] = ()
+    hosts: int = 1
+    verdict: str = "sustained"
+    """The AU that is held against the threshold."""
+    threshold_percent: float = 90.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The answer."""
+
+    schema_version: int = SCHEMA_VERSION
+    question: PredictionQuestion
+    accelerators: int
+    """The count asked for, or else the most that pass (1 where none does); the numbers below are its."""
+    au_percent: float
+    au_interval_percent: Interval
+    au_sustained_percent: float
+    au_sustained_interval_percent: Interval
+    au_whole_percent: float
+    au_rules_percent: float
+    au_dlio_percent: float
+    au_dlio_v1_percent: float
+    samples_per_second: float
+    samples_per_second_interval: Interval
+    app_mb_per_second: float
+    time_to_first_batch_seconds: float
+    training_seconds: float
+    passed: bool | None
+    verdict: str
+    """The answer as a sentence."""
+    limited_by: PredictedLimit
+    """Of the count, or of the first that does not pass."""
+    max_accelerators: int | None = None
+    """The most that pass; None where a count was asked for."""
+    max_accelerators_interval: tuple[int, int] | None = None
+    null_model: NullModel
+    counts: tuple[PredictedCount, ...]
+    """Every count that was simulated to its end, smallest first."""
+    calibration: Calibration
+    issues: tuple[str, ...] = ()
+    """What a reader must know, as sentences."""
+    simulated_steps: int
+    """Of each accelerator; fewer than planned where the run is long."""
+    seconds: float
+    """Time that the simulations took."""

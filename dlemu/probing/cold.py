@@ -1,0 +1,28 @@
+"""How reads are kept out of the page cache, so that it is the storage that is measured."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from datagen.errors import UserError
+from dlemu.metrics.cache import WANTED_RATIO
+
+Treatment = Literal["direct", "large", "evicted", "cached"]
+"""Why reads are the storage's: O_DIRECT, the memory rule, eviction before each epoch; or that they need not be."""
+
+
+def treatment(*, direct: bool, cached: bool, total_bytes: int, memory_bytes: int, memory_kind: str) -> Treatment:
+    """Return how trials are kept out of the page cache; raises UserError where nothing can do that.
+
+    `direct`: they read past it; `memory_kind`: the file system whose files are memory, else empty.
+    """
+    if cached:
+        return "cached"
+    if memory_kind:
+        raise UserError(
+            f"the dataset lies on {memory_kind}, which is memory and no storage; set dataset.data_folder to a folder "
+            "of the drive, or say --cached to size memory"
+        )
+    if direct:
+        return "direct"
+    return "large" if total_bytes >= WANTED_RATIO * memory_bytes else "evicted"

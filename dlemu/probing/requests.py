@@ -1,0 +1,313 @@
+"""One cell of a probe: so many requests of one size in flight for some seconds, by fio or by dlemu's own engines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.errors import DlemuError
+from dlemu.comm import die_with_parent
+from dlemu.probing.kernel_aio import Requests, Stream, run_stream, why_no_aio
+from dlemu.probing.probe_answers import Access, Engine, Latency, ProbeCell, Watts
+from dlemu.probing.thread_reads import run_threads
+from dlemu.telemetry.power import Probe as PowerProbe
+from dlemu.telemetry.probe_base import AbsentError, Scope
+
+SETTLE_SECONDS = 0.5
+"""Of each cell, before what counts."""
+_PROGRAM = "from dlemu.probing.requests import main; main()"
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """One cell to measure."""
+
+    access: Access
+    size_bytes: int
+    depth: int
+    jobs: int
+
+    @property
+    def writes(self) -> bool:
+        return self.access.endswith("write")
+
+    @property
+    def random(self) -> bool:
+        return self.access.startswith("rand")
+
+
+def choose_engine(asked: str) -> tuple[Engine, str]:
+    """Return the engine to use of `auto`, `fio`, `aio`, `threads`, and why it is no better one; raises DlemuError."""
+    no_fio = "" if shutil.which("fio") else "fio is not installed"
+    if asked == "fio" and no_fio:
+        raise DlemuError(f"{no_fio}: apt-get install fio, or leave --engine out")
+    if asked in ("auto", "fio") and not no_fio:
+        return "fio", ""
+    no_aio = why_no_aio()
+    if asked == "aio" and no_aio:
+        raise DlemuError(f"the kernel's AIO can't be used: {no_aio}; leave --engine out")
+    if asked in ("auto", "aio") and no_aio is None:
+        return "kernel aio", no_fio if asked == "auto" else ""
+    return "threads", "; ".join(filter(None, (no_fio, no_aio))) if asked == "auto" else ""
+
+
+def fio_version() -> str:
+    """Return what fio calls itself."""
+    return subprocess.run(["fio", "--version"], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def measure_cell(wanted: Wanted, path: str, size_bytes: int, seconds: float, engine: Engine) -> ProbeCell:
+    """Measure one cell on the first `size_bytes` of a file or device; raises DlemuError."""
+    with _metering() as meters:
+        cell = (
+            _by_fio(wanted, path, size_bytes, seconds)
+            if engine == "fio"
+            else _own(wanted, path, size_bytes, seconds, engine)
+        )
+        means = meters()
+    rate = cell.mb_per_second / 1e3
+    power = (
+        Watts(source=source, watts=watts, joules_per_gb=watts / rate, gb_per_second_per_watt=rate / watts)
+        for source, watts in means.items()
+        if rate > 0 and watts > 0
+    )
+    return replace(cell, power=tuple(power))
+
+
+# fio
+
+
+def _by_fio(wanted: Wanted, path: str, size_bytes: int, seconds: float) -> ProbeCell:
+    words = {
+        "name": "dlemu",
+        "filename": path,
+        "rw": wanted.access,
+        "direct": "1",
+        "ioengine": "libaio",
+        "iodepth": str(wanted.depth),
+        "numjobs": str(wanted.jobs),
+        "bs": str(wanted.size_bytes),
+        "size": str(size_bytes // wanted.size_bytes * wanted.size_bytes),
+        "time_based": "1",
+        "ramp_time": f"{SETTLE_SECONDS:g}",
+        "runtime": f"{seconds:g}",
+        "norandommap": "1",
+        "randrepeat": "0",
+        "refill_buffers": "1" if wanted.writes else "0",
+        "group_reporting": "1",
+        "output-format": "json",
+    }
+    if not wanted.random:
+        words["offset_increment"] = str(size_bytes // wanted.jobs // wanted.size_bytes * wanted.size_bytes)
+    command = ["fio", *(f"--{word}={value}" for word, value in words.items())]
+    parent = os.getpid()
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: die_with_parent(parent),
+    )
+    try:
+        output, errors = process.communicate(timeout=seconds + _PATIENCE_SECONDS)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if process.returncode:
+        raise DlemuError(f"fio ended with status {process.returncode}: {(errors or output).strip()[-400:]}")
+    return cell_of_fio(json.loads(output[output.index("{") :]), wanted)
+
+
+def cell_of_fio(told: dict[str, Any], wanted: Wanted) -> ProbeCell:
+    """Return what fio's JSON says of a cell: its jobs as one group."""
+    job = told["jobs"][0]
+    side = job["write" if wanted.writes else "read"]
+    read_bytes, seconds = float(side["io_bytes"]), float(side["runtime"]) / 1e3
+    percentiles = side["clat_ns"].get("percentile", {})
+    submitted = float(side["slat_ns"]["mean"])  # percentiles are of completion alone
+
+    def at(place: str) -> float:
+        return (float(percentiles.get(place, 0.0)) + submitted) / 1e6
+
+    cpu = (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * seconds * wanted.jobs
+    return ProbeCell(
+        access=wanted.access,
+        size_bytes=wanted.size_bytes,
+        depth=wanted.depth,
+        jobs=wanted.jobs,
+        seconds=seconds,
+        mb_per_second=float(side["bw_bytes"]) / 1e6,
+        iops=float(side["iops"]),
+        latency_ms=Latency(
+            mean=float(side["lat_ns"]["mean"]) / 1e6,
+            p50=at("50.000000"),
+            p90=at("90.000000"),
+            p99=at("99.000000"),
+            p999=at("99.900000"),
+            max=float(side["lat_ns"]["max"]) / 1e6,
+        ),
+        cpu_seconds_per_gb=cpu / max(read_bytes / 1e9, 1e-9),
+    )
+
+
+# dlemu's own
+
+
+def _own(wanted: Wanted, path: str, size_bytes: int, seconds: float, engine: Engine) -> ProbeCell:
+    streams = tuple(_streams(wanted, path, size_bytes, SETTLE_SECONDS + seconds))
+    search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(pickle.dumps((streams, engine, os.getpid())), seconds + _PATIENCE_SECONDS)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if not output:
+        raise DlemuError(f"the process of the requests ended with status {process.returncode} and said nothing")
+    answer: tuple[int, list[Requests]] | DlemuError = pickle.loads(output)
+    if isinstance(answer, DlemuError):
+        raise answer
+    return _cell_of_requests(wanted, *answer, seconds)
+
+
+def _streams(wanted: Wanted, path: str, size_bytes: int, seconds: float) -> Iterator[Stream]:
+    """Yield each job's: random ones share the whole file, sequential ones have parts of their own."""
+    part = size_bytes // wanted.jobs // wanted.size_bytes * wanted.size_bytes
+    for job in range(wanted.jobs):
+        begin, end = (0, size_bytes) if wanted.random else (job * part, (job + 1) * part)
+        yield Stream(
+            path=path,
+            writes=wanted.writes,
+            random=wanted.random,
+            size_bytes=wanted.size_bytes,
+            depth=wanted.depth,
+            begin=begin,
+            end=end,
+            seconds=seconds,
+            seed=time.time_ns() % (1 << 32) + job,
+        )
+
+
+def _cell_of_requests(wanted: Wanted, began_ns: int, requests: list[Requests], seconds: float) -> ProbeCell:
+    """Return what counts: requests that ended between settling and the end."""
+    low = began_ns + round(SETTLE_SECONDS * 1e9)
+    ends = np.concatenate([part.end_ns for part in requests])
+    latency_ns = np.concatenate([part.latency_ns for part in requests])
+    kept = (ends >= low) & (ends <= low + round(seconds * 1e9))
+    if kept.sum() < 2:  # slower than the time given: what there is
+        kept = np.ones(len(ends), bool)
+    length = max(1e-9, float(ends[kept].max() - (low if kept.sum() < len(ends) else began_ns)) / 1e9)
+    count = int(kept.sum())
+    everything = len(ends) * wanted.size_bytes / 1e9
+    return ProbeCell(
+        access=wanted.access,
+        size_bytes=wanted.size_bytes,
+        depth=wanted.depth,
+        jobs=wanted.jobs,
+        seconds=length,
+        mb_per_second=count * wanted.size_bytes / 1e6 / length,
+        iops=count / length,
+        latency_ms=latency_of(latency_ns[kept]),
+        cpu_seconds_per_gb=sum(part.cpu_seconds for part in requests) / everything,
+    )
+
+
+def latency_of(latency_ns: NDArray[np.int64]) -> Latency | None:
+    """Return mean and percentiles; None without any."""
+    if not len(latency_ns):
+        return None
+    p50, p90, p99, p999, most = (np.percentile(latency_ns, (50, 90, 99, 99.9, 100)) / 1e6).tolist()
+    return Latency(mean=float(latency_ns.mean()) / 1e6, p50=p50, p90=p90, p99=p99, p999=p999, max=most)
+
+
+def main() -> None:
+    """Be the clean process: fork a job for each stream, and say what they did."""
+    streams, engine, parent = pickle.load(sys.stdin.buffer)
+    die_with_parent(parent)
+    say = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        answer: object = _run_all(streams, engine)
+    except DlemuError as error:
+        answer = error
+    except BaseException as error:  # carried to the caller
+        answer = DlemuError(f"{type(error).__name__}: {error}")
+    pickle.dump(answer, say)
+    say.close()
+
+
+def _run_all(streams: tuple[Stream, ...], engine: Engine) -> tuple[int, list[Requests]]:
+    run = run_stream if engine == "kernel aio" else run_threads
+    if len(streams) == 1:
+        return time.monotonic_ns(), [run(streams[0])]
+    context = get_context("fork")
+    with context.Pool(len(streams)) as pool:
+        pool.map(_ready, range(len(streams)), chunksize=1)
+        began_ns = time.monotonic_ns()
+        return began_ns, pool.map(run, streams, chunksize=1)
+
+
+def _ready(number: int) -> int:
+    return number
+
+
+# power
+
+
+@contextlib.contextmanager
+def _metering() -> Iterator[Callable[[], dict[str, float]]]:
+    """Read all meters twice a second as long as the block lasts; what it gives says the means."""
+    try:
+        probe = PowerProbe(Scope(folders=()))
+    except AbsentError:
+        yield dict
+        return
+    seen: dict[str, list[float]] = {}
+    over = threading.Event()
+
+    def read() -> None:
+        while True:
+            for reading in probe.read(time.monotonic_ns()):
+                seen.setdefault(reading.source, []).append(reading.value)
+            if over.wait(0.5):
+                return
+
+    def means() -> dict[str, float]:
+        over.set()
+        reader.join()
+        return {source: float(np.mean(values)) for source, values in seen.items()}
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield means
+    finally:
+        over.set()

@@ -1,0 +1,350 @@
+"""`dlemu probe`: from what is asked to probe.json, cell by cell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import msgspec
+import psutil
+
+from datagen.atomic import write_text
+from datagen.errors import SpaceError, UserError
+from datagen.inspection import inspect
+from datagen.storage.storage_base import open_storage
+from dlemu.config import check_runnable, datagen_command, load, workload_names
+from dlemu.emulator.environment import describe_folder, describe_host, existing_folder
+from dlemu.emulator.job import make_job
+from dlemu.metrics.demand import demand
+from dlemu.probing.cold import treatment
+from dlemu.probing.pattern import Level, probe_pattern
+from dlemu.probing.probe_answers import (
+    PROBE,
+    SCHEMA_VERSION,
+    Access,
+    Engine,
+    Fed,
+    ProbeAnswer,
+    ProbeCell,
+    ProbeQuestion,
+)
+from dlemu.probing.requests import Wanted, choose_engine, fio_version, latency_of, measure_cell
+from dlemu.run.run_folder import new_folder
+
+KIB, MIB = 1 << 10, 1 << 20
+FILE_BYTES = 4 << 30
+"""Of the file that is made where nothing else is said."""
+_WRITE_BYTES = 8 << 20
+_FEEDS = (("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100"), ("cosmoflow", "h100"), ("retinanet", "b200"))
+
+OnCell = Callable[[ProbeCell], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Which cells to measure: every combination."""
+
+    accesses: tuple[Access, ...] = ("randread",)
+    sizes: tuple[int, ...] = (4 * KIB, 16 * KIB, 128 * KIB, MIB)
+    depths: tuple[int, ...] = (1, 8, 32, 128)
+    jobs: tuple[int, ...] = (1,)
+
+    def cells(self) -> tuple[Wanted, ...]:
+        """Return every cell."""
+        return tuple(
+            Wanted(access=access, size_bytes=size, depth=depth, jobs=jobs)
+            for access in self.accesses
+            for size in self.sizes
+            for jobs in self.jobs
+            for depth in self.depths
+        )
+
+
+PRESETS = {
+    "amax": Grid(sizes=(128 * KIB,), depths=(32,)),
+    "micron-6550": Grid(
+        sizes=(4 * KIB, 16 * KIB, 128 * KIB, MIB), depths=(1,), jobs=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+    ),
+}
+"""Of documents in docs/vendor-figures.md: fio at 128 KiB, depth 32; transfer sizes by workers of one request each."""
+
+
+def probe_requests(
+    target: str,
+    *,
+    preset: str = "",
+    grid: Grid | None = None,
+    seconds: float = 2.0,
+    engine: str = "auto",
+    file_bytes: int = FILE_BYTES,
+    overwrite_device: bool = False,
+    folder: str = "",
+    on_cell: OnCell | None = None,
+) -> tuple[ProbeAnswer, str]:
+    """Measure requests of several sizes and depths on a folder, a file or a device; return the answer and its folder.
+
+    In a folder a file is made, of `file_bytes`, and removed; a file that is there, and a device, are only read, unless
+    `overwrite_device` says that what lies on the device may go. Raises UserError, SpaceError, DlemuError.
+    """
+    grid = grid or PRESETS.get(preset) or Grid()
+    cells, seen = grid.cells(), os.path.abspath(target)
+    used, note = choose_engine(engine)
+    folder = _results_folder(folder)
+    _check_cells(cells, seen, overwrite_device=overwrite_device)
+    question = ProbeQuestion(target=seen, preset=preset, seconds=seconds)
+    answer = _begun(question, used, note, seen)
+    began = time.monotonic()
+    wanted_bytes = max(file_bytes, max(cell.size_bytes * cell.jobs for cell in cells))
+    with _opened(seen, wanted_bytes) as (path, size_bytes):
+        _check_size(cells, path, size_bytes)
+        for wanted in cells:
+            cell = measure_cell(wanted, path, size_bytes, seconds, used)
+            answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
+            save_probe(folder, answer)
+            if on_cell is not None:
+                on_cell(cell)
+    answer = replace(answer, complete=True, feeds=tuple(_fed(answer)))
+    save_probe(folder, answer)
+    return answer, folder
+
+
+def probe_workload(
+    overrides: Sequence[str],
+    *,
+    config_dir: str | None = None,
+    cached: bool = False,
+    readers: tuple[int, ...] = (),
+    on_cell: OnCell | None = None,
+) -> tuple[ProbeAnswer, str]:
+    """Measure a workload's own pattern at rising numbers of readers; return the answer and its folder."""
+    workload = load(overrides, config_dir=config_dir)
+    check_runnable(workload)
+    storage = workload.storage_spec
+    found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
+    folder = _results_folder(workload.output.folder or new_folder(workload.model.name, "probe-"))
+    how = treatment(
+        direct=storage.direct,
+        cached=cached,
+        total_bytes=found.total_bytes,
+        memory_bytes=psutil.virtual_memory().total,
+        memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
+    )
+    question = ProbeQuestion(
+        target=workload.dataset.data_folder,
+        workload=workload.model.name,
+        overrides=tuple(word for word in overrides if not word.startswith("output.folder=")),
+        seconds=2.0,
+    )
+    answer = _begun(question, "batches", "", workload.dataset.data_folder)
+    began = time.monotonic()
+    job = make_job(workload, 1, found, folder=os.devnull, started_at="")
+
+    def keep(level: Level) -> None:
+        nonlocal answer
+        cell = _cell_of_level(level)
+        answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
+        save_probe(folder, answer)
+        if on_cell is not None:
+            on_cell(cell)
+
+    levels, _ = probe_pattern(job, evicts=how in ("evicted", "large"), levels=readers, with_costs=False, on_level=keep)
+    issues = [
+        f"{level.readers} readers read the whole dataset in {level.seconds:.1f} s: make it larger for a surer figure"
+        for level in levels
+        if level.short
+    ]
+    one = demand(workload.model.name, workload)
+    best = answer.best
+    fed = []
+    if one.mb_per_second and best is not None:
+        fed = [_feeds(one.workload, one.accelerator, one.mb_per_second, one.au_threshold_percent, best.mb_per_second)]
+    answer = replace(answer, complete=True, feeds=tuple(fed), issues=tuple(issues))
+    save_probe(folder, answer)
+    return answer, folder
+
+
+def _cell_of_level(level: Level) -> ProbeCell:
+    rows = level.rows
+    size = float(rows["app_bytes"].mean())
+    return ProbeCell(
+        access="randread",
+        size_bytes=round(size),
+        depth=1,
+        jobs=level.readers,
+        seconds=level.seconds,
+        mb_per_second=level.mb_per_second,
+        iops=level.mb_per_second * 1e6 / size,
+        latency_ms=latency_of(rows["end_ns"] - rows["begin_ns"]),
+        cpu_seconds_per_gb=level.cpu_seconds_per_gb,
+    )
+
+
+def _begun(question: ProbeQuestion, engine: Engine, note: str, place: str) -> ProbeAnswer:
+    local = existing_folder(os.path.dirname(place) if os.path.isfile(place) else place) if "://" not in place else None
+    return ProbeAnswer(
+        complete=False,
+        question=question,
+        engine=engine,
+        engine_note=note,
+        host=describe_host(),
+        storage=describe_folder(local) if local and not _is_device(place) else None,
+        cells=(),
+        started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
+        extra={"fio": fio_version()} if engine == "fio" else {},
+    )
+
+
+# what is read
+
+
+def _is_device(path: str) -> bool:
+    return os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
+
+
+def _check_cells(cells: Sequence[Wanted], target: str, *, overwrite_device: bool) -> None:
+    """Refuse what would destroy anything, and what O_DIRECT can't do; raises UserError."""
+    for cell in cells:
+        if cell.size_bytes % 512 or cell.size_bytes < 512:
+            raise UserError(
+                f"a request of {cell.size_bytes} bytes can't go past the page cache: wanted a multiple of 512"
+            )
+    if not os.path.exists(target):
+        raise UserError(f"{target} is not there: wanted a folder of the storage, a file to read, or a block device")
+    if not any(cell.writes for cell in cells):
+        return
+    if os.path.isfile(target):
+        raise UserError(
+            f"{target} is a file, and a probe that writes would destroy it: name a folder, where it makes one"
+        )
+    if _is_device(target) and not overwrite_device:
+        raise UserError(
+            f"a probe that writes would destroy what lies on {target}: name a folder of a file system on it, or say "
+            "--overwrite-device if all of it may go"
+        )
+
+
+@contextlib.contextmanager
+def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
+    """Give the path to read and its size; in a folder a file is made for it, and removed."""
+    if _is_device(target):
+        descriptor = os.open(target, os.O_RDONLY)
+        try:
+            yield target, os.lseek(descriptor, 0, os.SEEK_END)
+        finally:
+            os.close(descriptor)
+        return
+    if os.path.isfile(target):
+        yield target, os.path.getsize(target)
+        return
+    free = os.statvfs(target)
+    room = free.f_bavail * free.f_frsize
+    if room < 1.1 * file_bytes:
+        raise SpaceError(
+            f"{target} has {room / 1e9:.1f} GB free, the file to read wants {file_bytes / 1e9:.1f} GB: free some, or "
+            "say a smaller --file-size"
+        )
+    path = os.path.join(target, f"dlemu-probe-{os.getpid()}-{os.urandom(3).hex()}")
+    try:
+        _make_file(path, file_bytes)
+        yield path, file_bytes
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _make_file(path: str, size_bytes: int) -> None:
+    """Write a file of bytes that no drive can compress or find equal, to the device."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            block = bytearray(os.urandom(_WRITE_BYTES))
+            for offset in range(0, size_bytes, _WRITE_BYTES):
+                for start in range(0, _WRITE_BYTES, 4096):  # no two pages are equal
+                    block[start : start + 8] = (offset + start).to_bytes(8, "little")
+                os.pwrite(descriptor, memoryview(block)[: min(_WRITE_BYTES, size_bytes - offset)], offset)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
+
+
+def _check_size(cells: Sequence[Wanted], path: str, size_bytes: int) -> None:
+    least = max(cell.size_bytes * cell.jobs for cell in cells)
+    if size_bytes < least:
+        raise UserError(f"{path} has {size_bytes} bytes: wanted at least {least} for the largest request of each job")
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError as error:
+        raise UserError(
+            f"{path} can't be read past the page cache ({error.strerror}): a probe of it would measure memory; name "
+            "another folder"
+        ) from None
+
+
+# what it feeds
+
+
+def _fed(answer: ProbeAnswer) -> Iterator[Fed]:
+    best = max(
+        (cell for cell in answer.cells if cell.access.endswith("read")),
+        key=lambda cell: cell.mb_per_second,
+        default=None,
+    )
+    if best is None:
+        return
+    known = set(workload_names())
+    for name, accelerator in _FEEDS:
+        if name not in known:
+            continue
+        one = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
+        if one.mb_per_second:
+            yield _feeds(name, accelerator, one.mb_per_second, one.au_threshold_percent, best.mb_per_second)
+
+
+def _feeds(name: str, accelerator: str, each: float, threshold: float, mb_per_second: float) -> Fed:
+    return Fed(
+        workload=name,
+        accelerator=accelerator,
+        mb_per_second_each=each,
+        threshold_percent=threshold,
+        accelerators=int(mb_per_second / (threshold / 100 * each)),
+    )
+
+
+# probe.json
+
+
+def _results_folder(folder: str) -> str:
+    folder = folder or new_folder("probe")
+    for name in (PROBE, "summary.json", "predict.json"):
+        if os.path.exists(os.path.join(folder, name)):
+            raise UserError(f"{folder} holds another result; name a new folder")
+    return folder
+
+
+def save_probe(folder: str, answer: ProbeAnswer) -> None:
+    """Write probe.json by rename, into a folder that is made for it; raises SpaceError."""
+    write_text(folder, PROBE, msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
+
+
+def read_probe(folder: str) -> ProbeAnswer | None:
+    """Return the probe that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    path = os.path.join(folder, PROBE)
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, "rb") as file:
+            tree = msgspec.json.decode(file.read())
+        version = tree.get("schema_version") if isinstance(tree, dict) else None
+        if version != SCHEMA_VERSION:
+            raise UserError(f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is of another dlemu")
+        return msgspec.convert(tree, ProbeAnswer)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); wanted what `dlemu probe` wrote: probe anew") from None

@@ -1,0 +1,1 @@
+"""Figures of a prediction, one a file."""

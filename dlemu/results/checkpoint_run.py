@@ -1,0 +1,134 @@
+"""What a run of checkpoints left: the ranks' rows, telemetry, and the facts without which they mean nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
+from dlemu.checkpoints.checkpoint_record import CheckpointRecord
+from dlemu.checkpoints.io_rows import WHOLE, WRITE, IoRows
+from dlemu.config.schema import Workload
+from dlemu.emulator.checkpoint_job import CheckpointJob
+from dlemu.emulator.checkpoint_journal import CheckpointJournal
+from dlemu.emulator.checkpoint_loop import CheckpointLog
+from dlemu.results.analyse_checkpoints import analyse_checkpoints
+from dlemu.results.checkpoint_summary import CheckpointSummary
+from dlemu.telemetry import RecorderHead, Telemetry
+
+FACTS_VERSION = 1
+_STAMPS = ("began_ns", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRunFacts:
+    """All that the numbers need beside rows and readings; facts.json."""
+
+    facts_version: int = FACTS_VERSION
+    workload: Workload
+    ranks: int
+    seed: int
+    """Of the bytes."""
+    started_at: str
+    sources: tuple[int, ...] = ()
+    """Checkpoints that were to be read, in order."""
+    notes: tuple[str, ...] = ()
+    journal: CheckpointJournal
+    recorders: tuple[RecorderHead, ...] = ()
+    failure: str | None = None
+    """Why the run is incomplete."""
+
+    @property
+    def plan(self) -> CheckpointPlan:
+        """Who wrote which files."""
+        return plan_checkpoint(self.workload.model, self.workload.checkpoint, self.ranks)
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointRun:
+    """One run of checkpoints."""
+
+    folder: str
+    """Where its files lie."""
+    facts: CheckpointRunFacts
+    rows: IoRows
+    """Of all ranks, as each rank's clock had it: a row for each file and one for each whole checkpoint."""
+    progress: IoRows
+    telemetry: Telemetry = ()
+
+    @cached_property
+    def summary(self) -> CheckpointSummary:
+        """Every published number, computed from the rest."""
+        return analyse_checkpoints(self)
+
+    @cached_property
+    def whole(self) -> IoRows:
+        """The rows of whole checkpoints, one a rank, their stamps on the clock of the first host."""
+        rows: IoRows = self.rows[self.rows["file"] == WHOLE].copy()
+        offsets = self._offsets_ns[rows["rank"]]
+        for name in _STAMPS:
+            rows[name] += offsets
+        return rows
+
+    @cached_property
+    def files(self) -> IoRows:
+        """The rows of single files, on the same clock."""
+        rows: IoRows = self.rows[self.rows["file"] != WHOLE].copy()
+        offsets = self._offsets_ns[rows["rank"]]
+        for name in _STAMPS:
+            rows[name] += np.where(rows[name] > 0, offsets, 0)
+        return rows
+
+    @cached_property
+    def moved(self) -> IoRows:
+        """The progress, on the same clock."""
+        rows = self.progress.copy()
+        rows["at_ns"] += self._offsets_ns[rows["rank"]]
+        return rows
+
+    @property
+    def records(self) -> tuple[CheckpointRecord, ...]:
+        """Each rank's part of each checkpoint, in order: what DLIO's files are made of."""
+        names = ["rank", "phase", "checkpoint"]
+        files = Counter(map(tuple, self.files[names].tolist()))
+        return tuple(
+            CheckpointRecord(
+                phase="write" if row["phase"] == WRITE else "read",
+                checkpoint=int(row["checkpoint"]),
+                rank=int(row["rank"]),
+                start_ns=int(row["began_ns"]),
+                end_ns=int(row["ended_ns"]),
+                bytes=int(row["bytes"]),
+                fsync_ns=int(row["fsync_ns"]),
+                files=files[tuple(row[names].tolist())],
+            )
+            for row in np.sort(self.whole, order=["phase", "began_ns", "rank"])
+        )
+
+    def offset_ns(self, node: int) -> int:
+        """Return what to add to a host's clock to get the first host's."""
+        offsets = self.facts.journal.clock_offsets_ns
+        return offsets[node] if node < len(offsets) else 0
+
+    @cached_property
+    def _offsets_ns(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([self.offset_ns(node) for node in self.facts.journal.rank_nodes] or [0], np.int64)
+
+
+def make_checkpoint_run(job: CheckpointJob, log: CheckpointLog, failure: str | None = None) -> CheckpointRun:
+    """Return the run that a job became; `failure` says why it is incomplete."""
+    facts = CheckpointRunFacts(
+        workload=job.workload,
+        ranks=job.ranks,
+        seed=job.seed,
+        started_at=job.started_at,
+        sources=tuple(source.checkpoint for source in job.sources),
+        notes=job.notes,
+        journal=log.journal,
+        recorders=tuple(host.head for host in log.telemetry),
+        failure=failure,
+    )
+    return CheckpointRun(job.folder, facts, log.rows, log.progress, log.telemetry)

@@ -1,0 +1,114 @@
+"""checkpoint: 8 ranks write and read llama3_8b's shape, beside a program with ready buffers; and null storage."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from benchmarks.bench import Bench
+from benchmarks.figure import Figure, Wanted, compare, ratio_at_least, ratio_at_most, value_at_most
+from benchmarks.processes import run
+
+ROUNDS = 5
+CHECKPOINTS = 3
+MODELS = {"llama3_8b": 8, "llama3_70b": 64, "llama3_405b": 512, "llama3_1t": 1024}
+PIECE_BYTES = 8 << 20
+READERS = 4
+
+
+class Moved(NamedTuple):
+    """What one side did."""
+
+    write_gb_per_second: float
+    read_gb_per_second: float
+    write_cpu: float
+    """Seconds for each 1e9 bytes."""
+    read_cpu: float
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    """Files of 44 and 10 MB in buffered and direct mode, then every model planned and written to null storage."""
+    _by_plain(bench, False)  # the first to fill this much memory in a virtual machine pays for all
+    for name, direct in (("page cache", False), ("O_DIRECT", True)):
+        rounds = bench.interleaved(ROUNDS, partial(_by_dlemu, bench, direct), partial(_by_plain, bench, direct))
+        yield from _figures(name, rounds)
+    for workload, ranks in MODELS.items():
+        done = json.loads(run(bench.module("null_checkpoint", workload, str(ranks))).output)
+        size = f"{workload}, {ranks} ranks"
+        yield _alone(f"plan {size}", "s", done["plan_seconds"], value_at_most(2))
+        yield _alone(f"memory of a rank, {size}", "MB", done["memory_mb"], value_at_most(300))
+        yield _alone(f"null storage, a rank of {workload}", "GB/s", done["gb_per_second"], None)
+
+
+def _figures(name: str, rounds: list[tuple[Moved, ...]]) -> Iterator[Figure]:
+    for what, unit, field, wanted in (
+        ("write", "GB/s", "write_gb_per_second", ratio_at_least(0.95)),
+        ("read", "GB/s", "read_gb_per_second", ratio_at_least(0.9)),
+        ("write, CPU", "s/GB", "write_cpu", ratio_at_most(1.3)),
+        ("read, CPU", "s/GB", "read_cpu", ratio_at_most(1.3)),
+    ):
+        pairs = [(getattr(own, field), getattr(plain, field)) for own, plain in rounds]
+        yield compare(f"{what}, {name}, 8 ranks", unit, pairs, "ready buffers, plain calls", wanted)
+
+
+def _alone(what: str, unit: str, value: float, wanted: Wanted | None) -> Figure:
+    nothing = float("nan")
+    return Figure(what=what, unit=unit, dlemu=value, beside=nothing, beside_what="-", ratio=nothing, wanted=wanted)
+
+
+def _by_dlemu(bench: Bench, direct: bool) -> Moved:
+    folder, result = os.path.join(bench.folder, "saved"), os.path.join(bench.folder, "result")
+    words = [
+        *("checkpoint", "workload=llama3_8b", "scale=laptop", "output.report=false", f"output.folder={result}"),
+        f"checkpoint.checkpoint_folder={folder}",
+        f"checkpoint.num_checkpoints_write={bench.rounds(CHECKPOINTS)}",
+        f"checkpoint.num_checkpoints_read={bench.rounds(CHECKPOINTS)}",
+        f"checkpoint.odirect={str(direct).lower()}",
+        f"checkpoint.readers={READERS}",
+        f"checkpoint.transfer_size={PIECE_BYTES}",
+        "metric.ceiling_seconds=0",
+    ]
+    run(bench.dlemu(*words))
+    with open(os.path.join(result, "summary.json")) as lines:
+        summary: dict[str, Any] = json.load(lines)
+    shutil.rmtree(folder)
+    shutil.rmtree(result)
+    write, read = summary["write"], summary["read"]
+    return Moved(
+        write["wall_gb_per_second"],
+        read["wall_gb_per_second"],
+        write["cpu_seconds_per_gb"],
+        read["cpu_seconds_per_gb"],
+    )
+
+
+def _by_plain(bench: Bench, direct: bool) -> Moved:
+    """Write and read as many bytes as often, all of them synced; what is read was dropped from the page cache."""
+    folder = os.path.join(bench.folder, "plain")
+    sizes = ["7886720,47092736"] * 8  # of llama3_8b with scale=laptop, whole blocks
+    written, read = [], []
+    for number in range(bench.rounds(CHECKPOINTS)):
+        os.makedirs(f"{folder}/{number}")
+        words = (f"{folder}/{number}", str(int(direct)), "1", str(PIECE_BYTES), *sizes)
+        written.append(json.loads(run(bench.module("plain_checkpoint", "write", *words)).output))
+    for number in range(bench.rounds(CHECKPOINTS)):
+        for name in os.listdir(f"{folder}/{number}"):
+            descriptor = os.open(f"{folder}/{number}/{name}", os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+        words = (f"{folder}/{number}", str(int(direct)), str(READERS), str(PIECE_BYTES), *sizes)
+        read.append(json.loads(run(bench.module("plain_checkpoint", "read", *words)).output))
+    shutil.rmtree(folder)
+    return Moved(*(_rate(part) for part in (written, read)), *(_cpu(part) for part in (written, read)))
+
+
+def _rate(parts: list[dict[str, float]]) -> float:
+    return sum(part["bytes"] for part in parts) / 1e9 / sum(part["wall_seconds"] for part in parts)
+
+
+def _cpu(parts: list[dict[str, float]]) -> float:
+    return sum(part["cpu_seconds"] for part in parts) / (sum(part["bytes"] for part in parts) / 1e9)

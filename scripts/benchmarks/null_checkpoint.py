@@ -1,0 +1,59 @@
+"""`null_checkpoint WORKLOAD RANKS` plans a checkpoint of all ranks and writes the largest rank's to null storage.
+
+Prints one JSON object: plan_seconds, files, bytes (of all ranks), rank_bytes, gb_per_second, memory_mb (private).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+
+from datagen.storage.storage_base import NULL_STORAGE, open_storage
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.file_content import FileNumber, content_of
+from dlemu.checkpoints.piece_ring import make_buffers
+from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite
+from dlemu.config import load
+
+
+def main(workload_name: str, ranks: int) -> dict[str, float]:
+    """Plan, write, measure."""
+    workload = load([f"workload={workload_name}"])
+    settings = workload.checkpoint
+    began = time.monotonic()
+    plan = plan_checkpoint(workload.model, settings, ranks)
+    layouts = [plan.files(rank) for rank in plan.ranks]
+    sizes = [sum(layout.size_bytes for layout in own) for own in layouts]
+    plan_seconds = time.monotonic() - began
+    largest = max(range(ranks), key=lambda rank: sizes[rank])
+    files = [
+        FileToWrite(
+            path=f"/null/{layout.path}", content=content_of(layout, settings, 1, FileNumber(1, largest, number))
+        )
+        for number, layout in enumerate(layouts[largest])
+    ]
+    buffers = make_buffers(settings.writers, settings.transfer_size, max(file.size_bytes for file in files))
+    writer = CheckpointWriter(open_storage(NULL_STORAGE), files, buffers, threads=settings.writers, fsync=True)
+    writer.wait_ready()
+    began = time.monotonic()
+    writer.write(lambda number, moved: None)
+    seconds = time.monotonic() - began
+    return {
+        "plan_seconds": plan_seconds,
+        "files": sum(map(len, layouts)),
+        "bytes": sum(sizes),
+        "rank_bytes": sizes[largest],
+        "gb_per_second": sizes[largest] / 1e9 / seconds,
+        "memory_mb": _private_mb(),
+    }
+
+
+def _private_mb() -> float:
+    with open("/proc/self/smaps_rollup") as lines:
+        return sum(map(int, re.findall(r"Private_\w+:\s+(\d+) kB", lines.read()))) * 1024 / 1e6
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,55 @@
+"""Checkpoints on a drive of known speed: bytes over time, the cause, and what asynchronous ones leave of the AU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validation.bed import Bed
+from validation.check import Check
+from validation.drive import Speed
+
+MB = 1_000_000
+WRITE_MB, READ_MB = 80, 60
+RANKS, ASYNCHRONOUS_RANKS = 4, 2
+SHAPE = (
+    "workload=llama3_8b",
+    "model.transformer.hidden_size=256",
+    "model.transformer.ffn_hidden_size=896",
+    "model.transformer.vocab_size=8016",
+    "checkpoint.odirect=true",
+    "metric.ceiling_seconds=0",
+)
+"""A checkpoint of 0.44 GB: at these speeds a burst of the throttle, 100 ms, is no more than 2 % of it."""
+
+
+def measure(bed: Bed) -> Iterator[Check]:
+    """Write and read 4 ranks' checkpoints; then let training go on, with as much time as they take, more, and less."""
+    speed = Speed(write_bytes_per_second=WRITE_MB * MB, read_bytes_per_second=READ_MB * MB)
+    summary = bed.checkpoint(*SHAPE, f"ranks={RANKS}", *_numbers(2, 2, 0), speed=speed)
+    for phase, limit, cause in (("write", WRITE_MB, "storage write"), ("read", READ_MB, "storage read")):
+        case = f"{RANKS} ranks {phase} 2 x 0.44 GB, direct"
+        rate = 1000 * summary[phase]["wall_gb_per_second"]
+        yield Check(case=case, what="throughput", theory=limit, measured=rate, unit="MB/s", within=2, percent=True)
+        yield Check(case=case, what="limited by", theory=cause, measured=summary[phase]["limited_by"]["what"])
+    drain = summary["what"]["bytes"] / (WRITE_MB * MB)
+    for compute in (1.5 * drain, 0.5 * drain):
+        settings = ("checkpoint.asynchronous=true", "checkpoint.snapshot_gb_per_second=0.5")
+        done = bed.checkpoint(*SHAPE, f"ranks={ASYNCHRONOUS_RANKS}", *settings, *_numbers(3, 0, compute), speed=speed)
+        yield _asynchronous(done, compute, drain)
+
+
+def _numbers(writes: int, reads: int, seconds: float) -> list[str]:
+    return [
+        f"checkpoint.num_checkpoints_write={writes}",
+        f"checkpoint.num_checkpoints_read={reads}",
+        f"checkpoint.time_between_checkpoints={seconds}",
+    ]
+
+
+def _asynchronous(summary: Mapping[str, Any], compute: float, drain: float) -> Check:
+    """Training computes T, stands still for the snapshot S, and for what the drain D takes longer than T."""
+    behind = summary["asynchronous"]
+    theory = 100 * compute / (behind["snapshot_seconds"] + max(compute, drain))
+    case = f"asynchronous, {compute:.1f} s of training, {drain:.1f} s to drain"
+    return Check(case=case, what="AU", theory=theory, measured=behind["au_percent"], unit="%", within=2)

@@ -1,0 +1,25 @@
+"""Models for the tests of checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlemu.config.model import Model, Parallelism, Transformer
+
+
+def transformer(*, layers: int, tensor: int = 1, pipeline: int = 1, zero_stage: int = 0, **shape: Any) -> Model:
+    """Return a transformer; `shape` has what differs from a tiny one, `data` and `expert` of its parallelism too."""
+    cut = {key: shape.pop(key) for key in ("data", "expert") if key in shape}
+    tiny: dict[str, Any] = {
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "ffn_hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_kv_heads": 2,
+    }
+    return Model(
+        type="transformer",
+        num_layers=layers,
+        parallelism=Parallelism(tensor=tensor, pipeline=pipeline, zero_stage=zero_stage, **cut),
+        transformer=Transformer(**(tiny | shape)),
+    )

@@ -1,0 +1,213 @@
+"""A rank's files are written whole or not at all, read as they were written, and whose bytes are wrong is said."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datagen.errors import SpaceError, UserError
+from datagen.storage import memory, posix
+from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
+from dlemu.checkpoints.file_content import FileNumber, content_of
+from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout
+from dlemu.checkpoints.io_rows import IO_COLUMNS, IoLog, read_logs
+from dlemu.checkpoints.piece_ring import RING_BYTES, PieceRing, make_buffers
+from dlemu.checkpoints.read_files import CheckpointReader, FileToRead, manner_of
+from dlemu.checkpoints.shards import Tensor
+from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFile
+from dlemu.config.schema import Checkpoint
+
+HEAD, TAIL = b"head of the file", b"end"
+DEFAULT = Checkpoint()
+SIZES = (100_003, 3 * 65_536, 5)
+
+
+def layout(name: str, size_bytes: int) -> FileLayout:
+    tensor = Tensor("t", (size_bytes,), "int8")
+    literals = ((0, HEAD), (len(HEAD) + size_bytes, TAIL))
+    return FileLayout(name, len(HEAD) + size_bytes + len(TAIL), literals, ((len(HEAD), tensor),))
+
+
+def files(folder: str, settings: Checkpoint = DEFAULT, seed: int = 5, checkpoint: int = 1) -> list[FileToWrite]:
+    return [
+        FileToWrite(
+            path=f"{folder}/{number}.pt",
+            content=content_of(layout(f"{number}.pt", size), settings, seed, FileNumber(checkpoint, 2, number)),
+        )
+        for number, size in enumerate(SIZES)
+    ]
+
+
+def write(storage: StorageBase, wanted: list[FileToWrite], threads: int = 1, piece: int = 16_384) -> list[MovedFile]:
+    storage.make_folder(os.path.dirname(wanted[0].path))
+    buffers = make_buffers(threads, piece, max(file.size_bytes for file in wanted))
+    writer = CheckpointWriter(storage, wanted, buffers, threads=threads, fsync=True)
+    writer.wait_ready()
+    moved: list[MovedFile] = []
+    writer.write(lambda _, file: moved.append(file))
+    return moved
+
+
+def to_read(wanted: list[FileToWrite], **changes: int) -> list[FileToRead]:
+    return [
+        FileToRead(
+            path=file.path,
+            content=file.content,
+            begin=changes.get("begin", 0),
+            end=changes.get("end", file.size_bytes),
+            checked=True,
+        )
+        for file in wanted
+    ]
+
+
+def read(storage: StorageBase, wanted: list[FileToRead], settings: Checkpoint) -> list[MovedFile]:
+    moved: list[MovedFile] = []
+    CheckpointReader(storage, manner_of(settings), verify=settings.verify).read(
+        wanted, lambda _, file: moved.append(file)
+    )
+    return moved
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_is_written_is_read_back_in_every_manner(threads: int, direct: bool, tmp_path: Path) -> None:
+    storage = open_storage(StorageSpec(direct=direct, direct_writes=direct))
+    wanted = files(str(tmp_path / "c"))
+    written = write(storage, wanted, threads)
+    assert [file.bytes for file in written] == [file.size_bytes for file in wanted]
+    for file in wanted:
+        data = Path(file.path).read_bytes()
+        assert data.startswith(HEAD)
+        assert data.endswith(TAIL)
+    for manner in ("fast", "mlperf_v3", *(() if direct else ("torch_load",))):
+        settings = Checkpoint(verify=True, read_as=manner, readers=2, transfer_size=8192)
+        moved = read(storage, to_read(wanted), settings)
+        tails = sum(4096 if file.size_bytes > 4096 else file.size_bytes for file in wanted)
+        literals = len(wanted) * (len(HEAD) + len(TAIL))
+        extra = tails - literals if manner == "torch_load" else 0
+        assert sum(file.bytes for file in moved) == sum(file.size_bytes for file in wanted) + extra
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("missing", "1.pt is missing: the checkpoint is not complete"),
+        ("truncated", r"1.pt is cut short: it has 100 bytes, wanted \d+"),
+        ("long", "1.pt is too long: another model's"),
+        (
+            "swapped",
+            "1.pt is not the file that was written: it holds the bytes of checkpoint 1, rank 2, file 9, wanted",
+        ),
+        ("other run", "1.pt is not the file that was written: it holds bytes of another run's checkpoint"),
+        ("zeros", "1.pt is not the file that was written: there are bytes that dlemu did not write"),
+    ],
+)
+def test_a_file_that_is_not_as_written_is_named(damage: str, message: str, tmp_path: Path) -> None:
+    storage = posix.Storage()
+    wanted = files(str(tmp_path / "c"))
+    write(storage, wanted)
+    path = Path(wanted[1].path)
+    size = path.stat().st_size
+    other = np.empty(size, np.uint8)
+    if damage == "missing":
+        path.unlink()
+    elif damage == "truncated":
+        os.truncate(path, 100)
+    elif damage == "long":
+        os.truncate(path, size + 1)
+    elif damage == "zeros":
+        path.write_bytes(bytes(size))
+    else:
+        seed, number = (5, FileNumber(1, 2, 9)) if damage == "swapped" else (6, FileNumber(1, 2, 1))
+        content_of(wanted[1].content.layout, Checkpoint(), seed, number).fill(other, 0)
+        path.write_bytes(other.tobytes())
+    with pytest.raises(UserError, match=message):
+        read(storage, to_read(wanted), Checkpoint())
+
+
+def test_a_single_changed_byte_is_found_where_every_byte_is_compared(tmp_path: Path) -> None:
+    storage = posix.Storage()
+    wanted = files(str(tmp_path / "c"))
+    write(storage, wanted)
+    with open(wanted[1].path, "r+b") as file:
+        file.seek(70_000)
+        file.write(b"\x00\x01")
+    read(storage, to_read(wanted), Checkpoint())
+    with pytest.raises(UserError, match=r"byte 7000\d is not what was written: .*that were changed"):
+        read(storage, to_read(wanted), Checkpoint(verify=True))
+
+
+def test_two_checkpoints_share_no_bytes_but_where_they_are_to_be_the_same() -> None:
+    storage = memory.Storage()
+    write(storage, files("a"))
+    write(storage, files("b", checkpoint=2))
+    assert storage.files["a/1.pt"] != storage.files["b/1.pt"]
+    for content in ("repeated", "torch_rand"):
+        settings = Checkpoint(content=content)
+        for number in (1, 2):
+            write(storage, files(f"{content}{number}", settings, checkpoint=number))
+        assert storage.files[f"{content}1/1.pt"] == storage.files[f"{content}2/1.pt"]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize(
+    ("call", "number", "error", "message"),
+    [
+        ("pwrite", errno.ENOSPC, SpaceError, "the disk is full: checkpoint .*1.pt wants"),
+        ("fsync", errno.EIO, UserError, "1.pt can't be written: Input/output error"),
+    ],
+)
+def test_a_full_disk_ends_the_writers_and_leaves_nothing_half_written(
+    threads: int,
+    call: str,
+    number: int,
+    error: type[UserError],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage, calls, real = posix.Storage(), [0], getattr(os, call)
+    limit = 1 if call == "fsync" else 10
+
+    def fail(*args: object) -> object:
+        calls[0] += 1
+        if calls[0] > limit:
+            raise OSError(number, os.strerror(number))
+        return real(*args)
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(error, match=message):
+        write(storage, files(str(tmp_path / "c")), threads)
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["0.pt"], "the first file was complete"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+
+
+def test_the_ring_takes_no_more_memory_for_a_larger_model() -> None:
+    for threads in (1, 4, 16):
+        buffers = make_buffers(threads, 8 << 20, 1 << 40)
+        assert threads < len(buffers)
+        assert sum(map(len, buffers)) <= max(RING_BYTES, (threads + 1) * (8 << 20))
+
+
+def test_a_ring_that_nobody_empties_ends_when_it_is_closed() -> None:
+    ring = PieceRing([(1 << 40, lambda buffer, offset: None)], make_buffers(1, 4096, 1 << 40), 1)
+    ring.wait_full()
+    ring.close()
+
+
+def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:
+    log = IoLog(3, str(tmp_path))
+    log.add(rank=3, phase=1, checkpoint=2, bytes=77)
+    with open(tmp_path / "checkpoint_00003.rows", "ab") as out:
+        out.write(b"half a row")
+    rows, progress = read_logs(str(tmp_path))
+    assert rows.dtype.names == tuple(IO_COLUMNS)
+    assert rows[["rank", "checkpoint", "bytes"]].tolist() == [(3, 2, 77)]
+    assert not len(progress)
+    assert FOLDERS.direct_writes is False

@@ -1,0 +1,64 @@
+"""What ranks can't share a model is refused before anything is written, as DLIO does, with what would do instead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.checkpoints.grid import Grid, Place, grid_of
+from dlemu.config.schema import Checkpoint
+from tests.checkpoints.models import transformer
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
+    ({"pipeline": 2, "zero_stage": 3}, {}, 2, "ZeRO 3 cuts every layer over all ranks"),
+    ({"data": 4}, {}, 4, r"model.parallelism.data is 4 with checkpoint.mode=default"),
+    ({}, {"mode": "subset"}, 4, "model.parallelism.data is not set"),
+    ({"tensor": 4}, {}, 6, r"ranks: 6, no multiple of the 4 ranks.*wanted 4 or another multiple"),
+    ({"tensor": 4}, {}, 2, r"no multiple of the 4 ranks.*wanted 4"),
+    ({"tensor": 4, "data": 2}, {"mode": "subset"}, 9, r"ranks 0 to 8 take part.*are 8 ranks"),
+    ({"tensor": 4}, {"job_ranks": 10}, 2, r"checkpoint.job_ranks is 10, no multiple"),
+    ({"tensor": 4}, {"job_ranks": 16, "first_rank": 12}, 5, r"first_rank is 12 and 5 ranks take part: the job has 16"),
+    ({"tensor": 4, "data": 2}, {"mode": "subset", "job_ranks": 16}, 4, "leave one of the two out"),
+    ({"pipeline": 4}, {}, 4, "at least a layer for each stage"),
+    ({"expert": 2}, {}, 2, "a number of experts that it divides"),
+    ({"expert": 3, "num_experts": 4}, {}, 3, "a number of experts that it divides"),
+    ({"expert": 4, "num_experts": 4}, {}, 6, r"there are 6 data-parallel ranks: wanted a divisor.*4 ranks"),
+    ({"expert": 2, "num_experts": 4, "zero_stage": 3}, {}, 4, "ZeRO 3 cuts the experts over all ranks"),
+]
+
+
+@pytest.mark.parametrize(("model", "settings", "ranks", "words"), REFUSED)
+def test_ranks_that_cannot_share_the_model(
+    model: dict[str, Any], settings: dict[str, Any], ranks: int, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        grid_of(transformer(layers=3, **model), Checkpoint(**settings), ranks)
+
+
+def test_all_reasons_are_told_at_once() -> None:
+    model = transformer(layers=3, tensor=4, pipeline=2, zero_stage=3, data=2)
+    with pytest.raises(UserError, match=r"(?s)3 problems.*ZeRO 3.*data is 2.*no multiple of the 8"):
+        grid_of(model, Checkpoint(), 4)
+
+
+def test_the_order_of_ranks_is_dlios() -> None:
+    grid = Grid(tensor=2, pipeline=3, data=2)
+    assert grid.ranks == 12
+    assert [grid.place(rank) for rank in (0, 1, 2, 7, 11)] == [
+        Place(0, 0, 0, 0),
+        Place(1, 0, 0, 1),
+        Place(0, 1, 0, 2),
+        Place(1, 0, 1, 1),
+        Place(1, 2, 1, 5),
+    ]
+
+
+def test_some_ranks_of_a_larger_job() -> None:
+    model = transformer(layers=3, tensor=2)
+    whole, some = grid_of(model, Checkpoint(), 8), grid_of(model, Checkpoint(job_ranks=8, first_rank=4), 4)
+    subset = replace(model, parallelism=replace(model.parallelism, data=4))
+    assert whole == some == grid_of(subset, Checkpoint(mode="subset"), 2)
+    assert whole.data == 4

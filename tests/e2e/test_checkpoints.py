@@ -1,0 +1,96 @@
+"""Checkpoints as a user types them and as mlpstorage calls them, on ranks of a real mpirun."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import dlemu
+from dlemu.results.checkpoint_run import CheckpointRun
+from tests.e2e.harness import DLIO, start, wait
+
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
+WORKLOAD = {
+    "model": {
+        "name": "llama_small",
+        "type": "transformer",
+        "num_layers": 2,
+        "parallelism": {"tensor": 1, "pipeline": 1, "zero_stage": 3},
+        "transformer": {"vocab_size": 512, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4},
+    },
+    "framework": "pytorch",
+    "workflow": {"generate_data": False, "train": False, "checkpoint": True},
+    "checkpoint": {"checkpoint_folder": "nowhere", "time_between_checkpoints": 0, "fsync": True},
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one")
+def test_mlpstorage_has_checkpoints_written_then_read_by_two_calls(tmp_path: Path) -> None:
+    (tmp_path / "configs" / "workload").mkdir(parents=True)
+    (tmp_path / "configs" / "workload" / "llama3_8b.yaml").write_text(yaml.safe_dump(WORKLOAD))
+    for name, writes, reads in (("write", 2, 0), ("read", 0, 2)):
+        words = [
+            "workload=llama3_8b",
+            f"++hydra.run.dir={tmp_path / name}",
+            "++hydra.output_subdir=dlio_config",
+            f"++workload.checkpoint.num_checkpoints_read={reads}",
+            f"++workload.checkpoint.num_checkpoints_write={writes}",
+            f"++workload.checkpoint.checkpoint_folder={tmp_path / 'saved'}",
+            f"--config-dir={tmp_path / 'configs'}",
+        ]
+        ended = wait(start(*words, program=DLIO, launcher=[MPIRUN, "-n", "2"], cwd=tmp_path))
+        assert ended.status == 0, ended.err
+        verb = {"write": "save", "read": "load"}[name]
+        assert f"[METRIC] Checkpoint {verb} I/O Throughput (GB/second):" in ended.out
+        metric = json.loads((tmp_path / name / "summary.json").read_text())["metric"]
+        assert metric[f"{verb}_checkpoint_duration_mean_seconds"] > 0
+        stats = json.loads((tmp_path / name / "1_per_epoch_stats.json").read_text())
+        assert f"{verb}_ckpt2" in stats["1"]
+        result = dlemu.load_result(tmp_path / name / "dlemu")
+        assert isinstance(result, CheckpointRun)
+        assert result.summary.complete
+        assert result.summary.ranks == 2
+    assert sorted(os.listdir(tmp_path / "saved")) == ["global_epoch1_step1", "global_epoch1_step2"]
+
+
+def test_the_python_face_writes_reads_and_makes_a_page(tmp_path: Path) -> None:
+    workload = tmp_path / "small.yaml"
+    workload.write_text(yaml.safe_dump(WORKLOAD))
+    events: list[object] = []
+    run = dlemu.checkpoint(
+        {
+            "workload": str(workload),
+            "ranks": 2,
+            "checkpoint.checkpoint_folder": str(tmp_path / "saved"),
+            "checkpoint.num_checkpoints_write": 1,
+            "checkpoint.num_checkpoints_read": 1,
+            "checkpoint.verify": True,
+            "output.folder": str(tmp_path / "result"),
+            "metric.ceiling_seconds": 0.05,
+        },
+        on_progress=events.append,
+    )
+    assert run.summary.write is not None
+    assert run.summary.read is not None
+    assert run.summary.peak_memory_mb is not None
+    assert events
+    from dlemu.report.pages import write_page
+
+    html = Path(write_page([run.folder])).read_text()
+    for words in (
+        "Throughput of the ranks over time",
+        "fsync, from the quickest file",
+        "Time of each checkpoint",
+        "GiB/s",
+    ):
+        assert words in html
+    with pytest.raises(dlemu.UserError, match=r"checkpoints alone: call dlemu\.checkpoint"):
+        dlemu.train(workload=str(workload))

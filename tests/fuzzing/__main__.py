@@ -1,0 +1,46 @@
+"""`scripts/fuzz [--cases N] [--seed S] [DOOR...]`: damage of every kind at every door (docs/reliability.md)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.fuzzing.doors import doors
+from tests.fuzzing.rounds import round_of
+
+_ROUND = 500
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
+    parser.add_argument("doors", nargs="*", metavar="DOOR", help=f"of {', '.join(doors())} [all]")
+    parser.add_argument("--cases", type=int, default=100_000, help="at each door [100000]")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case, to see one again")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1)
+    given = parser.parse_args()
+    bad = 0
+    for door in given.doors or doors():
+        begun = time.monotonic()
+        end = given.first + given.cases
+        rounds = [range(start, min(start + _ROUND, end)) for start in range(given.first, end, _ROUND)]
+
+        def one(cases: range, door: str = door) -> list[str]:
+            with tempfile.TemporaryDirectory() as folder:
+                return round_of(door, given.seed, cases, Path(folder) / "data")
+
+        with ThreadPoolExecutor(given.processes) as pool:
+            findings = [finding for round_findings in pool.map(one, rounds) for finding in round_findings]
+        print(f"{door}: {given.cases} cases, {len(findings)} findings, {time.monotonic() - begun:.0f} s", flush=True)
+        for finding in findings[:20]:
+            print(finding, flush=True)
+        bad += len(findings)
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

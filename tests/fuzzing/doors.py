@@ -1,0 +1,143 @@
+"""The doors through which foreign bytes come: files of every format, configurations, folders of results.
+
+Something whole is damaged by a seed, and taken in. Only dlemu's own errors may come out of it, in less than
+`MOST_SECONDS` and without much memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+from datagen import registry
+from datagen.buffers import AlignedBuffer
+from datagen.errors import DlemuError
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.formats.format_base import UnreadFormat
+from datagen.generate import finish, generate, prepare
+from datagen.inspection import inspect
+from datagen.spec import DatasetSpec
+from datagen.verify import verify
+from dlemu.config import load
+from dlemu.mlperf.audit.audited_run import audit_run, shipped_pairs
+from dlemu.results.folder import read_run, write_run
+from dlemu.results.run import make_run
+from dlemu.sizing.sides import run_figures
+from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
+from tests.fuzzing.schedules import schedule
+from tests.runs import make_job, make_log, with_telemetry
+
+MOST_SECONDS = 5.0
+MOST_BYTES = 1 << 30
+
+Case = Callable[[random.Random], None]
+
+
+def formats() -> list[str]:
+    """Return the formats that have files."""
+    every = registry.names("datagen.formats")
+    return [name for name in every if not isinstance(registry.find("datagen.formats", name, "Format")(), UnreadFormat)]
+
+
+def format_door(name: str, folder: Path) -> Case:
+    """Return what damages a file of a dataset and reads every sample of it, by each way that there is."""
+    whole, copy = folder / "whole", folder / "copy"
+    spec = DatasetSpec(data_folder=str(whole), format=name, num_files_train=2, record_length_bytes=2000)
+    if not replace(spec, num_samples_per_file=3).check():
+        spec = replace(spec, num_samples_per_file=3)
+    prepare(spec)
+    generate(spec)
+    finish(spec)
+    found = inspect(spec)
+    shutil.copytree(whole, copy)
+    files = sorted(path for path in whole.rglob("*") if path.is_file() and path.name != "dlemu.json")
+    moved = replace(spec, data_folder=str(copy))
+
+    def case(draw: random.Random) -> None:
+        victim = draw.choice(files)
+        path = copy / victim.relative_to(whole)
+        path.write_bytes(damaged_bytes(victim.read_bytes(), draw))
+        try:
+            layout = replace(found.train, folder=found.train.folder.replace(str(whole), str(copy)))
+            for engine, decode in draw.sample([("fast", "none"), ("fast", "full"), ("library", "none")], 2):
+                fetch = FetchSpec.for_dataset(found, layout, engine=engine, decode=decode)  # type: ignore[arg-type]
+                with contextlib.suppress(DlemuError):
+                    out = AlignedBuffer().view(fetch.slot_bytes(spec.num_samples_per_file))
+                    Fetcher(fetch).fetch(range(spec.num_samples_per_file), out)
+            with contextlib.suppress(DlemuError):
+                inspect(moved)
+            with contextlib.suppress(DlemuError):
+                verify(moved)
+        finally:
+            shutil.copyfile(victim, path)
+
+    return case
+
+
+def config_door(folder: Path) -> Case:
+    """Return what damages a workload's file, or an override, and loads it."""
+    shipped = [path for path in (resources.files("dlemu.configs") / "workload").iterdir() if path.name.endswith("yaml")]
+    texts = sorted(path.read_text() for path in shipped)
+    words = [
+        "train.epochs=3",
+        "reader.batch_size=4",
+        "dataset.format=npz",
+        "train.computation_time={mean: 1, stdev: 2}",
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "damaged.yaml"
+
+    def case(draw: random.Random) -> None:
+        path.write_text(damaged_words(draw.choice(texts), draw), errors="replace")
+        overrides = [f"workload={path}"] if draw.random() < 0.8 else []
+        if not overrides or draw.random() < 0.3:
+            overrides.append(damaged_words(draw.choice(words), draw))
+        with contextlib.suppress(DlemuError):
+            load(overrides)
+
+    return case
+
+
+def folder_door(folder: Path) -> Case:
+    """Return what damages a file of a run's folder, and reads, recomputes and audits it."""
+    whole, copy = folder / "whole", folder / "copy"
+    job = make_job(folder=str(whole), steps=4)
+    write_run(make_run(job, with_telemetry(make_log(job))))
+    shutil.copytree(whole, copy)
+    files = sorted(path for path in whole.iterdir() if path.is_file())
+    shipped = shipped_pairs()
+
+    def case(draw: random.Random) -> None:
+        victim = draw.choice(files)
+        path = copy / victim.name
+        if victim.suffix == ".json" and draw.random() < 0.8:
+            path.write_text(damaged_json(victim.read_text(), draw))
+        else:
+            path.write_bytes(damaged_bytes(victim.read_bytes(), draw))
+        facts = copy / "facts.json"
+        if draw.random() < 0.1:
+            facts.unlink()
+        try:
+            with contextlib.suppress(DlemuError):
+                run_figures(read_run(str(copy)))
+            rules = {finding.rule for finding in audit_run(str(copy), shipped).findings}
+            assert "audit.failed" not in rules
+        finally:
+            shutil.copyfile(victim, path)
+            shutil.copyfile(whole / "facts.json", facts)
+
+    return case
+
+
+def doors() -> dict[str, Callable[[Path], Case]]:
+    """Return each door by its name."""
+    by_name: dict[str, Callable[[Path], Case]] = {"config": config_door, "folder": folder_door}
+    by_name["schedules"] = lambda folder: schedule
+    for name in formats():
+        by_name[f"format-{name}"] = lambda folder, name=name: format_door(name, folder)  # type: ignore[misc]
+    return by_name

@@ -1,0 +1,271 @@
+"""Seeded schedules of the ranks' protocol: `LocalTree` over links without sockets, one rank running at a time.
+
+Which rank runs next, how long a message takes, and which rank is killed, stands still or fails at which of its calls:
+all is drawn from a seed, time is virtual, and a schedule that goes wrong is the same again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from unittest import mock
+
+from datagen.errors import DlemuError
+from dlemu.comm.comm_base import PeerLostError
+from dlemu.comm.tree import Frame, LocalTree, children_of, depth, height, parent_of
+
+TIMEOUT_SECONDS = 60.0
+LEVEL_SECONDS = 0.5
+"""As in dlemu.comm.local: each level of the tree waits this much longer than the one nearer to the missing rank."""
+MOST_DELAY_SECONDS = 0.01
+
+
+class KilledError(BaseException):
+    """The rank is gone: nothing of it runs any more."""
+
+
+class HangError(Exception):
+    """Every rank waits, and for nothing that time would bring."""
+
+
+@dataclass
+class Task:
+    """One rank's thread."""
+
+    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    ready: Callable[[], bool] = lambda: True
+    deadline: float = math.inf
+    done: bool = False
+
+
+class World:
+    """Runs one task at a time, in an order by the seed, on a clock of its own."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw, self.now = draw, 0.0
+        self.tasks: list[Task] = []
+        self.deliveries: list[float] = []
+        self._control = threading.Semaphore(0)
+
+    def run(self, works: list[Callable[[Task], None]]) -> None:
+        """Run all to their end; raises HangError."""
+        threads = []
+        for work in works:
+            task = Task()
+            self.tasks.append(task)
+            threads.append(threading.Thread(target=self._live, args=(task, work), daemon=True))
+        for thread in threads:
+            thread.start()
+        while waiting := [task for task in self.tasks if not task.done]:
+            able = [task for task in waiting if task.ready() or self.now >= task.deadline]
+            if not able:
+                later = [moment for moment in self.deliveries if moment > self.now]
+                moment = min([*(task.deadline for task in waiting), *later])
+                if moment == math.inf:
+                    raise HangError
+                self.now, self.deliveries = moment, later
+                continue
+            self.draw.choice(able).turn.release()
+            self._control.acquire()
+
+    def wait(self, task: Task, ready: Callable[[], bool], deadline: float = math.inf) -> bool:
+        """Let others run until the condition holds or the time is over; say whether it holds."""
+        task.ready, task.deadline = ready, deadline
+        self._control.release()
+        task.turn.acquire()
+        return ready()
+
+    def _live(self, task: Task, work: Callable[[Task], None]) -> None:
+        task.turn.acquire()
+        try:
+            work(task)
+        finally:
+            task.done = True
+            self._control.release()
+
+
+@dataclass
+class Pipe:
+    """One direction of a stream: what was sent, and when it arrives; `closed` by its writer."""
+
+    items: deque[tuple[float, object]] = field(default_factory=deque)
+    closed: bool = False
+
+
+@dataclass
+class Rank:
+    """What happens to a rank: `fault` at its `at`th call of a link."""
+
+    number: int
+    fault: str = ""
+    at: int = 0
+    calls: int = 0
+    dead: bool = False
+
+
+class SimulatedLink:
+    """A `Link` that behaves as a connected Unix socket between two processes does."""
+
+    def __init__(self, world: World, task: Task, rank: Rank, peer: int, own: Pipe, theirs: Pipe, extra: float) -> None:
+        self._world, self._task, self._rank, self._peer = world, task, rank, peer
+        self._own, self._theirs, self._extra, self._owes_bytes = own, theirs, extra, False
+
+    def send(self, frame: Frame, number: int) -> None:
+        self._meet()
+        self._put((frame, number))
+        self._owes_bytes = frame == Frame.PART
+
+    def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
+        self._meet()
+        self._put(bytes(data))
+        self._owes_bytes = False
+
+    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
+        self._meet()
+        started = self._world.now if started_seconds is None else started_seconds
+        item = self._take(frame, started + TIMEOUT_SECONDS + self._extra)
+        assert isinstance(item, tuple), f"bytes where rank {self._rank.number} waits for {frame.name}"
+        kind, number = item
+        if kind == Frame.LOST:
+            raise PeerLostError(str(number))
+        if kind != frame:
+            raise DlemuError(f"rank {self._peer} is at {kind} where rank {self._rank.number} is at {frame}")
+        return int(number)
+
+    def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
+        data = self._take(frame, self._world.now + TIMEOUT_SECONDS + self._extra)
+        assert isinstance(data, bytes), f"{data} where rank {self._rank.number} waits for bytes of {frame.name}"
+        assert len(data) == num_bytes
+        return bytearray(data)
+
+    def notify(self, message: str) -> None:
+        if not (self._rank.dead or self._owes_bytes or self._own.closed or self._theirs.closed):
+            self._append((Frame.LOST, message))
+
+    def set_timeout(self, timeout_seconds: float) -> None:
+        return
+
+    def close(self) -> None:
+        self._own.closed = True
+
+    def _meet(self) -> None:
+        """Let others run, and meet this rank's fate if its time has come."""
+        self._rank.calls += 1
+        if self._rank.fault and self._rank.calls == self._rank.at:
+            if self._rank.fault == "error":
+                raise DlemuError(f"rank {self._rank.number} found a damaged file")
+            if self._rank.fault == "stop":
+                self._world.wait(self._task, lambda: False, 100 * TIMEOUT_SECONDS)
+            self._rank.dead = True
+            raise KilledError
+        self._world.wait(self._task, lambda: True)
+
+    def _put(self, item: object) -> None:
+        if self._theirs.closed:
+            notice = next((item[1] for _, item in self._theirs.items if isinstance(item, tuple)), None)
+            lost = [item[1] for _, item in self._theirs.items if isinstance(item, tuple) and item[0] == Frame.LOST]
+            first_is_notice = bool(lost) and notice == lost[0]
+            raise PeerLostError(str(lost[0]) if first_is_notice else f"rank {self._peer} ended without a message")
+        self._append(item)
+
+    def _append(self, item: object) -> None:
+        before = self._own.items[-1][0] if self._own.items else 0.0
+        arrives = max(before, self._world.now + self._world.draw.random() * MOST_DELAY_SECONDS)
+        self._own.items.append((arrives, item))
+        self._world.deliveries.append(arrives)
+
+    def _take(self, frame: Frame, deadline: float) -> object:
+        theirs = self._theirs
+
+        def ready() -> bool:
+            return theirs.items[0][0] <= self._world.now if theirs.items else theirs.closed
+
+        if not self._world.wait(self._task, ready, deadline):
+            raise PeerLostError(f"rank {self._peer} did not arrive at {frame.name} within {TIMEOUT_SECONDS:g} s")
+        if not theirs.items:
+            raise PeerLostError(f"rank {self._peer} ended without a message")
+        return theirs.items.popleft()[1]
+
+
+@dataclass
+class Outcome:
+    """What one rank came to."""
+
+    results: list[object] = field(default_factory=list)
+    message: str = ""
+
+
+def schedule(draw: random.Random) -> None:
+    """Play one schedule; raises AssertionError or HangError for what must not be."""
+    size = draw.randint(2, 18)
+    calls = [draw.choice(("maximum", "gather", "broadcast")) for _ in range(draw.randint(1, 6))]
+    ranks = [Rank(number) for number in range(size)]
+    victim = draw.choice(ranks)
+    victim.fault, victim.at = draw.choice(("", "kill", "stop", "error")), draw.randint(1, 4 * len(calls))
+    world, outcomes = World(draw), [Outcome() for _ in ranks]
+    edges = [(child, parent_of(child)) for child in range(1, size)]
+    pipes = {edge: Pipe() for below, above in edges for edge in ((below, above), (above, below))}
+    errors: list[Exception] = []
+
+    def work_of(rank: Rank) -> Callable[[Task], None]:
+        def work(task: Task) -> None:
+            tree = LocalTree(rank.number, size)
+
+            def link(peer: int, levels: int) -> SimulatedLink:
+                own, theirs = pipes[rank.number, peer], pipes[peer, rank.number]
+                return SimulatedLink(world, task, rank, peer, own, theirs, levels * LEVEL_SECONDS)
+
+            if rank.number:
+                tree.parent = link(parent_of(rank.number), 2 * height(0, size) + 4 + depth(rank.number))
+            tree.children = {child: link(child, height(child, size)) for child in children_of(rank.number, size)}
+            try:
+                for number, call in enumerate(calls):
+                    outcomes[rank.number].results.append(_call(tree, call, number, rank.number))
+            except KilledError:
+                pass
+            except DlemuError as error:
+                outcomes[rank.number].message = str(error)
+                tree.announce_loss(f"rank {rank.number} failed with exit status {error.exit_status}")
+            except Exception as error:
+                errors.append(error)
+            tree.close()
+
+        return work
+
+    with mock.patch("dlemu.comm.tree.monotonic", side_effect=lambda: world.now):
+        world.run([work_of(rank) for rank in ranks])
+    if errors:
+        raise errors[0]
+    _check(size, calls, victim, outcomes)
+    assert world.now <= 101 * TIMEOUT_SECONDS if victim.dead and victim.fault == "stop" else TIMEOUT_SECONDS + 60
+
+
+def _call(tree: LocalTree, call: str, number: int, rank: int) -> object:
+    if call == "maximum":
+        return tree.broadcast_number(tree.reduce_max(1000 * number + rank))
+    if call == "gather":
+        parts = tree.gather(f"{number} {rank}".encode())
+        return None if parts is None else [bytes(part) for part in parts]
+    return bytes(tree.broadcast(f"{number}".encode() if rank == 0 else b""))
+
+
+def _check(size: int, calls: list[str], victim: Rank, outcomes: list[Outcome]) -> None:
+    happened = victim.dead or (victim.fault == "error" and victim.calls >= victim.at)
+    for rank, outcome in enumerate(outcomes):
+        for number, result in enumerate(outcome.results):
+            wanted: object = 1000 * number + size - 1
+            if calls[number] == "gather":
+                wanted = [f"{number} {other}".encode() for other in range(size)] if rank == 0 else None
+            elif calls[number] == "broadcast":
+                wanted = f"{number}".encode()
+            assert result == wanted, "what a call returned is right whatever happened later"
+        if rank == victim.number and happened:
+            continue
+        assert (len(outcome.results) == len(calls)) == (outcome.message == "")
+        assert happened or not outcome.message
+        if outcome.message:
+            assert f"rank {victim.number} " in outcome.message, f"{outcome.message}: {victim} is the cause"

@@ -1,0 +1,280 @@
+"""Formulas on numbers so few and so uneven that each can be checked by hand, and no other formula gives the same."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.metrics.au import au_dlio_percent, au_percent, block_times
+from dlemu.metrics.cache import PARTLY_READ_PERCENT
+from dlemu.metrics.causes import find_causes, split_worker_time, work_of
+from dlemu.metrics.dlio_formulas import (
+    BlockTimes,
+    Rated,
+    evaluated_per_second,
+    over_blocks,
+    over_ranks,
+    rate_fork,
+    rate_v1,
+    rate_v2,
+    rate_v3,
+)
+from dlemu.metrics.limit import FEW_REQUESTS, IN_DEVICE, PIECE_BYTES, Context, Device, judge_limit
+from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
+from dlemu.metrics.spread import averaged, pooled
+from dlemu.metrics.verdict import judge, warm_up_bias
+from tests.metrics.test_limit import WAITING, reading
+from tests.metrics.test_verdict import evidence
+
+BLOCK = BlockTimes(
+    load=np.array([9.0, 1.0, 2.0, 3.0, 4.0]),
+    proc=np.array([16.0, 9.0, 12.0, 15.0, 20.0]),
+    configured=np.array([6.0, 7.0, 8.0, 9.0, 10.0]),
+    measured=np.array([7.0, 8.0, 10.0, 12.0, 16.0]),
+    total=80.0,
+)
+"""Five steps, of which no two are alike, and 8 seconds that no step has."""
+
+
+def test_dlio_v1_leaves_the_first_step_out_of_au_alone() -> None:
+    rated = rate_v1(BLOCK, 3)
+    assert rated.au == pytest.approx((7 + 8 + 9 + 10) / (80 - 16))
+    assert rated.samples_per_second == pytest.approx(5 / 80 * 3)
+    assert math.isnan(rate_v1(replace(BLOCK, total=16.0)).au)
+    assert math.isnan(rate_v1(replace(BLOCK, total=0.0)).samples_per_second)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "measured", "left_out"),
+    [
+        (0, 0, 7 + 8 + 10 + 12 + 16, 0),
+        (1, 0, 8 + 10 + 12 + 16, 16),
+        (1, 1, 8 + 10 + 12, 16 + 20),
+        (2, 2, 10, 16 + 9 + 15 + 20),
+        (3, 0, 12 + 16, 16 + 9 + 12),
+    ],
+)
+def test_dlio_2_takes_its_slice_from_both_ends(start: int, end: int, measured: float, left_out: float) -> None:
+    rated = rate_v2(BLOCK, start, end, 4)
+    assert rated.au == pytest.approx(measured / (80 - left_out))
+    assert rated.au_percent == pytest.approx(100 * measured / (80 - left_out))
+    assert rated.samples_per_second == pytest.approx((5 - 2) / (80 - left_out) * 4)
+    forked = rate_fork(BLOCK, start, end, 4)
+    assert forked.au == rated.au
+    assert forked.samples_per_second == pytest.approx((5 - start - end) / (80 - left_out) * 4)
+
+
+def test_dlio_of_v3_drops_at_least_the_last_step() -> None:
+    assert rate_v3(BLOCK, 1, 0, 4) == rate_v2(BLOCK, 1, 1, 4)
+    assert rate_v3(BLOCK, 1, 2, 4) == rate_v2(BLOCK, 1, 2, 4)
+
+
+def test_where_every_step_is_left_out_there_is_no_au() -> None:
+    assert rate_v2(BLOCK, 5, 0).au == 0.0, "the 8 seconds of no step are left"
+    assert math.isnan(rate_v2(replace(BLOCK, total=72.0), 5, 0).au)
+    assert rate_v2(BLOCK, 3, 4).au == pytest.approx(0.0)
+    assert rate_fork(BLOCK, 5, 0) == rate_fork(BLOCK, 3, 2) == Rated(0.0, 0.0)
+    one = replace(BLOCK, proc=BLOCK.proc[:1], measured=BLOCK.measured[:1])
+    assert rate_v2(one, 0, 0, 4).samples_per_second == 0
+
+
+def test_blocks_weigh_by_steps_and_ranks_add_up() -> None:
+    blocks = [Rated(0.5, 10.0), Rated(0.9, 40.0)]
+    weighed, summed = over_blocks(blocks, [3, 1]), over_ranks(blocks)
+    assert (weighed.au, weighed.samples_per_second) == pytest.approx((0.6, 17.5))
+    assert (summed.au, summed.samples_per_second) == pytest.approx((0.7, 50.0))
+    assert evaluated_per_second(BLOCK, 4) == pytest.approx(5 / 80 * 4)
+    assert evaluated_per_second(replace(BLOCK, total=0.0), 4) == 0.0
+
+
+def uneven() -> StepRows:
+    """Two epochs of two ranks in ns; no two waits are alike, and rank 1 computes for longer."""
+    waits = {(0, 1): [40, 3, 7], (1, 1): [10, 2, 30], (0, 2): [5, 6], (1, 2): [1, 90]}
+    parts = []
+    for (rank, epoch), wait in waits.items():
+        rows = np.zeros(len(wait), STEP_DTYPE)
+        rows["rank"], rows["epoch"], rows["block"], rows["step"] = rank, epoch, 1, np.arange(1, len(wait) + 1)
+        rows["wait_ns"], rows["compute_ns"], rows["sync_ns"] = wait, 20 + 5 * rank, 2 - rank
+        took = rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
+        rows["free_ns"] = 1000 * epoch + np.concatenate([[0], np.cumsum(took)[:-1]])
+        rows["asked_ns"] = rows["free_ns"] - 1
+        rows["got_ns"] = rows["free_ns"] + rows["wait_ns"] + 1
+        rows["slept_ns"] = rows["got_ns"] + rows["compute_ns"] + 3
+        rows["met_ns"] = rows["slept_ns"] + 4
+        rows["ready_ns"], rows["finished_ns"] = rows["free_ns"] + rows["wait_ns"], rows["free_ns"] + rows["wait_ns"] - 5
+        parts.append(rows)
+    return np.concatenate(parts)
+
+
+def test_the_run_is_pooled_and_not_the_mean_of_its_epochs() -> None:
+    rows = uneven()
+    first, second = (rows[rows["epoch"] == epoch] for epoch in (1, 2))
+    computed = {1: 3 * 20 + 3 * 25, 2: 2 * 20 + 2 * 25}
+    other = {1: 92 + 3 * 2 + 3 * 1, 2: 102 + 2 * 2 + 2 * 1}
+    by_epoch = [100 * computed[epoch] / (computed[epoch] + other[epoch]) for epoch in (1, 2)]
+    assert au_percent(first) == pytest.approx(by_epoch[0])
+    assert au_percent(second) == pytest.approx(by_epoch[1])
+    whole = pooled(rows, au_percent)
+    assert whole.mean == pytest.approx(100 * 225 / (225 + sum(other.values())))
+    assert whole.mean != pytest.approx(np.mean(by_epoch), rel=1e-3)
+    assert whole.per_epoch == pytest.approx(by_epoch)
+    assert whole.std == pytest.approx(abs(by_epoch[0] - by_epoch[1]) / 2)
+    assert whole.per_rank == pytest.approx([100 * 100 / (100 + 61 + 10), 100 * 125 / (125 + 133 + 5)])
+    mean = averaged(rows, au_percent)
+    assert mean.mean == pytest.approx(np.mean(by_epoch))
+    assert mean.std == whole.std
+
+
+def test_training_takes_as_long_as_its_slowest_rank_does() -> None:
+    rows = uneven()
+    ranks = [rows[rows["rank"] == rank] for rank in (0, 1)]
+    lengths = [40 + 3 + 7 + 5 + 6 + 5 * 22, 10 + 2 + 30 + 1 + 90 + 5 * 26]
+    assert [training_ns(part) for part in ranks] == lengths
+    assert training_ns(rows) == max(lengths)
+    assert training_ns(rows[:0]) == 0
+    assert per_second(7, rows) == pytest.approx(7e9 / max(lengths))
+    assert math.isnan(per_second(7, rows[:0]))
+    assert first_batch_seconds(rows) == pytest.approx(40e-9)
+    assert late_handover_share(rows) == pytest.approx((5 + 3 + 5 + 5 + 2 + 5 + 5 + 5 + 1 + 5) / 194)
+    assert late_handover_share(rows[:0]) == 0
+    percentiles = percentiles_ms(np.array([1_000_000 * n for n in range(101)]))
+    assert percentiles is not None
+    assert (percentiles.p50, percentiles.p90, percentiles.p99, percentiles.max) == (50, 90, 99, 100)
+    assert percentiles_ms(np.zeros(0, np.int64)) is None
+
+
+def test_a_block_is_taken_from_the_hosts_own_stamps() -> None:
+    times = block_times(uneven()[:3])
+    assert times.load.tolist() == [42, 5, 9]
+    assert times.proc.tolist() == [65, 28, 32]
+    assert times.measured.tolist() == [23, 23, 23]
+    assert times.configured.tolist() == [20, 20, 20]
+    assert times.total == 1000 + (62 + 25) + 7 + 1 + 20 + 3 + 4 - 999
+    assert au_dlio_percent(uneven()[:3]) == pytest.approx(100 * 46 / (times.total - 65))
+    assert au_dlio_percent(uneven()[:3], 1, 1) == pytest.approx(100 * 23 / (times.total - 65 - 32))
+
+
+# the verdict, at its edges
+
+
+@pytest.mark.parametrize(
+    ("changes", "passed"),
+    [
+        ({"au": 90.0}, True),
+        ({"au": 89.999}, False),
+        ({"au": 89.0, "ceiling_au": 90.0}, False),
+        ({"au": 89.0, "ceiling_au": 89.999}, None),
+        ({"from_storage_percent": PARTLY_READ_PERCENT}, True),
+        ({"from_storage_percent": PARTLY_READ_PERCENT - 0.01}, None),
+        ({"au": 91.0, "uncertainty_percent": 1.0}, True),
+        ({"au": 91.0, "uncertainty_percent": 1.01}, None),
+        ({"au": 89.0, "uncertainty_percent": 1.0}, False),
+        ({"au_whole": 89.0, "kept_steps": 5}, None),
+        ({"au_whole": 89.0, "kept_steps": 6}, True),
+        ({"au_whole": 90.0, "kept_steps": 5}, True),
+        ({"au_whole": None, "kept_steps": 5}, None),
+    ],
+)
+def test_a_verdict_changes_exactly_at_its_edges(changes: dict[str, Any], passed: bool | None) -> None:
+    assert judge(evidence(**changes)).passed is passed
+
+
+def test_how_much_longer_to_run_is_by_the_square_of_what_is_wanted() -> None:
+    def epochs(**changes: Any) -> int:
+        return int(judge(evidence(**changes)).text.rpartition("=")[2])
+
+    assert epochs(au=91.0, uncertainty_percent=3.0, epochs=10) == math.ceil(10 * 9 * 1.1)
+    assert epochs(au=90.0, uncertainty_percent=3.0, epochs=10) == math.ceil(10 * 100 * 1.1)
+    assert epochs(au=91.0, uncertainty_percent=1.01, epochs=2) == 3
+
+
+def test_the_words_of_a_verdict() -> None:
+    assert judge(evidence(au=91.0, uncertainty_percent=0.5)).text == "PASS: AU 91.00 +- 0.50 % is at least 90 %"
+    assert judge(evidence(au=91.0, uncertainty_percent=0.005)).text == "PASS: AU 91.00 +- 0.01 % is at least 90 %"
+    assert judge(evidence(au=91.0, uncertainty_percent=0.0049)).text == "PASS: AU 91.00 % is at least 90 %"
+    assert judge(evidence(au=89.5, au_sustained=None)).text == "FAIL: AU 89.50 % is below 90 %"
+    assert judge(evidence(complete=False)).text == "NO VERDICT: the run did not complete"
+    assert judge(evidence(au=None)).text.startswith("NO VERDICT: nothing computed")
+    assert "reaches only 80.00 %" in judge(evidence(au=89.0, ceiling_au=80.0)).text
+    assert "points of prefetch" not in judge(evidence(au=90.0, au_sustained=90.0)).text
+    assert "by 1.0 points of prefetch" in judge(evidence(au=90.0, au_sustained=89.0)).text
+    few = judge(evidence(au_whole=80.0, kept_steps=2)).text
+    assert few.startswith("NO VERDICT: only 2 steps of an epoch count, and up to 5 batches are read while")
+
+
+def test_warm_up_bias_ends_where_nothing_can_be_told() -> None:
+    assert warm_up_bias(evidence(au_whole=80.0, kept_steps=6)) == 6.0
+    assert warm_up_bias(evidence(au_whole=80.0, kept_steps=5)) is None
+    assert warm_up_bias(evidence(au_whole=90.0, kept_steps=6)) is None
+    assert warm_up_bias(evidence(au_whole=None, kept_steps=10)) == 2.0
+
+
+# what workers did
+
+
+def worked(**changes: int) -> StepRows:
+    """One row whose worker took 100 ns."""
+    rows = np.zeros(1, STEP_DTYPE)
+    values = {"started_ns": 50, "finished_ns": 150, "read_ns": 60, "cpu_ns": 70, "cpu_wait_ns": 20} | changes
+    for name, value in values.items():
+        rows[name] = value
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "preprocesses", "spent"),
+    [
+        ({}, False, [10, 0, 70, 20]),
+        ({"cpu_wait_ns": 80}, False, [0, 0, 70, 30]),
+        ({"cpu_ns": 130}, False, [0, 0, 100, 0]),
+        ({"cpu_ns": 10, "cpu_wait_ns": 5}, True, [45, 40, 10, 5]),
+        ({"cpu_ns": 10, "cpu_wait_ns": 5, "read_ns": 90}, True, [75, 10, 10, 5]),
+        ({"cpu_ns": 0, "cpu_wait_ns": 0}, True, [60, 0, 40, 0]),
+        ({"cpu_ns": 0, "read_ns": 500}, False, [100, 0, 0, 0]),
+        ({"finished_ns": 40}, False, [0, 0, 0, 0]),
+    ],
+)
+def test_a_workers_time_is_computing_first_then_starved_then_blocked(
+    changes: dict[str, int], preprocesses: bool, spent: list[int]
+) -> None:
+    assert split_worker_time(worked(**changes), preprocesses).tolist() == [spent]
+    assert sum(spent) == max(0, changes.get("finished_ns", 150) - 50)
+
+
+def test_work_of_one_batch() -> None:
+    rows = worked(wait_ns=30, compute_ns=50, sync_ns=20, read_calls=4, app_bytes=8000, free_ns=60)
+    work = work_of(rows, preprocesses=False, workers=2)
+    assert work.elapsed_seconds == pytest.approx(100e-9)
+    assert work.busy_share == pytest.approx(100 / (2 * 100))
+    assert work.starved_share == pytest.approx(0.2)
+    assert work.cpu_known
+    assert work.call_ms == pytest.approx(60 / 4 / 1e6)
+    assert work.call_bytes == 2000
+    assert work.app_mb_per_second == pytest.approx(8000 * 1e3 / 100)
+    assert work.wanted_mb_per_second == pytest.approx(8000 * 1e3 / 50)
+    assert work.readers == pytest.approx(10 / 100)
+    assert not find_causes(rows[:0], preprocesses=False, workers=2).total
+
+
+@pytest.mark.parametrize(
+    ("readers", "pieces", "depth", "what", "confidence"),
+    [
+        (2.0, 1.0, FEW_REQUESTS, "storage", "high"),
+        (2.0, 1.0, FEW_REQUESTS - 0.1, "loader", "medium"),
+        (2.0, 2.0, 1.0, "storage", "medium"),
+        (2.0, 1.99, 1.0, "loader", "medium"),
+        (2.0, 1.0, IN_DEVICE * 2.0, "loader", "medium"),
+        (2.0, 1.0, IN_DEVICE * 2.0 - 0.01, "storage", "medium"),
+    ],
+)
+def test_requests_are_what_readers_have_under_way_not_what_the_device_has(
+    readers: float, pieces: float, depth: float, what: str, confidence: str
+) -> None:
+    work = reading(readers=readers, call_bytes=pieces * PIECE_BYTES)
+    limit = judge_limit(25.0, WAITING, work, Context(device=Device(mean_depth=depth, busy_percent=50)))
+    assert (limit.what, limit.confidence) == (what, confidence)

@@ -1,0 +1,108 @@
+"""Formulas of checkpoints against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlemu.metrics.checkpoint_limit import Moved, judge_checkpoints
+from dlemu.metrics.checkpoint_rates import (
+    GIB,
+    asynchronous_au_percent,
+    cost_percent,
+    daly_seconds,
+    over_checkpoints,
+    shortest_interval_seconds,
+    times_of,
+    wasted_percent,
+    young_seconds,
+)
+
+S = 1_000_000_000
+COLUMNS = ("rank", "checkpoint", "began_ns", "ended_ns", "asked_ns", "released_ns", "bytes", "fsync_ns", "starved_ns")
+
+
+def test_one_checkpoint_by_rank_0_the_slowest_and_the_wall() -> None:
+    rows = np.zeros(2, [(name, np.int64) for name in (*COLUMNS, "threads", "storage_bytes")])
+    rows[0] = (0, 4, 10 * S, 12 * S, 9 * S, 12 * S, GIB, S, 0, 1, GIB)
+    rows[1] = (1, 4, 11 * S, 15 * S, 9 * S, 15 * S, 3 * GIB, S, S, 1, GIB)
+    times = times_of(rows, accounted=True)
+    assert (times.checkpoint, times.bytes, times.slowest_rank) == (4, 4 * GIB, 1)
+    assert (times.rank0_seconds, times.slowest_seconds, times.wall_seconds) == (2, 4, 5)
+    assert (times.rank0_gib_per_second, times.slowest_gib_per_second) == (2, 1)
+    assert times.wall_gb_per_second == pytest.approx(4 * GIB / 1e9 / 5)
+    assert times.fsync_percent == pytest.approx(100 * 2 / 6)
+    assert times.starved_percent == pytest.approx(100 * 1 / 6)
+    assert times.from_storage_percent == 50
+    assert times.stall_seconds == 6
+    assert times_of(rows, accounted=False).from_storage_percent is None
+
+
+def test_percentiles_over_checkpoints() -> None:
+    spread = over_checkpoints([1.0, 2.0, 3.0])
+    assert spread is not None
+    assert (spread.mean, spread.p50, spread.max, spread.min) == (2, 2, 3, 1)
+    assert over_checkpoints([]) is None
+
+
+def test_the_best_interval_of_young_and_daly() -> None:
+    assert young_seconds(60, 24 * 3600) == pytest.approx(3219.9, abs=0.1)
+    share = 60 / (2 * 86400)
+    wanted = math.sqrt(2 * 60 * 86400) * (1 + math.sqrt(share) / 3 + share / 9) - 60
+    assert daly_seconds(60, 86400) == pytest.approx(wanted)
+    assert daly_seconds(100, 10) == 10, "checkpoints that take longer than jobs live"
+    assert cost_percent(100, 900) == 10
+
+
+@given(st.floats(0.1, 100), st.floats(3600, 1e6))
+def test_no_interval_wastes_less_than_the_best(stall: float, mtbf: float) -> None:
+    best = wasted_percent(daly_seconds(stall, mtbf), stall, 10, mtbf)
+    for factor in (0.5, 2.0):
+        assert wasted_percent(factor * daly_seconds(stall, mtbf), stall, 10, mtbf) >= best - 0.05
+
+
+@given(st.floats(0, 10), st.floats(0, 100), st.floats(0.5, 0.99))
+def test_the_shortest_interval_of_asynchronous_ones_has_that_au(snapshot: float, drain: float, au: float) -> None:
+    least = shortest_interval_seconds(snapshot, drain, au)
+    if least > 0:
+        stall = snapshot + max(0.0, drain - least)
+        assert asynchronous_au_percent(least, [stall]) == pytest.approx(100 * au, rel=1e-6)
+
+
+def moved(**changes: object) -> Moved:
+    known: dict[str, object] = {
+        "phase": "write",
+        "gb_per_second": 1.0,
+        "call_percent": 70.0,
+        "fsync_percent": 28.0,
+        "starved_percent": 0.5,
+        "cpu_percent": 20.0,
+        "cpu_wait_percent": 1.0,
+        "device_mb_per_second": 1000.0,
+        "device_busy_percent": 99.0,
+    }
+    return Moved(**known | changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({}, "storage write"),
+        ({"phase": "read", "from_storage_percent": 99.0}, "storage read"),
+        ({"phase": "read", "from_storage_percent": 0.0}, "page cache"),
+        ({"phase": "read", "from_storage_percent": 3.0}, "page cache"),
+        ({"starved_percent": 40.0}, "generation"),
+        ({"cpu_wait_percent": 30.0, "device_busy_percent": 20.0}, "host CPU"),
+        ({"cpu_percent": 95.0, "device_busy_percent": 20.0}, "host CPU"),
+        ({"cpu_wait_percent": 30.0}, "storage write"),
+        ({"link_percent": 97.0, "device_busy_percent": None}, "network"),
+    ],
+)
+def test_what_limits_is_named_with_evidence(changes: dict[str, object], what: str) -> None:
+    limit = judge_checkpoints(moved(**changes))
+    assert limit.what == what
+    assert limit.evidence

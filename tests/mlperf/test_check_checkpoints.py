@@ -1,0 +1,299 @@
+"""Checkpointing results: a published one is valid but for its memory, and each rule is broken in turn."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from datagen.errors import UserError
+from dlemu.cli.mlperf import command
+from dlemu.mlperf.audit.audited_run import audit_run
+from dlemu.mlperf.check.judge import Checked, check_folder, check_report
+from dlemu.mlperf.official_checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
+from tests.mlperf import published_checkpoints as published
+from tests.mlperf.checkpoint_leaves import leaves, make_result
+from tests.mlperf.golden import edit
+
+Change = Callable[[Path], None]
+
+
+def told(checked: Checked) -> set[tuple[str, str]]:
+    """Return what is found beyond what the published run itself has, by severity and rule."""
+    found: set[tuple[str, str]] = {(one.finding.severity, one.finding.rule) for one in checked.findings}
+    return found - {("warning", "checkpoint.memory"), ("warning", "checkpoint.slowest")}
+
+
+def test_the_published_run_is_valid_and_its_figures_are_told(tmp_path: Path) -> None:
+    make_result(tmp_path)
+    checked = check_folder(str(tmp_path))
+    assert told(checked) == set()
+    (memory,) = [one for one in checked.findings if one.finding.rule == "checkpoint.memory"]
+    assert memory.official == "4.3.1 checkpointDataSizeRatio"
+    assert memory.finding.seen == "1,047 GiB written by each host, 2.78 times its memory"
+    (slowest,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.slowest"]
+    assert slowest == "a save took rank 0 34.04 s, the slowest rank 34.39 s, 3.045 GiB/s (means of 10)"
+    (row,) = check_report(checked).checkpoints
+    assert (row.model, row.processes, row.edition, row.division) == ("llama3-8b", 8, "3.0", "closed")
+    assert (row.save_gib_per_second, row.load_gib_per_second) == (3.076140817854296, 4.983509448925309)
+    printed = CliRunner().invoke(command, ["check", str(tmp_path)]).output
+    assert "llama3-8b, 8 processes, 2 calls; v3.0 CLOSED (save 3.076 GiB/s, load 4.984 GiB/s, by rank 0)" in printed
+    assert "VALID by the rules that can be checked: 0 errors, 2 warnings" in printed
+
+
+def edited(name: str, change: Callable[[Any], None], call: int = 0) -> Change:
+    """Return what changes a file of one call."""
+
+    def apply(folder: Path) -> None:
+        for path in leaves(folder)[call].glob(name):
+            edit(path, change)
+
+    return apply
+
+
+def setting(section: str, key: str, value: Any) -> Change:
+    """Return what changes a setting in both calls, wherever it was kept."""
+
+    def apply(folder: Path) -> None:
+        for call in (0, 1):
+            edited("dlio_config/config.yaml", lambda tree: tree["workload"][section].update({key: value}), call)(folder)
+            edited("*_metadata.json", lambda tree: tree["parameters"][section].update({key: value}), call)(folder)
+
+    return apply
+
+
+def processes(count: int, hosts: int = 1) -> Change:
+    """Return what changes the number of processes in both calls."""
+
+    def apply(folder: Path) -> None:
+        for call in (0, 1):
+            edited("summary.json", lambda tree: tree.update(num_accelerators=count, num_hosts=hosts), call)(folder)
+
+    return apply
+
+
+def only(keep: int) -> Change:
+    return lambda folder: shutil.rmtree(leaves(folder)[1 - keep])
+
+
+def again(folder: Path) -> None:
+    shutil.copytree(leaves(folder)[1], folder / "20260713_120000")
+
+
+def removed(name: str) -> Change:
+    def apply(folder: Path) -> None:
+        for path in leaves(folder)[0].glob(name):
+            path.unlink()
+
+    return apply
+
+
+def written(name: str, content: str) -> Change:
+    def apply(folder: Path) -> None:
+        (leaves(folder)[0] / name).write_text(content)
+
+    return apply
+
+
+def end(moment: str) -> Change:
+    return edited("summary.json", lambda tree: tree.update(end=moment))
+
+
+BROKEN: list[tuple[str, str, str | None, Change]] = [
+    ("error", "checkpoint.fsync", "4.3.2 checkpointFsyncVerification", setting("checkpoint", "fsync", False)),
+    ("error", "checkpoint.settings", "4.6.3 checkpointClosedCheckpointParameters", setting("model", "num_layers", 31)),
+    ("error", "checkpoint.settings", None, setting("checkpoint", "time_between_checkpoints", 60)),
+    ("error", "checkpoint.size", None, setting("model", "num_layers", 31)),
+    ("warning", "workload.hash", None, setting("checkpoint", "unheard_of", False)),
+    ("error", "checkpoint.processes", "4.6.1 checkpointClosedMpiProcesses", processes(16)),
+    ("error", "checkpoint.hosts", "4.6.2 checkpointClosedAcceleratorsPerHost", processes(8, hosts=4)),
+    ("warning", "checkpoint.hosts", None, processes(8, hosts=2)),
+    ("error", "checkpoint.count", "4.7.1 checkpointCacheFlushValidation", only(0)),
+    ("error", "checkpoint.count", None, only(1)),
+    ("error", "checkpoint.calls", "2.1.23 checkpointingTimestamps", again),
+    ("error", "checkpoint.gap", "4.7.1 checkpointCacheFlushValidation", end("2026-07-13T10:55:10.0")),
+    ("warning", "checkpoint.gap", None, end("2026-07-13T10:55:50.0")),
+    (
+        "error",
+        "checkpoint.overrides",
+        None,
+        edited("*_metadata.json", lambda tree: tree["override_parameters"].update({"checkpoint.fsync": True})),
+    ),
+    ("warning", "checkpoint.accelerator", None, processes(1)),
+    (
+        "error",
+        "checkpoint.folder",
+        "4.4.1 checkpointPathArgs",
+        edited("*_metadata.json", lambda tree: tree["args"].update(results_dir="/mnt/llama3-8b/")),
+    ),
+    (
+        "error",
+        "checkpoint.filesystem",
+        "4.4.2 checkpointFilesystemCheck",
+        written("fs_separation.json", '{"same_filesystem": true}'),
+    ),
+    (
+        "error",
+        "checkpoint.differs",
+        None,
+        edited("summary.json", lambda tree: tree["metric"].update(save_checkpoint_io_mean_GB_per_second=9.9)),
+    ),
+    ("error", "files.checkpoint", "2.1.25 checkpointingFiles", removed("dlio.log")),
+    ("error", "files.checkpoint", None, removed("*_output.json")),
+    ("error", "files.checkpoint_config", "2.1.26 checkpointingDlioConfig", removed("dlio_config/hydra.yaml")),
+    (
+        "error",
+        "files.checkpoint_results",
+        "2.1.22 checkpointingResultsJson",
+        lambda folder: (folder / "results.json").unlink(),
+    ),
+    ("error", "file.broken", None, written("summary.json", "{")),
+]
+
+
+@pytest.mark.parametrize(
+    ("severity", "rule", "official", "change"), BROKEN, ids=[f"{one[1]}-{i}" for i, one in enumerate(BROKEN)]
+)
+def test_every_rule_can_be_broken(
+    severity: str, rule: str, official: str | None, change: Change, tmp_path: Path
+) -> None:
+    change(make_result(tmp_path))
+    checked = check_folder(str(tmp_path))
+    assert (severity, rule) in told(checked)
+    if official:
+        assert official in {one.official for one in checked.findings if one.finding.rule == rule}
+
+
+def add(loads: dict[str, Any], tree: Any) -> None:
+    tree["1"].update(loads)
+
+
+def test_a_rank_0_that_is_the_slowest_needs_no_other_figures(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    write = leaves(folder)[0]
+    shutil.copy(write / "0_per_epoch_stats.json", write / "3_per_epoch_stats.json")
+    assert "checkpoint.slowest" not in {one.finding.rule for one in check_folder(str(tmp_path)).findings}
+
+
+def test_one_call_may_do_both(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    write, read = leaves(folder)
+    for rank in range(8):
+        name = f"{rank}_per_epoch_stats.json"
+        loads = json.loads((read / name).read_text())["1"]
+        edit(write / name, partial(add, loads))
+    edit(write / "summary.json", lambda tree: tree["metric"].update(published.READ_METRIC))
+    shutil.rmtree(read)
+    assert told(check_folder(str(tmp_path))) == set()
+
+
+def test_eight_processes_of_a_larger_model_were_withdrawn_from_v3_and_stood_in_v2(tmp_path: Path) -> None:
+    folder = make_result(tmp_path, "llama3-70b")
+    for call in (0, 1):
+        for name, keys in (("dlio_config/config.yaml", ("workload",)), ("*_metadata.json", ("parameters",))):
+
+            def subset(tree: Any, keys: tuple[str, ...] = keys) -> None:
+                tree[keys[0]]["checkpoint"]["mode"] = "subset"
+                tree[keys[0]]["model"]["parallelism"]["data"] = 8
+
+            edited(name, subset, call)(folder)
+    checked = check_folder(str(tmp_path))
+    assert ("error", "checkpoint.subset") in told(checked)
+    assert ("warning", "workload.hash") not in told(checked), "editions.yaml has the subset's hash"
+    (true,) = {one.finding.wanted[:10] for one in checked.findings if one.finding.rule == "checkpoint.size"}
+    assert true == "113.901516"
+    older = check_folder(str(tmp_path), edition="2.0")
+    assert ("info", "checkpoint.subset") in told(older)
+    assert ("info", "checkpoint.unsynced") in told(older)
+    assert not [
+        rule
+        for severity, rule in told(older)
+        if severity == "error" and rule != "checkpoint.size" and rule != "checkpoint.differs"
+    ]
+
+
+def test_open_results_may_have_other_numbers_of_processes(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    processes(24)(folder)
+    assert ("error", "checkpoint.processes") not in told(check_folder(str(tmp_path), division="open"))
+    larger = make_result(tmp_path / "larger", "llama3-405b")
+    processes(24)(larger)
+    checked = check_folder(str(tmp_path / "larger"), division="open")
+    (official,) = {one.official for one in checked.findings if one.finding.rule == "checkpoint.processes"}
+    assert official == "4.6.4 checkpointOpenSubmissionScaling"
+
+
+def test_another_model_is_none_of_the_editions(tmp_path: Path) -> None:
+    make_result(tmp_path).rename(tmp_path / "closed/acme/results/box/checkpointing/mine")
+    for leaf in leaves(tmp_path / "closed/acme/results/box/checkpointing/mine"):
+        for path in leaf.glob("*_metadata.json"):
+            edit(path, lambda tree: tree.update(model="mine-3b"))
+    assert ("error", "checkpoint.model") in told(check_folder(str(tmp_path)))
+
+
+def test_a_call_alone_is_audited(tmp_path: Path) -> None:
+    """`dlemu audit` has no edition: it recomputes what a call's files say."""
+    leaf = leaves(make_result(tmp_path))[0]
+    assert [finding.rule for finding in audit_run(str(leaf), {}).findings] == ["no.training", "checkpoint.slowest"]
+    edit(leaf / "summary.json", lambda tree: tree["metric"].update(checkpoint_size_GB=112.4))
+    found = {finding.rule for finding in audit_run(str(leaf), {}).findings if finding.severity == "error"}
+    assert found == {"checkpoint.differs", "checkpoint.size"}
+
+
+def test_names_of_models() -> None:
+    for name in ("llama3-70b", "llama3_70b", "llama_70b", "LLAMA3-70B"):
+        assert official_model(name) == MODELS["llama3-70b"]
+    for other in (None, "", "mine-8b", "llama3-18b", "llama_7b"):
+        assert official_model(other) is None
+
+
+def test_sizes_that_official_sources_state_are_wrong() -> None:
+    for wrong in WRONG_SIZES:
+        plan = plan_of(MODELS[wrong.model], wrong.ranks)
+        of_ranks = [sum(shard.bytes for shard in plan.shards(rank)) / 2**30 for rank in plan.ranks]
+        true = max(of_ranks) if wrong.of_a_rank else sum(of_ranks)
+        assert abs(true - wrong.stated_gib) / true > 0.04, wrong
+    counted_twice = wrong_size("3.0", "llama3-1t", 1024)
+    assert counted_twice is not None
+    assert counted_twice.stated_gib == 17997
+    assert wrong_size("2.0", "llama3-70b", 8) is None
+
+
+def test_the_size_of_a_models_checkpoints_is_told_with_the_tools_own_mistake() -> None:
+    asked = CliRunner().invoke(command, ["datasize", "workload=llama3_1t", "--hosts", "128", "--memory-gib", "64"])
+    assert asked.exit_code == 0, asked.output
+    for words in (
+        "15,426.589264 GiB (DLIO's checkpoint_size_GB)",
+        "150.65 TiB: 10 checkpoints, all kept",
+        "18.83 times its memory: more than 3: one call",
+        "17,997.00 GiB  a checkpoint by `datasize` of mlpstorage",
+        "checkpointing llama3-1t run file --num-processes 1024",
+    ):
+        assert words in asked.output
+    small = json.loads(
+        CliRunner().invoke(command, ["datasize", "workload=llama3_8b", "--memory-gib", "512", "--json"]).output
+    )
+    assert len(small["tool"]) == 2, "too little for the memory: two calls, so that caches can be cleared between them"
+    assert small["size"]["total_gib"] == published.SIZE_GIB
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["workload=llama3_70b", "ranks=8"], 1, "8 processes; wanted 64 processes in CLOSED"),
+        (["workload=llama_70b"], 1, "differs from llama3-70b"),
+        (["workload=qwen3_235b"], 2, "is in no rules for checkpoints"),
+        (["workload=llama3_8b", "--edition", "1.0"], 2, "is in no rules for checkpoints"),
+        (["workload=llama3_405b", "ranks=8"], 2, "no multiple of the 256 ranks"),
+    ],
+)
+def test_checkpoints_that_the_rules_do_not_know_are_told(words: list[str], status: int, told: str) -> None:
+    asked = CliRunner().invoke(command, ["datasize", *words])
+    assert asked.exit_code == status or isinstance(asked.exception, UserError)
+    assert told in asked.output + str(asked.exception)

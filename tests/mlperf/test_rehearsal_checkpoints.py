@@ -1,0 +1,102 @@
+"""A rehearsal of a checkpointing result: its calls, what is laid out, and that the check finds nothing in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.config import load
+from dlemu.mlperf.check.checkpoint_rules import figures_of
+from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
+from dlemu.mlperf.dlio_checkpoints import write_dlio_checkpoints
+from dlemu.mlperf.dlio_files import DlioFolders
+from dlemu.mlperf.rehearsal import rehearse_checkpoints
+from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
+from tests.mlperf import published_checkpoints as published
+from tests.mlperf.test_dlio_checkpoints import published_run
+
+Words = list[Sequence[str]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
+    """Have every call leave DLIO's files of the published run's times, and return what was asked for."""
+    asked: Words = []
+
+    def run(words: Sequence[str], folder: str, look: Callable[[], None], launcher: Sequence[str], name: str) -> None:
+        assert name == "checkpoint"
+        asked.append([*launcher, *words])
+        phases = [
+            phase
+            for phase, none in (
+                ("write", "checkpoint.num_checkpoints_write=0"),
+                ("read", "checkpoint.num_checkpoints_read=0"),
+            )
+            if none not in words
+        ]
+        measured: Any = published_run(*phases)  # type: ignore[arg-type]
+        shift = 600_000_000_000 if phases == ["read"] else 0
+        measured = replace(measured, wall_clock_offset_ns=measured.wall_clock_offset_ns + shift)
+        dlio = Path(folder) / "dlio"
+        write_dlio_checkpoints(DlioFolders(folder=str(dlio), config_folder=str(dlio / "dlio_config")), measured)
+        (Path(folder) / "console.txt").write_text("done\n")
+
+    monkeypatch.setattr(rehearse_checkpoints, "run_train", run)
+    return asked
+
+
+def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehearsal:
+    workload = load(["workload=llama3_8b"])
+    return CheckpointRehearsal(
+        **{
+            "size": checkpoint_datasize(workload, edition=None, hosts=1, memory_gib_per_host=memory_gib),
+            "division": "closed",
+            "organisation": "acme",
+            "system": "box",
+            "words": ("workload=llama3_8b",),
+            "checkpoint_folder": "/mnt/ckpt",
+            "ranks": 8,
+            "folder": str(folder),
+            "launcher": "",
+            "config_dir": None,
+            "tell": lambda line: None,
+            **changes,
+        }
+    )
+
+
+def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Path) -> None:
+    checked = rehearsal(tmp_path, published.MEMORY_GIB, launcher="mpirun -np {ranks}").run()
+    assert [words[:3] for words in calls] == [["mpirun", "-np", "8"]] * 2
+    assert "checkpoint.num_checkpoints_read=0" in calls[0]
+    assert "checkpoint.num_checkpoints_write=0" in calls[1]
+    assert checked.valid
+    assert {one.finding.rule for one in checked.findings if one.finding.severity != "info"} == {
+        "checkpoint.memory",
+        "checkpoint.slowest",
+    }
+    assert {one.finding.rule for one in checked.findings if one.finding.severity == "info"} == {
+        "rehearsal",
+        "tool.other",
+    }
+    (result,) = checked.checkpoints
+    assert figures_of(result) == pytest.approx({"save": 3.076140817854296, "load": 4.983509448925309})
+    sums = json.loads((Path(result.path) / "results.json").read_text())
+    assert sums["save_gib_per_second"] == pytest.approx(3.076140817854296)
+    record = json.loads((tmp_path / "rehearsal.json").read_text())
+    assert (record["complete"], [call["label"] for call in record["calls"]]) == (True, ["write", "read"])
+    with pytest.raises(UserError, match="holds a rehearsal already"):
+        rehearsal(tmp_path, published.MEMORY_GIB).run()
+
+
+def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words, tmp_path: Path) -> None:
+    checked = rehearsal(tmp_path, 64).run()
+    assert len(calls) == 1
+    assert not [word for word in calls[0] if "num_checkpoints" in word]
+    assert checked.valid

@@ -1,0 +1,118 @@
+"""`dlemu predict` and `dlemu probe workload=` as users run them, on a small dataset."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dlemu
+from datagen.errors import UserError
+from dlemu.cli.predict import command
+from dlemu.prediction.ask import read_calibration, read_prediction, to_json
+from dlemu.prediction.calibration import given_speed
+from dlemu.prediction.make_prediction import predict
+from dlemu.prediction.prediction import PREDICT
+from dlemu.probing.pattern import READ_DTYPE, Level, judge_level
+from dlemu.report.pages import write_page
+from dlemu.results.folder import write_run
+from tests.prediction.test_calibration import simulated_run, workload
+
+WORDS = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=700", "train.epochs=1"]
+
+
+def run(*words: str, status: int) -> str:
+    result = CliRunner().invoke(command, [*words])
+    assert result.exit_code == status, result.output
+    return result.stdout
+
+
+def test_one_count_of_a_storage_whose_speed_is_given(tmp_path: Path) -> None:
+    words = [*WORDS, f"output.folder={tmp_path / 'p'}", "ranks=3", "--mb-per-second", "6000", "--json"]
+    told = json.loads(run(*words, status=1))
+    assert told["accelerators"] == 3
+    assert told["au_sustained_percent"] == pytest.approx(100 * 6000 / (3 * 3177), abs=3)
+    assert told["passed"] is False
+    assert told["limited_by"]["what"] == "storage"
+    assert told["null_model"]["max_accelerators"] == 2
+    assert {"au_percent", "au_rules_percent", "au_dlio_percent", "au_dlio_v1_percent"} <= told.keys()
+    saved = read_prediction(str(tmp_path / "p"))
+    assert saved is not None
+    assert saved.au_percent == told["au_percent"]
+
+
+def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    text = run(*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "9000", status=0)
+    assert "null model" in text
+    page = Path(write_page([str(folder)])).read_text()
+    assert "Predicted AU against accelerators" in page
+    again = dlemu.predict([*WORDS, "ranks=2", f"output.folder={tmp_path / 'q'}"], from_folder=folder)
+    assert again.calibration.curve[0].mb_per_second == 9000
+    assert dlemu.load_result(tmp_path / "q") == again
+
+
+def test_predicted_stands_beside_measured_on_one_page(tmp_path: Path) -> None:
+    asked = workload(steps=60)
+    measured = simulated_run(asked, given_speed(100.0, cores=4), 2)
+    folder = tmp_path / "measured"
+    folder.mkdir()
+    write_run(type(measured)(str(folder), measured.facts, measured.rows))
+    found = read_calibration(str(folder))
+    assert found.curve[-1].mb_per_second == pytest.approx(100, rel=0.02)
+    predicted = tmp_path / "predicted"
+    predicted.mkdir()
+    answer = predict(asked, found, ranks=2)
+    (predicted / PREDICT).write_text(to_json(answer))
+    page = Path(write_page([str(predicted), str(folder)], str(tmp_path / "both.html"))).read_text()
+    assert "predicted: predicted" in page
+
+
+def test_mistakes_are_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave one of them out"):
+        dlemu.predict(WORDS, from_folder=tmp_path, mb_per_second=1.0)
+    with pytest.raises(UserError, match="can't be read"):
+        dlemu.predict(WORDS, from_folder=tmp_path)
+    (tmp_path / PREDICT).write_text('{"schema_version": 1}')
+    with pytest.raises(UserError, match="is damaged"):
+        read_prediction(str(tmp_path))
+    with pytest.raises(UserError, match="holds another result"):
+        dlemu.predict([*WORDS, f"output.folder={tmp_path}"], mb_per_second=1.0)
+
+
+def test_a_level_counts_what_lies_between_settling_and_its_end() -> None:
+    rows = np.zeros(400, READ_DTYPE)
+    rows["begin_ns"] = np.arange(400) // 2 * 10_000_000
+    rows["end_ns"] = rows["begin_ns"] + 10_000_000
+    rows["app_bytes"], rows["samples"], rows["reader"] = 1_000_000, 1, np.arange(400) % 2
+    rows["app_bytes"][:100] = 5_000_000  # a burst before it settles
+    level = judge_level(rows, 2, 0, 1.5)
+    assert level.mb_per_second == pytest.approx(200, rel=0.01)
+    assert not level.short
+
+
+@pytest.mark.slow
+def test_a_dataset_is_probed_and_predicted(tmp_path: Path) -> None:
+    settings: dict[str, object] = {
+        "dataset.data_folder": str(tmp_path / "data"),
+        "dataset.format": "npz",
+        "dataset.num_files_train": 96,
+        "dataset.record_length_bytes": 100_000,
+        "reader.odirect": True,
+        "reader.data_loader": "threads",
+        "train.computation_time": 0.02,
+    }
+    levels: list[Level] = []
+    asked = settings | {"ranks": 1, "output.folder": str(tmp_path / "p")}
+    answer = dlemu.predict(asked, make=True, on_level=levels.append)
+    assert [level.readers for level in levels][:3] == [1, 2, 4]
+    assert answer.calibration.sample_bytes == pytest.approx(100_000, rel=0.05)
+    assert answer.calibration.costs.hand_over_seconds < 0.1
+    assert 0 < answer.au_percent <= 100
+    probed = dlemu.probe(settings, readers=[1, 2], folder=str(tmp_path / "probe"))
+    assert [cell.jobs for cell in probed.cells] == [1, 2]
+    assert probed.complete
+    assert dlemu.load_result(tmp_path / "probe") == probed

@@ -1,0 +1,143 @@
+"""What the steps of a run say of its storage; and what published times say of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datagen.errors import UserError
+from dlemu.config import load
+from dlemu.config.duration import Duration
+from dlemu.config.schema import Metric, Reader, Train, Workload
+from dlemu.prediction.calibration import (
+    Calibration,
+    Reads,
+    calibrate_from_run,
+    estimate_curve,
+    given_speed,
+    work_quantiles,
+)
+from dlemu.prediction.curve import flat, most_mb_per_second
+from dlemu.prediction.make_prediction import predict
+from dlemu.prediction.model_run import Model
+from dlemu.results.run import Run, make_run
+from tests.runs import make_job, make_log
+
+MB = 1e6
+
+
+def simulated_run(workload: Workload, calibration: Calibration, ranks: int) -> Run:
+    """A run whose steps the model made: its storage is known."""
+    rows = Model(workload, calibration).run(ranks).rows
+    job = make_job(ranks=ranks, epochs=1, steps=workload.dataset.num_files_train // ranks // 4)
+    log = make_log(job)
+    return Run("run", make_run(replace(job, workload=workload), log).facts, rows)
+
+
+def workload(*, ranks: int = 2, steps: int = 150, step_seconds: float = 0.05, **reader: Any) -> Workload:
+    job = make_job(ranks=ranks, epochs=1, steps=steps)
+    return replace(
+        job.workload,
+        reader=Reader(batch_size=4, file_shuffle="seed", **({"read_threads": 2} | reader)),
+        train=Train(epochs=1, computation_time=Duration(mean=step_seconds)),
+        metric=Metric(verdict="sustained"),
+    )
+
+
+def test_a_run_that_waits_tells_the_bandwidth_and_predicts_itself() -> None:
+    asked, truth = workload(), given_speed(100.0, cores=4)
+    run = simulated_run(asked, truth, 2)
+    found = calibrate_from_run(run)
+    assert found.saturated
+    assert most_mb_per_second(found.curve) == pytest.approx(100, rel=0.01)
+    again = predict(asked, found, ranks=2)
+    measured = Model(asked, truth).run(2).outcome
+    assert again.au_percent == pytest.approx(measured.au_percent, abs=0.5)
+    assert again.samples_per_second == pytest.approx(measured.samples_per_second, rel=0.01)
+    assert again.limited_by.what == "storage"
+
+
+def test_a_run_that_never_waits_says_no_upper_end() -> None:
+    asked = workload(steps=60)
+    found = calibrate_from_run(simulated_run(asked, given_speed(5000.0, cores=4), 2))
+    assert not found.saturated
+    answer = predict(asked, found, ranks=3)
+    assert answer.au_sustained_interval_percent[1] == 100.0
+    assert any("never asked" in issue for issue in answer.issues)
+
+
+def test_a_knee_is_found_where_the_number_of_readers_varies() -> None:
+    """Readers come and go: each gets 10 MB/s up to 4 of them, 40 MB/s together beyond."""
+    random, now, begin, end = np.random.default_rng(1), 0.0, [], []
+    for _ in range(300):
+        count = int(random.integers(1, 9))
+        took = 0.1 * max(1.0, count / 4)
+        begin += [now] * count
+        end += [now + took] * count
+        now += took
+    reads = Reads(np.array(begin), np.array(end), np.full(len(begin), MB))
+    first = estimate_curve(reads)[0]
+    assert first.readers == 1
+    assert first.mb_per_second == pytest.approx(10, rel=0.1)
+    assert most_mb_per_second(estimate_curve(reads)) == pytest.approx(40, rel=0.05)
+
+
+def test_reads_that_differ_are_told_from_bursts_and_turns() -> None:
+    random = np.random.default_rng(2)
+    readers, each = 4, 400
+    latency = random.exponential(0.02, (readers, each))
+    ends = np.cumsum(latency, axis=1)
+    jittered = Reads((ends - latency).ravel(), ends.ravel(), np.full(readers * each, MB))
+    number = np.repeat(np.arange(readers), each)
+    spread = np.std(work_quantiles(jittered, number))
+    assert 0.6 < spread < 1.3  # an exponential's is 1
+    turns = np.where((np.arange(each)[np.newaxis] + np.arange(readers)[:, np.newaxis]) % 2, 0.01, 0.03)
+    ends = np.cumsum(turns, axis=1)
+    in_turn = Reads((ends - turns).ravel(), ends.ravel(), np.full(readers * each, MB))
+    assert np.std(work_quantiles(in_turn, number)) < 0.1
+    bursts = np.tile(np.where(np.arange(each) % 10, 0.002, 0.08), (readers, 1))
+    ends = np.cumsum(bursts, axis=1)
+    together = Reads((ends - bursts).ravel(), ends.ravel(), np.full(readers * each, MB))
+    assert np.std(work_quantiles(together, number)) < 0.05
+
+
+def test_a_run_of_a_few_steps_is_refused() -> None:
+    asked = workload(steps=3)
+    with pytest.raises(UserError, match="wanted at least"):
+        calibrate_from_run(simulated_run(asked, given_speed(100.0, cores=4), 2))
+
+
+# Published by KIOXIA of two drives (unet3d on emulated V100, 24000 files, 5 epochs): seconds with 18 accelerators, and
+# by how many percent one of the drives is faster with others.
+PUBLISHED_SECONDS = {"a": 2906, "c": 2552}
+PUBLISHED_FASTER = {17: 11.9, 16: 8.9, 8: 1.3}
+
+
+def test_published_times_of_one_count_predict_another() -> None:
+    """At 17 within half a point; at 16 and 8 it misses by up to 2.5 points (docs/prediction.md)."""
+    settings = ["workload=unet3d", "accelerator=v100", "dataset.num_files_train=24000", "train.epochs=1"]
+    asked = load([*settings, "workflow.checkpoint=false"])
+
+    def seconds(mb_per_second: float, ranks: int) -> float:
+        run = Model(asked, given_speed(mb_per_second, cores=64)).run(ranks, most_rows=20_000)
+        return run.outcome.training_seconds
+
+    def fitted(wanted: float) -> float:
+        low, high = 4000.0, 10000.0
+        for _ in range(10):
+            middle = (low + high) / 2
+            low, high = (middle, high) if seconds(middle, 18) > wanted else (low, middle)
+        return (low + high) / 2
+
+    drives = {name: fitted(total / 5) for name, total in PUBLISHED_SECONDS.items()}
+    faster = {n: 100 * (1 - seconds(drives["c"], n) / seconds(drives["a"], n)) for n in PUBLISHED_FASTER}
+    assert faster[17] == pytest.approx(PUBLISHED_FASTER[17], abs=0.5)
+    assert faster[16] == pytest.approx(PUBLISHED_FASTER[16], abs=2.5)
+    assert faster[8] == pytest.approx(PUBLISHED_FASTER[8], abs=1.5)
+
+
+def test_the_curve_of_a_given_speed_is_level() -> None:
+    assert given_speed(700.0, cores=2).curve == flat(700.0)

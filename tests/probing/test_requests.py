@@ -1,0 +1,166 @@
+"""Requests are made as asked, measured as fio measures them, and nothing is written that is not the probe's own."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.probing import run_probe
+from dlemu.probing.kernel_aio import Requests, Stream, run_stream, why_no_aio
+from dlemu.probing.probe_answers import PROBE, ProbeAnswer
+from dlemu.probing.requests import Wanted, _cell_of_requests, _streams, cell_of_fio, choose_engine, latency_of
+from dlemu.probing.run_probe import PRESETS, Grid, probe_requests, read_probe
+from dlemu.probing.thread_reads import run_threads
+from dlemu.report.pages import write_page
+
+MIB = 1 << 20
+READ = Wanted(access="randread", size_bytes=4096, depth=8, jobs=1)
+
+
+def stream(path: Path, **changes: Any) -> Stream:
+    settings: dict[str, Any] = {
+        "path": str(path),
+        "writes": False,
+        "random": True,
+        "size_bytes": 4096,
+        "depth": 8,
+        "begin": 0,
+        "end": MIB,
+        "seconds": 0.1,
+        "seed": 1,
+    }
+    return Stream(**(settings | changes))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(MIB))
+    return path
+
+
+ENGINES = [
+    pytest.param(run_stream, id="aio", marks=pytest.mark.skipif(why_no_aio() is not None, reason=str(why_no_aio()))),
+    pytest.param(run_threads, id="threads"),
+]
+
+
+@pytest.mark.parametrize("run", ENGINES)
+def test_requests_end_after_they_began_and_within_the_time(run: Any, file: Path) -> None:
+    done = run(stream(file))
+    assert len(done.end_ns) == len(done.latency_ns) >= 8
+    assert (done.latency_ns > 0).all()
+    assert (np.ptp(done.end_ns) / 1e9) < 60
+
+
+@pytest.mark.parametrize("run", ENGINES)
+def test_sequential_writes_cover_the_file_in_order(run: Any, file: Path) -> None:
+    before = file.read_bytes()
+    done = run(stream(file, writes=True, random=False, depth=1, size_bytes=MIB // 4, seconds=0.05))
+    assert len(done.end_ns) >= 1
+    after = file.read_bytes()
+    assert len(after) == MIB
+    assert after[: MIB // 4] != before[: MIB // 4]
+
+
+@pytest.mark.parametrize("run", ENGINES)
+def test_a_read_beyond_the_end_is_an_error(run: Any, file: Path) -> None:
+    with pytest.raises(DlemuError, match="0 of 4096 bytes"):
+        run(stream(file, begin=MIB, end=2 * MIB))
+
+
+def test_what_fio_says_is_read(tmp_path: Path) -> None:
+    side = {
+        "io_bytes": 4e9,
+        "runtime": 2000,
+        "bw_bytes": 2e9,
+        "iops": 15258.0,
+        "slat_ns": {"mean": 1e4},
+        "lat_ns": {"mean": 2.1e6, "max": 9e6},
+        "clat_ns": {
+            "percentile": {"50.000000": 1.9e6, "90.000000": 2.5e6, "99.000000": 4e6, "99.900000": 8e6},
+        },
+    }
+    told = {"jobs": [{"read": side, "write": {}, "usr_cpu": 10.0, "sys_cpu": 30.0}]}
+    cell = cell_of_fio(told, Wanted(access="randread", size_bytes=131072, depth=32, jobs=2))
+    assert (cell.mb_per_second, cell.iops, cell.in_flight) == (2000.0, 15258.0, 64)
+    assert cell.latency_ms is not None
+    assert (cell.latency_ms.mean, cell.latency_ms.p99) == pytest.approx((2.1, 4.01))
+    assert cell.cpu_seconds_per_gb == pytest.approx(0.4 * 2 * 2 / 4)
+
+
+def test_what_counts_is_between_settling_and_the_end() -> None:
+    """1000 requests/s of 4 KiB for 3 s, four times as many before: a burst must not count."""
+    ends = np.concatenate([np.arange(2000) * 250_000, 500_000_000 + np.arange(3000) * 1_000_000])
+    done = Requests(ends.astype(np.int64), np.full(len(ends), 8_000_000), cpu_seconds=0.1)
+    cell = _cell_of_requests(READ, 0, [done], 2.0)
+    assert cell.iops == pytest.approx(1000, rel=0.01)
+    assert cell.latency_ms == latency_of(np.full(10, 8_000_000))
+
+
+def test_sequential_jobs_have_parts_of_their_own() -> None:
+    jobs = list(_streams(Wanted(access="read", size_bytes=4096, depth=1, jobs=4), "x", MIB, 1.0))
+    assert [(job.begin, job.end) for job in jobs] == [(k * MIB // 4, (k + 1) * MIB // 4) for k in range(4)]
+
+
+def test_an_engine_that_is_not_here_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(DlemuError, match="apt-get install fio"):
+        choose_engine("fio")
+    engine, note = choose_engine("auto")
+    assert engine in ("kernel aio", "threads")
+    assert "fio is not installed" in note
+
+
+def test_presets_are_those_of_the_documents() -> None:
+    (amax,) = PRESETS["amax"].cells()
+    assert (amax.access, amax.size_bytes, amax.depth, amax.jobs) == ("randread", 128 << 10, 32, 1)
+    micron = PRESETS["micron-6550"].cells()
+    assert {cell.size_bytes for cell in micron} == {4096, 16384, 131072, MIB}
+    assert {cell.jobs for cell in micron} == {2**k for k in range(10)}
+
+
+def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = Grid(accesses=("randwrite",), sizes=(4096,), depths=(1,))
+    before = file.read_bytes()
+    with pytest.raises(UserError, match="would destroy it"):
+        probe_requests(str(file), grid=writes, folder=str(tmp_path / "r1"))
+    monkeypatch.setattr(run_probe, "_is_device", lambda path: True)
+    with pytest.raises(UserError, match="--overwrite-device"):
+        probe_requests(str(tmp_path), grid=writes, folder=str(tmp_path / "r2"))
+    monkeypatch.undo()
+    assert file.read_bytes() == before
+    with pytest.raises(UserError, match="multiple of 512"):
+        probe_requests(str(tmp_path), grid=Grid(sizes=(1000,)), folder=str(tmp_path / "r3"))
+    with pytest.raises(UserError, match="is not there"):
+        probe_requests(str(tmp_path / "nowhere"), folder=str(tmp_path / "r4"))
+    with pytest.raises(SpaceError, match="GB free"):
+        probe_requests(str(tmp_path), file_bytes=1 << 60, folder=str(tmp_path / "r5"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "what is refused leaves nothing behind"
+
+
+@pytest.mark.slow
+def test_a_folder_is_probed_and_left_as_it_was(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    grid = Grid(accesses=("randread", "write"), sizes=(4096,), depths=(4,), jobs=(2,))
+    engine = "aio" if why_no_aio() is None else "threads"
+    answer, folder = probe_requests(
+        str(place), grid=grid, seconds=0.2, engine=engine, file_bytes=4 * MIB, folder=str(tmp_path / "results")
+    )
+    assert not list(place.iterdir())
+    assert [(cell.access, cell.in_flight) for cell in answer.cells] == [("randread", 8), ("write", 8)]
+    assert all(cell.mb_per_second > 0 and cell.latency_ms for cell in answer.cells)
+    again = read_probe(folder)
+    assert again == answer
+    assert isinstance(again, ProbeAnswer)
+    assert stat.S_ISREG(os.stat(os.path.join(folder, PROBE)).st_mode)
+    assert "Speed against requests in flight" in Path(write_page([folder])).read_text()
+    with pytest.raises(UserError, match="holds another result"):
+        probe_requests(str(place), folder=folder)

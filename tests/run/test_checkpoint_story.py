@@ -1,0 +1,254 @@
+"""Checkpoints from a configuration to the folder of the result, with real files and real forked ranks; and bad days."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datagen.errors import SpaceError, UserError
+from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
+from dlemu.checkpoints.stored import NOTE
+from dlemu.config import load
+from dlemu.config.schema import Workload
+from dlemu.results.checkpoint_folder import read_checkpoint_run, write_checkpoint_run, write_checkpoint_summary
+from dlemu.results.checkpoint_run import CheckpointRun
+from dlemu.results.checkpoint_summary import CheckpointSummary
+from dlemu.results.sent_files import decode_sent
+from dlemu.run.checkpoint_story import checkpoint
+from dlemu.run.events import CheckpointProgress, Event
+from dlemu.run.prepare_checkpoints import check_checkpoint_host, prepare_checkpoints
+from dlemu.run.ranks import RunFailedError
+
+SMALL = {
+    "model.name": "small",
+    "model.type": "transformer",
+    "model.num_layers": "2",
+    "model.parallelism": "{tensor: 1, pipeline: 1, zero_stage: 3}",
+    "model.transformer": "{vocab_size: 512, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4}",
+    "workflow": "{train: false, checkpoint: true}",
+    "ranks": "2",
+    "checkpoint.num_checkpoints_write": "3",
+    "checkpoint.num_checkpoints_read": "3",
+    "checkpoint.time_between_checkpoints": "0",
+    "checkpoint.verify": "true",
+    "metric.ceiling_seconds": "0.05",
+    "telemetry.enabled": "false",
+    "timeout_seconds": "30",
+}
+
+
+class Frontend:
+    """Takes notice of everything and shows nothing."""
+
+    overrides: Sequence[str] = ()
+
+    def __init__(self, folder: Path, result: str, **settings: str) -> None:
+        named = {key.replace("__", "."): value for key, value in settings.items()}
+        named = {f"checkpoint.{key}" if "." not in key and key != "ranks" else key: text for key, text in named.items()}
+        words = SMALL | {"checkpoint.checkpoint_folder": str(folder / "saved"), "output.folder": str(folder / result)}
+        self.workload = load([f"{key}={value}" for key, value in (words | named).items()])
+        self.events: list[Event] = []
+        self.written: list[CheckpointRun] = []
+
+    def load(self) -> Workload:
+        return self.workload
+
+    def begin(self, workload: Workload, ranks: int) -> None: ...
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+
+    def write_checkpoints(self, run: CheckpointRun) -> None:
+        self.written.append(run)
+
+
+def run(folder: Path, result: str = "result", **settings: str) -> CheckpointRun:
+    path = checkpoint(Frontend(folder, result, **settings))
+    assert path is not None
+    return read_checkpoint_run(path)
+
+
+def files_of(folder: Path, number: int) -> list[Path]:
+    return sorted(path for path in (folder / "saved" / f"global_epoch1_step{number}").iterdir() if path.name != NOTE)
+
+
+def test_checkpoints_are_written_read_and_their_numbers_come_out_of_the_rows(tmp_path: Path) -> None:
+    done = run(tmp_path, writers="2", mtbf_hours="10")
+    summary = done.summary
+    assert summary.complete
+    assert summary.complete_checkpoints == (1, 2, 3)
+    assert summary.write is not None
+    assert summary.read is not None
+    assert summary.training is not None
+    assert [part.checkpoint for part in summary.write.checkpoints] == [1, 2, 3]
+    assert summary.what.files == 4
+    assert summary.what.bytes == sum(path.stat().st_size for path in files_of(tmp_path, 2))
+    assert {part.bytes for part in (*summary.write.checkpoints, *summary.read.checkpoints)} == {summary.what.bytes}
+    assert summary.training.best_interval_seconds is not None
+    whole = done.rows[done.rows["file"] == WHOLE]
+    slowest = max((whole["ended_ns"] - whole["began_ns"])[(whole["phase"] == WRITE) & (whole["checkpoint"] == 1)])
+    assert summary.write.checkpoints[0].slowest_seconds == slowest / 1e9
+    assert int(done.progress["bytes"].sum()) == 6 * summary.what.bytes
+    assert {(record.phase, record.checkpoint, record.rank) for record in done.records} == {
+        (phase, number, rank) for phase in ("write", "read") for number in (1, 2, 3) for rank in (0, 1)
+    }
+    assert decode_sent(os.path.join(done.folder, "summary.json"), CheckpointSummary) == summary
+    assert not (tmp_path / "result" / "live").exists()
+    assert not [path for path in (tmp_path / "saved").iterdir() if path.name.startswith(".")]
+
+
+def test_the_last_few_are_kept_and_an_earlier_run_of_the_same_kind_makes_room(tmp_path: Path) -> None:
+    run(tmp_path, "first", num_checkpoints_read="0")
+    again = run(tmp_path, "again", keep_last="1", num_checkpoints_read="1")
+    assert sorted(os.listdir(tmp_path / "saved")) == ["global_epoch1_step3"]
+    assert again.summary.what.kept == 1
+    assert any("3 checkpoints of an earlier run" in issue for issue in again.summary.issues)
+    with pytest.raises(UserError, match=r"num_checkpoints_read is 2, but this run keeps 1.*keep_last"):
+        run(tmp_path, "third", keep_last="1", num_checkpoints_read="2")
+    with pytest.raises(UserError, match=r"holds the checkpoint of another run: small by 2 ranks, format torch; wanted"):
+        run(tmp_path, "other", **{"model.num_layers": "3", "checkpoint.num_checkpoints_write": "3"})
+
+
+def test_what_was_written_is_read_by_other_ranks_in_byte_ranges(tmp_path: Path) -> None:
+    run(tmp_path, "wrote", num_checkpoints_read="0", ranks="4", num_checkpoints_write="1")
+    read = {"num_checkpoints_write": "0", "num_checkpoints_read": "1"}
+    with pytest.raises(UserError, match=r"written by 4 ranks on 1 hosts .*run as many, or set checkpoint.reshard=true"):
+        run(tmp_path, "refused", **read)
+    for ranks in ("3", "1"):
+        done = run(tmp_path, f"by{ranks}", **read, ranks=ranks, reshard="true", transfer_size="4096")
+        parts = done.rows[(done.rows["file"] == WHOLE) & (done.rows["phase"] == READ)]["bytes"]
+        assert int(parts.sum()) == sum(path.stat().st_size for path in files_of(tmp_path, 1))
+        assert int(np.ptp(parts)) <= 4 * 4096
+
+
+def test_ranks_of_a_larger_job_write_its_files(tmp_path: Path) -> None:
+    cut = "{tensor: 2, pipeline: 2, zero_stage: 1}"
+    done = run(tmp_path, job_ranks="8", first_rank="4", num_checkpoints_write="1", num_checkpoints_read="1",
+               **{"model.parallelism": cut})  # fmt: skip
+    assert [path.name for path in files_of(tmp_path, 1)] == [
+        "zero_pp_rank_1_mp_rank_0_optim_states.pt",
+        "zero_pp_rank_1_mp_rank_1_optim_states.pt",
+    ]
+    assert done.summary.what.ranks_of_job == 8
+    with pytest.raises(UserError, match="no multiple of the 4 ranks that share one copy"):
+        run(tmp_path, "refused", ranks="3", **{"model.parallelism": cut})
+
+
+def test_training_goes_on_while_asynchronous_ones_drain(tmp_path: Path) -> None:
+    settings = {"asynchronous": "true", "time_between_checkpoints": "0.2", "snapshot_gb_per_second": "0.02"}
+    summary = run(tmp_path, num_checkpoints_write="2", num_checkpoints_read="2", **settings).summary
+    behind = summary.asynchronous
+    assert behind is not None
+    assert behind.drain_seconds is not None
+    assert behind.safe_seconds is not None
+    assert behind.safe_seconds.mean >= behind.snapshot_seconds
+    assert summary.write is not None
+    for part in summary.write.checkpoints:
+        assert part.safe_seconds >= part.stall_seconds >= behind.snapshot_seconds
+    assert behind.au_percent <= 100 * 0.2 / (0.2 + behind.snapshot_seconds)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda paths: paths[1].unlink(), "is missing: the checkpoint is not complete"),
+        (lambda paths: os.truncate(paths[1], 10), "is cut short: it has 10 bytes"),
+        (lambda paths: os.replace(paths[0], paths[2]), r"it holds the bytes of .*rank 0, file 0, wanted|is missing"),
+    ],
+)
+def test_a_damaged_checkpoint_ends_the_reading_and_is_named(
+    damage: Callable[[list[Path]], None], message: str, tmp_path: Path
+) -> None:
+    run(tmp_path, "wrote", num_checkpoints_read="0", num_checkpoints_write="1")
+    damage(files_of(tmp_path, 1))
+    with pytest.raises(RunFailedError, match=message) as failed:
+        run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="1")
+    assert failed.value.exit_status == 2
+
+
+def test_what_is_not_complete_or_of_another_model_is_not_read(tmp_path: Path) -> None:
+    run(tmp_path, "wrote", num_checkpoints_read="0", num_checkpoints_write="1")
+    read = {"num_checkpoints_write": "0", "num_checkpoints_read": "1"}
+    with pytest.raises(UserError, match="is a checkpoint of another model: small by 2 ranks"):
+        run(tmp_path, **read, **{"model.num_layers": "3"})
+    with pytest.raises(UserError, match=r"num_checkpoints_read is 2, but .* holds 1"):
+        run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="2")
+    with pytest.raises(UserError, match="recovery_rank_shift is true: each rank would read what another host's"):
+        run(tmp_path, **read, recovery_rank_shift="true")
+    note = tmp_path / "saved" / "global_epoch1_step1" / NOTE
+    note.write_text(note.read_text().replace('"complete": true', '"complete": false'))
+    with pytest.raises(UserError, match="is not complete: the run that wrote it ended before"):
+        run(tmp_path, **read)
+
+
+def fail_in(monkeypatch: pytest.MonkeyPatch, call: str, part: str, fail: Callable[[], None]) -> None:
+    """Have a call fail once it is about a file whose path has `part`."""
+    real = getattr(os, call)
+
+    def called(descriptor: int, *args: object) -> object:
+        if part in os.readlink(f"/proc/self/fd/{descriptor}"):
+            fail()
+        return real(descriptor, *args)
+
+    monkeypatch.setattr(os, call, called)
+
+
+def no_space() -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_in(monkeypatch, "pwrite", "step2/.zero_pp_rank_1_mp_rank_0_optim", no_space)
+    frontend = Frontend(tmp_path, "result")
+    with pytest.raises(RunFailedError, match=r"the disk is full: checkpoint .*step2/zero_pp_rank_1") as failed:
+        checkpoint(frontend)
+    assert failed.value.exit_status == 2
+    assert "checkpoints 1 are complete and stay" in str(failed.value)
+    assert os.listdir(tmp_path / "saved") == ["global_epoch1_step1"]
+    summary = read_checkpoint_run(str(tmp_path / "result")).summary
+    assert (summary.complete, summary.complete_checkpoints) == (False, (1,))
+    assert summary.verdict.startswith("INCOMPLETE: the disk is full")
+    assert not [event for event in frontend.events if not isinstance(event, CheckpointProgress)]
+
+
+@pytest.mark.parametrize(
+    ("call", "part", "kept"), [("pwrite", "step2/.zero", [1]), ("preadv", "step2/zero", [1, 2, 3])]
+)
+def test_a_rank_that_is_killed_ends_all_and_leaves_what_is_complete(
+    call: str, part: str, kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_in(monkeypatch, call, part, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(RunFailedError, match="SIGKILL"):
+        run(tmp_path, ranks="2")
+    assert sorted(os.listdir(tmp_path / "saved")) == [f"global_epoch1_step{number}" for number in kept]
+    assert not read_checkpoint_run(str(tmp_path / "result")).summary.complete
+
+
+def test_there_must_be_room_and_a_folder_that_all_hosts_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Frontend(tmp_path, "result").workload
+    job = prepare_checkpoints(workload, 2).job
+    check_checkpoint_host(job, 2)
+    monkeypatch.setattr("dlemu.run.prepare_checkpoints._SEEN_SECONDS", 0.0)
+    with pytest.raises(UserError, match="which this host does not share with rank 0's"):
+        check_checkpoint_host(replace(job, token="another"), 1)
+    monkeypatch.setattr("datagen.storage.posix.Storage.free_bytes", lambda *_: 2 * job.checkpoint_bytes)
+    with pytest.raises(SpaceError, match=r"3 checkpoints of .* GiB are free there: set checkpoint.keep_last"):
+        check_checkpoint_host(job, 2)
+    settings = replace(workload.checkpoint, keep_last=1)
+    check_checkpoint_host(replace(job, workload=replace(workload, checkpoint=settings)), 2)
+
+
+def test_a_result_is_written_again_as_it_was_read(tmp_path: Path) -> None:
+    done = run(tmp_path, num_checkpoints_write="1", num_checkpoints_read="1")
+    copy = replace(done, folder=str(tmp_path / "copy"))
+    write_checkpoint_run(copy)
+    write_checkpoint_summary(copy)
+    assert read_checkpoint_run(str(tmp_path / "copy")).summary == done.summary
