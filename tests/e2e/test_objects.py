@@ -80,8 +80,13 @@ def trained_on(server: Any, folder: Path, *settings: str) -> Ended:
 def test_a_bad_day_ends_with_a_clear_error_and_keeps_what_was_measured(tmp_path: Path) -> None:
     with own_server() as server:
         trained_on(server, tmp_path / "made")
-        asked = len(server.requests)
-        server.behaviour.fault = lambda request: fault("hang") if request.number > asked + 60 else None
+        samples = [0]
+
+        def hang_in_the_second_epoch(request: Any) -> Any:
+            samples[0] += request.method == "GET" and "/train/" in request.key
+            return fault("hang") if samples[0] > 72 else None
+
+        server.behaviour.fault = hang_in_the_second_epoch
         ended = trained_on(server, tmp_path / "run", "train.epochs=9")
         assert ended.status == 2, ended.err
         assert "failed 2 times, the last time because of: no" in ended.err
