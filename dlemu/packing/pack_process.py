@@ -132,9 +132,12 @@ def pack_here(order: Order, folder: str) -> None:
 
 
 def _check_memory(settings: PackSettings, images: ImageList, count: int, storage: StorageBase) -> None:
-    """Raise SpaceError where so many processes would not fit into memory."""
+    """Raise SpaceError where so many processes would not fit into memory, UserError for what is no file."""
     step = max(1, count // _SIZES_LOOKED_UP)
-    sizes = storage.sizes(images.path(index) for index in range(0, count, step))
+    try:
+        sizes = list(storage.sizes(images.path(index) for index in range(0, count, step)))
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}; wanted images in source, so move it elsewhere") from error
     largest = max((size for size in sizes if size is not None), default=0)
     each = largest * (settings.ahead + 1 + _TIMES_THE_FILE)
     wanted = min(settings.processes, count) * each

@@ -66,7 +66,13 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
     assert not list(tmp_path.glob("results/pack/*"))
 
     last.unlink()
-    os.mkfifo(last)  # whoever reads it waits for ever
+    os.mkfifo(last)  # whoever read it would wait for ever
+    refused = dlemu("pack", *words, cwd=tmp_path)
+    assert refused.status == 2
+    assert f"{last}: it is a pipe" in refused.err
+
+    last.unlink()
+    Image.new("RGB", (9000, 9000)).save(last)  # the seconds that this takes are enough to end who unpacks it
     for number in (signal.SIGKILL, signal.SIGINT):
         run = start("pack", *words, cwd=tmp_path)
         until(lambda: len(list((target / "train").glob("img_*"))) == 3, "the other files")
