@@ -85,8 +85,9 @@ class FastEngine:
         # Several samples share the bytes of a file, so these can't lie where one of the samples belongs.
         in_place = out if self._samples == 1 else None
         begun = time.monotonic_ns()
+        if self._whole and self._expected:
+            self._storage.announce([path, *self._next_after(path)])
         reader = self._storage.open_whole(path) if self._whole else self._storage.open(path)
-        self._storage.announce(self._next_after(path))
         self.read_ns += time.monotonic_ns() - begun  # of small files on a network, most of the time
         self._source = FileSource(
             path, reader, self._storage.alignment, in_place, self._buffer, self._scratch, self._transfer_bytes

@@ -92,9 +92,9 @@ class Storage(StorageBase):
         return ObjectReader(self, client, key, int(size), _etag(headers), begun)
 
     def announce(self, paths: Iterable[str]) -> None:
-        """Send the requests for the next `io_depth` - 1 of these files; each answer waits until it is opened."""
+        """Send the requests for the first `io_depth` of these files; each answer waits until its file is opened."""
         ahead = self._requests_ahead()
-        wanted = list(dict.fromkeys(paths))[: self.spec.io_depth - 1]
+        wanted = list(dict.fromkeys(paths))[: self.spec.io_depth]
         for path in [known for known in ahead if known not in wanted]:
             self._place(path)[0].drop(ahead.pop(path))
         for path in wanted:

@@ -20,6 +20,8 @@ BUCKET = "bucket"
 SAMPLES = Dataset(name="objects-1mb", format="npz", sample_bytes=MB, files=400)
 KEYS = 1_000_000
 LISTED_AT_A_TIME = 1000
+ENOUGH_REQUESTS = 8
+"""In flight, from which on a slow first byte is the server's (docs/metrics.md, section 6)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,8 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 def _checks(case: ObjectCase, ran: Ran) -> Iterator[Check]:
     yield Check(case=case.name, what="au", theory=case.au_percent, measured=ran.au_percent, unit="%", within=2)
-    limited = "nothing" if case.ratio < 1 else "loader" if case.latency_seconds else "storage"
+    few = case.latency_seconds > 0 and case.ranks * case.threads * case.io_depth < ENOUGH_REQUESTS
+    limited = "nothing" if case.ratio < 1 else "loader" if few else "storage"
     yield Check(case=case.name, what="limited by", theory=limited, measured=ran.limited_by)
     if limited == "storage":
         where = (ran.summary["limited_by"] or {}).get("where")

@@ -71,6 +71,8 @@ class ObjectServer:
         self.objects: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.connections = 0
+        self.most_in_flight = self._in_flight = 0
+        """Requests that waited for their first byte at a time."""
         self._parts: dict[str, dict[int, bytes]] = {}
         self._lock = threading.Lock()
         self._free_at = 0.0
@@ -139,8 +141,13 @@ class ObjectServer:
                 headers=headers,
             )
             self.requests.append(request)
+        with self._lock:
+            self._in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self._in_flight)
         if self.behaviour.latency_seconds:
             time.sleep(self.behaviour.latency_seconds)
+        with self._lock:
+            self._in_flight -= 1
         fault = self.behaviour.fault(request) if self.behaviour.fault else None
         return self._send(connection, request, *self._made(request, body, fault), fault)
 

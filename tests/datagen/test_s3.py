@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, UserError
 from datagen.extras import library
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.generate import finish, generate, prepare
+from datagen.inspection import inspect
+from datagen.spec import DatasetSpec
 from datagen.storage import _request_counts, s3
 from datagen.storage._s3_signing import Credentials, Keys, Signer
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
@@ -197,9 +201,9 @@ def test_files_that_are_announced_are_asked_for_before_they_are_opened() -> None
         server.requests.clear()
         storage.announce(names)
         deadline = time.monotonic() + 10
-        while len(server.requests) < 3 and time.monotonic() < deadline:
+        while len(server.requests) < 4 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert sorted(request.key for request in server.requests) == names[:3]
+        assert sorted(request.key for request in server.requests) == names[:4]
         for number, name in enumerate(names):
             assert read(storage, name) == DATA
             storage.announce(names[number + 1 :])
@@ -354,3 +358,20 @@ def test_percentiles_of_times_are_within_a_bin(seconds: list[float]) -> None:
     assert waits is not None
     assert max(seconds) * 999 <= waits.max <= max(seconds) * 1000 * 1.1 + 0.02
     assert waits.p50 <= waits.p90 <= waits.p99 <= waits.max
+
+
+def test_the_files_of_a_batch_wait_for_the_server_together() -> None:
+    samples, latency = 4, 0.2
+    spec = DatasetSpec(data_folder="set", format="npy", num_files_train=samples, record_length_bytes=1000)
+    with own_server() as server:
+        storage = StorageSpec(type="s3", root=BUCKET, options=(("endpoint_url", server.endpoint),), io_depth=samples)
+        prepare(spec, storage)
+        generate(spec, storage)
+        finish(spec, storage)
+        found = inspect(spec, storage=storage)
+        fetch = FetchSpec.for_dataset(found, found.train, storage=storage)
+        fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(samples)))
+        server.behaviour.latency_seconds = latency
+        server.most_in_flight = 0
+        fetcher.fetch(range(samples), out)
+        assert server.most_in_flight == samples
