@@ -17,6 +17,7 @@ from dlemu.cli.options import report_result
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.config.translate import without_secrets
+from dlemu.emulator.journal import ADVICE
 from dlemu.mlperf.dlio_checkpoints import DlioCheckpoints, with_host_files, write_dlio_checkpoints
 from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation, write_dlio_files
@@ -25,7 +26,7 @@ from dlemu.report.progress import CheckpointsProgress, DatagenProgress, Training
 from dlemu.report.run_report import print_result
 from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import ADVICE, read_summary
+from dlemu.results.folder import read_summary
 from dlemu.results.run import Run
 from dlemu.results.summary import Summary
 from dlemu.run.checkpoint_story import checkpoint

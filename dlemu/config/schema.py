@@ -154,10 +154,10 @@ class Checkpoint:
     """Which rank of the whole job rank 0 is; the others follow."""
     format: str = "torch"
     """Name of a module in `dlemu.checkpoints.formats`, or the dotted name of your own."""
-    num_checkpoints_write: int = 10
-    """Checkpoints that `dlemu checkpoint` writes; 0 or -1: none."""
-    num_checkpoints_read: int = 10
-    """Checkpoints that it then reads, the oldest first; 0 or -1: none."""
+    num_checkpoints_write: int = -1
+    """Checkpoints that are written without training; 0 or -1: none, but 10 by `dlemu checkpoint` where both are -1."""
+    num_checkpoints_read: int = -1
+    """Checkpoints that are then read, the oldest first, in the same way."""
     time_between_checkpoints: float = 5.0
     """Seconds that the accelerators compute before each of them."""
     rank_sync: bool = False

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from datagen.atomic import write_text
 from dlemu.emulator.environment import HostFacts, StorageFacts
+from dlemu.emulator.journal import ADVICE
 
 _FILE = "checkpoint_journal.json"
 
@@ -48,11 +50,8 @@ class CheckpointJournal:
         return replace(self, **changes)
 
     def save(self, folder: str) -> None:
-        """Write it by rename."""
-        path = os.path.join(folder, _FILE)
-        with open(path + ".part", "wb") as out:
-            out.write(msgspec.json.encode(self))
-        os.replace(path + ".part", path)
+        """Write it by rename; raises SpaceError."""
+        write_text(folder, _FILE, msgspec.json.encode(self).decode(), advice=ADVICE)
 
 
 def read_checkpoint_journal(folder: str) -> CheckpointJournal | None:

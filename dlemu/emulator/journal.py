@@ -8,11 +8,14 @@ from typing import Any
 
 import msgspec
 
+from datagen.atomic import write_text
 from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.metrics.limit import Scaling
 
 _FILE = "journal.json"
+ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
+"""What to do when a file of a run can't be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +62,8 @@ class Journal:
         return replace(self, **changes)
 
     def save(self, folder: str) -> None:
-        """Write it by rename."""
-        path = os.path.join(folder, _FILE)
-        with open(path + ".part", "wb") as out:
-            out.write(msgspec.json.encode(self))
-        os.replace(path + ".part", path)
+        """Write it by rename; raises SpaceError."""
+        write_text(folder, _FILE, msgspec.json.encode(self).decode(), advice=ADVICE)
 
 
 def read_journal(folder: str) -> Journal | None:

@@ -40,7 +40,7 @@ OWN_KEYS = {
     "reader": ("engine", "decode", "evict_page_cache", "verify", "nice"),
     "train": ("synchronous",),
     "checkpoint": tuple(sorted({field.name for field in fields(Checkpoint)} - {*_CHECKPOINT_KEYS, *_TRAINING_KEYS})),
-    "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
+    "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict", "get_price", "put_price"),
 }
 """Settings that DLIO does not have; the run's own config.yaml has them all."""
 

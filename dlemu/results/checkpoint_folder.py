@@ -12,9 +12,9 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, PROGRESS_COLUMNS, PROGRESS_DTYPE, IoRows
 from dlemu.config import to_yaml
+from dlemu.emulator.journal import ADVICE
 from dlemu.results.checkpoint_run import FACTS_VERSION, CheckpointRun, CheckpointRunFacts
 from dlemu.results.folder import (
-    ADVICE,
     BLOCK_TRACE,
     CONFIG,
     FACTS,

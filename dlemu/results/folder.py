@@ -14,6 +14,7 @@ from datagen.errors import UserError
 from dlemu.config import to_yaml
 from dlemu.config.validate import check
 from dlemu.emulator.cgroup_limits import host_memory
+from dlemu.emulator.journal import ADVICE
 from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE, StepRows
 from dlemu.results.live import read_live
 from dlemu.results.live_place import LIVE, LIVE_FACTS, holds_live
@@ -24,8 +25,6 @@ from dlemu.results.summary import SCHEMA_VERSION, Summary
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 
 SUMMARY, FACTS, CONFIG, STEPS = "summary.json", "facts.json", "config.yaml", "steps.parquet"
-ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
-"""What to do when a file of a run can't be written."""
 CHECKPOINT_KIND = "checkpoint"
 """`kind` in the summary.json of a run that wrote and read checkpoints; that of training has none."""
 TELEMETRY, BLOCK_TRACE = "telemetry.parquet", "block_trace.parquet"

@@ -19,7 +19,12 @@ from dlemu.emulator.checkpoint_loop import CheckpointLog, Watcher, run_checkpoin
 from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
 from dlemu.results.checkpoint_run import CheckpointRun, make_checkpoint_run
 from dlemu.run.events import CheckpointProgress, Event, Frontend
-from dlemu.run.prepare_checkpoints import check_checkpoint_host, check_checkpoint_run, prepare_checkpoints
+from dlemu.run.prepare_checkpoints import (
+    check_checkpoint_host,
+    check_checkpoint_run,
+    prepare_checkpoints,
+    with_checkpoints,
+)
 from dlemu.run.ranks import Ranks, ranks_for
 from dlemu.run.run_folder import RunFolder, drop_live
 from dlemu.run.save_run import Kept
@@ -63,7 +68,7 @@ def checkpoint_with(frontend: CheckpointFrontend, ranks: Ranks, workload: Worklo
 
 
 def _checked(frontend: CheckpointFrontend) -> Workload:
-    workload = frontend.load()
+    workload = with_checkpoints(frontend.load())
     check_checkpoint_run(workload)
     return workload
 

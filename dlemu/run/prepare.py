@@ -15,11 +15,10 @@ from datagen.registry import find
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job, make_job
-from dlemu.emulator.journal import Journal
+from dlemu.emulator.journal import ADVICE, Journal
 from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.emulator.trainer import RunLog
 from dlemu.loaders.loader_base import Loader
-from dlemu.results.folder import ADVICE
 from dlemu.results.live import KILLED, write_live_facts
 from dlemu.results.run import Facts, make_facts
 from dlemu.run.prepare_checkpoints import check_checkpoint_run
@@ -40,9 +39,10 @@ def only_makes_data(workload: Workload) -> bool:
 
 
 def only_checkpoints(workload: Workload) -> bool:
-    """Say whether the workload asks for checkpoints and nothing else (DLIO's `checkpoint_only`)."""
-    asked = workload.workflow
-    return asked.checkpoint and not (asked.train or asked.generate_data)
+    """Say whether the workload asks for checkpoints and nothing else (DLIO's `checkpoint_only`), and for how many."""
+    asked, saves = workload.workflow, workload.checkpoint
+    alone = asked.checkpoint and not (asked.train or asked.generate_data)
+    return alone and max(saves.num_checkpoints_write, saves.num_checkpoints_read) > 0
 
 
 def check(workload: Workload) -> None:

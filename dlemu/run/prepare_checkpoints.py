@@ -23,6 +23,8 @@ from dlemu.run.run_folder import RunFolder, check_folder, make_folder, new_folde
 
 _RANK_BYTES = 300 << 20
 """Most memory that a rank takes for itself, whatever the model's size."""
+MLPERF_CHECKPOINTS = 10
+"""Checkpoints that MLPerf Storage writes, and reads (Rules v2.0, 2.2.3)."""
 _SEEN_SECONDS = 10.0
 """How long another host may take to see a file that rank 0 made: file systems on a network keep lists for a while."""
 
@@ -33,6 +35,15 @@ class PreparedCheckpoints:
 
     job: CheckpointJob
     folder: RunFolder
+
+
+def with_checkpoints(workload: Workload) -> Workload:
+    """Return the workload with MLPerf Storage's number of checkpoints where it says nothing of any."""
+    settings = workload.checkpoint
+    if max(settings.num_checkpoints_write, settings.num_checkpoints_read) >= 0:
+        return workload
+    asked = replace(settings, num_checkpoints_write=MLPERF_CHECKPOINTS, num_checkpoints_read=MLPERF_CHECKPOINTS)
+    return replace(workload, checkpoint=asked)
 
 
 def check_checkpoint_run(workload: Workload) -> None:

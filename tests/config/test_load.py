@@ -238,7 +238,7 @@ def test_a_program_with_its_own_hydra_keeps_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["workload=unet3"], "there is no workload 'unet3': did you mean unet3d? known are bert, cosmoflow, default,"),
+        (["workload=unet3"], "there is no workload 'unet3': did you mean unet3d? known are bert, colfax, cosmoflow,"),
         (["workload=unet3d_h100"], "did you mean workload=unet3d accelerator=h100?"),
         (["workload=nowhere/x.yaml"], "workload=nowhere/x.yaml: there is no such file"),
         (["workload=x.yml"], "does not end in .yaml"),

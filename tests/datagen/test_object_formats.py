@@ -36,7 +36,7 @@ def test_every_format_goes_there_and_back(name: str) -> None:
         record_length_bytes=30_000,
     )
     if registry.find("datagen.formats", name, "Format")().unfit(spec):
-        spec = replace(spec, num_samples_per_file=1)
+        spec = replace(spec, num_samples_per_file=1, record_length_bytes=40_300)  # tiff: 200 x 200 and a head
     with own_server() as server:
         storage = StorageSpec(type="s3", root="bucket", options=(("endpoint_url", server.endpoint),))
         prepare(spec, storage)

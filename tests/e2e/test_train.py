@@ -218,7 +218,7 @@ def test_a_dataset_in_an_object_storage_makes_no_folder_of_that_name(command: st
     settings[1] = "dataset.data_folder=s3://bucket/unet3d"
     ended = dlemu(command, *settings, cwd=tmp_path)
     assert ended.status == 2
-    assert "object storage is not possible yet" in ended.err
+    assert "wanted storage.storage_type=s3" in ended.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -227,5 +227,5 @@ def test_the_configuration_of_what_can_not_be_trained_says_so(tmp_path: Path) ->
     assert shown.status == 0
     assert "data_folder: s3://bucket/unet3d" in shown.out
     assert "`dlemu train` refuses this configuration" in shown.err
-    assert "object storage" in shown.err
+    assert "wanted storage.storage_type=s3" in shown.err
     assert dlemu("train", "--cfg", *small_run(tmp_path, tmp_path)).err == ""

@@ -47,7 +47,7 @@ def formats() -> list[str]:
 def format_door(name: str, folder: Path) -> Case:
     """Return what damages a file of a dataset and reads every sample of it, by each way that there is."""
     whole, copy = folder / "whole", folder / "copy"
-    spec = DatasetSpec(data_folder=str(whole), format=name, num_files_train=2, record_length_bytes=2000)
+    spec = DatasetSpec(data_folder=str(whole), format=name, num_files_train=2, record_length_bytes=6560)
     if not replace(spec, num_samples_per_file=3).check():
         spec = replace(spec, num_samples_per_file=3)
     prepare(spec)

@@ -133,4 +133,4 @@ def test_no_read_asks_for_more_than_the_transfer_size(name: str, dataset: Datase
 
 def test_only_pictures_have_no_several_samples_a_file() -> None:
     several = {spec.format for spec in POSSIBLE if spec.num_samples_per_file > 1}
-    assert set(names("datagen.formats")) - several == {"jpeg", "png"}
+    assert set(names("datagen.formats")) - several == {"jpeg", "png", "tiff"}

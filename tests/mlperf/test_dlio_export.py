@@ -22,7 +22,7 @@ def exported(*words: str) -> dict[str, Any]:
     return tree
 
 
-@pytest.mark.parametrize("name", workload_names())
+@pytest.mark.parametrize("name", sorted({*workload_names()} - {"colfax"}))  # DLIO has no tiff
 def test_every_shipped_workload_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     table = load([f"workload={name}"]).accelerators
     for accelerator in table or [""]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,18 +38,3 @@ def test_requests_of_several_processes_become_rates(tmp_path: Path) -> None:
 def test_there_is_nothing_to_read_without_an_object_store() -> None:
     with pytest.raises(AbsentError):
         find("dlemu.telemetry", "object_requests", "Probe")(Scope())
-
-
-def test_an_interface_says_how_fast_it_is(tmp_path: Path) -> None:
-    (tmp_path / "self" / "net").mkdir(parents=True)
-    lines = "a|b|c\nd|e|f\n  eth0: {0} 1 0 0 0 0 0 0 {0} 1 0 0 0 0 0 0\n  tun0: {0} 1 0 0 0 0 0 0 {0} 1 0 0 0 0 0 0\n"
-    counters = tmp_path / "self" / "net" / "dev"
-    counters.write_text(lines.format(1_000_000))
-    for name, speed in (("eth0", "10000\n"), ("tun0", "-1\n")):
-        (tmp_path / "class" / "net" / name).mkdir(parents=True)
-        (tmp_path / "class" / "net" / name / "speed").write_text(speed)
-    probe = find("dlemu.telemetry", "network", "Probe")(replace(Scope(), proc=str(tmp_path), sys=str(tmp_path)))
-    assert list(probe.read(0)) == []
-    counters.write_text(lines.format(3_000_000))
-    limits = {reading.source: reading.value for reading in probe.read(SECOND_NS) if reading.metric.startswith("limit")}
-    assert limits == {"eth0": 1250.0}
