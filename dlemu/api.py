@@ -24,6 +24,7 @@ from dlemu.prediction.prediction import Prediction
 from dlemu.probing.pattern import Level
 from dlemu.probing.probe_answers import Access, ProbeAnswer, ProbeCell
 from dlemu.probing.run_probe import FILE_BYTES, PRESETS, Grid, probe_requests, probe_workload, read_probe
+from dlemu.results.answer_files import read_answer
 from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import read_run
@@ -31,7 +32,7 @@ from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event
 from dlemu.run.prepare import only_checkpoints, only_makes_data
 from dlemu.sizing import find_size, run_sweep
-from dlemu.sizing.answers import COMPARE, SIZE, SWEEP, Comparison, SizeAnswer, SweepAnswer, read_answer
+from dlemu.sizing.answers import COMPARE, SIZE, SWEEP, Comparison, SizeAnswer, SweepAnswer
 from dlemu.sizing.compare_sides import Extras
 from dlemu.sizing.compare_sides import compare as compare_sides
 from dlemu.sizing.sides import read_sides

@@ -46,8 +46,9 @@ def command(
     from dlemu.cli.options import report_result
     from dlemu.mlperf.foreign_side import foreign_side
     from dlemu.report.comparison_report import print_comparison
+    from dlemu.results.answer_files import save_answer, to_json
     from dlemu.run.run_folder import new_folder
-    from dlemu.sizing.answers import COMPARE, save_answer, to_json
+    from dlemu.sizing.answers import COMPARE
     from dlemu.sizing.compare_sides import Extras, compare
     from dlemu.sizing.sides import read_sides
 

@@ -55,7 +55,8 @@ def command(
     """
     from dlemu.cli.options import report_result
     from dlemu.config import load, to_yaml
-    from dlemu.prediction.ask import ask, to_json
+    from dlemu.prediction.ask import ask
+    from dlemu.results.answer_files import to_json
 
     if cfg:
         click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)

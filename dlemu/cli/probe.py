@@ -131,9 +131,9 @@ def command(
             on_cell=_say_cell,
         )
     if as_json:
-        import msgspec
+        from dlemu.results.answer_files import to_json
 
-        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        click.echo(to_json(answer), nl=False)
         return
     from rich.console import Console
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dlemu.packing.pack_limit import PackLimit
-from dlemu.sizing.answers import SCHEMA_VERSION
+from dlemu.results.answer_files import ANSWER_VERSION
 
 PACK = "pack.json"
 
@@ -101,7 +101,7 @@ class PackPoint:
 class PackAnswer:
     """All points."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = ANSWER_VERSION
     complete: bool
     question: PackQuestion
     points: tuple[PackPoint, ...]

@@ -19,8 +19,9 @@ from dlemu.config.schema import Workload
 from dlemu.packing.pack_answer import PACK, PackAnswer, PackFigures, PackPoint, PackQuestion
 from dlemu.packing.pack_process import FIGURES, PROGRESS, Order
 from dlemu.packing.pack_settings import PACKED, PackSettings, read_words
+from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.run.run_folder import new_folder
-from dlemu.sizing.answers import check_same, read_answer, save_answer
+from dlemu.sizing.answers import check_same
 from dlemu.sizing.prerequisites import take_word
 from dlemu.sizing.run_sweep import named
 from dlemu.sizing.train_process import run_command

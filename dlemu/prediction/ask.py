@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-import msgspec
 import psutil
 
 from datagen.atomic import write_text
@@ -19,9 +18,10 @@ from dlemu.emulator.job import make_job
 from dlemu.prediction.calibration import Calibration, calibrate_from_run, given_speed
 from dlemu.prediction.from_probe import calibrate_from_levels
 from dlemu.prediction.make_prediction import predict
-from dlemu.prediction.prediction import PREDICT, SCHEMA_VERSION, Prediction
+from dlemu.prediction.prediction import PREDICT, Prediction
 from dlemu.probing.cold import treatment
 from dlemu.probing.pattern import Level, probe_pattern
+from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.folder import CONFIG, read_run
 from dlemu.run.run_folder import new_folder
 
@@ -81,7 +81,7 @@ def ask(
     overrides = tuple(word for word in words if not word.startswith("output.folder="))
     answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
     write_text(folder, CONFIG, to_yaml(workload))
-    write_text(folder, PREDICT, to_json(answer))
+    save_answer(folder, PREDICT, answer)
     return answer, folder
 
 
@@ -115,23 +115,7 @@ def read_calibration(folder: str) -> Calibration:
 
 def read_prediction(folder: str) -> Prediction | None:
     """Return the prediction that a folder holds, None where it holds none; raises UserError for a damaged one."""
-    path = os.path.join(folder, PREDICT)
-    if not os.path.isfile(path):
-        return None
-    try:
-        with open(path, "rb") as file:
-            tree = msgspec.json.decode(file.read())
-        version = tree.get("schema_version") if isinstance(tree, dict) else None
-        if version != SCHEMA_VERSION:
-            raise UserError(f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is of another dlemu")
-        return msgspec.convert(tree, Prediction)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); wanted what `dlemu predict` wrote: predict anew") from None
-
-
-def to_json(answer: object) -> str:
-    """Return an answer as its file holds it."""
-    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
+    return read_answer(folder, PREDICT, Prediction)
 
 
 def usable_cores() -> float:

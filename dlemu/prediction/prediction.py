@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.prediction.calibration import Calibration
+from dlemu.results.answer_files import ANSWER_VERSION
 
 PREDICT = "predict.json"
-SCHEMA_VERSION = 1
 
 Limit = Literal["storage", "loader", "host CPU", "nothing"]
 Interval = tuple[float, float]
@@ -79,27 +79,11 @@ class PredictionQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """The answer."""
+class Prediction(PredictedCount):
+    """The answer: the numbers of the count asked for, or else of the most that pass (1 where none does)."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = ANSWER_VERSION
     question: PredictionQuestion
-    accelerators: int
-    """The count asked for, or else the most that pass (1 where none does); the numbers below are its."""
-    au_percent: float
-    au_interval_percent: Interval
-    au_sustained_percent: float
-    au_sustained_interval_percent: Interval
-    au_whole_percent: float
-    au_rules_percent: float
-    au_dlio_percent: float
-    au_dlio_v1_percent: float
-    samples_per_second: float
-    samples_per_second_interval: Interval
-    app_mb_per_second: float
-    time_to_first_batch_seconds: float
-    training_seconds: float
-    passed: bool | None
     verdict: str
     """The answer as a sentence."""
     limited_by: PredictedLimit
@@ -107,7 +91,6 @@ class Prediction:
     max_accelerators: int | None = None
     """The most that pass; None where a count was asked for."""
     max_accelerators_interval: tuple[int, int] | None = None
-    null_model: NullModel
     counts: tuple[PredictedCount, ...]
     """Every count that was simulated to its end, smallest first."""
     calibration: Calibration

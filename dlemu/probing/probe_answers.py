@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dlemu.emulator.environment import HostFacts, StorageFacts
+from dlemu.results.answer_files import ANSWER_VERSION
 
 PROBE = "probe.json"
-SCHEMA_VERSION = 1
 
 Access = Literal["randread", "read", "randwrite", "write"]
 Engine = Literal["fio", "kernel aio", "threads", "batches"]
@@ -97,7 +97,7 @@ class ProbeQuestion:
 class ProbeAnswer:
     """All of it."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = ANSWER_VERSION
     complete: bool
     """False while it goes on, or when it was interrupted."""
     question: ProbeQuestion

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-import msgspec
 import psutil
 
-from datagen.atomic import write_text
 from datagen.errors import SpaceError, UserError
 from datagen.inspection import inspect
 from datagen.storage.storage_base import open_storage
@@ -25,7 +23,6 @@ from dlemu.probing.cold import treatment
 from dlemu.probing.pattern import Level, probe_pattern
 from dlemu.probing.probe_answers import (
     PROBE,
-    SCHEMA_VERSION,
     Access,
     Engine,
     Fed,
@@ -34,6 +31,7 @@ from dlemu.probing.probe_answers import (
     ProbeQuestion,
 )
 from dlemu.probing.requests import Wanted, choose_engine, fio_version, latency_of, measure_cell
+from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.run.run_folder import new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -105,11 +103,11 @@ def probe_requests(
         for wanted in cells:
             cell = measure_cell(wanted, path, size_bytes, seconds, used)
             answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
-            save_probe(folder, answer)
+            save_answer(folder, PROBE, answer)
             if on_cell is not None:
                 on_cell(cell)
     answer = replace(answer, complete=True, feeds=tuple(_fed(answer)))
-    save_probe(folder, answer)
+    save_answer(folder, PROBE, answer)
     return answer, folder
 
 
@@ -148,7 +146,7 @@ def probe_workload(
         nonlocal answer
         cell = _cell_of_level(level)
         answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
-        save_probe(folder, answer)
+        save_answer(folder, PROBE, answer)
         if on_cell is not None:
             on_cell(cell)
 
@@ -164,7 +162,7 @@ def probe_workload(
     if one.mb_per_second and best is not None:
         fed = [_feeds(one.workload, one.accelerator, one.mb_per_second, one.au_threshold_percent, best.mb_per_second)]
     answer = replace(answer, complete=True, feeds=tuple(fed), issues=tuple(issues))
-    save_probe(folder, answer)
+    save_answer(folder, PROBE, answer)
     return answer, folder
 
 
@@ -329,22 +327,6 @@ def _results_folder(folder: str) -> str:
     return folder
 
 
-def save_probe(folder: str, answer: ProbeAnswer) -> None:
-    """Write probe.json by rename, into a folder that is made for it; raises SpaceError."""
-    write_text(folder, PROBE, msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
-
-
 def read_probe(folder: str) -> ProbeAnswer | None:
     """Return the probe that a folder holds, None where it holds none; raises UserError for a damaged one."""
-    path = os.path.join(folder, PROBE)
-    if not os.path.isfile(path):
-        return None
-    try:
-        with open(path, "rb") as file:
-            tree = msgspec.json.decode(file.read())
-        version = tree.get("schema_version") if isinstance(tree, dict) else None
-        if version != SCHEMA_VERSION:
-            raise UserError(f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is of another dlemu")
-        return msgspec.convert(tree, ProbeAnswer)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); wanted what `dlemu probe` wrote: probe anew") from None
+    return read_answer(folder, PROBE, ProbeAnswer)

@@ -14,17 +14,8 @@ from dlemu.report.page import Page, TileRow, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import at, count, flat, number, plain, short_names, size, verdict_word, with_unit
-from dlemu.sizing.answers import (
-    COMPARE,
-    ComparedCount,
-    ComparedSide,
-    Comparison,
-    Conditions,
-    Economy,
-    RunPair,
-    Value,
-    read_answer,
-)
+from dlemu.results.answer_files import read_answer
+from dlemu.sizing.answers import COMPARE, ComparedCount, ComparedSide, Comparison, Conditions, Economy, RunPair, Value
 from dlemu.sizing.compare_sides import PLANNED_EPOCHS, pair_settings
 
 METRICS = {

@@ -18,9 +18,10 @@ from dlemu.report.page import Page, Words
 from dlemu.report.table import Cell, Table, columns, print_lines, print_table
 from dlemu.report.units import short_names
 from dlemu.reproduction.run_steps import REPRODUCED, Reproduced
+from dlemu.results.answer_files import read_answer
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
-from dlemu.sizing.answers import SWEEP, RunFigures, SweepAnswer, read_answer
+from dlemu.sizing.answers import SWEEP, RunFigures, SweepAnswer
 from dlemu.sizing.compare_sides import PLANNED_EPOCHS, YEAR_DAYS, YEAR_HOURS
 
 METRICS: dict[str, Callable[[RunFigures], float | None]] = {

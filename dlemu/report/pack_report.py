@@ -14,7 +14,7 @@ from dlemu.packing.run_pack import PackBegan, PackEvent, PackPointBegan, PackPoi
 from dlemu.report.page import Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import short_names
-from dlemu.sizing.answers import read_answer
+from dlemu.results.answer_files import read_answer
 
 _COLUMNS = (
     *("time\ns", "images\n/s", "read\nMB/s", "write\nMB/s", "CPU\n%", "read\n%", "comp.\n%", "core\n%", "write\n%"),

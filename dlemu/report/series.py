@@ -13,10 +13,11 @@ from datagen.errors import UserError
 from dlemu.prediction.ask import read_prediction
 from dlemu.prediction.prediction import Prediction
 from dlemu.report.units import short_names
+from dlemu.results.answer_files import read_answer
 from dlemu.results.folder import holds_run, read_run
 from dlemu.results.run import Run
 from dlemu.results.summary import Mean
-from dlemu.sizing.answers import SIZE, SWEEP, RunFigures, SizeAnswer, SweepAnswer, Trial, read_answer
+from dlemu.sizing.answers import SIZE, SWEEP, RunFigures, SizeAnswer, SweepAnswer, Trial
 from dlemu.sizing.sides import run_figures
 
 ACCELERATORS = "accelerators"

@@ -15,8 +15,9 @@ from dlemu.comm import detect_launcher
 from dlemu.packing.pack_answer import PACK
 from dlemu.probing.probe_answers import PROBE
 from dlemu.reproduction.steps import Command, DocumentQuestion, Step
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
 from dlemu.run.run_folder import new_folder
-from dlemu.sizing.answers import SCHEMA_VERSION, SWEEP, check_same, read_answer, save_answer
+from dlemu.sizing.answers import SWEEP, check_same
 from dlemu.sizing.train_process import run_command
 
 REPRODUCED = "reproduce.json"
@@ -39,7 +40,7 @@ class StepDone:
 class Reproduced:
     """A document made again: reproduce.json."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = ANSWER_VERSION
     complete: bool
     title: str
     about: str

@@ -13,6 +13,7 @@ from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, PROGRESS_COLUMNS, PROGRESS_DTYPE, IoRows
 from dlemu.config import to_yaml
 from dlemu.emulator.journal import ADVICE
+from dlemu.results.answer_files import to_json
 from dlemu.results.checkpoint_run import FACTS_VERSION, CheckpointRun, CheckpointRunFacts
 from dlemu.results.folder import (
     BLOCK_TRACE,
@@ -20,7 +21,6 @@ from dlemu.results.folder import (
     FACTS,
     SUMMARY,
     TELEMETRY,
-    json_text,
     read_table,
     read_telemetry,
     write_table,
@@ -40,7 +40,7 @@ def write_checkpoint_run(run: CheckpointRun) -> None:
     """Write what was measured, all that `read_checkpoint_run` needs. Raises SpaceError."""
     folder = run.folder
     write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
-    write_text(folder, FACTS, json_text(run.facts), advice=ADVICE)
+    write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)
     write_table(folder, ROWS, _table(run.rows, IO_COLUMNS))
     write_table(folder, PROGRESS, _table(run.progress, PROGRESS_COLUMNS))
     if run.telemetry:
@@ -52,7 +52,7 @@ def write_checkpoint_run(run: CheckpointRun) -> None:
 
 def write_checkpoint_summary(run: CheckpointRun) -> None:
     """Write what is computed of a run; raises SpaceError."""
-    write_text(run.folder, SUMMARY, json_text(run.summary), advice=ADVICE)
+    write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
 
 
 def read_checkpoint_run(folder: str) -> CheckpointRun:

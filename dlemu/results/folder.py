@@ -16,6 +16,7 @@ from dlemu.config.validate import check
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.journal import ADVICE
 from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE, StepRows
+from dlemu.results.answer_files import to_json
 from dlemu.results.live import read_live
 from dlemu.results.live_place import LIVE, LIVE_FACTS, holds_live
 from dlemu.results.older import facts_of_older
@@ -55,14 +56,12 @@ def write_measured(run: Run) -> None:
         write_table(folder, TELEMETRY, to_table(run.telemetry))
     if run.block_trace is not None:
         write_table(folder, BLOCK_TRACE, run.block_trace)
-    write_text(
-        folder, FACTS, json_text(run.facts), advice=ADVICE
-    )  # last: until it is there, the live part is the result
+    write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)  # last: until it is there, the live part is the result
 
 
 def write_summary(run: Run) -> None:
     """Write what is computed of a run; raises SpaceError."""
-    write_text(run.folder, SUMMARY, json_text(run.summary), advice=ADVICE)
+    write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
 
 
 def read_run(folder: str) -> Run:
@@ -172,11 +171,6 @@ def read_config(folder: str) -> str:
 class _Version(msgspec.Struct):
     schema_version: int | None = None
     kind: str | None = None
-
-
-def json_text(value: object) -> str:
-    """Return a typed value as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 def write_table(folder: str, name: str, table: pa.Table) -> None:

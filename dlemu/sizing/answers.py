@@ -1,30 +1,23 @@
 """size.json, sweep.json and compare.json, as frozen, typed values; field names are the JSON's keys.
 
-docs/sizing.md describes them. Fields may be added within a schema version; none changes its meaning or goes. Files of
-older versions load: what they lacked has a default, and keys that are not known are ignored.
+docs/sizing.md describes them; `dlemu.results.answer_files` writes and reads them.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.metrics.limit import Limit
-from dlemu.results.sent_files import read_sent
+from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.summary import DatasetFacts, HostDevice, Mean, ReadSettings
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
-SCHEMA_VERSION = 1
-"""Of all three."""
-
-A = TypeVar("A")
 
 
 # size.json
@@ -162,7 +155,7 @@ class PredictedSize:
 class SizeAnswer:
     """How many accelerators a storage feeds: size.json."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = ANSWER_VERSION
     complete: bool
     """False while the search goes on, or when it was interrupted."""
     verdict: str = ""
@@ -273,7 +266,7 @@ class SweepPoint:
 class SweepAnswer:
     """The same run over several values: sweep.json."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = ANSWER_VERSION
     complete: bool
     """False while the sweep goes on, or when it was interrupted."""
     question: SweepQuestion
@@ -412,7 +405,7 @@ class ComparedSide:
 class Comparison:
     """Two storages beside each other: compare.json. Pairs are of A and B."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = ANSWER_VERSION
     a: str
     """Names: folders, or the drives of one sweep."""
     b: str
@@ -438,39 +431,6 @@ class Comparison:
     def main_pair(self) -> RunPair | None:
         """The pair that says most of the storages."""
         return None if self.main_pair_number is None else self.runs[self.main_pair_number]
-
-
-# reading and writing
-
-
-def to_json(answer: Any) -> str:
-    """Return an answer as its file holds it."""
-    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
-
-
-def save_answer(folder: str, name: str, answer: Any) -> None:
-    """Write an answer by rename; raises SpaceError."""
-    write_text(folder, name, to_json(answer))
-
-
-def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
-    """Return what the file holds, None when it is not there; raises UserError when it is damaged or none of ours."""
-    path = os.path.join(folder, name)
-    if not os.path.lexists(path):
-        return None
-    try:
-        answer = msgspec.json.decode(read_sent(path))
-    except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
-        raise UserError(f"{path} is no JSON ({error}); wanted what dlemu wrote: delete it to begin anew") from None
-    version = answer.get("schema_version") if isinstance(answer, Mapping) else None
-    if version is None:
-        raise UserError(f"{path} has no schema_version: wanted what dlemu wrote")
-    if version != SCHEMA_VERSION:
-        raise UserError(f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: it is of another dlemu")
-    try:
-        return msgspec.convert(answer, kind)
-    except msgspec.ValidationError as error:
-        raise UserError(f"{path} is damaged ({error}), or of another version of dlemu") from None
 
 
 def check_same(folder: str, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:

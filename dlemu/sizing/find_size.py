@@ -21,8 +21,9 @@ from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
 from dlemu.probing.cold import Treatment, treatment
+from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.run.run_folder import new_folder
-from dlemu.sizing.answers import SIZE, Question, SizeAnswer, Trial, check_same, read_answer, save_answer
+from dlemu.sizing.answers import SIZE, Question, SizeAnswer, Trial, check_same
 from dlemu.sizing.predictor import Predictor
 from dlemu.sizing.prerequisites import (
     ONE_READER_SECONDS,

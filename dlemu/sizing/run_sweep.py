@@ -14,18 +14,10 @@ from datagen.inspection import inspect
 from dlemu.config import check_runnable, datagen_command, load
 from dlemu.config.points import Point, check_points, points
 from dlemu.config.schema import Workload
+from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.folder import read_run
 from dlemu.run.run_folder import new_folder
-from dlemu.sizing.answers import (
-    SWEEP,
-    RunFigures,
-    SweepAnswer,
-    SweepPoint,
-    SweepQuestion,
-    check_same,
-    read_answer,
-    save_answer,
-)
+from dlemu.sizing.answers import SWEEP, RunFigures, SweepAnswer, SweepPoint, SweepQuestion, check_same
 from dlemu.sizing.prerequisites import check_launcher, take_word
 from dlemu.sizing.sides import run_figures
 from dlemu.sizing.sizing_events import OnEvent, PointBegan, PointEnded, SweepBegan, ignore

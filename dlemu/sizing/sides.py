@@ -13,6 +13,7 @@ from datagen.errors import UserError
 from dlemu.config.points import DATA_FOLDER
 from dlemu.emulator.environment import HostFacts
 from dlemu.metrics.t_interval import half_width
+from dlemu.results.answer_files import read_answer
 from dlemu.results.folder import holds_run, read_run, read_summary
 from dlemu.results.run import Run
 from dlemu.results.summary import Mean, ReadSettings, Summary
@@ -26,7 +27,6 @@ from dlemu.sizing.answers import (
     SizeAnswer,
     SweepAnswer,
     Value,
-    read_answer,
 )
 
 CONFIDENCE = 0.95

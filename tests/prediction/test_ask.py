@@ -12,12 +12,13 @@ from click.testing import CliRunner
 import dlemu
 from datagen.errors import UserError
 from dlemu.cli.predict import command
-from dlemu.prediction.ask import read_calibration, read_prediction, to_json
+from dlemu.prediction.ask import read_calibration, read_prediction
 from dlemu.prediction.calibration import given_speed
 from dlemu.prediction.make_prediction import predict
 from dlemu.prediction.prediction import PREDICT
 from dlemu.probing.pattern import READ_DTYPE, Level, judge_level
 from dlemu.report.pages import write_page
+from dlemu.results.answer_files import to_json
 from dlemu.results.folder import write_run
 from tests.prediction.test_calibration import simulated_run, workload
 
@@ -78,6 +79,9 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
         dlemu.predict(WORDS, from_folder=tmp_path)
     (tmp_path / PREDICT).write_text('{"schema_version": 1}')
     with pytest.raises(UserError, match="is damaged"):
+        read_prediction(str(tmp_path))
+    (tmp_path / PREDICT).write_text("[" * 100_000)
+    with pytest.raises(UserError, match="is no JSON"):
         read_prediction(str(tmp_path))
     with pytest.raises(UserError, match="holds another result"):
         dlemu.predict([*WORDS, f"output.folder={tmp_path}"], mb_per_second=1.0)

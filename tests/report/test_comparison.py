@@ -16,7 +16,8 @@ from datagen.registry import find, names
 from dlemu.config.schema import Model
 from dlemu.report.comparison_report import OpenedComparison, open_comparison, print_comparison
 from dlemu.report.units import at, short_names
-from dlemu.sizing.answers import COMPARE, save_answer
+from dlemu.results.answer_files import save_answer
+from dlemu.sizing.answers import COMPARE
 from dlemu.sizing.compare_sides import Extras, compare
 from dlemu.sizing.sides import read_side
 from tests.report.folders import write_run, write_size, write_sweep

@@ -13,8 +13,9 @@ from datagen.errors import UserError
 from datagen.registry import find, names
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import print_answer, print_sweep
+from dlemu.results.answer_files import read_answer
 from dlemu.results.run import Run
-from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer, read_answer
+from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer
 from tests.report.folders import write_run, write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.sizing.answers import SIZE, SizeAnswer, read_answer, save_answer
+from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.sizing.answers import SIZE, SizeAnswer
 from dlemu.sizing.predictor import Predictor
 from tests.prediction.test_calibration import workload
 from tests.sizing.fakes import FakeRunner, known

@@ -8,7 +8,8 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config.points import DATA_FOLDER, Point, check_points, points
-from dlemu.sizing.answers import SWEEP, RunFigures, SweepAnswer, SweepPoint, SweepQuestion, read_answer
+from dlemu.results.answer_files import read_answer
+from dlemu.sizing.answers import SWEEP, RunFigures, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.sizing.run_sweep import finished_points, run_points
 from dlemu.sizing.sizing_events import PointBegan, PointEnded, SizingEvent
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.metrics.limit import Limit
-from dlemu.sizing.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial, save_answer, to_json
+from dlemu.results.answer_files import save_answer, to_json
+from dlemu.sizing.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial
 from dlemu.sizing.find_size import as_file, saved_trials, search
 from dlemu.sizing.search import REPEATS, Count, Limits, next_count
 from dlemu.sizing.size_verdict import build_answer

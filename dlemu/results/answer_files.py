@@ -1,0 +1,52 @@
+"""Answers of commands as JSON: of a search, a sweep, a comparison, a prediction, a probe. One writer, one reader.
+
+Fields may be added within a schema version; none changes its meaning or goes. Files of older versions load: what they
+lacked has a default, and keys that are not known are ignored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from dlemu.results.sent_files import read_sent
+
+ANSWER_VERSION = 1
+"""`schema_version` of every answer."""
+
+A = TypeVar("A")
+
+
+def to_json(answer: object) -> str:
+    """Return a typed value as its file holds it."""
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
+
+
+def save_answer(folder: str, name: str, answer: object) -> None:
+    """Write an answer by rename; raises SpaceError."""
+    write_text(folder, name, to_json(answer))
+
+
+def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
+    """Return what the file holds, None when it is not there; raises UserError when it is damaged or none of ours."""
+    path = os.path.join(folder, name)
+    if not os.path.lexists(path):
+        return None
+    try:
+        answer = msgspec.json.decode(read_sent(path))
+    except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
+        raise UserError(f"{path} is no JSON ({error}); wanted what dlemu wrote: delete it to begin anew") from None
+    version = answer.get("schema_version") if isinstance(answer, Mapping) else None
+    if version is None:
+        raise UserError(f"{path} has no schema_version: wanted what dlemu wrote")
+    if version != ANSWER_VERSION:
+        raise UserError(f"{path} has schema_version {version!r}, wanted {ANSWER_VERSION}: it is of another dlemu")
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path} is damaged ({error}), or of another version of dlemu") from None
