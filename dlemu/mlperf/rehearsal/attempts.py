@@ -108,12 +108,18 @@ def run_sequence(
 
 def _begin(plan: RehearsalPlan, label: str, attempts: Iterable[Attempt], now: Callable[[], datetime]) -> Attempt:
     """Return an attempt with a time stamp of its own, and make its folder."""
-    taken = {attempt.stamp for attempt in attempts}
-    while (stamp := now().strftime(STAMP_FORMAT)) in taken:
-        time.sleep(0.1)  # an attempt that ended within a second: its time stamp is its name
+    stamp = free_stamp((attempt.stamp for attempt in attempts), now)
     folder = os.path.join("runs", f"{stamp}-{label.replace(' ', '-')}")
     os.makedirs(os.path.join(plan.folder, folder))
     return Attempt(label=label, stamp=stamp, folder=folder, seed=plan.seed(label))
+
+
+def free_stamp(taken: Iterable[str], now: Callable[[], datetime]) -> str:
+    """Return the time as the name of a run; where a run that ended within its second has it, wait for the next one."""
+    names = set(taken)
+    while (stamp := now().strftime(STAMP_FORMAT)) in names:
+        time.sleep(0.1)
+    return stamp
 
 
 def finished(attempts: Iterable[Attempt], label: str) -> Attempt | None:

@@ -20,11 +20,12 @@ from dlemu import __version__
 from dlemu.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
 from dlemu.mlperf.check.result_rules import SEPARATION
-from dlemu.mlperf.check.submission_tree import METADATA, STAMP_FORMAT
+from dlemu.mlperf.check.submission_tree import METADATA
 from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.mlperf.checkpoint_datasize import CheckpointDatasize
 from dlemu.mlperf.official_checkpoints import MEMORY_FACTOR
 from dlemu.mlperf.rehearsal import NOTE
+from dlemu.mlperf.rehearsal.attempts import free_stamp
 from dlemu.mlperf.rehearsal.edition_tree import README, same_file_system, write_json
 from dlemu.mlperf.rules import Division
 from dlemu.sizing.train_process import LOG, run_train
@@ -61,6 +62,8 @@ class CheckpointRehearsal:
     """Starts each call; `{ranks}` stands for the count. Empty: ranks of this host."""
     config_dir: str | None
     tell: Callable[[str], None]
+    now: Callable[[], datetime] = datetime.now
+    """The clock on the wall, which names the calls."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -90,7 +93,7 @@ class CheckpointRehearsal:
         done: list[dict[str, str]] = []
         self._save(done, complete=False)
         for call in self.calls:
-            done.append(self._call(call))
+            done.append(self._call(call, done))
             self._save(done, complete=False)
         self._sums(done)
         self._save(done, complete=True)
@@ -107,8 +110,8 @@ class CheckpointRehearsal:
         laid_out = f"Laid out as MLPerf Storage v{edition} wants a result of checkpointing, by dlemu {__version__}."
         write_text(self.tree, README, f"{NOTE}\n\n{laid_out}\n")
 
-    def _call(self, call: Call) -> dict[str, str]:
-        stamp = datetime.now().strftime(STAMP_FORMAT)
+    def _call(self, call: Call, done: list[dict[str, str]]) -> dict[str, str]:
+        stamp = free_stamp((earlier["stamp"] for earlier in done), self.now)
         run = os.path.join(self.folder, "runs", f"{stamp}-{call.name}")
         os.makedirs(run)
         self.tell(f"{call.name} ...")
