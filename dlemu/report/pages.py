@@ -27,9 +27,9 @@ from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
 from dlemu.reproduction.run_steps import REPRODUCED
-from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import read_config
+from dlemu.results.folder import holds_checkpoints, read_config
 from dlemu.results.run import Run
 from dlemu.sizing.answers import COMPARE
 
