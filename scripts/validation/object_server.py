@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import BinaryIO, Literal
 from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import escape
 
@@ -120,8 +120,8 @@ class ObjectServer:
         finally:
             self._open.discard(connection)
 
-    def _answer(self, connection: socket.socket, lines: object) -> bool:
-        read = lines.readline, lines.read  # type: ignore[attr-defined]
+    def _answer(self, connection: socket.socket, lines: BinaryIO) -> bool:
+        read = lines.readline, lines.read
         first = read[0]().decode("latin-1").split(" ")
         if len(first) < 3:
             return False
