@@ -1,4 +1,4 @@
-"""audit.json, as `dlemu audit --report` writes it and `dlemu report` reads it: columns, findings, epochs of each run."""
+"""audit.json, as `dlemu audit --report` writes it and `dlemu report` reads it: columns, findings, epochs of runs."""
 
 from __future__ import annotations
 

@@ -121,15 +121,14 @@ class ObjectServer:
             self._open.discard(connection)
 
     def _answer(self, connection: socket.socket, lines: BinaryIO) -> bool:
-        read = lines.readline, lines.read
-        first = read[0]().decode("latin-1").split(" ")
+        first = lines.readline().decode("latin-1").split(" ")
         if len(first) < 3:
             return False
         headers = {}
-        while (line := read[0]().decode("latin-1").strip()) != "":
+        while (line := lines.readline().decode("latin-1").strip()) != "":
             name, _, value = line.partition(":")
             headers[name.lower()] = value.strip()
-        body = read[1](int(headers.get("content-length", "0")))
+        body = lines.read(int(headers.get("content-length", "0")))
         path, _, query = first[1].partition("?")
         key = unquote(path).lstrip("/").partition("/")[2]
         with self._lock:
