@@ -15,7 +15,7 @@ from dlemu.mlperf.audit.recompute import NOTHING, Formula, Recomputed
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.tolerant import read_json
 from dlemu.mlperf.dlio_config import OWN_FOLDER, dlio_workload
-from dlemu.mlperf.finding import Finding
+from dlemu.results.finding import Finding
 from dlemu.results.live_place import LIVE, holds_live, holds_live_checkpoints
 
 if TYPE_CHECKING:
