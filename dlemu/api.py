@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from datagen.errors import UserError
 from dlemu.api_process import Request, call
@@ -280,6 +280,42 @@ def pack(
     )
 
 
+@overload
+def compare(
+    a: Run,
+    b: Folder | Run | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    a: CheckpointRun,
+    b: Folder | CheckpointRun | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
+) -> CheckpointComparison: ...
+
+
+@overload
+def compare(
+    a: Folder,
+    b: Folder | Run | CheckpointRun | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
+) -> Comparison | CheckpointComparison: ...
+
+
 def compare(
     a: Folder | Run | CheckpointRun,
     b: Folder | Run | CheckpointRun | None = None,
@@ -297,7 +333,7 @@ def compare(
     Raises UserError for what can't be compared.
     """
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
-    if are_checkpoints(folders):
+    if are_checkpoints(folders, (price, watts, years, energy_price)):
         return compare_checkpoint_folders(*folders)
     sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)

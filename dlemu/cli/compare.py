@@ -44,7 +44,6 @@ def command(
     """
     from rich.console import Console
 
-    from datagen.errors import UserError
     from dlemu.cli.options import report_result
     from dlemu.mlperf.foreign_side import foreign_side
     from dlemu.report.comparison_report import print_comparison
@@ -57,12 +56,7 @@ def command(
 
     if output is not None:
         _check_free(output)
-    if are_checkpoints(folders):
-        if any(given is not None for given in (price, watts, years, energy_price)):
-            raise UserError(
-                "--price, --watts, --years and --energy-price are shared out over the accelerators that a storage "
-                "feeds, and these are runs of checkpoints: leave them out"
-            )
+    if are_checkpoints(folders, (price, watts, years, energy_price)):
         _compare_checkpoints(folders[0], folders[1], output, report=report, as_json=as_json)
         return
     prices, powers = _two(price, "--price"), _two(watts, "--watts")

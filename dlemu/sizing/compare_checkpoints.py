@@ -66,10 +66,11 @@ class CheckpointComparison:
     """What beside the storage differs, as sentences."""
 
 
-def are_checkpoints(folders: Sequence[str]) -> bool:
+def are_checkpoints(folders: Sequence[str], extras: Sequence[object] = ()) -> bool:
     """Say whether folders that are to be compared are those of runs of checkpoints.
 
-    Raises UserError when they are not two of one kind.
+    Raises UserError when they are not two of one kind, or when `extras` (prices, watts, years; None where not given)
+    come with them.
     """
     kinds = [holds_checkpoints(folder) for folder in folders]
     if not any(kinds):
@@ -84,6 +85,11 @@ def are_checkpoints(folders: Sequence[str]) -> bool:
         raise UserError(
             f"{one} is a run of checkpoints and {other} is not: wanted two folders of `dlemu checkpoint`, or two of "
             "training"
+        )
+    if any(given is not None for given in extras):
+        raise UserError(
+            "price, watts, years and energy price are shared out over the accelerators that a storage feeds, and these "
+            "are runs of checkpoints: leave them out"
         )
     return True
 

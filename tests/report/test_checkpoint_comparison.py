@@ -98,7 +98,7 @@ def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: 
             CliRunner().invoke(command, given, catch_exceptions=False)
     with pytest.raises(UserError, match="is compared with one other"):
         dlemu.compare(quick)
-    with pytest.raises(UserError, match=r"--price, .* are runs of checkpoints: leave them out"):
+    with pytest.raises(UserError, match=r"price, watts.* are runs of checkpoints: leave them out"):
         CliRunner().invoke(command, [quick.folder, quick.folder, "--price", "1,2"], catch_exceptions=False)
 
 
