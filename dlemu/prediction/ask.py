@@ -77,7 +77,8 @@ def ask(
     else:
         if make is not None:
             make(workload)
-        calibration = calibrate_by_probe(workload, cached=cached, on_level=on_level)
+        readers = (ranks or 0) * max(1, workload.reader.read_threads)
+        calibration = calibrate_by_probe(workload, readers=readers, cached=cached, on_level=on_level)
     overrides = tuple(word for word in words if not word.startswith("output.folder="))
     answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
     write_text(folder, CONFIG, to_yaml(workload))
@@ -85,8 +86,13 @@ def ask(
     return answer, folder
 
 
-def calibrate_by_probe(workload: Workload, *, cached: bool = False, on_level: OnLevel | None = None) -> Calibration:
-    """Probe the workload's own pattern on its dataset; raises UserError where that can't be done."""
+def calibrate_by_probe(
+    workload: Workload, *, readers: int = 0, cached: bool = False, on_level: OnLevel | None = None
+) -> Calibration:
+    """Probe the workload's own pattern on its dataset; raises UserError where that can't be done.
+
+    `readers` is the number whose speed is wanted most; 0: the fewest that get all.
+    """
     storage = workload.storage_spec
     found = inspect(
         workload.dataset,
@@ -103,7 +109,7 @@ def calibrate_by_probe(workload: Workload, *, cached: bool = False, on_level: On
         memory_bytes=psutil.virtual_memory().total,
         memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
     )
-    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), on_level=on_level)
+    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=on_level)
     return calibrate_from_levels(job, levels, costs, cores=usable_cores(), folder=workload.dataset.data_folder)
 
 
