@@ -17,6 +17,7 @@ from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.mlperf.foreign_side import foreign_side
+from dlemu.mlperf.foreign_times import foreign_run
 from dlemu.packing import run_pack
 from dlemu.packing.pack_answer import PACK, PackAnswer
 from dlemu.prediction.ask import ask, read_prediction
@@ -157,8 +158,8 @@ def predict(
 ) -> Prediction:
     """Predict how busy a storage would keep accelerators: `dlemu predict`; arguments as of `dlemu.prediction.ask.ask`.
 
-    With `ranks` that count, else the most that pass. `from_folder` names a run, or is one; `make` makes the dataset
-    before it is probed.
+    With `ranks` that count, else the most that pass. `from_folder` names a run (DLIO's too), or is one; `make` makes
+    the dataset before it is probed.
     """
     answer, _ = ask(
         source if isinstance(source, Workload) and not settings else _words(source, settings),
@@ -169,6 +170,7 @@ def predict(
         cached=cached,
         config_dir=config_dir,
         make=_make_dataset if make else None,
+        read_foreign=foreign_run,
         on_level=on_level,
     )
     return answer
