@@ -26,9 +26,9 @@ from dlemu.probing.pattern import Level
 from dlemu.probing.probe_answers import Access, ProbeAnswer, ProbeCell
 from dlemu.probing.run_probe import FILE_BYTES, PRESETS, Grid, probe_requests, probe_workload, read_probe
 from dlemu.results.answer_files import read_answer
-from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import read_run
+from dlemu.results.folder import holds_checkpoints, read_run
 from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event
 from dlemu.run.prepare import only_checkpoints, only_makes_data

@@ -14,7 +14,7 @@ from dlemu.prediction.ask import read_prediction
 from dlemu.prediction.prediction import Prediction
 from dlemu.probing.probe_answers import PROBE, ProbeAnswer
 from dlemu.probing.run_probe import read_probe
-from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
+from dlemu.report.audit_report import Audit, audit_page, open_audit
 from dlemu.report.checkpoint_report import checkpoint_page
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.document_report import OpenedDocument, document_page, open_document
@@ -27,9 +27,10 @@ from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
 from dlemu.reproduction.run_steps import REPRODUCED
-from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.audit_answer import AUDIT
+from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import read_config
+from dlemu.results.folder import holds_checkpoints, read_config
 from dlemu.results.run import Run
 from dlemu.sizing.answers import COMPARE
 
