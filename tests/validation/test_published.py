@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from validation import published
 
 from tests.prediction.test_from_times import write_dlio_run
 
@@ -18,12 +19,16 @@ dataset_files,24000,24000,,
 """
 
 
-def test_without_what_was_published_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_what_was_published_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], module: Callable[[str], Any]
+) -> None:
+    published = module("published")
     assert published.main(["--folder", str(tmp_path)]) == 0
     assert "published-runs and seeds/kioxia_cm7.csv are not in" in capsys.readouterr().out
 
 
-def test_every_figure_is_predicted_from_another(tmp_path: Path) -> None:
+def test_every_figure_is_predicted_from_another(tmp_path: Path, module: Callable[[str], Any]) -> None:
+    published = module("published")
     write_dlio_run(tmp_path / published.RUNS / "a-run")
     (tmp_path / "seeds").mkdir()
     (tmp_path / published.DRIVES).write_text(DRIVES)
