@@ -42,6 +42,7 @@ ROOMS = {
             "tests/comm/test_supervise.py",
             "tests/comm/test_failure.py",
             "tests/comm/test_base.py",
+            "tests/comm/test_launch.py",
         ),
     ),
     "manifest": Room(("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")),

@@ -294,9 +294,9 @@ def test_in_open_the_settings_that_it_frees_may_differ_and_no_other() -> None:
     free = changed(reader={"data_loader": "tensorflow"}) | {"core_config": None}
     assert found(division="open", **free) == []
     assert found(**free) == [("error", "workload.differs")]
-    both = changed(reader={"data_loader": "tensorflow", "file_shuffle": "off"}) | {"core_config": None}
-    (differs,) = told("2.0", "workload.differs", replace(GOOD, **both), "open")
-    assert differs.seen == "reader.file_shuffle=off"
+    other = {"reader": {"data_loader": "tensorflow", "file_shuffle": "off"}, "model": {"model_size": 7}}
+    differing = told("2.0", "workload.differs", replace(GOOD, **(changed(**other) | {"core_config": None})), "open")
+    assert {finding.seen for finding in differing} == {"reader.file_shuffle=off", "model.model_size=7"}
 
 
 def test_settings_of_checkpoints_count_where_checkpoints_are_saved() -> None:
