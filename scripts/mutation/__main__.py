@@ -20,7 +20,8 @@ source_paths = ["dlemu", "datagen"]
 only_mutate = {code}
 also_copy = ["configs", "docs", "scripts", "setup.py", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 pytest_add_cli_args = [
-  "-p", "no:xdist", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-x", "-q", "-m", "not (slow or mpi or root)"
+  "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "mutation.quick_properties", "--hypothesis-seed=0",
+  "-x", "-q", "-m", "not (slow or mpi or root)"
 ]
 pytest_add_cli_args_test_selection = {tests}
 """

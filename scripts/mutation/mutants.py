@@ -14,6 +14,8 @@ import mutmut.__main__ as mutmut_main
 from mutmut.mutation import file_mutation, mutators
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.runners.harness import PytestRunner
+from mutmut.state import state
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
 
@@ -43,6 +45,13 @@ def plant(sample: int | None, seed: int) -> None:
         return mutants, by_path
 
     mutmut_main.collect_source_file_mutation_data = draw
+    run_tests = PytestRunner.run_tests
+
+    def fastest_first(self: PytestRunner, *, mutant_name: str | None, tests: Iterable[str]) -> int:
+        ordered = sorted(tests, key=lambda test: state().duration_by_test.get(test, 0.0))
+        return run_tests(self, mutant_name=mutant_name, tests=ordered)
+
+    PytestRunner.run_tests = fastest_first
     mutmut_main._run((), 1)
 
 

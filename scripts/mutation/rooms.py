@@ -26,6 +26,7 @@ ROOMS = {
         ),
         (
             "tests/sizing/test_search.py",
+            "tests/sizing/test_size_verdict.py",
             "tests/sizing/test_steady.py",
             "tests/sizing/test_compare_sides.py",
         ),

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from dlemu.comm import PeerLostError
 from dlemu.comm.tree import PART_BYTES, Frame, Link, LocalTree, children_of, depth, height, parent_of
 
+PATIENCE_SECONDS = 10.0
+"""Only a hang is that slow: messages take microseconds."""
 Result = TypeVar("Result")
 Pipe = queue.Queue[tuple[Frame, int] | bytes | str]
 
@@ -32,7 +34,7 @@ class MemoryLink:
         self._outgoing.put(bytes(data))
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
-        item = self._incoming.get(timeout=30)
+        item = self._incoming.get(timeout=PATIENCE_SECONDS)
         if isinstance(item, str):
             raise PeerLostError(item)
         kind, number = item
@@ -41,7 +43,7 @@ class MemoryLink:
         return number
 
     def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
-        item = self._incoming.get(timeout=30)
+        item = self._incoming.get(timeout=PATIENCE_SECONDS)
         assert isinstance(item, bytes)
         assert len(item) == num_bytes
         return bytearray(item)
