@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from datagen.errors import UserError
 from dlemu.api_process import Request, call
@@ -25,14 +25,20 @@ from dlemu.probing.pattern import Level
 from dlemu.probing.probe_answers import Access, ProbeAnswer, ProbeCell
 from dlemu.probing.run_probe import FILE_BYTES, PRESETS, Grid, probe_requests, probe_workload, read_probe
 from dlemu.results.answer_files import read_answer
-from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import read_run
+from dlemu.results.folder import holds_checkpoints, read_run
 from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event
 from dlemu.run.prepare import only_checkpoints, only_makes_data
 from dlemu.sizing import find_size, run_sweep
 from dlemu.sizing.answers import COMPARE, SIZE, SWEEP, Comparison, SizeAnswer, SweepAnswer
+from dlemu.sizing.compare_checkpoints import (
+    COMPARE_CHECKPOINTS,
+    CheckpointComparison,
+    are_checkpoints,
+    compare_checkpoint_folders,
+)
 from dlemu.sizing.compare_sides import Extras
 from dlemu.sizing.compare_sides import compare as compare_sides
 from dlemu.sizing.sides import read_sides
@@ -40,7 +46,17 @@ from dlemu.sizing.sizing_events import SizingEvent
 
 Source = Workload | Sequence[str] | Mapping[str, object]
 """What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
-Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer | PackAnswer
+Result = (
+    Run
+    | CheckpointRun
+    | SizeAnswer
+    | SweepAnswer
+    | Comparison
+    | CheckpointComparison
+    | Prediction
+    | ProbeAnswer
+    | PackAnswer
+)
 Folder = str | os.PathLike[str]
 
 
@@ -264,23 +280,61 @@ def pack(
     )
 
 
+@overload
 def compare(
-    a: Folder | Run,
+    a: Run,
     b: Folder | Run | None = None,
     *,
     price: tuple[float, float] | None = None,
     watts: tuple[float, float] | None = None,
     years: float | None = None,
     energy_price: float | None = None,
-) -> Comparison:
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    a: CheckpointRun,
+    b: Folder | CheckpointRun | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
+) -> CheckpointComparison: ...
+
+
+@overload
+def compare(
+    a: Folder,
+    b: Folder | Run | CheckpointRun | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
+) -> Comparison | CheckpointComparison: ...
+
+
+def compare(
+    a: Folder | Run | CheckpointRun,
+    b: Folder | Run | CheckpointRun | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
+) -> Comparison | CheckpointComparison:
     """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a Run.
 
-    A sweep over two drives alone compares these. `price` and `watts` are those of both storages,
-    `energy_price` of a kWh, over so many `years`.
+    Two runs of checkpoints are compared by their own figures. A sweep over two drives alone compares these. `price` and
+    `watts` are those of both storages, `energy_price` of a kWh, over so many `years`.
 
     Raises UserError for what can't be compared.
     """
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
+    if are_checkpoints(folders, (price, watts, years, energy_price)):
+        return compare_checkpoint_folders(*folders)
     sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)
     first, second = (
@@ -303,6 +357,7 @@ def load_result(folder: Folder) -> Result:
         read_answer(path, SIZE, SizeAnswer)
         or read_answer(path, SWEEP, SweepAnswer)
         or read_answer(path, COMPARE, Comparison)
+        or read_answer(path, COMPARE_CHECKPOINTS, CheckpointComparison)
         or read_answer(path, PACK, PackAnswer)
         or read_prediction(path)
         or read_probe(path)
@@ -310,10 +365,10 @@ def load_result(folder: Folder) -> Result:
     )
 
 
-def _folder(result: Folder | Run | None) -> str | None:
+def _folder(result: Folder | Run | CheckpointRun | None) -> str | None:
     if result is None:
         return None
-    return result.folder if isinstance(result, Run) else os.fspath(result)
+    return result.folder if isinstance(result, Run | CheckpointRun) else os.fspath(result)
 
 
 def _make_dataset(workload: Workload) -> None:

@@ -14,8 +14,8 @@ from dlemu.config import load
 from dlemu.mlperf.core_config import core_config_hash, effective
 from dlemu.mlperf.datasize import datasize
 from dlemu.mlperf.editions import EDITIONS, newest_edition
-from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.rules import GIB, RunFacts, check_run, override_keys, smallest_dataset
+from dlemu.results.finding import Finding
 
 V2 = EDITIONS["2.0"]
 UNET3D = V2.officials["unet3d", "h100"]

@@ -20,7 +20,6 @@ from dlemu.mlperf.core_config import canonical, core_config_hash, is_checkpoint_
 from dlemu.mlperf.dlio_config import dlio_workload
 from dlemu.mlperf.dlio_files import LOG
 from dlemu.mlperf.editions import EDITIONS, Edition
-from dlemu.mlperf.finding import Finding, Located
 from dlemu.mlperf.known_rules import official_name
 from dlemu.mlperf.official_checkpoints import (
     ACCELERATOR_GIB,
@@ -34,6 +33,7 @@ from dlemu.mlperf.official_checkpoints import (
     official_model,
 )
 from dlemu.mlperf.rules import Division, override_keys, unapplied
+from dlemu.results.finding import Finding, Located
 
 FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "summary.json")
 """v3.0, 2.1.25, beside the ranks' files, the metadata and dlio_config."""

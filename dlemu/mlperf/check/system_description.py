@@ -11,7 +11,7 @@ from typing import Any
 from dlemu.mlperf.audit.run_settings import Printed
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
 from dlemu.mlperf.check.submission_tree import Result, Submission
-from dlemu.mlperf.finding import Finding, Located, Severity
+from dlemu.results.finding import Finding, Located, Severity
 
 PLACEHOLDER = "FILL IN"
 """What a template has where the submitter must write."""
