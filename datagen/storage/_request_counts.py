@@ -11,7 +11,7 @@ import math
 import mmap
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +61,8 @@ class RequestCounts:
         if values is None:
             values = np.zeros(_SIZE, np.int64)
         self.values = values if len(values) == _SIZE else np.resize(np.pad(values, (0, _SIZE)), _SIZE)
+        self.on_answer: Callable[[int, int], None] | None = None
+        """Is told of each answer what `answered` is."""
 
     @classmethod
     def kept_in(cls, folder: str) -> RequestCounts:
@@ -89,6 +91,8 @@ class RequestCounts:
         """Count a request whose answer began and ended so long after it was sent."""
         self.values[len(COUNTERS) + _bin(first_byte_ns)] += 1
         self.values[len(COUNTERS) + BINS + _bin(last_byte_ns)] += 1
+        if self.on_answer is not None:
+            self.on_answer(first_byte_ns, last_byte_ns)
 
     def __getitem__(self, counter: str) -> int:
         return int(self.values[INDEX[counter]])

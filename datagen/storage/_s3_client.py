@@ -106,11 +106,14 @@ class Client:
     def ask_all(self, asks: Iterable[Ask], depth: int = 1, begun: Iterable[Active] = ()) -> None:
         """Bring all answers, `depth` requests in flight at most; those that have `begun` among them.
 
+        `asks` is asked for the next request when there is room for it in flight: it may go on for as long as it likes.
+
         Raises:
             FileNotFoundError: there is no such object.
             UserError: keys, bucket, region or endpoint are wrong (and DatasetError: it failed again and again).
         """
-        waiting = deque(asks)
+        waiting = iter(asks)
+        following = next(waiting, None)
         delayed: list[tuple[float, int, Ask]] = []
         active: dict[int, Active] = {}
         order = itertools.count()
@@ -129,13 +132,14 @@ class Client:
             for each in begun:
                 each.until_ns = time.monotonic_ns() + round(1e9 * self.server.timeout_seconds)
                 go_on(each)
-            while waiting or delayed or active:
-                while (waiting or (delayed and delayed[0][0] <= time.monotonic())) and len(active) < depth:
-                    ask = (
-                        heapq.heappop(delayed)[2]
-                        if delayed and delayed[0][0] <= time.monotonic()
-                        else waiting.popleft()
-                    )
+            while following is not None or delayed or active:
+                while len(active) < depth:
+                    if delayed and delayed[0][0] <= time.monotonic():
+                        ask = heapq.heappop(delayed)[2]
+                    elif following is not None:
+                        ask, following = following, next(waiting, None)
+                    else:
+                        break
                     try:
                         started = self.send(ask)
                     except OSError as error:

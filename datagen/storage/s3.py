@@ -52,6 +52,11 @@ class Storage(StorageBase):
         self._ahead = threading.local()
         self.server = options.endpoint
 
+    @property
+    def counts(self) -> RequestCounts:
+        """Return what its requests come to."""
+        return self._counts
+
     def open(self, path: str) -> ObjectReader:
         client, key = self._place(path)
         answer = client.ask(Ask(kind="head", method="HEAD", key=key))

@@ -1,4 +1,4 @@
-"""The own engine of `dlemu probe` beside fio, in turn, at the same settings, on drives of known speed."""
+"""The own engine of `dlemu probe` beside fio, in turn, on drives of known speed; its GETs on known object servers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from validation.bed import Bed
 from validation.check import Check
 from validation.drive import Speed
 from validation.fio import why_no_fio
+from validation.object_server import Behaviour, object_server
 
 CASES = (
     (Speed(read_bytes_per_second=100_000_000), "128k", 32),
@@ -35,7 +36,8 @@ def why_no_probe() -> str | None:
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """Each case by fio and by dlemu, in turn."""
+    """Each case by fio and by dlemu, in turn; then a bucket."""
+    yield from measure_objects()
     path = os.path.join(bed.drive.folder, "probe")
     with open(path, "wb") as file:
         for _ in range(FILE_BYTES >> 20):
@@ -48,6 +50,34 @@ def measure(bed: Bed) -> Iterator[Check]:
             yield from _compare(bed, path, size, depth, f"{what}: {size}, {depth} in flight")
     finally:
         os.unlink(path)
+
+
+def measure_objects() -> Iterator[Check]:
+    """GET requests on servers of known rate and known latency, by arithmetic."""
+    with tempfile.TemporaryDirectory() as results, object_server(Behaviour(bytes_per_second=100_000_000)) as server:
+        cell = _gets(server.endpoint, "1m", 8, results)
+        yield _check(
+            "S3, 100 MB/s: 1m, 8 in flight", "mb_per_second / the server's", 100.0, cell["mb_per_second"], "MB/s"
+        )
+    with tempfile.TemporaryDirectory() as results, object_server(Behaviour(latency_seconds=0.05)) as server:
+        cell = _gets(server.endpoint, "64k", 8, results)
+        yield _check("S3, 50 ms: 64k, 8 in flight", "requests/s / 8 in 50 ms", 160.0, cell["iops"], "/s")
+        yield _check("S3, 50 ms: 64k, 8 in flight", "first byte, median", 50.0, cell["first_byte_ms"]["p50"], "ms")
+
+
+def _gets(endpoint: str, size: str, depth: int, results: str) -> dict[str, Any]:
+    words = [
+        "s3://bucket",
+        f"storage.storage_options.endpoint_url={endpoint}",
+        "--file-size",
+        "64m",
+        "--output",
+        results,
+    ]
+    grid = ["--sizes", size, "--depths", str(depth), "--seconds", str(SECONDS), "--json"]
+    told: dict[str, Any] = json.loads(run([sys.executable, "-m", "dlemu", "probe", *words, *grid]).output)
+    cell: dict[str, Any] = told["cells"][0]
+    return cell
 
 
 def _compare(bed: Bed, path: str, size: str, depth: int, case: str) -> Iterator[Check]:
