@@ -40,7 +40,13 @@ class _Measured:
 
 
 def calibrate_from_levels(
-    job: Job, levels: Sequence[Level], costs: LoaderCosts | None, *, cores: float, folder: str
+    job: Job,
+    levels: Sequence[Level],
+    costs: LoaderCosts | None,
+    *,
+    cores: float,
+    folder: str,
+    busy_cores: float = 0.0,
 ) -> Calibration:
     """Return what levels of readers say; the first must be of one reader, and a number may be there several times."""
     found = _pooled(levels)
@@ -79,6 +85,7 @@ def calibrate_from_levels(
         if decodes
         else 0.0,
         cores=cores,
+        busy_cores=busy_cores,
         costs=HostCosts() if costs is None else HostCosts(**asdict(costs)),
     )
 
