@@ -57,30 +57,24 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 def measure_objects() -> Iterator[Check]:
     """GET requests on servers of known rate and known latency, by arithmetic."""
-    with tempfile.TemporaryDirectory() as results, object_server(Behaviour(bytes_per_second=100_000_000)) as server:
-        cell = _gets(server.endpoint, "1m", 8, results)
-        yield _check(
-            "S3, 100 MB/s: 1m, 8 in flight", "mb_per_second / the server's", 100.0, cell["mb_per_second"], "MB/s"
-        )
-    with tempfile.TemporaryDirectory() as results, object_server(Behaviour(latency_seconds=0.05)) as server:
-        cell = _gets(server.endpoint, "64k", 8, results)
-        yield _check(
-            "S3, 50 ms: 64k, 8 in flight", "requests/s / 8 in 50 ms", 160.0, cell["iops"], "/s", SERVER_PERCENT
-        )
-        yield _check("S3, 50 ms: 64k, 8 in flight", "first byte, median", 50.0, cell["first_byte_ms"]["p50"], "ms")
+    with object_server(Behaviour(bytes_per_second=100_000_000)) as server:
+        cell = _gets(server.endpoint, "1m", 8)
+        case = "S3, 100 MB/s: 1m, 8 in flight"
+        yield _check(case, "mb_per_second / the server's", 100.0, cell["mb_per_second"], "MB/s")
+    with object_server(Behaviour(latency_seconds=0.05)) as server:
+        cell = _gets(server.endpoint, "64k", 8)
+        case = "S3, 50 ms: 64k, 8 in flight"
+        yield _check(case, "requests/s / 8 in 50 ms", 160.0, cell["iops"], "/s", SERVER_PERCENT)
+        yield _check(case, "first byte, median", 50.0, cell["first_byte_ms"]["p50"], "ms")
 
 
-def _gets(endpoint: str, size: str, depth: int, results: str) -> dict[str, Any]:
-    words = [
-        "s3://bucket",
-        f"storage.storage_options.endpoint_url={endpoint}",
-        "--file-size",
-        "64m",
-        "--output",
-        results,
-    ]
-    grid = ["--sizes", size, "--depths", str(depth), "--seconds", str(SECONDS)]
-    return _measured([sys.executable, "-m", "dlemu", "probe", *words, *grid], results)
+def _gets(endpoint: str, size: str, depth: int) -> dict[str, Any]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # the server takes any
+        os.environ.setdefault(name, "validation")
+    with tempfile.TemporaryDirectory() as results:
+        words = ["s3://bucket", f"storage.storage_options.endpoint_url={endpoint}", "--file-size", "64m"]
+        grid = ["--sizes", size, "--depths", str(depth), "--seconds", str(SECONDS), "--output", results]
+        return _measured([sys.executable, "-m", "dlemu", "probe", *words, *grid], results)
 
 
 def _compare(bed: Bed, path: str, size: str, depth: int, case: str) -> Iterator[Check]:
