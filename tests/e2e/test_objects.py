@@ -153,11 +153,11 @@ def test_a_run_over_https_names_what_tls_took(tmp_path: Path) -> None:
     if why_no_rclone():
         pytest.skip(why_no_rclone())
     certificates = make_certificates(tmp_path / "certificates")
-    trust = {"AWS_CA_BUNDLE": str(certificates.authority), "SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": ""}
+    trust: dict[str, Any] = {"AWS_CA_BUNDLE": str(certificates.authority), "SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": ""}
     with rclone_server(tmp_path / "served", certificates) as server:
         words = on_bucket(server, tmp_path / "run")
         for command in ("datagen", "train"):
-            ended = dlemu(command, *words, **KEYS, **trust)
+            ended = dlemu(command, *words, **trust | KEYS)
             assert ended.status == 0, ended.err
         run = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert run["requests"]["tls_cpu_seconds"] > 0
