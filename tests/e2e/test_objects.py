@@ -153,17 +153,18 @@ def test_a_run_over_https_names_what_tls_took(tmp_path: Path) -> None:
     if why_no_rclone():
         pytest.skip(why_no_rclone())
     certificates = make_certificates(tmp_path / "certificates")
-    trust: dict[str, Any] = {"AWS_CA_BUNDLE": str(certificates.authority), "SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": ""}
+    around: dict[str, Any] = KEYS | {"SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": ""}
+    trusting: dict[str, Any] = around | {"AWS_CA_BUNDLE": str(certificates.authority)}
     with rclone_server(tmp_path / "served", certificates) as server:
         words = on_bucket(server, tmp_path / "run")
         for command in ("datagen", "train"):
-            ended = dlemu(command, *words, **trust | KEYS)
+            ended = dlemu(command, *words, **trusting)
             assert ended.status == 0, ended.err
         run = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert run["requests"]["tls_cpu_seconds"] > 0
         assert "handshakes, decrypting, copying" in " ".join(ended.out.split())
-        other = str(make_certificates(tmp_path / "other").authority)
-        refused = dlemu("train", *on_bucket(server, tmp_path / "refused"), **KEYS, **trust | {"AWS_CA_BUNDLE": other})
+        around |= {"AWS_CA_BUNDLE": str(make_certificates(tmp_path / "other").authority)}
+        refused = dlemu("train", *on_bucket(server, tmp_path / "refused"), **around)
         assert refused.status == 2
         assert refused.err.count("\n") == 1
         assert "its certificate is not trusted" in refused.err
