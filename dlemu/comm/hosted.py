@@ -117,11 +117,18 @@ class Host:
             _reap(process, self.comm.timeout_seconds)
 
     def end(self) -> None:
-        """Let the stand-ins go."""
+        """Let the stand-ins go; raises PeerLostError when one stands still: the launcher would wait for it for ever."""
         for stream in self._stand_ins.values():
             with contextlib.suppress(OSError):
                 stream.sendall(_END)
-            stream.close()
+        for local_rank, stream in self._stand_ins.items():
+            stream.settimeout(self.comm.timeout_seconds)
+            with stream, contextlib.suppress(ConnectionResetError):
+                try:
+                    stream.recv(1)
+                except TimeoutError as error:
+                    seconds = f"{self.comm.timeout_seconds:g} s"
+                    raise PeerLostError(f"{self.comm.name(local_rank)} did not end within {seconds}") from error
 
     def _fork_all(self, token: str, main: Callable[[Comm], None], last_word: LastWord) -> list[int]:
         sys.stdout.flush()
