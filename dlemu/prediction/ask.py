@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 
 import psutil
@@ -107,15 +108,31 @@ def calibrate_by_probe(
         storage=storage,
     )
     job = make_job(workload, 1, found, folder=os.devnull, started_at="")
+    opened = open_storage(storage.buffered)
     how = treatment(
         direct=storage.direct,
         cached=cached,
         total_bytes=found.total_bytes,
         memory_bytes=psutil.virtual_memory().total,
-        memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
+        memory_kind=opened.memory_kind(workload.dataset.data_folder),
+        remote=opened.is_remote,
     )
+    began, others = time.monotonic(), _others_cpu_seconds()
     levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=on_level)
-    return calibrate_from_levels(job, levels, costs, cores=usable_cores(), folder=workload.dataset.data_folder)
+    return calibrate_from_levels(
+        job,
+        levels,
+        costs,
+        cores=usable_cores(),
+        folder=workload.dataset.data_folder,
+        busy_cores=max(0.0, (_others_cpu_seconds() - others) / (time.monotonic() - began)),
+    )
+
+
+def _others_cpu_seconds() -> float:
+    """Return how long the host's cores were busy, but for this process and those it has waited for."""
+    host, own = psutil.cpu_times(), os.times()
+    return float(sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)) - sum(own[:4])
 
 
 def read_calibration(folder: str, read_foreign: ReadForeign | None = None) -> Calibration:

@@ -61,6 +61,8 @@ class Calibration:
     """Of a core, after reading; 0 where it is counted as reading."""
     cores: float = 1.0
     """Of one host."""
+    busy_cores: float = 0.0
+    """That others than the readers kept busy meanwhile: other programs, or the storage's own; 0 where not known."""
     costs: HostCosts = field(default_factory=HostCosts)
 
 

@@ -39,6 +39,8 @@ NOTHING_PERCENT = 98.0
 HELPS_PERCENT = 2.0
 """Points of AU that a change must bring to be named as the limit."""
 MORE_READERS, FASTER = 4, 2.0
+BUSY_SHARE = 0.25
+"""Of a host's cores: from there on who else keeps them busy is told."""
 
 
 def predict(
@@ -264,6 +266,11 @@ class _Asked:
                     f"calibrated on samples of {calibration.sample_bytes:,.0f} bytes, asked for samples of "
                     f"{planned:,.0f}: what a storage gives depends on the size of what is read"
                 )
+        if calibration.busy_cores > BUSY_SHARE * calibration.cores:
+            found.append(
+                f"beside the readers {calibration.busy_cores:.1f} of {calibration.cores:g} cores were busy while the "
+                "storage was probed (other programs, or the storage's own): a run is predicted that has as much left"
+            )
         if workload.workflow.checkpoint:
             found.append("checkpoints are left out: they are no part of any AU, and lengthen the run")
         last = self.last

@@ -87,3 +87,10 @@ def test_what_cannot_be_predicted_is_said() -> None:
         predict(asked, given_speed(1.0, cores=1), ranks=11)
     drawn = replace(asked, train=replace(asked.train, computation_time=Duration(type="exponential", scale=0.05)))
     assert 0 < predict(drawn, given_speed(1e5, cores=1), ranks=2).au_percent < 90, "draws differ: ranks wait"
+
+
+def test_a_host_that_others_kept_busy_is_told() -> None:
+    asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
+    assert not [issue for issue in predict(asked, known, ranks=2).issues if "cores were busy" in issue]
+    busy = predict(asked, replace(known, busy_cores=1.7), ranks=2)
+    assert [issue for issue in busy.issues if "1.7 of 4 cores were busy" in issue]
