@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import numpy as np
-
-from dlemu.metrics.au import Rows
+from dlemu.metrics.rows import Rows
 from dlemu.metrics.spread import Mean, by_epoch
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
@@ -37,8 +35,7 @@ def prove(
 ) -> CacheProof:
     """Judge by the training rows whether the storage was read."""
     known = bool(rows["storage_bytes"].any()) or file_system in (*ACCOUNTED, *IN_MEMORY)
-    epochs = np.unique(rows["epoch"])
-    per_epoch = tuple(_percent(rows[rows["epoch"] == epoch]) if known else None for epoch in epochs)
+    per_epoch = tuple(_percent(part) if known else None for part in by_epoch(rows))
     percent = _percent(rows) if known else None
     ratio = dataset_bytes / memory_bytes if memory_bytes else None
     return CacheProof(

@@ -16,8 +16,8 @@ from datagen.formats.format_base import LibraryReads, library_reads
 from datagen.layout import subfolder_name
 from datagen.storage._request_counts import RequestCounts, waits_ms
 from dlemu.config.duration import is_zero
-from dlemu.emulator.steplog import EVALUATION, StepRows
-from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
+from dlemu.emulator.steplog import EVALUATION
+from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.changes import find_speed_changes, find_stalls
@@ -35,6 +35,7 @@ from dlemu.metrics.rates import (
     percentiles_ms,
     training_ns,
 )
+from dlemu.metrics.rows import Rows, StepTable, chunks
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
@@ -101,7 +102,7 @@ def analyse(run: Run) -> Summary:
         seed=facts.seed,
         metrics=metrics,
         requests=_requests(facts),
-        evaluation=_evaluation(run.rows[run.rows["phase"] == EVALUATION]),
+        evaluation=_evaluation(run.ordered.of("phase", (EVALUATION,))),
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
         audit=tuple(_audit(run)),
@@ -134,7 +135,7 @@ def analyse(run: Run) -> Summary:
         loss_percent=loss_percent(run.training, kept),
         kept_loss_percent=kept_loss_percent(kept),
         loss_percent_per_epoch=tuple(
-            loss_percent(part, kept[kept["epoch"] == part["epoch"][0]]) for part in by_epoch(run.training)
+            loss_percent(part, kept.of("epoch", part.values("epoch"))) for part in run.training.by_epoch
         ),
         limited_by=_limit(run, kept, proof, summary, biased=_is_biased(evidence)),
         page_cache=PageCache(
@@ -189,7 +190,7 @@ def _times(histogram: NDArray[np.int64]) -> Percentiles | None:
     return None if waits is None else Percentiles(**waits._asdict())
 
 
-def _metrics(run: Run, kept: StepRows) -> Metrics:
+def _metrics(run: Run, kept: StepTable) -> Metrics:
     facts, journal, rows = run.facts, run.facts.journal, run.training
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
@@ -210,9 +211,7 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
     whole = pooled(rows, au_percent)
     reader_cpu, ratio = _reader_cpu_seconds_per_gb(rows), _library_cpu_ratio(facts)
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
-    woke_late_ns = rows["slept_ns"] - (rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"])
-    by_rank = [rows[rows["rank"] == rank] for rank in sorted(set(rows["rank"].tolist()))]
-    rank_waits = [percentiles_ms(part["wait_ns"]) for part in by_rank]
+    rank_waits = [percentiles_ms(part["wait_ns"]) for part in rows.by_rank]
     return replace(
         metrics,
         au_percent=pooled(kept, au_percent),
@@ -245,13 +244,17 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
         ),
         read_ms=percentiles_ms(rows["read_ns"]),
         handover_share_of_wait=late_handover_share(kept),
-        host_oversleep_ms=percentiles_ms(woke_late_ns),
+        host_oversleep_ms=percentiles_ms(np.concatenate([_woke_late_ns(part) for part in chunks(rows)])),
         device_mb_per_second=device_rate,
         device_bytes_percent_of_app=device_share,
     )
 
 
-def _asked_request_bytes(rows: StepRows) -> Mean:
+def _woke_late_ns(rows: StepTable) -> NDArray[np.int64]:
+    return rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
+
+
+def _asked_request_bytes(rows: StepTable) -> Mean:
     def mean_bytes(part: Rows) -> float:
         calls = int(part["read_calls"].sum())
         return int(part["app_bytes"].sum()) / calls if calls else math.nan
@@ -259,7 +262,7 @@ def _asked_request_bytes(rows: StepRows) -> Mean:
     return Mean(mean=known(mean_bytes(rows)), per_epoch=all_known(map(mean_bytes, by_epoch(rows))))
 
 
-def _reader_cpu_seconds_per_gb(rows: StepRows) -> float | None:
+def _reader_cpu_seconds_per_gb(rows: StepTable) -> float | None:
     app_bytes = int(rows["app_bytes"].sum())
     return int(rows["cpu_ns"].sum()) / app_bytes if app_bytes and rows["cpu_ns"].any() else None
 
@@ -299,7 +302,7 @@ def _ended_at(facts: Facts) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
 
 
-def _evaluation(rows: StepRows) -> Evaluation | None:
+def _evaluation(rows: StepTable) -> Evaluation | None:
     if not len(rows):
         return None
     return Evaluation(
@@ -329,14 +332,15 @@ def _asynchronous(run: Run) -> AsynchronousCheckpoints | None:
     saved = [part for part in run.facts.journal.checkpoints if part.released_ns is not None]
     if not saved:
         return None
-    rows = run.training[run.training["rank"] == 0]
+    rows = run.training.of("rank", (0,))
     seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
     # The first step of a block waits for a queue that ran on while training stood still, or for one that is empty.
     counted = rows["step"] > 1
-    counted[1:] &= rows["block"][1:] == rows["block"][:-1]
-    during = np.zeros(len(rows), bool)
+    block = rows["block"]
+    counted[1:] &= block[1:] == block[:-1]
+    during, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
     for part in saved:
-        during |= (rows["free_ns"] >= (part.released_ns or 0)) & (rows["free_ns"] < part.ended_ns)
+        during |= (free_ns >= (part.released_ns or 0)) & (free_ns < part.ended_ns)
     groups = seconds[during & counted], seconds[~during & counted]
     slow, usual = (float(part.mean()) if len(part) else None for part in groups)
     drain = float(np.mean([(part.ended_ns - (part.released_ns or 0)) / 1e9 for part in saved]))
@@ -357,7 +361,7 @@ def _audit(run: Run) -> Iterator[EpochAudit]:
     if not len(run.training):
         return
     for epoch in run.facts.schedule:
-        rows = run.training[run.training["epoch"] == epoch.number]
+        rows = run.training.of("epoch", (epoch.number,))
         yield audit_epoch(run.facts.train_plan, epoch.number, epoch.steps, rows)
 
 
@@ -482,7 +486,7 @@ def _other_readers(run: Run, metrics: Metrics, proof: CacheProof) -> OtherReader
     return OtherReaders(mb_per_second=(given_mb - own_mb) / seconds, percent=percent)
 
 
-def _limit(run: Run, kept: StepRows, proof: CacheProof, summary: Summary, *, biased: bool) -> Limit | None:
+def _limit(run: Run, kept: StepTable, proof: CacheProof, summary: Summary, *, biased: bool) -> Limit | None:
     """Say what limited the kept steps; all steps where batches of these may have been read during first ones."""
     judged = run.training if biased else kept
     if not len(judged) or not judged["compute_ns"].any():
