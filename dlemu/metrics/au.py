@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from dlemu.metrics.dlio_formulas import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
-from dlemu.metrics.rows import Columns, Rows, StepTable, in_order
+from dlemu.metrics.rows import Columns, Rows, StepTable, in_order, sum_of
 
 
 def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
@@ -29,8 +29,8 @@ def au_percent(rows: Rows) -> float:
     With `kept_rows` this is the headline `au`; with all rows it is `au_rules`, the text of the MLPerf Storage rules
     ("total compute time / total benchmark running time"), which drops nothing.
     """
-    compute = int(rows["compute_ns"].sum())
-    total = compute + int(rows["wait_ns"].sum()) + int(rows["sync_ns"].sum())
+    compute = sum_of(rows, "compute_ns")
+    total = compute + sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns")
     return 100.0 * compute / total if total else math.nan
 
 

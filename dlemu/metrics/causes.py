@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.loss import PARTS, by_step
 from dlemu.metrics.over_time import Intervals
-from dlemu.metrics.rows import Columns, Rows, StepTable, chunks, in_order, raise_at, steps_of
+from dlemu.metrics.rows import Columns, Rows, StepTable, chunks, in_order, raise_at, steps_of, sum_of
 
 BUSY_WORKERS = 0.8
 """From this share of the time that a batch waits in the queue its rank's workers count as busy: it waits for them."""
@@ -151,21 +151,21 @@ def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
     """Return how the workers spent the time of some steps."""
     rows = in_order(rows)
     ranks = max(1, len(rows.by_rank))
-    compute_ns = float(rows["compute_ns"].sum()) / ranks
-    elapsed_ns = max(1.0, compute_ns + float(sum(int(rows[name].sum()) for name in ("wait_ns", "sync_ns"))) / ranks)
+    compute_ns = float(sum_of(rows, "compute_ns")) / ranks
+    elapsed_ns = max(1.0, compute_ns + float(sum(sum_of(rows, name) for name in ("wait_ns", "sync_ns"))) / ranks)
     cpu_known = cpu_is_known(rows)
     spent = sum(
         (split_worker_time(part, preprocesses, cpu_known=cpu_known).sum(axis=0) for part in chunks(rows)),
         start=np.zeros(4),
     )
-    calls, app_bytes = int(rows["read_calls"].sum()), int(rows["app_bytes"].sum())
+    calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         elapsed_seconds=elapsed_ns / 1e9,
         busy_share=float(spent.sum()) / (max(1, workers) * elapsed_ns),
         starved_share=float(spent[3] / max(spent.sum(), 1.0)),
         cpu_known=cpu_known,
         readers=_readers_while_waiting(rows, preprocesses),
-        call_ms=float(rows["read_ns"].sum()) / calls / 1e6 if calls else 0.0,
+        call_ms=float(sum_of(rows, "read_ns")) / calls / 1e6 if calls else 0.0,
         call_bytes=app_bytes / calls if calls else 0.0,
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,

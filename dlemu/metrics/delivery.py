@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.metrics.rows import Columns
+from dlemu.metrics.rows import Rows, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 _CHUNK = 1 << 20
@@ -23,14 +23,14 @@ class EpochAudit:
     each_sample_once: bool | None
 
 
-def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Columns) -> EpochAudit:
+def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Rows) -> EpochAudit:
     """Compare the hashes that the workers sent with every batch with those of the planned samples.
 
     The plan's order is a bijection, so no sample is planned twice; equal sums of 64-bit hashes say that the delivered
     samples are the planned ones, in whatever order they came.
     """
     planned = steps * plan.batch_size * plan.ranks
-    read = int(rows["samples"].sum())
+    read = sum_of(rows, "samples")
     if len(rows) < steps * plan.ranks:
         return EpochAudit(epoch, read, planned, None)
     delivered = int(rows["sample_hash"].astype(np.uint64).sum(dtype=np.uint64))

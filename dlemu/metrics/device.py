@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.rates import training_ns
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import Mean, all_known, by_epoch, known
 
 _MISSED = 0.05
@@ -31,7 +31,7 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
     epochs = by_epoch(rows)
     megabytes = [sum(map(_delivered_mb, [part] * len(devices), devices)) if devices else np.nan for part in epochs]
     seconds = [training_ns(part) / 1e9 for part in epochs]
-    app_megabytes = [float(part["app_bytes"].sum()) / 1e6 for part in epochs]
+    app_megabytes = [float(sum_of(part, "app_bytes")) / 1e6 for part in epochs]
     rate = Mean(mean=known(_ratio(sum(megabytes), sum(seconds))), per_epoch=all_known(map(_ratio, megabytes, seconds)))
     share = Mean(
         mean=known(100 * _ratio(sum(megabytes), sum(app_megabytes))),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of, sum_of
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What a batch that is late was kept by, in the order in which the columns of `Steps.parts_ns` stand."""
@@ -107,7 +107,7 @@ def loss_percent(rows: Rows, kept: Rows) -> Loss:
     `kept` are the rows that the headline counts. What the others lost is `first_step`, whatever it was lost to.
     """
     steps = by_step(kept)
-    total_ns, lost_ns = _total_ns(rows), int(rows["wait_ns"].sum()) + int(rows["sync_ns"].sum())
+    total_ns, lost_ns = _total_ns(rows), sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns")
     return _percent(steps, total_ns, first_step_ns=lost_ns - int(steps.lost_ns.sum()))
 
 
@@ -131,7 +131,7 @@ def _percent(steps: Steps, total_ns: int, *, first_step_ns: int) -> Loss:
 
 
 def _total_ns(rows: Rows) -> int:
-    return sum(int(rows[name].sum()) for name in ("wait_ns", "compute_ns", "sync_ns"))
+    return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
 
 
 def _spread(lost_ns: Whole, parts: Whole) -> NDArray[np.float64]:

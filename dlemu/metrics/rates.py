@@ -32,8 +32,8 @@ def per_second(amount: float, rows: Rows) -> float:
 
 def first_batch_seconds(rows: Rows) -> float:
     """Return how long the slowest rank waited for the first batch of the epoch."""
-    first = rows[rows["step"] == rows["step"].min()]
-    return float(first["wait_ns"].max() / 1e9)
+    _, (step, wait_ns), _ = in_order(rows).ends("step", "wait_ns")
+    return float(wait_ns[step == step.min()].max() / 1e9)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,13 @@ LABELS = ("rank", "epoch", "phase", "block")
 """What all rows of a block have in common; with `step` the order of a table."""
 STAMPS = ("asked_ns", "got_ns", "slept_ns", "met_ns", "ready_ns", "started_ns", "finished_ns")
 """Moments of a step: kept as their distance from its `free_ns`, which is short."""
-MOST_KEPT_BYTES = 384 << 20
+MOST_KEPT_BYTES = 448 << 20
 """Of the columns that a table keeps for later."""
-_CHUNK, _SHORT_SPAN = 1 << 20, 256
-"""Rows that are worked on at a time; and how many lie together for copying them together to be worth it."""
+GROUP_ROWS = 1 << 20
+"""Rows that are read, and made narrow, together."""
+_CHUNK, _SHORT_SPAN = 1 << 16, 256
+"""Rows that are worked on at a time (larger ones leave the caches, and their memory is given back and taken again);
+and how many lie together for copying them together to be worth it."""
 
 
 class Columns(Protocol):
@@ -54,7 +57,8 @@ class _Narrow:
 
     def part(self, start: int, stop: int) -> Whole:
         if self.above is None:
-            return np.broadcast_to(np.int64(self.least), max(0, min(stop, self.length) - start))
+            same: Whole = np.broadcast_to(np.int64(self.least), max(0, min(stop, self.length) - start))
+            return same
         above = self.above[start:stop]
         values: Whole = above.astype(np.int64, copy=False)
         if self.least:
@@ -66,6 +70,10 @@ class _Narrow:
             return np.full(len(places), self.least)
         return self.above[places].astype(np.int64) + (0 if self.above.dtype == np.int64 else self.least)
 
+    def total(self, start: int, stop: int) -> int:
+        count = max(0, min(stop, self.length) - start)
+        return self.least * count + (0 if self.above is None else int(self.above[start:stop].sum(dtype=np.int64)))
+
 
 def _narrowed(values: Whole) -> _Narrow:
     if not len(values):
@@ -75,65 +83,110 @@ def _narrowed(values: Whole) -> _Narrow:
         return _Narrow(least, None, len(values))
     kind = next((kind for kind in (np.uint8, np.uint16, np.uint32) if most - least <= np.iinfo(kind).max), None)
     if kind is None:
-        return _Narrow(0, np.ascontiguousarray(values), len(values))
-    above = np.empty(len(values), kind)
-    for start in range(0, len(values), _CHUNK):
-        above[start : start + _CHUNK] = values[start : start + _CHUNK] - least
-    return _Narrow(least, above, len(values))
+        return _Narrow(0, np.array(values), len(values))
+    return _Narrow(least, (values - least).astype(kind), len(values))
+
+
+class _Column:
+    """A column, group of rows by group."""
+
+    def __init__(self, begins: Whole, groups: list[_Narrow]) -> None:
+        self._begins, self._groups = begins, groups
+        self.kept_bytes = sum(group.kept_bytes for group in groups)
+
+    def part(self, start: int, stop: int) -> Whole:
+        parts = [group.part(first, last) for group, first, last in self._within(start, stop)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, np.int64)])
+
+    def at(self, places: NDArray[np.integer]) -> Whole:
+        if len(self._groups) == 1:
+            return self._groups[0].at(places)
+        values, numbers = np.empty(len(places), np.int64), np.searchsorted(self._begins, places, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            own = numbers == number
+            values[own] = self._groups[number].at(places[own] - self._begins[number])
+        return values
+
+    def total(self, start: int, stop: int) -> int:
+        return sum(group.total(first, last) for group, first, last in self._within(start, stop))
+
+    def _within(self, start: int, stop: int) -> Iterator[tuple[_Narrow, int, int]]:
+        """Yield the groups between two rows, with their own first and last rows of these."""
+        number = int(np.searchsorted(self._begins, start, side="right")) - 1
+        while start < stop:
+            begin, group = int(self._begins[number]), self._groups[number]
+            last = min(stop - begin, group.length)
+            if last > start - begin:
+                yield group, start - begin, last
+            start, number = begin + group.length, number + 1
 
 
 class ColumnStore:
     """All rows of a result, in the order of rank, epoch, phase, block and step."""
 
-    def __init__(self, names: Sequence[str], length: int, load: Callable[[str], Whole]) -> None:
-        """Rows of which `load` returns a column, shape (length,), again and again if need be."""
-        self.names, self.length, self._load = tuple(names), length, load
-        self._kept: OrderedDict[str, _Narrow] = OrderedDict()
+    def __init__(self, names: Sequence[str], groups: Sequence[int], load: Callable[[str, int], Whole]) -> None:
+        """Rows in groups of so many, of which `load` returns a column of each, again and again if need be."""
+        self.names, self.length, self._load = tuple(names), sum(groups), load
+        self._begins = np.cumsum([0, *groups])[:-1]
+        self._kept: OrderedDict[str, _Column] = OrderedDict()
         self._order: NDArray[np.intp] | None = None
         changes = self._changes()
         if changes is None:
-            keys = [self._narrow(name).part(0, length) for name in ("step", "block", "phase", "epoch", "rank")]
+            keys = [self._column(name).part(0, self.length) for name in ("step", "block", "phase", "epoch", "rank")]
             self._order = np.lexsort(keys)
             self._kept.clear()
             changes = self._changes()
             assert changes is not None
         self.block_starts = changes
-        self.labels = {name: self._narrow(name).at(changes) for name in LABELS}
+        self.labels = {name: self._column(name).at(changes) for name in LABELS}
 
     def load_all(self) -> None:
         """Fetch all columns, which must be no more than are kept: `load` is not asked again, nor kept."""
         for name in self.names:
-            self._narrow(name)
+            self._column(name)
         self._load = _gone
 
     def part(self, name: str, start: int, stop: int) -> Whole:
         """Return some rows' values; not to be written to."""
-        values = self._narrow(name).part(start, stop)
-        return values + self._narrow("free_ns").part(start, stop) if name in STAMPS else values
+        values = self._column(name).part(start, stop)
+        return values + self._column("free_ns").part(start, stop) if name in STAMPS else values
 
     def at(self, name: str, places: NDArray[np.integer]) -> Whole:
         """Return the values of some rows."""
-        values = self._narrow(name).at(places)
-        return values + self._narrow("free_ns").at(places) if name in STAMPS else values
+        values = self._column(name).at(places)
+        return values + self._column("free_ns").at(places) if name in STAMPS else values
 
-    def _narrow(self, name: str) -> _Narrow:
+    def total(self, name: str, start: int, stop: int) -> int:
+        """Return the sum of some rows' values, which are no stamps."""
+        return self._column(name).total(start, stop)
+
+    def _column(self, name: str) -> _Column:
         kept = self._kept.get(name)
         if kept is None:
-            values = self._load(name)
-            if self._order is not None:
-                values = values[self._order]
-            if name in STAMPS:
-                values = values - self._narrow("free_ns").part(0, self.length)
-            kept = self._kept[name] = _narrowed(values)
+            kept = self._kept[name] = _Column(self._begins, [_narrowed(values) for values in self._groups(name)])
             while len(self._kept) > 2 and sum(column.kept_bytes for column in self._kept.values()) > MOST_KEPT_BYTES:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(name)
         return kept
 
+    def _groups(self, name: str) -> Iterator[Whole]:
+        """Yield a column group by group, in order, stamps by their distance."""
+        count = len(self._begins)
+        if self._order is not None:
+            column = np.concatenate([self._load(name, group) for group in range(count)])[self._order]
+            parts = iter(np.split(column, self._begins[1:]))
+        else:
+            parts = (self._load(name, group) for group in range(count))
+        for begin, values in zip(self._begins.tolist(), parts, strict=True):
+            if name in STAMPS:
+                yield values - self._column("free_ns").part(begin, begin + len(values))
+            else:
+                yield values
+
     def _changes(self) -> Whole | None:
         """Return where each block begins; None where the rows are not in order."""
         found = [np.zeros(1 if self.length else 0, np.int64)]
-        columns = [self._narrow(name) for name in ("step", "block", "phase", "epoch", "rank")]
+        columns = [self._column(name) for name in ("step", "block", "phase", "epoch", "rank")]
         for start in range(0, self.length - 1, _CHUNK):
             stop = min(start + _CHUNK, self.length - 1)
             in_order = differ = np.zeros(stop - start, np.bool_)
@@ -149,7 +202,7 @@ class ColumnStore:
         return np.concatenate(found)
 
 
-def _gone(name: str) -> Whole:
+def _gone(name: str, group: int) -> Whole:
     raise KeyError(name)
 
 
@@ -309,6 +362,15 @@ class StepTable:
         spans = zip(begins.tolist(), stops.tolist(), strict=True)
         return np.concatenate([self._store.part(name, begin, stop) for begin, stop in spans])
 
+    def total(self, name: str) -> int:
+        """Return the sum of a column that is no stamp; no column is made for it."""
+        if not len(self):
+            return 0
+        begins, stops = self._spans
+        if len(begins) * _SHORT_SPAN > len(self):
+            return int(self._column(name).sum())
+        return sum(self._store.total(name, *span) for span in zip(begins.tolist(), stops.tolist(), strict=True))
+
     @cached_property
     def _spans(self) -> tuple[Whole, Whole]:
         """The pieces, those put together that follow on each other."""
@@ -339,7 +401,15 @@ def in_order(rows: Rows) -> StepTable:
     if isinstance(rows, StepTable):
         return rows
     names = rows.dtype.names or ()
-    return StepTable(ColumnStore(names, len(rows), lambda name: rows[name]))
+    groups = [min(GROUP_ROWS, len(rows) - begin) for begin in range(0, len(rows), GROUP_ROWS)]
+    return StepTable(
+        ColumnStore(names, groups, lambda name, group: rows[name][group * GROUP_ROWS : (group + 1) * GROUP_ROWS])
+    )
+
+
+def sum_of(rows: Rows, name: str) -> int:
+    """Return the sum of a column that is no stamp."""
+    return rows.total(name) if isinstance(rows, StepTable) else int(rows[name].sum())
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.loss import PARTS, wait_parts
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of, sum_of
 
 LEAST_PERCENT = 0.5
 """Points of utilisation that an owner must have cost to be named,"""
@@ -109,7 +109,7 @@ def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
 
 
 def _total_ns(kept: StepTable) -> int:
-    return sum(int(kept[name].sum()) for name in ("wait_ns", "compute_ns", "sync_ns"))
+    return sum(sum_of(kept, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
 
 
 def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None, host: str) -> Straggler:

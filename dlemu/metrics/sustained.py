@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import Mean, by_epoch, known
 
 
@@ -126,7 +126,7 @@ def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:
 
     What was read outside the counted time, and counts all the same; weighed by computation time.
     """
-    total = float(kept["compute_ns"].sum())
+    total = float(sum_of(kept, "compute_ns"))
     if not total:
         return None
     ahead = 0.0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.over_time import Intervals
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import by_epoch
 from dlemu.metrics.sustained import supply_of
 from dlemu.metrics.t_interval import Values, estimate
@@ -81,7 +81,7 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
 
 
 def _total_ns(rows: StepTable) -> float:
-    return float(sum(int(rows[name].sum()) for name in ("wait_ns", "compute_ns", "sync_ns")))
+    return float(sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns")))
 
 
 def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:

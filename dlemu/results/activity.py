@@ -14,7 +14,7 @@ from dlemu.metrics.causes import waits_of
 from dlemu.metrics.device import Delivered, mean_between
 from dlemu.metrics.limit import Device, HotDrive
 from dlemu.metrics.rates import per_second
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import known
 from dlemu.metrics.windows import Windows, mean_within
 from dlemu.results.summary import HostDevice, MeterPower, RecorderCost, TelemetrySummary
@@ -162,7 +162,7 @@ def _notes(run: Run) -> Iterator[str]:
 
 def _power(run: Run) -> Iterator[MeterPower]:
     """Yield each meter's mean in training, and what the run read for it."""
-    gb_per_second = per_second(float(run.training["app_bytes"].sum()) / 1e9, run.training)
+    gb_per_second = per_second(float(sum_of(run.training, "app_bytes")) / 1e9, run.training)
     for host in run.telemetry:
         own = run.training.of("rank", ranks_on(run, host))
         begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)

@@ -35,7 +35,7 @@ from dlemu.metrics.rates import (
     percentiles_ms,
     training_ns,
 )
-from dlemu.metrics.rows import Rows, StepTable, chunks
+from dlemu.metrics.rows import Rows, StepTable, chunks, sum_of
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
@@ -195,7 +195,7 @@ def _metrics(run: Run, kept: StepTable) -> Metrics:
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
     cpu_seconds = sum(journal.cpu_seconds) if journal.cpu_seconds else None
-    app_bytes = int(rows["app_bytes"].sum())
+    app_bytes = sum_of(rows, "app_bytes")
     metrics = Metrics(
         ceiling_au_percent=journal.ceiling_au_percent,
         au_threshold_percent=100 * settings.au,
@@ -228,12 +228,12 @@ def _metrics(run: Run, kept: StepTable) -> Metrics:
         app_mb_per_second=_rate(rows, "app_bytes", MB),
         app_mib_per_second=_rate(rows, "app_bytes", MIB),
         app_bytes=app_bytes,
-        read_calls=int(rows["read_calls"].sum()),
+        read_calls=sum_of(rows, "read_calls"),
         asked_request_bytes=_asked_request_bytes(rows),
         device_request_kib=device_request_kib(rows, *read_requests(run)),
         reader_cpu_seconds_per_gb=reader_cpu,
         library_cpu_seconds_per_gb=reader_cpu * ratio if reader_cpu and ratio else None,
-        samples=int(rows["samples"].sum()),
+        samples=sum_of(rows, "samples"),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
         wait_ms=Waits(
@@ -256,15 +256,15 @@ def _woke_late_ns(rows: StepTable) -> NDArray[np.int64]:
 
 def _asked_request_bytes(rows: StepTable) -> Mean:
     def mean_bytes(part: Rows) -> float:
-        calls = int(part["read_calls"].sum())
-        return int(part["app_bytes"].sum()) / calls if calls else math.nan
+        calls = sum_of(part, "read_calls")
+        return sum_of(part, "app_bytes") / calls if calls else math.nan
 
     return Mean(mean=known(mean_bytes(rows)), per_epoch=all_known(map(mean_bytes, by_epoch(rows))))
 
 
 def _reader_cpu_seconds_per_gb(rows: StepTable) -> float | None:
-    app_bytes = int(rows["app_bytes"].sum())
-    return int(rows["cpu_ns"].sum()) / app_bytes if app_bytes and rows["cpu_ns"].any() else None
+    app_bytes = sum_of(rows, "app_bytes")
+    return sum_of(rows, "cpu_ns") / app_bytes if app_bytes and rows["cpu_ns"].any() else None
 
 
 def _library(facts: Facts) -> LibraryReads:
@@ -291,7 +291,7 @@ def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
 
 def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
     """Return units per second of training: over the whole run (`mean`: total over total), per epoch and rank."""
-    return pooled(rows, lambda part: per_second(float(part[column].sum()) / unit, part))
+    return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
 
 
 def _ended_at(facts: Facts) -> str | None:
@@ -307,9 +307,9 @@ def _evaluation(rows: StepTable) -> Evaluation | None:
         return None
     return Evaluation(
         seconds=training_ns(rows) / 1e9,
-        samples=int(rows["samples"].sum()),
-        samples_per_second=known(per_second(float(rows["samples"].sum()), rows)),
-        app_mb_per_second=known(per_second(float(rows["app_bytes"].sum()) / MB, rows)),
+        samples=sum_of(rows, "samples"),
+        samples_per_second=known(per_second(float(sum_of(rows, "samples")), rows)),
+        app_mb_per_second=known(per_second(float(sum_of(rows, "app_bytes")) / MB, rows)),
     )
 
 
@@ -479,7 +479,7 @@ def _other_readers(run: Run, metrics: Metrics, proof: CacheProof) -> OtherReader
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
-    given_mb, own_mb = rate.mean * seconds, float(run.training["storage_bytes"].sum()) / MB
+    given_mb, own_mb = rate.mean * seconds, float(sum_of(run.training, "storage_bytes")) / MB
     percent = 100 * (given_mb - own_mb) / given_mb
     if percent < OTHERS_PERCENT:
         return None

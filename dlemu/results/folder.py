@@ -17,7 +17,7 @@ from dlemu.config.validate import check
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.journal import ADVICE
 from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE
-from dlemu.metrics.rows import ColumnStore, Rows, StepTable, in_order
+from dlemu.metrics.rows import GROUP_ROWS, ColumnStore, Rows, StepTable, in_order
 from dlemu.results.answer_files import to_json
 from dlemu.results.live import read_live
 from dlemu.results.live_place import LIVE, LIVE_FACTS, holds_live
@@ -40,8 +40,6 @@ _READ_AT_ONCE = 1 << 20
 """Rows of which all columns are read at once."""
 _MOST_ROW_BYTES = 128
 """Memory that a row wants while its numbers are computed: a few columns at a time."""
-_WRITTEN_AT_ONCE = 1 << 20
-"""Rows that are made ready for the file at a time; one of its row groups."""
 _WHOLE = "whole numbers"
 _MOST_PLANNED, _MOST_BLOCKS = 10**9, 10**6
 """Steps of all ranks, and blocks of them: no run plans as many, and what is computed takes memory for each."""
@@ -71,8 +69,8 @@ def _write_steps(rows: Rows, path: str) -> None:
         pa.field(name, pa.int64(), nullable=False, metadata={"meaning": text}) for name, text in STEP_COLUMNS.items()
     ]
     with pq.ParquetWriter(path, pa.schema(fields), compression="zstd") as file:
-        for start in range(0, len(rows), _WRITTEN_AT_ONCE):
-            part = rows[start : start + _WRITTEN_AT_ONCE]
+        for start in range(0, len(rows), GROUP_ROWS):
+            part = rows[start : start + GROUP_ROWS]
             file.write_table(pa.table([pa.array(part[name]) for name in STEP_COLUMNS], schema=pa.schema(fields)))
 
 
@@ -222,7 +220,7 @@ def _read_rows(folder: str) -> Rows:
         return np.empty(0, STEP_DTYPE)
     try:
         file = _StepFile(path)
-        store = ColumnStore(tuple(STEP_COLUMNS), file.rows, file.column)
+        store = ColumnStore(tuple(STEP_COLUMNS), file.groups, file.column)
         if file.rows <= _READ_AT_ONCE:
             store.load_all()
         return StepTable(store)
@@ -243,7 +241,9 @@ class _StepFile:
             raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
         finally:
             os.close(descriptor)
-        self.rows = self._file.metadata.num_rows
+        known = self._file.metadata
+        self.groups = tuple(known.row_group(group).num_rows for group in range(known.num_row_groups))
+        self.rows = sum(self.groups)
         schema = self._file.schema_arrow
         missing = [name for name in STEP_COLUMNS if schema.get_field_index(name) < 0]
         if missing:
@@ -260,21 +260,19 @@ class _StepFile:
                 "copy it again if no run of yours took as many steps"
             )
 
-    def column(self, name: str) -> NDArray[np.int64]:
-        """Return a column; raises UserError for one that is damaged."""
-        values, at = np.empty(self.rows, np.int64), 0
+    def column(self, name: str, group: int) -> NDArray[np.int64]:
+        """Return a column of a row group; raises UserError for one that is damaged."""
         try:
-            for group in range(self._file.num_row_groups):
-                part = self._file.read_row_group(group, columns=[name], use_threads=False)[name]
-                if part.null_count:
-                    raise UserError(f"{self._path} is damaged: its column {name} has gaps, wanted {_WHOLE}")
-                values[at : at + len(part)] = part.to_numpy()
-                at += len(part)
+            part = self._file.read_row_group(group, columns=[name], use_threads=False)[name]
+            if part.null_count:
+                raise UserError(f"{self._path} is damaged: its column {name} has gaps, wanted {_WHOLE}")
+            values: NDArray[np.int64] = part.to_numpy().astype(np.int64, copy=False)
         except (OSError, pa.ArrowException, ValueError) as error:
             raise UserError(f"{self._path} is damaged ({error}): copy it again or move it away") from error
-        if at != self.rows:
-            raise UserError(f"{self._path} is damaged: its column {name} has {at} values, wanted {self.rows}")
-        if name in _BOUNDED and at:
+        if len(values) != self.groups[group]:
+            seen = f"{len(values)} values in row group {group}, wanted {self.groups[group]}"
+            raise UserError(f"{self._path} is damaged: its column {name} has {seen}")
+        if name in _BOUNDED and len(values):
             _check_bounds(self._path, name, int(values.min()), int(values.max()), 0, _LATEST_NS)
         return values
 

@@ -123,9 +123,9 @@ class Run:
         """When training began, by each rank's clock: its first step is free at the same moment on all of them."""
         if not len(self.training):
             return {}
-        rows = self.training.by_epoch[0]
-        first = rows[rows["step"] == rows["step"].min()]
-        return dict(zip(first["rank"].tolist(), first["free_ns"].tolist(), strict=True))
+        ranks, (step, free_ns), _ = self.training.by_epoch[0].ends("step", "free_ns")
+        first = step == step.min()
+        return dict(zip(ranks[first].tolist(), free_ns[first].tolist(), strict=True))
 
     @cached_property
     def host_start_ns(self) -> dict[str, int]:

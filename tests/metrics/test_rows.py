@@ -65,13 +65,13 @@ def test_columns_that_are_not_kept_are_fetched_again(monkeypatch: pytest.MonkeyP
     )
     fetched: list[str] = []
 
-    def load(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def load(name: str, group: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         fetched.append(name)
         column: np.ndarray[tuple[int], np.dtype[np.int64]] = rows[name]
         return column
 
     monkeypatch.setattr(module, "MOST_KEPT_BYTES", 1)
-    table = StepTable(ColumnStore(STEP_DTYPE.names or (), len(rows), load))
+    table = StepTable(ColumnStore(STEP_DTYPE.names or (), [len(rows)], load))
     for _ in range(2):
         for name in STEP_DTYPE.names or ():
             assert np.array_equal(table[name], plain(rows)[name])
