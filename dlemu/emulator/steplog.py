@@ -96,7 +96,7 @@ class StepLog:
         self._in_file = fd >= 0
         if fd >= 0:
             os.close(fd)
-        self._used = self._given_back = 0
+        self._used = 0
 
     def add(self, record: StepRecord, trace: BatchTrace) -> None:
         """Add a row.
@@ -115,8 +115,7 @@ class StepLog:
         Else a rank of a million steps would hold 200 MB more in the end than at its start.
         """
         full = self._used * STEP_DTYPE.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
-        self._memory.madvise(mmap.MADV_DONTNEED, self._given_back, full - self._given_back)
-        self._given_back = full
+        self._memory.madvise(mmap.MADV_DONTNEED, 0, full)  # from the first: those that were looked at are back
 
     @property
     def rows(self) -> StepRows:

@@ -29,6 +29,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Results of the same run, short and long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
+        patch.setattr(folder, "GROUP_ROWS", 1 << 14)  # about as many groups as 1e7 rows have
         make = importlib.import_module("benchmarks.make_result")
         folders = {name: str(tmp_path_factory.mktemp(name)) for name in STEPS}
         for name, steps in STEPS.items():
