@@ -18,8 +18,8 @@ from dlemu.results import folder
 from dlemu.results.folder import read_run
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-RANKS, EPOCHS = 8, 2
-STEPS = {"small": 1_000, "large": 10_000}
+RANKS, EPOCHS = 16, 2
+STEPS = {"small": 500, "large": 5_000}
 MOST_ROW_BYTES = 90
 """At 1e7 rows 0.9 GB, of the 1 GB that a report may take. The rows themselves have 208."""
 
@@ -29,10 +29,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Results of the same run, short and long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        patch.setattr(folder, "GROUP_ROWS", 1 << 14)  # about as many groups as 1e7 rows have
         make = importlib.import_module("benchmarks.make_result")
         folders = {name: str(tmp_path_factory.mktemp(name)) for name in STEPS}
         for name, steps in STEPS.items():
+            patch.setattr(folder, "GROUP_ROWS", RANKS * EPOCHS * steps // 9)  # as many groups as 1e7 rows have
             folder.write_run(make.long_run(folders[name], ranks=RANKS, epochs=EPOCHS, steps=steps))
     return folders
 
