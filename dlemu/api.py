@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from datagen.errors import UserError
 from dlemu.api_process import Request, call
@@ -17,22 +17,39 @@ from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.mlperf.foreign_side import foreign_side
+from dlemu.mlperf.foreign_times import foreign_run
 from dlemu.packing import run_pack
 from dlemu.packing.pack_answer import PACK, PackAnswer
 from dlemu.prediction.ask import ask, read_prediction
 from dlemu.prediction.prediction import Prediction
 from dlemu.probing.pattern import Level
 from dlemu.probing.probe_answers import Access, ProbeAnswer, ProbeCell
-from dlemu.probing.run_probe import FILE_BYTES, PRESETS, Grid, probe_requests, probe_workload, read_probe
+from dlemu.probing.run_probe import (
+    BUCKET_BYTES,
+    FILE_BYTES,
+    OBJECT_GRID,
+    PRESETS,
+    Grid,
+    probe_objects,
+    probe_requests,
+    probe_workload,
+    read_probe,
+)
 from dlemu.results.answer_files import read_answer
-from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import read_run
+from dlemu.results.folder import holds_checkpoints, read_run
 from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event
 from dlemu.run.prepare import only_checkpoints, only_makes_data
 from dlemu.sizing import find_size, run_sweep
 from dlemu.sizing.answers import COMPARE, SIZE, SWEEP, Comparison, SizeAnswer, SweepAnswer
+from dlemu.sizing.compare_checkpoints import (
+    COMPARE_CHECKPOINTS,
+    CheckpointComparison,
+    are_checkpoints,
+    compare_checkpoint_folders,
+)
 from dlemu.sizing.compare_sides import Extras
 from dlemu.sizing.compare_sides import compare as compare_sides
 from dlemu.sizing.sides import read_sides
@@ -40,7 +57,17 @@ from dlemu.sizing.sizing_events import SizingEvent
 
 Source = Workload | Sequence[str] | Mapping[str, object]
 """What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
-Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer | PackAnswer
+Result = (
+    Run
+    | CheckpointRun
+    | SizeAnswer
+    | SweepAnswer
+    | Comparison
+    | CheckpointComparison
+    | Prediction
+    | ProbeAnswer
+    | PackAnswer
+)
 Folder = str | os.PathLike[str]
 
 
@@ -157,8 +184,8 @@ def predict(
 ) -> Prediction:
     """Predict how busy a storage would keep accelerators: `dlemu predict`; arguments as of `dlemu.prediction.ask.ask`.
 
-    With `ranks` that count, else the most that pass. `from_folder` names a run, or is one; `make` makes the dataset
-    before it is probed.
+    With `ranks` that count, else the most that pass. `from_folder` names a run (DLIO's too), or is one; `make` makes
+    the dataset before it is probed.
     """
     answer, _ = ask(
         source if isinstance(source, Workload) and not settings else _words(source, settings),
@@ -169,6 +196,7 @@ def predict(
         cached=cached,
         config_dir=config_dir,
         make=_make_dataset if make else None,
+        read_foreign=foreign_run,
         on_level=on_level,
     )
     return answer
@@ -184,7 +212,7 @@ def probe(
     jobs: Sequence[int] = (),
     seconds: float = 2.0,
     engine: str = "auto",
-    file_bytes: int = FILE_BYTES,
+    file_bytes: int | None = None,
     folder: str = "",
     readers: Sequence[int] = (),
     cached: bool = False,
@@ -194,27 +222,41 @@ def probe(
 ) -> ProbeAnswer:
     """Measure what a storage can do: `dlemu probe`.
 
-    `target` is a folder, a file or a device; then `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and
-    `jobs` say which requests. With overrides or keywords (`workload="unet3d"`) it is a workload's own pattern, by 1, 2,
-    4, ... `readers`. A device is only read. Raises UserError, DlemuError.
+    `target` is a folder, a file, a device or s3://BUCKET (with `storage.storage_options.NAME` among the keywords); then
+    `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` say which requests. With overrides or
+    keywords (`workload="unet3d"`) it is a workload's own pattern, by 1, 2, 4, ... `readers`. A device is only read.
+    Raises UserError, DlemuError.
     """
     if isinstance(target, str | os.PathLike):
-        if settings:
+        bucket = os.fspath(target).startswith("s3://")
+        if settings and not bucket:
             raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted one of both")
-        base = PRESETS[preset] if preset else Grid()
+        base = PRESETS[preset] if preset else OBJECT_GRID if bucket else Grid()
         grid = Grid(
             accesses=tuple(accesses) or base.accesses,
             sizes=tuple(sizes) or base.sizes,
             depths=tuple(depths) or base.depths,
             jobs=tuple(jobs) or base.jobs,
         )
+        if bucket:
+            answer, _ = probe_objects(
+                os.fspath(target),
+                options=_words({}, settings),
+                preset=preset,
+                grid=grid,
+                seconds=seconds,
+                total_bytes=BUCKET_BYTES if file_bytes is None else file_bytes,
+                folder=folder,
+                on_cell=on_cell,
+            )
+            return answer
         answer, _ = probe_requests(
             os.fspath(target),
             preset=preset,
             grid=grid,
             seconds=seconds,
             engine=engine,
-            file_bytes=file_bytes,
+            file_bytes=FILE_BYTES if file_bytes is None else file_bytes,
             folder=folder,
             on_cell=on_cell,
         )
@@ -264,23 +306,61 @@ def pack(
     )
 
 
+@overload
 def compare(
-    a: Folder | Run,
+    a: Run,
     b: Folder | Run | None = None,
     *,
     price: tuple[float, float] | None = None,
     watts: tuple[float, float] | None = None,
     years: float | None = None,
     energy_price: float | None = None,
-) -> Comparison:
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    a: CheckpointRun,
+    b: Folder | CheckpointRun | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
+) -> CheckpointComparison: ...
+
+
+@overload
+def compare(
+    a: Folder,
+    b: Folder | Run | CheckpointRun | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
+) -> Comparison | CheckpointComparison: ...
+
+
+def compare(
+    a: Folder | Run | CheckpointRun,
+    b: Folder | Run | CheckpointRun | None = None,
+    *,
+    price: tuple[float, float] | None = None,
+    watts: tuple[float, float] | None = None,
+    years: float | None = None,
+    energy_price: float | None = None,
+) -> Comparison | CheckpointComparison:
     """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a Run.
 
-    A sweep over two drives alone compares these. `price` and `watts` are those of both storages,
-    `energy_price` of a kWh, over so many `years`.
+    Two runs of checkpoints are compared by their own figures. A sweep over two drives alone compares these. `price` and
+    `watts` are those of both storages, `energy_price` of a kWh, over so many `years`.
 
     Raises UserError for what can't be compared.
     """
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
+    if are_checkpoints(folders, (price, watts, years, energy_price)):
+        return compare_checkpoint_folders(*folders)
     sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)
     first, second = (
@@ -303,6 +383,7 @@ def load_result(folder: Folder) -> Result:
         read_answer(path, SIZE, SizeAnswer)
         or read_answer(path, SWEEP, SweepAnswer)
         or read_answer(path, COMPARE, Comparison)
+        or read_answer(path, COMPARE_CHECKPOINTS, CheckpointComparison)
         or read_answer(path, PACK, PackAnswer)
         or read_prediction(path)
         or read_probe(path)
@@ -310,10 +391,10 @@ def load_result(folder: Folder) -> Result:
     )
 
 
-def _folder(result: Folder | Run | None) -> str | None:
+def _folder(result: Folder | Run | CheckpointRun | None) -> str | None:
     if result is None:
         return None
-    return result.folder if isinstance(result, Run) else os.fspath(result)
+    return result.folder if isinstance(result, Run | CheckpointRun) else os.fspath(result)
 
 
 def _make_dataset(workload: Workload) -> None:

@@ -56,6 +56,6 @@ class Accelerator(Protocol):
 
 def draw_ns(duration: Duration, spec: AcceleratorSpec, epoch: int, steps: int) -> NDArray[np.int64]:
     """Return the computation time of each step, shape (steps,); the same for the same seed, rank and epoch."""
-    key = [spec.seed & 0xFFFFFFFFFFFFFFFF, (spec.rank << 32) | (epoch & 0xFFFFFFFF)]
+    key = np.array([spec.seed & 0xFFFFFFFFFFFFFFFF, (spec.rank << 32) | (epoch & 0xFFFFFFFF)], np.uint64)
     random = np.random.Generator(np.random.Philox(key=key))
     return np.rint(draw_seconds(duration, random, steps) * 1e9).astype(np.int64)

@@ -7,6 +7,7 @@ nanoseconds of CLOCK_MONOTONIC of the rank's host, unless they are differences.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from datagen.errors import SpaceError
 
 WRITE, READ = 0, 1
 WHOLE = -1
@@ -102,13 +105,18 @@ def _scheduled() -> tuple[int, int]:
 
 
 class IoLog:
-    """One rank's rows and progress, kept in memory and, where a folder is given, on disk as well."""
+    """One rank's rows and progress, kept in memory and, where a folder is given, on disk as well.
+
+    The files stay open until `close`: closing one on a file system of a network takes its time.
+    """
 
     def __init__(self, rank: int, folder: str | None = None) -> None:
         self._rank = rank
         self._rows: list[tuple[int, ...]] = []
         self._progress: list[tuple[int, ...]] = []
-        self._paths = [] if folder is None else [_path(folder, rank, name) for name in ("rows", "progress")]
+        names = () if folder is None else ("rows", "progress")
+        self._paths = [_path(folder or "", rank, name) for name in names]
+        self._outs = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC) for path in self._paths]
 
     def add(self, **columns: int) -> None:
         """Add a row; what is not given is 0."""
@@ -136,10 +144,24 @@ class IoLog:
         """The progress so far."""
         return np.array(self._progress, PROGRESS_DTYPE)
 
+    def close(self) -> None:
+        """Write no further rows to the folder."""
+        for out in self._outs:
+            os.close(out)
+        self._outs = []
+
     def _append(self, which: int, rows: IoRows) -> None:
-        if self._paths:
-            with open(self._paths[which], "ab") as out:
-                out.write(rows.tobytes())
+        if not self._outs:
+            return
+        data = rows.tobytes()
+        try:
+            if os.write(self._outs[which], data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise SpaceError(
+                f"{self._paths[which]} could not be written: {error.strerror}; free some space, or set output.folder "
+                "to a folder you may write"
+            ) from error
 
 
 def _path(folder: str, rank: int, name: str) -> str:

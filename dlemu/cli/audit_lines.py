@@ -9,7 +9,7 @@ from typing import Any
 
 from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.saved_audit import AuditRow, Place, audit_row, common_folder, places
-from dlemu.mlperf.finding import SEVERITIES, Finding
+from dlemu.results.finding import SEVERITIES, Finding
 
 Line = tuple[str, dict[str, Any]]
 """A line and its style."""

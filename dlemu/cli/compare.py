@@ -35,9 +35,10 @@ def command(
     dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11 --years 5 --energy-price 0.3
 
     A and B are folders that `dlemu train`, `sweep` or `size` left, or that DLIO or MLPerf Storage did; a single sweep
-    over two drives compares these.
-    A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json and report.html go
-    to a folder of their own, which a line at the end names.
+    over two drives compares these. Two folders of `dlemu checkpoint` are compared by their rates and times.
+
+    A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json (of checkpoints
+    compare_checkpoints.json) and report.html go to a folder of their own, which a line at the end names.
 
     Exit status: 0 compared, 2 a usage error.
     """
@@ -49,11 +50,15 @@ def command(
     from dlemu.results.answer_files import save_answer, to_json
     from dlemu.run.run_folder import new_folder
     from dlemu.sizing.answers import COMPARE
+    from dlemu.sizing.compare_checkpoints import are_checkpoints
     from dlemu.sizing.compare_sides import Extras, compare
     from dlemu.sizing.sides import read_sides
 
     if output is not None:
         _check_free(output)
+    if are_checkpoints(folders, (price, watts, years, energy_price)):
+        _compare_checkpoints(folders[0], folders[1], output, report=report, as_json=as_json)
+        return
     prices, powers = _two(price, "--price"), _two(watts, "--watts")
     a, b = read_sides(folders, foreign_side)
     _check_years(years, energy_price, prices, powers)
@@ -76,6 +81,29 @@ def command(
         report_result(report, folder)
 
 
+def _compare_checkpoints(a: str, b: str, output: str | None, *, report: bool, as_json: bool) -> None:
+    from rich.console import Console
+
+    from dlemu.cli.options import report_result
+    from dlemu.report.checkpoint_comparison import print_checkpoint_comparison
+    from dlemu.results.answer_files import save_answer, to_json
+    from dlemu.run.run_folder import new_folder
+    from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS, compare_checkpoint_folders
+
+    comparison = compare_checkpoint_folders(a, b)
+    if as_json:
+        click.echo(to_json(comparison), nl=False)
+    else:
+        print_checkpoint_comparison(comparison, Console())
+    folder = output or (None if as_json else new_folder(comparison.sides[0].what.model, "compare-"))
+    if folder is None:
+        return
+    save_answer(folder, COMPARE_CHECKPOINTS, comparison)
+    if not as_json:
+        click.echo(f"results: {folder}")
+        report_result(report, folder)
+
+
 def _check_years(
     years: float | None, energy_price: float | None, prices: tuple[float | None, ...], watts: tuple[float | None, ...]
 ) -> None:
@@ -92,8 +120,10 @@ def _check_free(folder: str) -> None:
     """Raise UserError for a folder that holds a result: a comparison goes to one of its own."""
     from datagen.errors import UserError
     from dlemu.sizing.answers import COMPARE, SIZE, SWEEP
+    from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS
 
-    names = [name for name in (COMPARE, SIZE, SWEEP, "summary.json") if os.path.exists(os.path.join(folder, name))]
+    kinds = (COMPARE, COMPARE_CHECKPOINTS, SIZE, SWEEP, "summary.json")
+    names = [name for name in kinds if os.path.exists(os.path.join(folder, name))]
     if names:
         raise UserError(f"{folder} holds a {names[0]} already; name a new folder with --output")
 

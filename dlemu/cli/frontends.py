@@ -24,9 +24,9 @@ from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_gene
 from dlemu.report.checkpoint_report import print_checkpoints
 from dlemu.report.progress import CheckpointsProgress, DatagenProgress, TrainingProgress
 from dlemu.report.run_report import print_result
-from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import read_summary
+from dlemu.results.folder import holds_checkpoints, read_summary
 from dlemu.results.run import Run
 from dlemu.results.summary import Summary
 from dlemu.run.checkpoint_story import checkpoint

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from dlemu.mlperf.finding import SEVERITIES
+from dlemu.results.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from dlemu.mlperf.check.submission_tree import Result
     from dlemu.mlperf.checkpoint_datasize import CheckpointDatasize
     from dlemu.mlperf.datasize import Datasize
-    from dlemu.mlperf.finding import Located
     from dlemu.mlperf.rehearsal.rehearse import Rehearsed
     from dlemu.mlperf.rehearsal.run_figures import Outcome
+    from dlemu.results.finding import Located
 
 Line = tuple[str, dict[str, Any]]
 """A line and its style."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,6 +13,14 @@ from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.emulator.journal import ADVICE
 
 _FILE = "checkpoint_journal.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnderWay:
+    """A checkpoint that was begun."""
+
+    phase: Literal["write", "read"]
+    checkpoint: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +42,8 @@ class CheckpointJournal:
     """What to add to each host's CLOCK_MONOTONIC to get the first host's, in node order; empty for one host."""
     ceiling_gb_per_second: float | None = None
     """1e9 bytes/s of all ranks that content is made at, with nothing to write it to."""
+    under_way: UnderWay | None = None
+    """What the ranks were at; None between two checkpoints."""
     complete: tuple[int, ...] = ()
     """Checkpoints that were written by all ranks."""
     removed: tuple[int, ...] = ()
@@ -59,5 +69,5 @@ def read_checkpoint_journal(folder: str) -> CheckpointJournal | None:
     try:
         with open(os.path.join(folder, _FILE), "rb") as lines:
             return msgspec.json.decode(lines.read(), type=CheckpointJournal)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None

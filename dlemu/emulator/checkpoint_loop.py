@@ -6,6 +6,7 @@ writes (or reads) its files one after another; a rank's time ends when it is don
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -26,7 +27,7 @@ from dlemu.checkpoints.write_files import CheckpointWriter, MovedFile, explained
 from dlemu.comm import Comm
 from dlemu.comm.clock import MonotonicClock
 from dlemu.emulator.checkpoint_job import CheckpointJob, ReadSource
-from dlemu.emulator.checkpoint_journal import CheckpointJournal, read_checkpoint_journal
+from dlemu.emulator.checkpoint_journal import CheckpointJournal, UnderWay, read_checkpoint_journal
 from dlemu.emulator.environment import describe_hosts, describe_storage, existing_folder
 from dlemu.emulator.recording import recorder_for
 from dlemu.telemetry import HostTelemetry, Telemetry
@@ -94,12 +95,12 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
     return CheckpointLog(rows, progress, noted, tuple(hosts))
 
 
-def salvage_checkpoints(job: CheckpointJob) -> CheckpointLog | None:
+def salvage_checkpoints(live_folder: str) -> CheckpointLog | None:
     """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
-    journal = read_checkpoint_journal(job.live_folder)
+    journal = read_checkpoint_journal(live_folder)
     if journal is None:
         return None
-    return CheckpointLog(*read_logs(job.live_folder), journal, read_telemetry(job.live_folder))
+    return CheckpointLog(*read_logs(live_folder), journal, read_telemetry(live_folder))
 
 
 @dataclass
@@ -133,6 +134,10 @@ class _CheckpointRank:
 
     def run(self) -> CheckpointJournal:
         """Write and read; return what was noted, which is rank 0's to keep."""
+        with contextlib.closing(self.log):
+            return self._run()
+
+    def _run(self) -> CheckpointJournal:
         self._describe()
         self._make_room()
         settings = self._job.settings
@@ -204,7 +209,7 @@ class _CheckpointRank:
                 asked_ns = self._compute(writer)
                 began_ns = self._meet()
                 files: list[MovedFile] = []
-                self._write_files(checkpoint, writer, files)
+                self._write_files(checkpoint, writer, began_ns, files)
                 ended_ns = self._ended()
                 self._add(WRITE, checkpoint, files, asked_ns, began_ns, ended_ns, ended_ns)
                 self._complete(checkpoint)
@@ -238,7 +243,7 @@ class _CheckpointRank:
 
         def write() -> None:
             try:
-                self._write_files(checkpoint, writer, drain.files)
+                self._write_files(checkpoint, writer, began_ns, drain.files)
                 drain.ended_ns = time.monotonic_ns()
             except BaseException as error:
                 drain.failure = error
@@ -271,6 +276,7 @@ class _CheckpointRank:
 
     def _prepare(self, checkpoint: int, buffers: list[memoryview]) -> CheckpointWriter:
         """Make the checkpoint's folder, with the note that it is not complete, and begin to make its bytes."""
+        self._note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
         if self._makes_folders:
             folder = self._job.folder_of(checkpoint)
             try:
@@ -287,9 +293,10 @@ class _CheckpointRank:
             fsync=settings.fsync,
         )
 
-    def _write_files(self, checkpoint: int, writer: CheckpointWriter, files: list[MovedFile]) -> None:
+    def _write_files(self, checkpoint: int, writer: CheckpointWriter, began_ns: int, files: list[MovedFile]) -> None:
         def done(number: int, moved: MovedFile) -> None:
             files.append(moved)
+            self._add_file(WRITE, checkpoint, began_ns, number, moved)
             self._tell(WRITE, checkpoint, files)
 
         writer.write(done)
@@ -309,7 +316,7 @@ class _CheckpointRank:
                 remove_checkpoint(self._storage, self._job.folder_of(removed))
         if removed > 0:
             self._note(removed=(*self._journal.removed, removed))
-        self._note(complete=(*self._journal.complete, checkpoint))
+        self._note(complete=(*self._journal.complete, checkpoint), under_way=None)
 
     def _evict(self) -> None:
         """Drop from this host's memory what its ranks will read."""
@@ -324,12 +331,14 @@ class _CheckpointRank:
 
     def _read(self, reader: CheckpointReader, source: ReadSource) -> None:
         files = self._job.files_to_read(self._comm.rank, source, self._comm.local_size)
+        self._note(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
         asked_ns = self._compute(None)
         began_ns = self._meet()
         moved: list[MovedFile] = []
 
         def done(number: int, file: MovedFile) -> None:
             moved.append(file)
+            self._add_file(READ, source.checkpoint, began_ns, number, file)
             self._tell(READ, source.checkpoint, moved)
 
         reader.read(files, done)
@@ -337,6 +346,7 @@ class _CheckpointRank:
         self._add(READ, source.checkpoint, moved, asked_ns, began_ns, ended_ns, ended_ns)
         self._meet()
         self._mark(False)
+        self._note(under_way=None)
         self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
 
     @property
@@ -360,6 +370,17 @@ class _CheckpointRank:
         self._comm.all_reduce_max(time.monotonic_ns())
         return time.monotonic_ns()
 
+    def _add_file(self, phase: int, checkpoint: int, began_ns: int, number: int, file: MovedFile) -> None:
+        """Note a file as soon as it was moved: should the run be killed in the next one, this was measured."""
+        self.log.add(
+            rank=self._comm.rank,
+            phase=phase,
+            checkpoint=checkpoint,
+            began_ns=began_ns,
+            **file.columns(),
+            file=number,
+        )
+
     def _add(
         self,
         phase: int,
@@ -371,13 +392,13 @@ class _CheckpointRank:
         released_ns: int,
         waited_ns: int = 0,
     ) -> None:
-        about = {"rank": self._comm.rank, "phase": phase, "checkpoint": checkpoint, "began_ns": began_ns}
         columns = [file.columns() for file in files]
-        for number, row in enumerate(columns):
-            self.log.add(**about, **row, file=number)
         summed = ("bytes", "calls", "call_ns", "starved_ns", "cpu_ns", "storage_bytes", *_MOVERS)
         self.log.add(
-            **about,
+            rank=self._comm.rank,
+            phase=phase,
+            checkpoint=checkpoint,
+            began_ns=began_ns,
             **{name: sum(row[name] for row in columns) for name in summed},
             file=WHOLE,
             longest_call_ns=max((row["longest_call_ns"] for row in columns), default=0),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_size import CheckpointSize, checkpoint_size
 from dlemu.config.schema import Workload
-from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.official_checkpoints import (
     CHECKPOINTS,
     EDITIONS_WITH_CHECKPOINTS,
@@ -20,6 +19,7 @@ from dlemu.mlperf.official_checkpoints import (
     official_model,
     wrong_size,
 )
+from dlemu.results.finding import Finding
 
 
 @dataclass(frozen=True, kw_only=True)

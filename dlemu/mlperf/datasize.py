@@ -15,8 +15,8 @@ from dlemu.emulator.environment import existing_folder
 from dlemu.mlperf.core_config import effective
 from dlemu.mlperf.dlio_config import dlio_workload
 from dlemu.mlperf.editions import EDITIONS, Edition, newest_edition
-from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.rules import GIB, DatasetBound, RunFacts, check_run, smallest_dataset
+from dlemu.results.finding import Finding
 
 FILES_A_FOLDER = 10_000
 """Files that one folder should hold at most (mlpstorage v2.0 advises it for any file system)."""

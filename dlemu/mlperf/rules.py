@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from dlemu.mlperf.core_config import DEFAULTS, canonical
 from dlemu.mlperf.editions import EDITIONS, Edition, Official
-from dlemu.mlperf.finding import Finding
+from dlemu.results.finding import Finding
 
 Division = Literal["closed", "open"]
 

@@ -8,150 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Literal
-
-import msgspec
 
 from datagen.errors import UserError
 from dlemu.report.page import Page, Words, tiles
 from dlemu.report.table import Table, columns
 from dlemu.report.units import count, number
-from dlemu.results.sent_files import read_sent
+from dlemu.results.answer_files import read_answer
+from dlemu.results.audit_answer import AUDIT, PlacedRun, SavedAudit
+from dlemu.results.finding import SEVERITIES, Finding
 
-AUDIT = "audit.json"
-Severity = Literal["error", "warning", "info"]
-_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 _MOST_ROWS = 1000
 
-
-@dataclass(frozen=True, kw_only=True)
-class AuditFinding:
-    """One thing that is wrong with a run, or worth knowing."""
-
-    severity: Severity
-    rule: str
-    seen: str
-    wanted: str
-    fix: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditRow:
-    """One audited run: those columns of audit.json (docs/audit.md) that the page shows. None for what is not known."""
-
-    path: str
-    system: str
-    run: str
-    basis: str
-    """What was recomputed from: steps, blocks, ..."""
-    printed_by: str | None
-    """The formula that gives the printed numbers, or comes closest."""
-    findings: tuple[AuditFinding, ...]
-    errors: int
-    workload: str | None = None
-    accelerator: str | None = None
-    accelerators: int | None = None
-    hosts: int | None = None
-    au_printed_percent: float | None
-    au_threshold_percent: float | None = None
-    au_dlio_v1_percent: float | None = None
-    au_dlio_percent: float | None = None
-    au_dlio_v3_percent: float | None = None
-    au_whole_percent: float | None = None
-    au_rules_percent: float | None = None
-    """The same in audits of earlier versions."""
-    au_sustained_percent: float | None = None
-    au_sustained_least_percent: float | None = None
-    prefetch_credit_percent: float | None = None
-    au_least_percent: float | None = None
-    samples_per_second_printed: float | None = None
-    samples_per_second_dlio_v1: float | None = None
-    samples_per_second_dlio: float | None = None
-    samples_per_second_dlio_v3: float | None = None
-    au_dlio_fork_percent: float | None = None
-    samples_per_second_dlio_fork: float | None = None
-    loss_first_step_percent: float | None = None
-    loss_load_percent: float | None = None
-    loss_oversleep_percent: float | None = None
-    loss_slower_rank_percent: float | None = None
-    loss_barrier_percent: float | None = None
-    loss_all_other_percent: float | None = None
-
-    @property
-    def whole_percent(self) -> float | None:
-        """AU of whole epochs, by whichever name the audit has it."""
-        return self.au_rules_percent if self.au_whole_percent is None else self.au_whole_percent
-
-    @property
-    def kind(self) -> str:
-        """What the run is of: `unet3d h100`."""
-        return " ".join(filter(None, (self.workload, self.accelerator))) or "workload unknown"
-
-    @property
-    def name(self) -> str:
-        """System and run."""
-        return os.path.normpath(os.path.join(self.system, self.run))
-
-    @property
-    def au_again_percent(self) -> float | None:
-        """AU by the formula that printed it."""
-        return self._again("au_{}_percent")
-
-    @property
-    def au_apart_points(self) -> float | None:
-        """How far the recomputed AU lies from the printed one."""
-        again, printed = self.au_again_percent, self.au_printed_percent
-        return again - printed if again is not None and printed is not None else None
-
-    @property
-    def rate_apart_percent(self) -> float | None:
-        """How far the recomputed samples/s lie from the printed ones."""
-        again, printed = self._again("samples_per_second_{}"), self.samples_per_second_printed
-        return 100 * (again / printed - 1) if again is not None and printed else None
-
-    def _again(self, column: str) -> float | None:
-        value: float | None = getattr(self, column.format(self.printed_by), None) if self.printed_by else None
-        return value
-
-    @property
-    def loss_percent(self) -> dict[str, float | None]:
-        """Parts of the lost time, in percent of all blocks' time."""
-        return {
-            "first_step": self.loss_first_step_percent,
-            "load": self.loss_load_percent,
-            "oversleep": self.loss_oversleep_percent,
-            "slower_rank": self.loss_slower_rank_percent,
-            "barrier": self.loss_barrier_percent,
-            "all_other": self.loss_all_other_percent,
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditSummary:
-    """All runs together."""
-
-    runs: int
-    systems: int
-    runs_with_errors: int
-    runs_from_steps: int
-    runs_from_blocks: int
-    passed_printed: int
-    passed_only_without_first_steps: int
-    largest_au_difference_points: float | None = None
-    median_first_step_loss_percent: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditAnswer:
-    """audit.json."""
-
-    edition: str | None = None
-    division: str | None = None
-    summary: AuditSummary
-    runs: tuple[AuditRow, ...]
-
-
-System = tuple[str, Sequence[AuditRow]]
+System = tuple[str, Sequence[PlacedRun]]
 """A name, and its runs."""
 
 
@@ -160,10 +28,10 @@ class Audit:
     """All audited runs, and what was asked."""
 
     folder: str
-    answer: AuditAnswer
+    answer: SavedAudit
 
     @cached_property
-    def runs(self) -> list[AuditRow]:
+    def runs(self) -> list[PlacedRun]:
         """The runs, system by system."""
         return sorted(self.answer.runs, key=lambda run: (run.system, run.run))
 
@@ -182,14 +50,11 @@ class Audit:
 
 def open_audit(folder: str) -> Audit:
     """Read a saved audit; raises UserError when it is damaged or of another version."""
-    path = os.path.join(folder, AUDIT)
-    try:
-        answer = msgspec.json.decode(read_sent(path), type=AuditAnswer)
-    except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
-        again = "run `dlemu audit --report` again"
-        raise UserError(f"{path} is damaged ({error}), or of another version of dlemu: {again}") from None
+    answer = read_answer(folder, AUDIT, SavedAudit)
+    if answer is None:
+        raise UserError(f"{folder} holds no {AUDIT}: run `dlemu audit --report`")
     if not answer.runs:
-        raise UserError(f"{path} holds no run: run `dlemu audit --report` again")
+        raise UserError(f"{os.path.join(folder, AUDIT)} holds no run: run `dlemu audit --report` again")
     return Audit(folder, answer)
 
 
@@ -207,7 +72,7 @@ _TILES = (
     ("first steps", "summary.median_first_step_loss_percent", "%", "of the time, lost in first steps; median run"),
 )
 _LOSS = ("first steps", "load", "late", "slower", "barrier", "all other")
-"""Heads of `AuditRow.loss_percent`."""
+"""Heads of `RunColumns.loss_percent`."""
 
 
 def audit_page(audit: Audit) -> Page:
@@ -244,16 +109,16 @@ def _legend() -> Words:
 
 def _findings(audit: Audit) -> list[str]:
     """Return a line for each rule, the gravest first."""
-    by_rule: dict[tuple[int, str], list[tuple[AuditRow, AuditFinding]]] = {}
+    by_rule: dict[tuple[int, str], list[tuple[PlacedRun, Finding]]] = {}
     for run in audit.runs:
         for finding in run.findings:
-            by_rule.setdefault((_SEVERITIES.index(finding.severity), finding.rule), []).append((run, finding))
+            by_rule.setdefault((SEVERITIES.index(finding.severity), finding.rule), []).append((run, finding))
     lines = []
     for (severity, rule), broken in sorted(by_rule.items(), key=lambda item: item[0]):
         run, first = broken[0]
         runs = len({run.path for run, _ in broken})
         example = f"{'for example ' if runs > 1 else ''}{run.name}: {first.seen}"
-        head = f"{_SEVERITIES[severity]} {rule}, {count(runs, 'run')}"
+        head = f"{SEVERITIES[severity]} {rule}, {count(runs, 'run')}"
         lines.append(f"{head}: {example}. Wanted: {first.wanted}. To do: {first.fix}.")
     return lines
 
@@ -282,7 +147,7 @@ def _tables(audit: Audit) -> Iterator[Table]:
     yield Table(title=title, columns=head, rows=list(_run_rows(systems)), dense=True)
 
 
-def _system(name: str, runs: Sequence[AuditRow]) -> list[str]:
+def _system(name: str, runs: Sequence[PlacedRun]) -> list[str]:
     printed = [run.au_printed_percent for run in runs if run.au_printed_percent is not None]
     accelerators = {run.accelerators for run in runs}
     return [
@@ -310,8 +175,8 @@ def _run_rows(systems: Sequence[System]) -> Iterator[list[str]]:
             left -= min(left, len(runs))
 
 
-def _run(run: AuditRow) -> list[str]:
-    again, least, apart = run.au_again_percent, run.au_least_percent, run.rate_apart_percent
+def _run(run: PlacedRun) -> list[str]:
+    again, least, apart = run.au_recomputed_percent, run.au_least_percent, run.rate_apart_percent
     floor = run.au_sustained_least_percent
     return [
         run.run,
@@ -330,7 +195,7 @@ def _run(run: AuditRow) -> list[str]:
     ]
 
 
-def _rules(findings: Sequence[AuditFinding]) -> str:
+def _rules(findings: Sequence[Finding]) -> str:
     """Return the rules of errors and warnings; what is only for information stands among the findings."""
     rules = Counter(f"{finding.severity} {finding.rule}" for finding in findings if finding.severity != "info")
     return ", ".join(rule if times == 1 else f"{rule} ({times})" for rule, times in rules.items())

@@ -73,6 +73,7 @@ def checkpoint_table(summary: CheckpointSummary) -> Table:
         ("checkpoint", size(summary.what.bytes), _what(summary)),
         *_phase(summary.write, "write"),
         *_phase(summary.read, "read"),
+        *_partial(summary),
         *_training(summary),
         *_behind(summary),
         *_cost(summary),
@@ -116,6 +117,14 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
         yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all behind the folder"
     if phase.cpu_seconds_per_gb is not None:
         yield "  CPU", f"{number(phase.cpu_seconds_per_gb)} s/GB", "ranks, content included"
+
+
+def _partial(summary: CheckpointSummary) -> Iterator[Row]:
+    at = summary.partial
+    if at is not None:
+        verb = "written" if at.phase == "write" else "read"
+        moved = f"{size(at.bytes)} of {size(at.of_bytes)}; {at.ranks} of {summary.ranks} ranks were done"
+        yield f"being {verb}", f"checkpoint {at.checkpoint}", f"{at.files} of {at.of_files} files whole, {moved}"
 
 
 def _gib(figure: OverCheckpoints | None) -> str:

@@ -118,10 +118,10 @@ def _short_table(pair: RunPair) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             f"{METRICS[name][0]} ({METRICS[name][1]})",
-            _digits(difference.a),
-            _digits(difference.b),
-            _signed(difference.difference_percent),
-            _width(difference.half_width_percent),
+            digits(difference.a),
+            digits(difference.b),
+            signed(difference.difference_percent),
+            width_of(difference.half_width_percent),
         )
         for name, difference in pair.metrics.items()
     ]
@@ -130,16 +130,19 @@ def _short_table(pair: RunPair) -> Table:
     return Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)))
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
+    """Return a number with as many digits as a table has room for."""
     digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1
     return f"{value:,.{digits}f}"
 
 
-def _signed(percent: float | None) -> str:
+def signed(percent: float | None) -> str:
+    """Return a difference in percent with its sign."""
     return "-" if percent is None else f"{percent:+.1f} %"
 
 
-def _width(half_width_percent: float | None) -> str:
+def width_of(half_width_percent: float | None) -> str:
+    """Return a half width in points; `-` where it is not known."""
     return "-" if half_width_percent is None else f"{half_width_percent:.1f}"
 
 
@@ -250,10 +253,10 @@ def _full_table(pair: RunPair, *, folded: bool) -> Table:
     rows: list[tuple[str, ...]] = [
         (
             ", ".join(METRICS[name]),
-            _with_width(difference.a, difference.a_half_width),
-            _with_width(difference.b, difference.b_half_width),
-            _signed(difference.difference_percent),
-            _width(difference.half_width_percent),
+            with_width(difference.a, difference.a_half_width),
+            with_width(difference.b, difference.b_half_width),
+            signed(difference.difference_percent),
+            width_of(difference.half_width_percent),
         )
         for name, difference in pair.metrics.items()
     ]
@@ -263,7 +266,8 @@ def _full_table(pair: RunPair, *, folded: bool) -> Table:
     return Table(title=f"A and B with {pair_settings(pair)}", columns=head, rows=rows, folded=folded)
 
 
-def _with_width(value: float, half_width: float | None) -> str:
+def with_width(value: float, half_width: float | None) -> str:
+    """Return a number with its half width where that is known."""
     return number(value) if half_width is None else f"{number(value)} +- {number(half_width)}"
 
 
@@ -298,7 +302,7 @@ def _counts_table(name: str, side: ComparedSide) -> Table:
 
 
 def _value(value: Value | None) -> str:
-    return "-" if value is None else _with_width(value.mean, value.half_width)
+    return "-" if value is None else with_width(value.mean, value.half_width)
 
 
 def _conditions_rows(a: Conditions, b: Conditions) -> Iterator[tuple[str, str, str]]:

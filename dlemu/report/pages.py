@@ -14,7 +14,12 @@ from dlemu.prediction.ask import read_prediction
 from dlemu.prediction.prediction import Prediction
 from dlemu.probing.probe_answers import PROBE, ProbeAnswer
 from dlemu.probing.run_probe import read_probe
-from dlemu.report.audit_report import AUDIT, Audit, audit_page, open_audit
+from dlemu.report.audit_report import Audit, audit_page, open_audit
+from dlemu.report.checkpoint_comparison import (
+    OpenedCheckpointComparison,
+    checkpoint_comparison_page,
+    open_checkpoint_comparison,
+)
 from dlemu.report.checkpoint_report import checkpoint_page
 from dlemu.report.comparison_report import OpenedComparison, comparison_page, open_comparison
 from dlemu.report.document_report import OpenedDocument, document_page, open_document
@@ -27,11 +32,13 @@ from dlemu.report.run_report import run_page
 from dlemu.report.series import RunSeries, open_result, open_together
 from dlemu.report.series_report import series_page
 from dlemu.reproduction.run_steps import REPRODUCED
-from dlemu.results.checkpoint_folder import holds_checkpoints, read_checkpoint_run
+from dlemu.results.audit_answer import AUDIT
+from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import read_config
+from dlemu.results.folder import holds_checkpoints, read_config
 from dlemu.results.run import Run
 from dlemu.sizing.answers import COMPARE
+from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS
 
 PAGE = "report.html"
 
@@ -50,6 +57,7 @@ class _Opened:
         | OpenedPack
         | OpenedDocument
         | CheckpointRun
+        | OpenedCheckpointComparison
     )
     page: Page
     figures: str
@@ -85,7 +93,7 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 def _open(folders: Sequence[str]) -> _Opened:
     """Read what lies in the folders; comparisons, audits, probes, packings share their page with no other."""
     for folder in folders:
-        kinds = (COMPARE, AUDIT, PROBE, PACK, REPRODUCED)
+        kinds = (COMPARE, COMPARE_CHECKPOINTS, AUDIT, PROBE, PACK, REPRODUCED)
         name = next((name for name in kinds if os.path.exists(os.path.join(folder, name))), None)
         if name is None:
             continue
@@ -103,6 +111,10 @@ def _open(folders: Sequence[str]) -> _Opened:
         probed = read_probe(folder)
         if probed is not None:
             return _Opened(probed, probe_page(probed, _name(folder)), "dlemu.report.probe_figures")
+        if name == COMPARE_CHECKPOINTS:
+            checkpoints = open_checkpoint_comparison(folder)
+            page = checkpoint_comparison_page(checkpoints)
+            return _Opened(checkpoints, page, "dlemu.report.checkpoint_compare_figures")
         comparison = open_comparison(folder)
         return _Opened(comparison, comparison_page(comparison), "dlemu.report.compare_figures")
     if any(holds_checkpoints(folder) for folder in folders):

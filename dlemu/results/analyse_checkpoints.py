@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dlemu.checkpoints.io_rows import READ, WRITE, IoRows
+from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
 from dlemu.checkpoints.shards import parameters
+from dlemu.checkpoints.stored import folder_of
 from dlemu.metrics.cache import ACCOUNTED
 from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
 from dlemu.metrics.checkpoint_limit import Moved, judge_checkpoints
@@ -32,10 +33,12 @@ from dlemu.results.checkpoint_summary import (
     Asynchronous,
     CheckpointFacts,
     CheckpointSummary,
+    PartialCheckpoint,
     PhaseSummary,
     RankTimes,
     TrainingCost,
 )
+from dlemu.results.live_place import KILLED
 from dlemu.results.summary import Environment
 from dlemu.telemetry import HostTelemetry
 
@@ -50,10 +53,11 @@ def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
     """Return the summary of a run; of one that failed, of what was measured up to then, marked incomplete."""
     facts, journal, workload = run.facts, run.facts.journal, run.facts.workload
     write, read = _phase(run, WRITE), _phase(run, READ)
+    partial = _partial(run)
     summary = CheckpointSummary(
         complete=facts.failure is None,
         failure=facts.failure,
-        verdict=_verdict(facts, write, read),
+        verdict=_verdict(facts, write, read, partial),
         workload=workload.model.name,
         scale=workload.scale or None,
         ranks=facts.ranks,
@@ -71,11 +75,33 @@ def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
         cpu_seconds=sum(journal.cpu_seconds) if journal.cpu_seconds else None,
         total_seconds=(journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None,
         complete_checkpoints=journal.complete,
+        partial=partial,
         eviction_seconds=journal.eviction_seconds,
         environment=Environment(hosts=journal.hosts, storage=journal.storage),
         issues=tuple(_issues(facts, write, read)),
     )
     return summary
+
+
+def _partial(run: CheckpointRun) -> PartialCheckpoint | None:
+    """Return what the ranks were at when the run ended early, as far as it had come."""
+    at = run.facts.journal.under_way
+    if at is None or run.facts.failure is None:
+        return None
+    what = _what(run.facts)
+    rows = run.rows[(run.rows["phase"] == (WRITE if at.phase == "write" else READ))]
+    rows = rows[rows["checkpoint"] == at.checkpoint]
+    files = rows[rows["file"] != WHOLE]
+    return PartialCheckpoint(
+        phase=at.phase,
+        checkpoint=at.checkpoint,
+        folder=folder_of(what.folder, at.checkpoint),
+        ranks=int((rows["file"] == WHOLE).sum()),
+        files=len(files),
+        of_files=what.files,
+        bytes=int(files["bytes"].sum()),
+        of_bytes=what.bytes,
+    )
 
 
 def _phase(run: CheckpointRun, phase: int) -> PhaseSummary | None:
@@ -331,7 +357,9 @@ def _what(facts: CheckpointRunFacts) -> CheckpointFacts:
     )
 
 
-def _verdict(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> str:
+def _verdict(
+    facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None, partial: PartialCheckpoint | None
+) -> str:
     said = []
     for verb, phase in (("WRITE", write), ("READ", read)):
         if phase is not None and phase.slowest_gib_per_second is not None and phase.slowest_seconds is not None:
@@ -343,8 +371,15 @@ def _verdict(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseS
     if facts.failure is not None:
         whole = sorted(set(facts.journal.complete) - set(facts.journal.removed))
         kept = f"complete and kept: checkpoints {', '.join(map(str, whole))}" if whole else "no checkpoint is complete"
-        return f"INCOMPLETE: {facts.failure}; {kept}"
+        at = "" if partial is None else f"; {_at(partial)}"
+        return f"INCOMPLETE: {facts.failure}; {kept}{at}"
     return "; ".join(said) or "NOTHING: no checkpoint was asked for"
+
+
+def _at(partial: PartialCheckpoint) -> str:
+    verb = "written" if partial.phase == "write" else "read"
+    files = f"{partial.files} of {partial.of_files} files"
+    return f"checkpoint {partial.checkpoint} was being {verb}: {files}, {partial.bytes / 2**30:.3f} GiB, were whole"
 
 
 def _ended_at(facts: CheckpointRunFacts) -> str | None:
@@ -359,6 +394,12 @@ def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSu
     settings, storage = facts.workload.checkpoint, facts.journal.storage
     yield from facts.workload.notes
     yield from facts.notes
+    at = facts.journal.under_way
+    if facts.failure == KILLED and at is not None and at.phase == "write":
+        yield (
+            f"{folder_of(settings.checkpoint_folder, at.checkpoint)} holds what was written of a checkpoint that "
+            "is not complete: delete it, or a further run of the same kind takes its place"
+        )
     if storage is not None and storage.file_system in MEMORY_FILE_SYSTEMS:
         yield f"THE STORAGE IS MEMORY: the checkpoints lie on {storage.file_system}"
     if write is not None and not settings.fsync:

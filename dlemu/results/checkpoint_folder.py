@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,15 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, PROGRESS_COLUMNS, PROGRESS_DTYPE, IoRows
 from dlemu.config import to_yaml
+from dlemu.emulator.checkpoint_loop import salvage_checkpoints
 from dlemu.emulator.journal import ADVICE
 from dlemu.results.answer_files import to_json
 from dlemu.results.checkpoint_run import FACTS_VERSION, CheckpointRun, CheckpointRunFacts
+from dlemu.results.checkpoint_summary import CheckpointSummary
 from dlemu.results.folder import (
     BLOCK_TRACE,
+    CHECKPOINT_KIND,
+    CHECKPOINT_ROWS,
     CONFIG,
     FACTS,
     SUMMARY,
@@ -25,29 +30,27 @@ from dlemu.results.folder import (
     read_telemetry,
     write_table,
 )
+from dlemu.results.live import salvaged
+from dlemu.results.live_place import KILLED, LIVE, LIVE_CHECKPOINT_FACTS, holds_live_checkpoints
 from dlemu.results.sent_files import decode_sent
+from dlemu.results.summary import SCHEMA_VERSION
 from dlemu.telemetry import to_table, trace_to_table
 
-ROWS, PROGRESS = "checkpoints.parquet", "checkpoint_progress.parquet"
-
-
-def holds_checkpoints(folder: str) -> bool:
-    """Say whether the folder is that of a run of checkpoints."""
-    return os.path.exists(os.path.join(folder, ROWS))
+PROGRESS = "checkpoint_progress.parquet"
 
 
 def write_checkpoint_run(run: CheckpointRun) -> None:
     """Write what was measured, all that `read_checkpoint_run` needs. Raises SpaceError."""
     folder = run.folder
     write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
-    write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)
-    write_table(folder, ROWS, _table(run.rows, IO_COLUMNS))
+    write_table(folder, CHECKPOINT_ROWS, _table(run.rows, IO_COLUMNS))
     write_table(folder, PROGRESS, _table(run.progress, PROGRESS_COLUMNS))
     if run.telemetry:
         write_table(folder, TELEMETRY, to_table(run.telemetry))
         trace = trace_to_table(run.telemetry)
         if trace is not None:
             write_table(folder, BLOCK_TRACE, trace)
+    write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)  # last: until it is there, the live part is the result
 
 
 def write_checkpoint_summary(run: CheckpointRun) -> None:
@@ -58,21 +61,67 @@ def write_checkpoint_summary(run: CheckpointRun) -> None:
 def read_checkpoint_run(folder: str) -> CheckpointRun:
     """Read the folder of a run of checkpoints; raises UserError for one without a result or a damaged one.
 
-    Every number is computed anew from the rows, whatever summary.json says.
+    Every number is computed anew from the rows, whatever summary.json says. A run that was killed before it was saved
+    is read from what its ranks left in live/.
     """
     path = os.path.join(folder, FACTS)
+    if not os.path.lexists(path) and holds_live_checkpoints(folder):
+        run = _read_live(folder)
+    else:
+        facts = _read_facts(path)
+        rows, progress = _rows(folder, CHECKPOINT_ROWS, IO_DTYPE), _rows(folder, PROGRESS, PROGRESS_DTYPE)
+        try:
+            telemetry = read_telemetry(folder, facts.recorders)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
+        run = CheckpointRun(folder, facts, rows, progress, telemetry)
+    _check(run)
+    return run
+
+
+def read_checkpoint_summary(folder: str) -> CheckpointSummary:
+    """Read summary.json as it stands, for what is to be compared with the computed one; raises UserError."""
+    path = os.path.join(folder, SUMMARY)
+    saved = decode_sent(path, CheckpointSummary)
+    if saved.schema_version != SCHEMA_VERSION or saved.kind != CHECKPOINT_KIND:
+        raise UserError(
+            f"{path} has schema_version {saved.schema_version!r} and kind {saved.kind!r}, wanted {SCHEMA_VERSION} and "
+            f"{CHECKPOINT_KIND!r}: it is of another dlemu"
+        )
+    return saved
+
+
+def _read_facts(path: str) -> CheckpointRunFacts:
     facts = decode_sent(path, CheckpointRunFacts)
     if facts.facts_version > FACTS_VERSION:
         raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
-    rows, progress = _rows(folder, ROWS, IO_DTYPE), _rows(folder, PROGRESS, PROGRESS_DTYPE)
-    for name, part in ((ROWS, rows), (PROGRESS, progress)):
+    return facts
+
+
+def _read_live(folder: str) -> CheckpointRun:
+    facts = _read_facts(os.path.join(folder, LIVE, LIVE_CHECKPOINT_FACTS))
+    log = salvaged(folder, salvage_checkpoints)
+    if log is None or not len(log.rows):
+        raise UserError(f"{folder} is of a run that was killed before its first file was measured: run it again")
+    heads = tuple(host.head for host in log.telemetry)
+    known = replace(facts, journal=log.journal, recorders=heads, failure=KILLED)
+    return CheckpointRun(folder, known, log.rows, log.progress, log.telemetry)
+
+
+def _check(run: CheckpointRun) -> None:
+    """Raise UserError for facts and rows that can't be of one run."""
+    facts, journal = run.facts, run.facts.journal
+    for part in (run.rows, run.progress):
         if len(part) and not 0 <= int(part["rank"].min()) <= int(part["rank"].max()) < facts.ranks:
-            raise UserError(f"{os.path.join(folder, name)} is damaged: it has rows of ranks that the run has not")
+            raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run has not")
+    nodes = set(journal.rank_nodes)
+    if len(run.rows) and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
+        raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks was")
     try:
-        telemetry = read_telemetry(folder, facts.recorders)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
-    return CheckpointRun(folder, facts, rows, progress, telemetry)
+        _ = run.summary
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{run.folder} is damaged: its numbers can't be computed ({what}); copy it again") from error
 
 
 def _table(rows: IoRows, meanings: Mapping[str, str]) -> pa.Table:

@@ -120,15 +120,23 @@ class CheckpointRun:
 
 def make_checkpoint_run(job: CheckpointJob, log: CheckpointLog, failure: str | None = None) -> CheckpointRun:
     """Return the run that a job became; `failure` says why it is incomplete."""
-    facts = CheckpointRunFacts(
+    heads = tuple(host.head for host in log.telemetry)
+    facts = make_checkpoint_facts(job, log.journal, failure, recorders=heads)
+    return CheckpointRun(job.folder, facts, log.rows, log.progress, log.telemetry)
+
+
+def make_checkpoint_facts(
+    job: CheckpointJob, journal: CheckpointJournal, failure: str | None, *, recorders: tuple[RecorderHead, ...] = ()
+) -> CheckpointRunFacts:
+    """Return the facts of a job's run."""
+    return CheckpointRunFacts(
         workload=job.workload,
         ranks=job.ranks,
         seed=job.seed,
         started_at=job.started_at,
         sources=tuple(source.checkpoint for source in job.sources),
         notes=job.notes,
-        journal=log.journal,
-        recorders=tuple(host.head for host in log.telemetry),
+        journal=journal,
+        recorders=recorders,
         failure=failure,
     )
-    return CheckpointRun(job.folder, facts, log.rows, log.progress, log.telemetry)

@@ -6,6 +6,7 @@ A field's docstring is its documentation: docs/checkpoints.md is made of them. G
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from dlemu.metrics.checkpoint_limit import CheckpointLimit
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, OverCheckpoints
@@ -130,6 +131,24 @@ class CheckpointFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartialCheckpoint:
+    """The checkpoint that a run was at when it ended early. No rate is computed of it."""
+
+    phase: Literal["write", "read"]
+    checkpoint: int
+    """Its number, from 1."""
+    folder: str
+    ranks: int
+    """Of the ranks, those that were done with it."""
+    files: int
+    """Of its files, by all ranks, those that were whole."""
+    of_files: int
+    bytes: int
+    """Of these files."""
+    of_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointSummary:
     """The result of a run of checkpoints."""
 
@@ -160,6 +179,8 @@ class CheckpointSummary:
     total_seconds: float | None = None
     complete_checkpoints: tuple[int, ...] = ()
     """Those that every rank had written."""
+    partial: PartialCheckpoint | None = None
+    """Null for a run that is complete, or ended between two checkpoints."""
     eviction_seconds: float | None = None
     environment: Environment = field(default_factory=Environment)
     issues: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE
 from dlemu.metrics.rows import GROUP_ROWS, ColumnStore, Rows, StepTable, in_order
 from dlemu.results.answer_files import to_json
 from dlemu.results.live import read_live
-from dlemu.results.live_place import LIVE, LIVE_FACTS, holds_live
+from dlemu.results.live_place import LIVE, LIVE_FACTS, holds_live, holds_live_checkpoints
 from dlemu.results.older import facts_of_older
 from dlemu.results.run import FACTS_VERSION, Facts, Run
 from dlemu.results.sent_files import decode_sent, open_sent, read_sent
@@ -30,6 +30,7 @@ from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 SUMMARY, FACTS, CONFIG, STEPS = "summary.json", "facts.json", "config.yaml", "steps.parquet"
 CHECKPOINT_KIND = "checkpoint"
 """`kind` in the summary.json of a run that wrote and read checkpoints; that of training has none."""
+CHECKPOINT_ROWS = "checkpoints.parquet"
 TELEMETRY, BLOCK_TRACE = "telemetry.parquet", "block_trace.parquet"
 _MOST_TABLE_BYTES = 64 << 30
 _LATEST_NS = 1 << 60
@@ -169,12 +170,17 @@ def read_summary(folder: str) -> Summary:
 
 
 def holds_run(folder: str) -> bool:
-    """Say whether the folder has a run of ours, damaged or not."""
+    """Say whether the folder has a training run of ours, damaged or not."""
     try:
         head = decode_sent(os.path.join(folder, SUMMARY), _Version)
         return head.schema_version is not None and head.kind != CHECKPOINT_KIND
     except UserError:
-        return os.path.exists(os.path.join(folder, FACTS)) or holds_live(folder)
+        return not holds_checkpoints(folder) and (os.path.exists(os.path.join(folder, FACTS)) or holds_live(folder))
+
+
+def holds_checkpoints(folder: str) -> bool:
+    """Say whether the folder is that of a run of checkpoints, also one that was killed before it was saved."""
+    return os.path.exists(os.path.join(folder, CHECKPOINT_ROWS)) or holds_live_checkpoints(folder)
 
 
 def read_config(folder: str) -> str:

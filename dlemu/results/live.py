@@ -10,26 +10,27 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.emulator.cgroup_limits import host_memory
-from dlemu.emulator.trainer import RunLog, salvage
-from dlemu.results.live_place import LIVE, LIVE_FACTS
+from dlemu.emulator.trainer import salvage
+from dlemu.results.live_place import KILLED, LIVE, LIVE_FACTS
 from dlemu.results.run import Facts, Run
 
+T = TypeVar("T")
+
 _LOCK = "lock"
-KILLED = "the run was killed before it could write its result"
-"""What stands as the failure of a run that nobody could save."""
 
 
-def write_live_facts(folder: str, facts: Facts, *, advice: str) -> None:
+def write_live_facts(folder: str, facts: object, *, name: str = LIVE_FACTS, advice: str) -> None:
     """Write what is known of a run before its ranks start; raises SpaceError that ends in `advice`."""
-    write_text(os.path.join(folder, LIVE), LIVE_FACTS, msgspec.json.encode(facts).decode(), advice=advice)
+    write_text(os.path.join(folder, LIVE), name, msgspec.json.encode(facts).decode(), advice=advice)
 
 
 @contextlib.contextmanager
@@ -64,9 +65,7 @@ def read_live(folder: str, facts: Facts) -> Run:
 
     Raises UserError when it still goes on, or was killed before anything was measured.
     """
-    if goes_on(folder):
-        raise UserError(f"the run in {folder} still goes on: wait for its end, or stop it with Ctrl-C")
-    log = _salvage(os.path.join(folder, LIVE))
+    log = salvaged(folder, salvage)
     if log is None or not len(log.rows):
         raise UserError(f"{folder} is of a run that was killed before its first step was measured: run it again")
     early = log.journal.stopped_early
@@ -78,8 +77,14 @@ def read_live(folder: str, facts: Facts) -> Run:
     return Run(folder, known, log.rows, log.telemetry)
 
 
-def _salvage(live: str) -> RunLog | None:
-    """Return what lies in a live folder; raises UserError for one that is damaged."""
+def salvaged(folder: str, salvage: Callable[[str], T]) -> T:
+    """Return what `salvage` makes of a run's live folder.
+
+    Raises UserError when the run still goes on, and for a folder that is damaged, or larger than memory.
+    """
+    if goes_on(folder):
+        raise UserError(f"the run in {folder} still goes on: wait for its end, or stop it with Ctrl-C")
+    live = os.path.join(folder, LIVE)
     try:
         sizes = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
     except OSError as error:

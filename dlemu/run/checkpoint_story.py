@@ -90,7 +90,7 @@ def _save(job: CheckpointJob, log: CheckpointLog, frontend: CheckpointFrontend, 
 def _save_failed(job: CheckpointJob, folder: RunFolder, frontend: CheckpointFrontend, failure: str) -> Kept | None:
     """Save what the ranks of a failed run left, and remove the checkpoint that they were at: it only takes space."""
     removed = _remove_partial(job)
-    log = salvage_checkpoints(job)
+    log = salvage_checkpoints(job.live_folder)
     if log is None or not len(log.rows):
         folder.drop()
         return None

@@ -19,7 +19,8 @@ from dlemu.emulator.journal import ADVICE, Journal
 from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.emulator.trainer import RunLog
 from dlemu.loaders.loader_base import Loader
-from dlemu.results.live import KILLED, write_live_facts
+from dlemu.results.live import write_live_facts
+from dlemu.results.live_place import KILLED
 from dlemu.results.run import Facts, make_facts
 from dlemu.run.prepare_checkpoints import check_checkpoint_run
 from dlemu.run.run_folder import RunFolder, check_folder, make_folder, new_folder

@@ -18,7 +18,12 @@ from dlemu.config import check_checkpoints
 from dlemu.config.schema import Workload
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.checkpoint_job import CheckpointJob, ReadSource
+from dlemu.emulator.checkpoint_journal import CheckpointJournal
 from dlemu.emulator.environment import existing_folder
+from dlemu.emulator.journal import ADVICE
+from dlemu.results.checkpoint_run import CheckpointRunFacts, make_checkpoint_facts
+from dlemu.results.live import write_live_facts
+from dlemu.results.live_place import KILLED, LIVE_CHECKPOINT_FACTS
 from dlemu.run.run_folder import RunFolder, check_folder, make_folder, new_folder
 
 _RANK_BYTES = 300 << 20
@@ -83,7 +88,20 @@ def prepare_checkpoints(workload: Workload, ranks: int) -> PreparedCheckpoints:
     job = replace(job, sources=tuple(_sources(job, storage, there)))
     if job.writes:
         job = replace(job, token=_leave_token(storage, settings.checkpoint_folder))
-    return PreparedCheckpoints(job, make_folder(job.folder))
+    made = make_folder(job.folder)
+    try:
+        write_live_facts(job.folder, _facts_ahead(job), name=LIVE_CHECKPOINT_FACTS, advice=ADVICE)
+    except SpaceError:
+        made.drop()
+        raise
+    return PreparedCheckpoints(job, made)
+
+
+def _facts_ahead(job: CheckpointJob) -> CheckpointRunFacts:
+    """Return the facts of a run that has measured nothing yet, and of which nobody knows how it will end."""
+    now_ns = time.monotonic_ns()
+    journal = CheckpointJournal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
+    return make_checkpoint_facts(job, journal, KILLED)
 
 
 def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:

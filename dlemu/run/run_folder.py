@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from datagen.errors import SpaceError
+from dlemu.emulator.checkpoint_journal import read_checkpoint_journal
 from dlemu.emulator.journal import read_journal
 from dlemu.results.live import goes_on
 from dlemu.results.live_place import LIVE
@@ -46,7 +47,8 @@ def check_folder(folder: str) -> None:
         raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
     if goes_on(folder):
         raise SpaceError(f"{folder} is that of another run, which still goes on; set output.folder to a new folder")
-    if read_journal(os.path.join(folder, LIVE)) is not None:
+    live = os.path.join(folder, LIVE)
+    if read_journal(live) is not None or read_checkpoint_journal(live) is not None:
         raise SpaceError(
             f"{folder} holds what another run had measured before it was killed: `dlemu report {folder}` shows it; set "
             "output.folder to a new folder"

@@ -72,12 +72,12 @@ def compare_runs(a: RunFigures, b: RunFigures) -> RunPair:
         ranks=(a.ranks, b.ranks),
         passed=(a.passed, b.passed),
         limited_by=(a.limited_by.what if a.limited_by else None, b.limited_by.what if b.limited_by else None),
-        metrics={metric: _difference(of_a, of_b) for metric, (of_a, of_b) in values.items() if of_a and of_b},
+        metrics={metric: difference(of_a, of_b) for metric, (of_a, of_b) in values.items() if of_a and of_b},
         plan=_plan(a, b),
     )
 
 
-def _difference(a: Value, b: Value) -> Difference:
+def difference(a: Value, b: Value) -> Difference:
     """Return both and how much more A is than B in %; relative half widths add in squares (to first order)."""
     percent = 100 * (a.mean / b.mean - 1) if b.mean else None
     width = None
@@ -136,7 +136,7 @@ def sentence(comparison: Comparison) -> str:
     parts = []
     pair = comparison.main_pair
     if pair is not None and pair.total_seconds is not None:
-        parts.append(f"with {pair_settings(pair)} {_time(pair.total_seconds)}")
+        parts.append(f"with {pair_settings(pair)} {difference_in_time(pair.total_seconds)}")
     fed = [side.accelerators_fed for side in comparison.economy]
     if any(fed):
         if fed[0] == fed[1]:
@@ -156,11 +156,12 @@ def pair_settings(pair: RunPair) -> str:
     return ", ".join([count, *others])
 
 
-def _time(total: Difference) -> str:
+def difference_in_time(total: Difference, *, alone: str = "one epoch") -> str:
+    """Return a difference in seconds in words; `alone` is the single repetition of which no uncertainty is known."""
     percent, width = total.difference_percent, total.half_width_percent
     if percent is None:
         return "no time passed"
     if total.distinct is False:
         return f"no difference in time is shown: A to B {percent:+.1f} % +- {width:.1f}"
-    difference = f"A takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than B"
-    return difference + (" (one epoch: no uncertainty)" if width is None else f" (+- {width:.1f})")
+    said = f"A takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than B"
+    return said + (f" ({alone}: no uncertainty)" if width is None else f" (+- {width:.1f})")

@@ -63,6 +63,11 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> Workload:
     for point in all_points:
         try:
             workload = load(point.words, config_dir=config_dir)
+            if workload.workflow.checkpoint and not (workload.workflow.train or workload.workflow.generate_data):
+                raise UserError(
+                    f"{workload.model.name} asks for checkpoints alone, and a sweep runs `dlemu train`: run "
+                    "`dlemu checkpoint` with each value and an output.folder of its own, then `dlemu compare A B`"
+                )
             check_runnable(workload)
             storage = workload.storage_spec
             if (workload.dataset, storage) not in [(other.dataset, other.storage_spec) for other in workloads]:

@@ -317,13 +317,14 @@ def issues_between(a: Side, b: Side) -> Iterator[str]:
     if a.workload != b.workload:
         yield f"A ran {a.workload} and B {b.workload}: the difference is not the storage's alone"
     if a.about is not None and b.about is not None:
-        yield from _differing_hosts(a.about.hosts, b.about.hosts)
+        yield from differing_hosts(a.about.hosts, b.about.hosts)
         yield from _differing_facts(a.about, b.about)
     for name, side in (("A", a), ("B", b)):
         yield from (f"{name}: {warning}" for warning in side.warnings)
 
 
-def _differing_hosts(a: Sequence[HostFacts], b: Sequence[HostFacts]) -> Iterator[str]:
+def differing_hosts(a: Sequence[HostFacts], b: Sequence[HostFacts]) -> Iterator[str]:
+    """Yield a sentence for each way in which the hosts of two sides differ."""
     names = [sorted(host.host for host in hosts) for hosts in (a, b)]
     if names[0] != names[1]:
         hosts = f"A was measured on {_listed(names[0])} and B on {_listed(names[1])}"

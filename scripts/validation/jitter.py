@@ -46,8 +46,10 @@ CASES = (
     Case(3, 17, 7, "uniform"),
     Case(5, 31, 2, "uniform"),
     Case(5, 31, 10, "pareto"),
-    Case(7, 43, 3, "pareto"),
+    Case(7, 37, 3, "pareto"),
 )
+"""The longest draw of a heavy tail is 25 times the latency: of more than 40 ms it would be a stall, of a second, and be
+told as one."""
 
 
 def measure(bed: Bed) -> Iterator[Check]:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import BinaryIO, Literal
 from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import escape
 
@@ -120,16 +120,15 @@ class ObjectServer:
         finally:
             self._open.discard(connection)
 
-    def _answer(self, connection: socket.socket, lines: object) -> bool:
-        read = lines.readline, lines.read  # type: ignore[attr-defined]
-        first = read[0]().decode("latin-1").split(" ")
+    def _answer(self, connection: socket.socket, lines: BinaryIO) -> bool:
+        first = lines.readline().decode("latin-1").split(" ")
         if len(first) < 3:
             return False
         headers = {}
-        while (line := read[0]().decode("latin-1").strip()) != "":
+        while (line := lines.readline().decode("latin-1").strip()) != "":
             name, _, value = line.partition(":")
             headers[name.lower()] = value.strip()
-        body = read[1](int(headers.get("content-length", "0")))
+        body = lines.read(int(headers.get("content-length", "0")))
         path, _, query = first[1].partition("?")
         key = unquote(path).lstrip("/").partition("/")[2]
         with self._lock:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from datagen.errors import UserError
 from datagen.registry import find, names
-from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
+from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec, Phase
+from dlemu.accelerators.sleep import Accelerator as Sleep
 from dlemu.comm.clock import FakeClock
 from dlemu.config.duration import Duration
 from tests.cli_runs import run_dlemu
@@ -36,6 +39,33 @@ def test_durations_depend_on_seed_rank_and_epoch_alone(name: str) -> None:
     assert times.tolist() == other.draw_compute_ns("train", 2, 50).tolist()
     assert times.tolist() != one.draw_compute_ns("train", 3, 50).tolist()
     assert one.draw_compute_ns("valid", 2, 3).tolist() == [20_000_000] * 3
+
+
+@pytest.mark.parametrize("name", names("dlemu.accelerators"))
+def test_draws_of_ranks_seeds_and_phases_are_streams_of_their_own(name: str) -> None:
+    def drawn(phase: Phase = "train", epoch: int = 1, **changes: Any) -> tuple[int, ...]:
+        spec = replace(SPEC, eval_time=SPEC.computation_time, **changes)
+        accelerator = find("dlemu.accelerators", name, "Accelerator")(spec, FakeClock())
+        return tuple(accelerator.draw_compute_ns(phase, epoch, 4).tolist())
+
+    streams = [drawn(rank=rank) for rank in range(5)]
+    streams += [drawn(epoch=epoch) for epoch in range(2, 10)]
+    streams += [drawn("valid", epoch) for epoch in range(1, 10)]
+    streams += [drawn(seed=seed) for seed in (0, 1, 2**63, 2**63 + 1, -1, -2)]
+    assert len(set(streams)) == len(streams)
+    assert drawn(rank=3) == drawn() == drawn(seed=11)
+    assert drawn("ceiling", 0) == drawn("train", 0)
+
+
+def test_a_draw_is_rounded_to_the_nanosecond() -> None:
+    spec = replace(SPEC, computation_time=Duration(mean=1234.5678901235))
+    times = Sleep(spec, FakeClock()).draw_compute_ns("train", 1, 2)
+    assert times.tolist() == [1_234_567_890_124] * 2
+
+
+def test_draws_stay_what_they_were() -> None:
+    """Computation times of a run of an older version are drawn again from its seed."""
+    assert Sleep(SPEC, FakeClock()).draw_compute_ns("train", 2, 3).tolist() == [62939828, 55391934, 55570824]
 
 
 @pytest.mark.parametrize("name", names("dlemu.accelerators"))

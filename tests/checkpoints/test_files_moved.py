@@ -204,6 +204,7 @@ def test_a_ring_that_nobody_empties_ends_when_it_is_closed() -> None:
 def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:
     log = IoLog(3, str(tmp_path))
     log.add(rank=3, phase=1, checkpoint=2, bytes=77)
+    log.close()
     with open(tmp_path / "checkpoint_00003.rows", "ab") as out:
         out.write(b"half a row")
     rows, progress = read_logs(str(tmp_path))

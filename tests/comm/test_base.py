@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from dlemu.comm import Interrupted, LocalComm, detect_launcher, launcher_size, open_comm
+from dlemu.comm.comm_base import launcher_rank
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,24 @@ def test_launcher_is_told_by_its_environment(environment: dict[str, str], launch
     assert launcher_size(environment) == size
 
 
+@pytest.mark.parametrize(
+    ("environment", "rank"),
+    [
+        ({}, 0),
+        ({"PMI_RANK": "3", "PMI_SIZE": "18"}, 3),
+        ({"PMIX_RANK": "4"}, 4),
+        ({"OMPI_COMM_WORLD_RANK": "5", "PMIX_RANK": "5"}, 5),
+        ({"MV2_COMM_WORLD_RANK": "6"}, 6),
+        ({"PALS_RANKID": "7"}, 7),
+        ({"SLURM_PROCID": "8"}, 8),
+        ({"SLURM_PROCID": "0", "PMI_RANK": "2"}, 2),  # mpirun inside srun --pty bash
+        ({"PMI_RANK": ""}, 0),
+    ],
+)
+def test_the_rank_is_told_by_the_environment(environment: dict[str, str], rank: int) -> None:
+    assert launcher_rank(environment) == rank
+
+
 def test_without_a_launcher_this_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
@@ -40,3 +59,5 @@ def test_interruption_passes_broad_handlers_and_gives_the_shells_status() -> Non
     interruption = Interrupted(signal.SIGTERM)
     assert not isinstance(interruption, Exception)
     assert interruption.exit_status == 143
+    assert interruption.signal_number == signal.SIGTERM
+    assert str(interruption) == "stopped by signal 15"

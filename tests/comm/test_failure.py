@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.comm import Failure, RankEnd, first_failure
-from dlemu.comm.failure import exited, interrupted, killed, stuck
+from dlemu.comm.failure import exited, interrupted, killed, stopped, stuck, unkillable
 
 FAILURES = st.builds(
     Failure,
@@ -48,3 +49,27 @@ def test_descriptions_say_who_what_and_where_to_look() -> None:
     assert stuck(4, 99, 5.0, 0).echo
     assert interrupted(0, signal.SIGINT, 0, echo=False).message == "interrupted by Ctrl-C (SIGINT)"
     assert [interrupted(0, number, 0, echo=False).status for number in (signal.SIGINT, signal.SIGTERM)] == [130, 143]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "status", "echo", "said"),
+    [
+        (killed(2, 40, signal.SIGTERM, 7), "Signal", 143, False, "rank 2 (process 40) was killed by SIGTERM"),
+        (exited(2, 3, 7), "Exit", 3, False, "rank 2 ended with exit status 3"),
+        (stuck(2, 40, 0.5, 7), "Stuck", 137, True, "rank 2 (process 40) did not stop within 0.5 s and was killed"),
+        (stopped(2, 40, 60.0, 7), "Stopped", 3, False, "rank 2 (process 40) was stopped from outside"),
+        (unkillable(2, 40, 7), "Stuck", 137, True, "rank 2 (process 40) was killed but does not end"),
+        (interrupted(2, signal.SIGINT, 7, echo=True), "Interrupted", 130, True, "interrupted by Ctrl-C (SIGINT)"),
+        (interrupted(2, signal.SIGTERM, 7, echo=False), "Interrupted", 143, False, "interrupted by SIGTERM"),
+    ],
+)
+def test_every_description_is_whole(failure: Failure, kind: str, status: int, echo: bool, said: str) -> None:
+    assert (failure.rank, failure.at_ns, failure.traceback) == (2, 7, "")
+    assert (failure.kind, failure.status, failure.echo) == (kind, status, echo)
+    assert failure.message.startswith(said)
+
+
+def test_only_signals_that_say_something_of_memory_have_a_hint() -> None:
+    assert killed(0, 1, signal.SIGSEGV, 0).message == "rank 0 (process 1) was killed by SIGSEGV"
+    assert "dmesg" not in killed(0, 1, signal.SIGBUS, 0).message
+    assert "did not go on within 60 s" in stopped(2, 40, 60.0, 7).message

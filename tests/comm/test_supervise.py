@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from dlemu.comm import Failure, RankEnd, first_failure
-from dlemu.comm.supervise import Ending
+from dlemu.comm.supervise import Ending, give_up_seconds
 
 SECOND_NS = 1_000_000_000
 GRACE_SECONDS = 10.0
@@ -17,8 +17,9 @@ GRACE_SECONDS = 10.0
 class Run:
     """Ranks as processes 100, 101, ...; `sent` are the signals that they got, by time in seconds."""
 
-    def __init__(self, ranks: int, timeout_seconds: float = math.inf) -> None:
-        self.ending = Ending(GRACE_SECONDS, timeout_seconds)
+    def __init__(self, ranks: int, timeout_seconds: float = math.inf, grace_seconds: float = GRACE_SECONDS) -> None:
+        self.ending = Ending(grace_seconds, timeout_seconds)
+        self.there = True
         self.sent: list[tuple[float, int, int]] = []
         self.now_ns = 1_000 * SECOND_NS
         for rank in range(ranks):
@@ -42,7 +43,7 @@ class Run:
 
     def _send(self, process: int, signal_number: int) -> bool:
         self.sent.append(((self.now_ns / SECOND_NS) % 1000, process - 100, signal_number))
-        return True
+        return self.there
 
     @property
     def ends(self) -> list[RankEnd]:
@@ -136,3 +137,170 @@ def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None
     assert (cause.rank, cause.kind, cause.status) == (1, "Stopped", 3)
     assert "rank 1 (process 101) was stopped from outside" in cause.message
     assert [moment for moment, *_ in run.sent] == pytest.approx([121.0, 121.0, 129.0, 129.0])
+
+
+def why(run: Run, rank: int) -> tuple[str, bool, int]:
+    """Kind, echo and status of the end of a rank."""
+    (end,) = (end for end in run.ending.ends if end.rank == rank)
+    assert end.failure is not None
+    assert end.failure.rank == rank
+    assert end.status == end.failure.status
+    return end.failure.kind, end.failure.echo, end.status
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "status"), [(7, "Exit", 7), (1, "Exit", 1), (-signal.SIGSEGV, "Signal", 139), (-15, "Signal", 143)]
+)
+def test_a_rank_that_says_nothing_is_told_by_how_it_ended(code: int, kind: str, status: int) -> None:
+    run = Run(1)
+    run.end(0, code)
+    assert why(run, 0) == (kind, False, status)
+    (end,) = run.ends
+    assert end.signal == max(0, -code)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (0, None),
+        (-signal.SIGTERM, ("Interrupted", True, 143)),
+        (1, ("Exit", False, 1)),
+        (-signal.SIGSEGV, ("Signal", False, 139)),
+    ],
+)
+def test_what_ranks_come_to_that_were_asked_to_end(code: int, expected: tuple[str, bool, int] | None) -> None:
+    run = Run(2)
+    run.fail(0)
+    run.wait(3)
+    assert run.sent == [(2.0, 1, signal.SIGTERM)]
+    run.end(1, code)
+    if expected is None:
+        assert run.ends[1] == RankEnd(1, 0, 0, None)
+    else:
+        assert why(run, 1) == expected
+    cause = first_failure(run.ends)
+    assert cause is not None
+    assert (cause.rank, cause.kind) == (0, "DatasetError")
+
+
+@pytest.mark.parametrize(
+    ("kind", "echo", "waited", "echo_then"),
+    [
+        ("DatasetError", False, 1.0, False),
+        ("DatasetError", False, 3.0, False),
+        ("PeerLostError", True, 1.0, True),
+        ("Interrupted", False, 1.0, False),  # by somebody else than this supervisor
+        ("Interrupted", False, 3.0, True),
+    ],
+)
+def test_who_reports_that_it_was_asked_to_end_only_echoes(
+    kind: str, echo: bool, waited: float, echo_then: bool
+) -> None:
+    run = Run(2)
+    run.fail(0)
+    run.wait(waited)
+    run.fail(1, kind=kind, echo=echo, status=5)
+    assert why(run, 1) == (kind, echo_then, 5)
+
+
+def test_who_is_gone_before_the_signal_comes_was_not_ended_by_it() -> None:
+    run = Run(2)
+    run.there = False
+    run.fail(0)
+    run.wait(3)
+    run.end(1, -signal.SIGTERM)
+    assert why(run, 1) == ("Signal", False, 143)
+
+
+def test_who_is_killed_for_staying_has_not_failed_first() -> None:
+    run = Run(3)
+    run.fail(0)
+    run.wait(11)
+    run.fail(1, kind="DatasetError", status=5)
+    run.end(2, 0)
+    assert why(run, 1) == ("DatasetError", False, 5), "what it said before counts"
+    assert why(run, 2) == ("Stuck", True, 137)
+
+
+@pytest.mark.parametrize(
+    ("own", "code", "expected"),
+    [
+        (None, 0, ("Interrupted", False, 130)),
+        (None, -signal.SIGTERM, ("Interrupted", False, 130)),
+        (None, 7, ("Exit", False, 7)),
+        (None, -signal.SIGSEGV, ("Signal", False, 139)),
+        (("Interrupted", False), 143, ("Interrupted", False, 130)),
+        (("PeerLostError", True), 3, ("Interrupted", False, 130)),
+        (("DatasetError", False), 2, ("DatasetError", False, 2)),
+    ],
+)
+def test_an_interruption_is_the_cause_of_what_follows_from_it_and_of_nothing_else(
+    own: tuple[str, bool] | None, code: int, expected: tuple[str, bool, int]
+) -> None:
+    run = Run(1)
+    run.ending.interrupted(signal.SIGINT, run.now_ns)
+    if own is None:
+        run.end(0, code)
+    else:
+        run.fail(0, kind=own[0], echo=own[1], status=code)
+    assert why(run, 0) == expected
+
+
+def test_a_second_failure_gives_nobody_more_time() -> None:
+    run = Run(3)
+    run.fail(0)
+    run.wait(1.5)
+    run.fail(1)
+    run.wait(20)
+    assert run.sent == [(2.0, 2, signal.SIGTERM), (10.0, 2, signal.SIGKILL)]
+
+
+def test_an_interruption_after_a_failure_asks_at_once_and_is_no_cause() -> None:
+    run = Run(2)
+    run.fail(0)
+    run.wait(0.5)
+    run.ending.interrupted(signal.SIGINT, run.now_ns)
+    run.wait(0.5)
+    assert run.sent == [(0.5, 1, signal.SIGTERM)]
+    run.end(1, -signal.SIGTERM)
+    assert why(run, 1) == ("Interrupted", True, 130)
+    late = Run(2)
+    late.fail(0)
+    late.wait(3)
+    late.ending.interrupted(signal.SIGINT, late.now_ns)
+    late.wait(1)
+    late.ending.interrupted(signal.SIGINT, late.now_ns)
+    late.wait(0)
+    assert [(moment, number) for moment, _, number in late.sent] == [
+        (2.0, signal.SIGTERM),
+        (3.0, signal.SIGTERM),
+        (4.0, signal.SIGKILL),
+    ]
+
+
+def test_who_cannot_be_killed_is_given_up_in_time_with_what_it_had_said() -> None:
+    assert [give_up_seconds(grace) for grace in (0.5, 2.0, 10.0)] == [2.0, 2.0, 10.0]
+    run = Run(3, grace_seconds=0.5)
+    run.fail(0)
+    said = Failure(rank=1, kind="DatasetError", message="why", status=2, at_ns=run.now_ns)
+    run.ending.reported(said, run.now_ns)
+    run.wait(2.4)
+    assert sorted(run.ending.running.values()) == [1, 2]
+    run.wait(0.2)
+    assert run.ends[1] == RankEnd(1, 2, signal.SIGKILL, said)
+    assert run.ends[2].signal == signal.SIGKILL
+    assert why(run, 2) == ("Stuck", True, 137)
+    assert run.ending.due_ns == math.inf
+    assert [moment for moment, *_ in run.sent] == pytest.approx([0.1, 0.1, 0.5, 0.5])
+
+
+def test_time_is_asked_for_only_while_something_is_to_be_done() -> None:
+    run = Run(2, timeout_seconds=60)
+    assert run.ending.due_ns == math.inf
+    run.ending.stopped(100, run.now_ns)
+    assert run.ending.due_ns == run.now_ns + 60 * SECOND_NS
+    run.end(0, -signal.SIGKILL)
+    assert run.ending.due_ns == run.now_ns + 2 * SECOND_NS, "it ended: it stands still no longer"
+    run.ending.continued(101)
+    run.end(1, 0)
+    assert [end.rank for end in run.ends] == [0, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 import yaml
 
 import dlemu
+from dlemu.emulator.checkpoint_journal import read_checkpoint_journal
 from dlemu.results.checkpoint_run import CheckpointRun
-from tests.e2e.harness import DLIO, start, wait
+from dlemu.results.live_place import KILLED
+from tests.e2e.harness import DLIO, assert_gone, family, start, until, wait
+from tests.e2e.harness import dlemu as dlemu_command
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 WORKLOAD = {
@@ -59,6 +63,50 @@ def test_mlpstorage_has_checkpoints_written_then_read_by_two_calls(tmp_path: Pat
         assert result.summary.complete
         assert result.summary.ranks == 2
     assert sorted(os.listdir(tmp_path / "saved")) == ["global_epoch1_step1", "global_epoch1_step2"]
+
+
+def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(tmp_path: Path) -> None:
+    workload, folder = tmp_path / "small.yaml", tmp_path / "result"
+    workload.write_text(yaml.safe_dump(WORKLOAD))
+    process = start(
+        "checkpoint",
+        f"workload={workload}",
+        "ranks=2",
+        f"checkpoint.checkpoint_folder={tmp_path / 'saved'}",
+        "checkpoint.num_checkpoints_write=100000",
+        "checkpoint.num_checkpoints_read=0",
+        "checkpoint.keep_last=1",
+        "checkpoint.fsync=false",
+        "metric.ceiling_seconds=0.05",
+        f"output.folder={folder}",
+    )
+    live = str(folder / "live")
+
+    def third() -> bool:
+        journal = read_checkpoint_journal(live)
+        return process.poll() is not None or (journal is not None and len(journal.complete) >= 3)
+
+    until(third, "three checkpoints")
+    everyone = family(process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert_gone(everyone)
+    run = dlemu.load_result(folder)
+    assert isinstance(run, CheckpointRun)
+    summary = run.summary
+    assert (summary.complete, summary.failure) == (False, KILLED)
+    assert summary.write is not None
+    assert len(summary.complete_checkpoints) >= 3
+    written = {part.checkpoint for part in summary.write.checkpoints}
+    assert written >= set(summary.complete_checkpoints)
+    if summary.partial is not None:
+        assert summary.partial.checkpoint == max(summary.complete_checkpoints) + 1
+        assert f"checkpoint {summary.partial.checkpoint} was being written" in summary.verdict
+    reported = dlemu_command("report", str(folder))
+    assert reported.status == 0, reported.err
+    assert "INCOMPLETE" in (folder / "report.html").read_text()
+    audited = dlemu_command("audit", str(folder))
+    assert (audited.status, "killed before it could write its result" in audited.out) == (1, True), audited.out
 
 
 def test_the_python_face_writes_reads_and_makes_a_page(tmp_path: Path) -> None:

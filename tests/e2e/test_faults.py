@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from dlemu.results.folder import read_run
-from dlemu.results.live import KILLED
+from dlemu.results.live_place import KILLED
 from tests.e2e.harness import assert_gone, dlemu, family, small_run, start, steps, summary, training, until, wait
 
 pytestmark = pytest.mark.slow

@@ -167,6 +167,7 @@ def test_a_block_is_taken_from_the_hosts_own_stamps() -> None:
     [
         ({"au": 90.0}, True),
         ({"au": 89.999}, False),
+        ({"au": 90.0, "ceiling_au": 80.0}, True),
         ({"au": 89.0, "ceiling_au": 90.0}, False),
         ({"au": 89.0, "ceiling_au": 89.999}, None),
         ({"from_storage_percent": PARTLY_READ_PERCENT}, True),

@@ -62,6 +62,61 @@ def test_a_file_system_without_books_is_not_known() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ([0.95], None),
+        (
+            [0.949],
+            "the page cache served 5 % of the bytes; the dataset is 0.25 times the hosts' memory; reader.odirect",
+        ),
+        ([0.5, 0.5], "the page cache served 50 % of the bytes; the dataset is"),
+        ([0.499], "STORAGE WAS NOT READ: the page cache served 50 % of the bytes; the dataset is 0.25 times"),
+        ([0.8, 0.9], "the page cache served 15 % of the bytes; the dataset"),
+        ([0.8, 0.905], "the page cache served 15 % of the bytes (from storage in each epoch: 80, 90 %); the dataset"),
+        (
+            [1.5, 0.6],
+            "the page cache served 0 % of the bytes (from storage in each epoch: 100 and 50 more read ahead, 60",
+        ),
+        ([1.004, 0.6], "in each epoch: 100, 60 %"),
+        ([1.005, 0.6], "in each epoch: 100 and 0 more read ahead, 60 %"),
+        ([1.009, 0.6], "in each epoch: 100 and 1 more read ahead, 60 %"),
+        ([1, 1, 1, 1, 1, 1, 0.6], "in each epoch: 100, 100, 100, 100, 100, 100 %)"),
+    ],
+)
+def test_a_warning_says_who_served_and_how_large_the_dataset_is(shares: list[float], said: str | None) -> None:
+    warning = proof(shares).warning
+    if said is None:
+        assert warning is None
+    else:
+        assert warning is not None
+        assert said in warning
+        assert "reader.evict_page_cache=epochs" in warning
+
+
+def test_where_nothing_is_known_a_dataset_of_five_times_the_memory_is_trusted() -> None:
+    unknown = {"file_system": "fuse.thing", "memory_bytes": 100}
+    assert proof([0.0], dataset_bytes=500, **unknown).warning is None
+    small = str(proof([0.0], dataset_bytes=499, **unknown).warning)
+    assert "the dataset is 5 times the hosts' memory" in small
+    assert "MLPerf Storage asks for 5; reader.odirect=true" in small
+    assert proof([0.0], dataset_bytes=499, evicted=True, **unknown).warning is None
+    assert proof([0.0], dataset_bytes=499, **(unknown | {"memory_bytes": 0})).warning is None
+
+
+def test_what_is_not_known_is_no_number() -> None:
+    lost = proof([0.1], memory_bytes=0)
+    assert lost.dataset_to_memory is None
+    assert "an unknown share of the hosts' memory" in str(lost.warning)
+    nothing = make_steps([[0.0]])
+    assert not nothing["app_bytes"].any()
+    facts = {"file_system": "ext4", "odirect": False, "evicted": False, "dataset_bytes": 10, "memory_bytes": 40}
+    told = prove(nothing, **facts)  # type: ignore[arg-type]
+    assert told.from_storage_percent == Mean(mean=None, per_epoch=(None,))
+    assert told.warning is not None
+    assert told.warning.startswith("it is not known whether the storage was read")
+
+
 def served(accounted: list[float | None], device: list[float | None]) -> float | None:
     """What the storage served of epochs of 1000 bytes, by these shares in percent."""
     rows = make_steps([[0.0]] * max(len(accounted), len(device)))

@@ -14,7 +14,7 @@ import pytest
 from dlemu.config.schema import Metric
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.mlperf.dlio_files import write_dlio_files
-from dlemu.mlperf.finding import Finding
+from dlemu.results.finding import Finding
 from dlemu.results.folder import write_run
 from dlemu.results.run import make_run
 from tests.runs import dlio_place, make_job, make_log, with_blocks, with_telemetry

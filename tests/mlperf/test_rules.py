@@ -14,8 +14,8 @@ from dlemu.config import load
 from dlemu.mlperf.core_config import core_config_hash, effective
 from dlemu.mlperf.datasize import datasize
 from dlemu.mlperf.editions import EDITIONS, newest_edition
-from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.rules import GIB, RunFacts, check_run, override_keys, smallest_dataset
+from dlemu.results.finding import Finding
 
 V2 = EDITIONS["2.0"]
 UNET3D = V2.officials["unet3d", "h100"]
@@ -134,6 +134,203 @@ def test_each_rule_names_what_breaks_it(changes: dict[str, Any], rule: str) -> N
     assert ("error", rule) in found(**changes)
 
 
+DIFFERS = [("error", "workload.differs")]
+RESNET50 = RunFacts(workload="resnet50", accelerator="a100", accelerators=16)
+
+
+def told(edition: str, rule: str, facts: RunFacts, division: Any = "closed") -> list[Finding]:
+    """The findings of one rule; nothing that is told leaves out what was seen, what was wanted or what to do."""
+    findings = check_run(EDITIONS[edition], facts, division)
+    for finding in findings:
+        assert finding.seen, finding
+        assert finding.wanted, finding
+        assert finding.fix, finding
+        assert "None" not in f"{finding.seen} {finding.wanted} {finding.fix}"
+    return [finding for finding in findings if finding.rule == rule]
+
+
+@pytest.mark.parametrize(
+    ("edition", "rule", "facts", "division", "seen", "wanted", "fix"),
+    [
+        # 27,000 / 28,000 = 0.9643; 500 x 7 x 8 = 28,000.
+        ("2.0", "dataset.size", {"num_files": 27000}, "closed", "27,000 files, 0.9643 x", "28,000 files", "n=28000"),
+        ("2.0", "dataset.size", {"num_files": 27719}, "closed", "0.9900 x", "500 steps of each", "n=28000"),
+        # 5 x 1024 GiB / 146,600,628 bytes = 37,500.24; 1 % more 37,876.01.
+        ("2.0", "dataset.size", {"memory_gib": 1024}, "closed", "0.7466 x", "37,501 files or more: 5 x", "n=37877"),
+        ("2.0", "dataset.size", {"batch_size": 14}, "closed", "28,000 files, 0.5000 x", "56,000 files", "n=56000"),
+        ("2.0", "settings.changed", {"batch_size": 8}, "closed", "reader.batch_size=8", "7", "reader.batch_size"),
+        ("2.0", "settings.changed", {"epochs": 3}, "closed", "train.epochs=3", "5", "train.epochs"),
+        (
+            "2.0",
+            "settings.changed",
+            {"computation_seconds": 0.4},
+            "closed",
+            "train.computation_time=0.4",
+            "0.323",
+            "train",
+        ),
+        (
+            "2.0",
+            "settings.changed",
+            {"record_bytes": 1e6},
+            "closed",
+            "dataset.record_length_bytes=1000000",
+            "146600628",
+            "",
+        ),
+        ("2.0", "settings.changed", {"au_threshold_percent": 89.5}, "closed", "metric.au=0.895", "0.9", "metric.au"),
+        ("2.0", "au.low", {"au_percent": 89.99}, "closed", "AU 89.99 %", "90 % or more", "dlemu size"),
+        ("2.0", "hosts.uneven", {"hosts": 3}, "closed", "8 accelerators on 3 hosts", "every host", "a multiple of 3 "),
+        ("2.0", "overrides.unknown", {"overrides": ("a.b",)}, "closed", "a.b", "division allows", "leave a.b out"),
+        ("2.0", "overrides.open", {"overrides": ("framework",)}, "closed", "framework", "CLOSED", "submit to OPEN"),
+        (
+            "1.0",
+            "overrides.odirect",
+            {"odirect": True},
+            "closed",
+            "odirect with unet3d",
+            "v1.0 allows it for no ",
+            "out",
+        ),
+        ("2.0", "workflow.checkpoint", {"checkpoint": False}, "closed", "is false", "true for unet3d in v2.0", "leave"),
+        ("3.0", "workload.unknown", {}, "closed", "unet3d on h100", "v3.0: retinanet, unet3d", "1.0 and 2.0"),
+        (
+            "3.0",
+            "workload.unknown",
+            {"accelerator": ""},
+            "closed",
+            "an unnamed accelerator",
+            "v3.0: ",
+            "no edition has",
+        ),
+        (
+            "2.0",
+            "workload.hash",
+            {"core_config": "1" * 16},
+            "closed",
+            "1" * 16,
+            "0f3dd7a4bf6433a3 or f4d4",
+            "config.yaml",
+        ),
+    ],
+)
+def test_a_finding_says_what_was_seen_what_was_wanted_and_what_to_do(
+    edition: str, rule: str, facts: dict[str, Any], division: Any, seen: str, wanted: str, fix: str
+) -> None:
+    (finding,) = told(edition, rule, replace(GOOD, **facts), division)
+    assert seen in finding.seen
+    assert wanted in finding.wanted
+    assert fix in finding.fix
+
+
+def test_a_changed_setting_is_told_with_both_values() -> None:
+    (steps,) = told("2.0", "workload.differs", replace(GOOD, **changed(train={"total_training_steps": 1})))
+    assert (steps.seen, steps.wanted) == ("train.total_training_steps=1", "train.total_training_steps=-1")
+    assert "train.total_training_steps" in steps.fix
+    (excluded,) = told("2.0", "settings.changed", replace(GOOD, **changed(metric={"exclude_end_steps": 2})))
+    assert excluded.seen == "output.metric.exclude_end_steps=2"
+    assert "AU counts" in excluded.wanted
+    (prefetch,) = told("2.0", "overrides.value", replace(GOOD, **changed(reader={"prefetch_size": 16})))
+    assert (prefetch.seen, prefetch.wanted) == ("reader.prefetch_size=16", "one of 0, 1, 2")
+    allowed = replace(RESNET50, accelerators=None, odirect=True)
+    assert told("2.0", "overrides.odirect", allowed)[0].wanted == "v2.0 allows it for unet3d"
+
+
+def test_without_the_memory_the_steps_are_counted() -> None:
+    # 500 steps of 400 x 16 samples; 2,552 files x 1,251 samples are 498.8 steps, 2,557 are 499.8: DLIO takes 500.
+    (steps,) = told("2.0", "dataset.steps", replace(RESNET50, num_files=2552))
+    assert (steps.severity, steps.seen, steps.wanted) == ("error", "498 steps an epoch", "500 or more")
+    assert steps.fix == "at least 2,558 files"
+    assert told("2.0", "dataset.steps", replace(RESNET50, num_files=2557)) == []
+    doubled = replace(RESNET50, num_files=2557, batch_size=800)
+    assert told("2.0", "dataset.steps", doubled)[0].seen == "249 steps an epoch"
+    halved = replace(RESNET50, num_files=2557, samples_per_file=500)
+    assert told("2.0", "dataset.steps", halved)[0].seen == "199 steps an epoch"
+    unknown: tuple[dict[str, Any], ...] = ({"num_files": None}, {"accelerators": None})
+    for lacking in unknown:
+        assert told("2.0", "dataset.steps", replace(RESNET50, **({"num_files": 9} | lacking))) == []
+    assert told("2.0", "dataset.steps", replace(RESNET50, num_files=2552, memory_gib=1.0)) == []
+    assert found(memory_gib=None, num_files=28000) == [("info", "unapplied")], "exactly 500 steps"
+
+
+def test_the_batch_of_the_edition_counts_where_the_runs_is_not_known() -> None:
+    small = replace(GOOD, batch_size=None, num_files=27000)
+    assert told("2.0", "dataset.size", small)[0].wanted.startswith("28,000 files")
+
+
+def test_edges_belong_to_those_who_keep_the_rules() -> None:
+    assert found(au_percent=90) == []
+    assert found(num_files=27720) == [("warning", "dataset.size")], "just 1 % below the least"
+    assert found(record_bytes=146600628 * (1 + 7e-6)) == [], "an older DLIO wrote it without its fraction"
+    assert found(record_bytes=146600628 * (1 + 2e-5)) == [("error", "settings.changed")]
+    stdev = 68341808
+    for stdev_bytes, expected in ((stdev + 400, []), (stdev + 1000, DIFFERS), ("wide", DIFFERS)):
+        other = changed(dataset={"record_length_bytes_stdev": stdev_bytes}) | {"core_config": None}
+        assert found(**other) == expected
+    for steps, expected in ((-1, []), (0, []), (1, DIFFERS)):
+        assert found(**changed(train={"total_training_steps": steps}) | {"core_config": None}) == expected
+    assert found(hosts=None) == [("info", "unapplied")]
+
+
+def test_near_the_bound_says_what_would_be_enough() -> None:
+    at_bound = replace(GOOD, memory_gib=1024, num_files=37501)
+    (near,) = told("2.0", "dataset.near", at_bound)
+    assert "37,501 files" in near.seen
+    assert "37,501 files or more" in near.wanted
+    assert "37877" in near.fix
+    (below,) = told("2.0", "dataset.size", replace(at_bound, num_files=37400))
+    assert "v2.0's tool" in below.wanted
+    assert "37,400 files" in below.seen
+    assert "37877" in below.fix
+
+
+def test_a_key_that_may_change_hides_no_other_one() -> None:
+    allowed_first = ("workflow.checkpoint", "reader.data_loader", "reader.read_threads", "train.epochs")
+    assert found(division="open", overrides=allowed_first) == [("error", "overrides.unknown")]
+    assert found(overrides=allowed_first) == [("error", "overrides.open"), ("error", "overrides.unknown")]
+
+
+def test_in_open_the_settings_that_it_frees_may_differ_and_no_other() -> None:
+    free = changed(reader={"data_loader": "tensorflow"}) | {"core_config": None}
+    assert found(division="open", **free) == []
+    assert found(**free) == [("error", "workload.differs")]
+    other = {"reader": {"data_loader": "tensorflow", "file_shuffle": "off"}, "model": {"model_size": 7}}
+    differing = told("2.0", "workload.differs", replace(GOOD, **(changed(**other) | {"core_config": None})), "open")
+    assert {finding.seen for finding in differing} == {"reader.file_shuffle=off", "model.model_size=7"}
+
+
+def test_settings_of_checkpoints_count_where_checkpoints_are_saved() -> None:
+    other = {"checkpoint_after_epoch": 9, "epochs_between_checkpoints": 1}
+    saved = changed(checkpoint=other)
+    assert len(told("2.0", "workload.differs", replace(GOOD, **saved))) == 2
+    unsaved = changed(checkpoint=other, workflow={"checkpoint": False}, model={"model_size": 7})
+    (size,) = told("2.0", "workload.differs", replace(GOOD, **unsaved))
+    assert size.seen == "model.model_size=7", "settings after those of checkpoints are compared, too"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "rule", "named"),
+    [
+        ({"num_files": None}, "dataset.size", "number of files"),
+        ({"accelerators": None}, "dataset.size", "number of accelerators"),
+        ({"memory_gib": None}, "dataset.size", "memory of the hosts"),
+        ({"batch_size": None}, "settings.changed", "reader.batch size"),
+        ({"au_threshold_percent": None, "epochs": None}, "settings.changed", "train.epochs and metric.au"),
+        ({"settings": None}, "workload.differs", "configuration"),
+        ({"hosts": None}, "hosts.uneven", "number of hosts"),
+        ({"accelerators": None}, "hosts.uneven", "number of accelerators"),
+        ({"au_percent": None}, "au.low", "AU"),
+        ({"overrides": None}, "overrides.unknown", "overrides of the command line"),
+        ({"checkpoint": None}, "workflow.checkpoint", "setting"),
+    ],
+)
+def test_a_rule_that_could_not_be_applied_says_what_it_lacked(lacking: dict[str, Any], rule: str, named: str) -> None:
+    findings = told("2.0", "unapplied", replace(GOOD, **lacking))
+    assert f"{rule}: {named} not known" in [finding.seen for finding in findings]
+    assert {finding.severity for finding in findings} == {"info"}
+    assert all(finding.wanted.endswith(" applied") for finding in findings)
+
+
 def test_what_open_allows_is_a_finding_only_in_closed() -> None:
     assert found(division="open", overrides=("reader.data_loader", "workflow.checkpoint")) == []
     assert found(division="open", overrides=("train.epochs",)) == [("error", "overrides.unknown")]
@@ -227,7 +424,9 @@ def test_a_pair_of_another_edition_is_named() -> None:
 
 def test_keys_of_overrides_are_those_of_the_workload() -> None:
     words = ["workload=unet3d_h100", "++workload.reader.odirect=True", "+workload.train.epochs=2", "hydra.run.dir=x"]
-    assert override_keys(words) == ("reader.odirect", "train.epochs")
+    words += ["~workload.reader.shuffle_size", "workload.dataset.data_folder=/data/a=b"]
+    keys = ("reader.odirect", "train.epochs", "reader.shuffle_size", "dataset.data_folder")
+    assert override_keys(words) == keys
 
 
 def test_the_shipped_workloads_are_the_official_ones() -> None:

@@ -13,8 +13,8 @@ from datagen.errors import SpaceError, UserError
 from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.results.folder import holds_run, read_run, write_run
-from dlemu.results.live import KILLED, going_on, write_live_facts
-from dlemu.results.live_place import LIVE
+from dlemu.results.live import going_on, write_live_facts
+from dlemu.results.live_place import KILLED, LIVE
 from dlemu.results.run import make_facts, make_run
 from dlemu.run.run_folder import check_folder
 from dlemu.sizing.sides import read_side

@@ -16,9 +16,13 @@ from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load
 from dlemu.config.schema import Workload
+from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.results.checkpoint_folder import read_checkpoint_run, write_checkpoint_run, write_checkpoint_summary
 from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.checkpoint_summary import CheckpointSummary
+from dlemu.results.folder import holds_run
+from dlemu.results.live import going_on
+from dlemu.results.live_place import KILLED
 from dlemu.results.sent_files import decode_sent
 from dlemu.run.checkpoint_story import checkpoint
 from dlemu.run.events import CheckpointProgress, Event
@@ -216,6 +220,9 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     summary = read_checkpoint_run(str(tmp_path / "result")).summary
     assert (summary.complete, summary.complete_checkpoints) == (False, (1,))
     assert summary.verdict.startswith("INCOMPLETE: the disk is full")
+    assert summary.partial is not None
+    assert (summary.partial.phase, summary.partial.checkpoint) == ("write", 2)
+    assert 1 <= summary.partial.files < summary.partial.of_files, "rank 1 had written its first file"
     assert not [event for event in frontend.events if not isinstance(event, CheckpointProgress)]
 
 
@@ -230,6 +237,63 @@ def test_a_rank_that_is_killed_ends_all_and_leaves_what_is_complete(
         run(tmp_path, ranks="2")
     assert sorted(os.listdir(tmp_path / "saved")) == [f"global_epoch1_step{number}" for number in kept]
     assert not read_checkpoint_run(str(tmp_path / "result")).summary.complete
+
+
+def killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointRun:
+    """Leave the folder `result` as a run leaves it that was killed while it saved; return what it had measured."""
+    monkeypatch.setattr("dlemu.run.checkpoint_story.drop_live", lambda folder: None)
+    done = run(folder)
+    for name in ("facts.json", "summary.json"):  # facts.json comes last of what was measured
+        (folder / "result" / name).unlink()
+    os.truncate(folder / "result" / "checkpoints.parquet", 100)
+    return done
+
+
+def test_what_the_ranks_of_a_killed_run_had_measured_is_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, folder = killed(tmp_path, monkeypatch), str(tmp_path / "result")
+    assert not holds_run(folder), "of training"
+    again = read_checkpoint_run(folder)
+    order = ["rank", "phase", "checkpoint", "file"]
+    assert np.array_equal(np.sort(again.rows, order=order), np.sort(done.rows, order=order))
+    assert int(again.progress["bytes"].sum()) == int(done.progress["bytes"].sum())
+    assert (again.summary.write, again.summary.read) == (done.summary.write, done.summary.read)
+    assert (again.summary.complete, again.summary.failure) == (False, KILLED)
+    assert again.summary.complete_checkpoints == (1, 2, 3)
+    with pytest.raises(SpaceError, match=r"`dlemu report .*` shows it; set output\.folder"):
+        run(tmp_path)
+    with going_on(folder), pytest.raises(UserError, match="still goes on"):
+        read_checkpoint_run(folder)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda live: (live / "checkpoint_journal.json").write_text("hello"),
+        lambda live: (live / "checkpoint_facts.json").write_text("null"),
+        lambda live: (live / "checkpoint_00001.rows").write_bytes(b"\x01" * 8 * 1000),
+        lambda live: [path.unlink() for path in live.glob("*.rows")],
+    ],
+)
+def test_a_damaged_live_part_is_named(
+    damage: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(tmp_path, monkeypatch)
+    damage(tmp_path / "result" / "live")
+    with pytest.raises(UserError, match=str(tmp_path)):
+        read_checkpoint_run(str(tmp_path / "result"))
+
+
+def test_an_audit_computes_the_figures_of_checkpoints_again(tmp_path: Path) -> None:
+    run(tmp_path)
+    path = tmp_path / "result" / "summary.json"
+    (sound,) = audit_trees([str(tmp_path / "result")])
+    assert not sound.errors
+    assert sound.setup.workload == "small"
+    path.write_text(path.read_text().replace('"complete_checkpoints": [\n    1,', '"complete_checkpoints": [\n    7,'))
+    (edited,) = audit_trees([str(tmp_path / "result")])
+    assert [finding.rule for finding in edited.findings if finding.severity == "error"] == ["summary.differs"]
 
 
 def test_there_must_be_room_and_a_folder_that_all_hosts_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ class OneFileAShard:
 
     def layout(self, shard: Shard) -> FileLayout:
         """Return where everything lies in one shard's file."""
-        raise NotImplementedError
+        raise NotImplementedError  # each such format has its own
 
 
 class Pieces:

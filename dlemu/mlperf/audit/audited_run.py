@@ -27,7 +27,7 @@ from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blo
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.mlperf.audit.step_files import Logs, read_logs
 from dlemu.mlperf.audit.tolerant import YAML_LOADER
-from dlemu.mlperf.finding import Finding
+from dlemu.results.finding import Finding
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED = re.compile(r"^(\..*|code|__pycache__|node_modules)$")

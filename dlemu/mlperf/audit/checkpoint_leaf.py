@@ -22,8 +22,8 @@ from dlemu.config.schema import Checkpoint, Model
 from dlemu.mlperf.audit.run_settings import Setup, read_setup
 from dlemu.mlperf.audit.step_files import epochs_of
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
-from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.rules import unapplied
+from dlemu.results.finding import Finding
 
 Kind = Literal["save", "load"]
 KINDS: tuple[Kind, Kind] = ("save", "load")

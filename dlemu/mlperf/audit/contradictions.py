@@ -15,8 +15,8 @@ from dlemu.mlperf.audit.step_files import Logs
 from dlemu.mlperf.audit.tolerant import mapping
 from dlemu.mlperf.core_config import core_config_hash, effective
 from dlemu.mlperf.editions import EDITIONS
-from dlemu.mlperf.finding import Finding
 from dlemu.mlperf.rules import Division, RunFacts, check_run, override_keys
+from dlemu.results.finding import Finding
 
 AU_TOLERANCE_POINTS = 0.02
 """Time stamps have microseconds; early DLIO took a rank's block time some milliseconds apart from its stamps."""

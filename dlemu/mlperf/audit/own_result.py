@@ -15,11 +15,12 @@ from dlemu.mlperf.audit.recompute import NOTHING, Formula, Recomputed
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.tolerant import read_json
 from dlemu.mlperf.dlio_config import OWN_FOLDER, dlio_workload
-from dlemu.mlperf.finding import Finding
-from dlemu.results.live_place import LIVE, holds_live
+from dlemu.results.finding import Finding
+from dlemu.results.live_place import LIVE, holds_live, holds_live_checkpoints
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
+    from dlemu.results.checkpoint_summary import CheckpointSummary
     from dlemu.results.run import Run
     from dlemu.results.summary import Spread, Summary
 
@@ -27,7 +28,7 @@ DLIO_FOLDER = "dlio"
 """Folder of DLIO's files in a folder of dlemu's."""
 SAME = 1e-6
 """Relative: numbers that must be equal but for the order in which they were added up."""
-_MARKS = ("facts.json", "steps.parquet")
+_MARKS = ("facts.json", "steps.parquet", "checkpoints.parquet")
 """Files of which any, beside a summary.json, make a folder one of dlemu's."""
 _VERSION = re.compile(rb'^\s*\{\s*"schema_version":\s*\d')
 """How dlemu's summary.json begins."""
@@ -56,7 +57,7 @@ class OwnResult:
 
 
 def is_own(folder: str) -> bool:
-    """Say whether a folder is one of `dlemu train`'s, also when some of its files are missing or damaged."""
+    """Say whether a folder is that of a run of dlemu, also when some of its files are missing or damaged."""
     summary = os.path.join(folder, "summary.json")
     if not os.path.isfile(summary):
         return _unsaved(folder)
@@ -70,10 +71,10 @@ def is_own(folder: str) -> bool:
 
 
 def _unsaved(folder: str) -> bool:
-    """Say whether the folder has what `dlemu train` measured and no summary.json: it was killed before that."""
+    """Say whether the folder has what a run measured and no summary.json: it was killed before that."""
     if os.path.basename(os.path.normpath(folder)) == LIVE:
         return False  # of the folder above
-    return os.path.isfile(os.path.join(folder, "facts.json")) or holds_live(folder)
+    return os.path.isfile(os.path.join(folder, "facts.json")) or holds_live(folder) or holds_live_checkpoints(folder)
 
 
 def own_folder_of(folder: str) -> str | None:
@@ -94,14 +95,16 @@ def own_folder_of(folder: str) -> str | None:
 
 def audit_own(folder: str) -> OwnResult:
     """Read a folder of dlemu's, recompute every number of its summary, and compare. What is wrong is a finding."""
-    from dlemu.results.folder import read_run, read_summary
+    from dlemu.results.folder import holds_checkpoints, read_run, read_summary
 
+    if holds_checkpoints(folder):
+        return _audit_checkpoints(folder)
     try:
         has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
         saved = read_summary(folder) if has_summary else read_run(folder).summary
     except UserError as error:
         return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
-    findings: list[Finding] = [] if saved.complete else [_incomplete(saved)]
+    findings: list[Finding] = [] if saved.complete else [_incomplete(saved.failure)]
     if not has_summary:
         if saved.complete:
             findings.append(_without_summary())
@@ -132,6 +135,45 @@ def audit_own(folder: str) -> OwnResult:
     )
 
 
+def _audit_checkpoints(folder: str) -> OwnResult:
+    """Read a run of checkpoints, also one that was killed, and compare its summary with what the rows give."""
+    from dlemu.results.checkpoint_folder import read_checkpoint_run, read_checkpoint_summary
+    from dlemu.results.folder import CHECKPOINT_ROWS
+
+    has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
+    try:
+        saved = read_checkpoint_summary(folder) if has_summary else None
+        run = read_checkpoint_run(folder)
+    except UserError as error:
+        return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
+    summary, failure = run.summary, run.facts.failure
+    findings = [
+        Finding("info", "no.training", "a run of checkpoints alone", "a training run", "nothing: it is recomputed")
+        if failure is None
+        else _incomplete(summary.verdict.removeprefix("INCOMPLETE: "))
+    ]
+    if saved is not None:
+        printed = read_json(os.path.join(folder, "summary.json"), findings)
+        findings += differences(printed, summary, rows=CHECKPOINT_ROWS)
+    elif failure is None:
+        findings.append(_without_summary())
+    hosts = summary.environment.hosts
+    return OwnResult(
+        setup=Setup(workload=summary.workload, config=dlio_workload(run.facts.workload)),
+        printed=Printed(
+            start=summary.started_at or None,
+            end=summary.ended_at,
+            model=summary.workload,
+            accelerators=summary.ranks,
+            hosts=len(summary.hosts) or None,
+            memory_gib=sum(host.memory_bytes for host in hosts) / 2**30 if hosts else None,
+            checkpoints=True,
+        ),
+        recomputed=NOTHING,
+        findings=tuple(findings),
+    )
+
+
 def _broken(error: UserError) -> Finding:
     return Finding("error", "result.broken", str(error), "the whole folder of the run", "take it from the run again")
 
@@ -141,13 +183,15 @@ def _without_summary() -> Finding:
     return Finding("error", "result.broken", seen, "what the run printed", "`dlemu report` shows what the steps give")
 
 
-def _incomplete(saved: Summary) -> Finding:
-    seen = f"a run of dlemu that did not complete: {(saved.failure or 'no reason given').splitlines()[0][:200]}"
+def _incomplete(failure: str | None) -> Finding:
+    seen = f"a run of dlemu that did not complete: {(failure or 'no reason given').splitlines()[0][:200]}"
     return Finding("error", "no.training", seen, "a training run that ended", "see the run's log for why it ended")
 
 
-def differences(printed: object, again: Summary) -> Iterator[Finding]:
-    """Yield a finding for each number or verdict of a summary.json that is not what steps and facts give.
+def differences(
+    printed: object, again: Summary | CheckpointSummary, *, rows: str = "steps.parquet"
+) -> Iterator[Finding]:
+    """Yield a finding for each number or verdict of a summary.json that is not what rows and facts give.
 
     `printed` is what the file holds. Keys that it lacks altogether, as those of an older version do, are not compared.
     """
@@ -163,10 +207,10 @@ def differences(printed: object, again: Summary) -> Iterator[Finding]:
         ):
             yield Finding("warning", "summary.notes", seen, "the sentences that the steps give", _ASK)
         else:
-            yield Finding("error", "summary.differs", seen, "what steps.parquet and facts.json give", _ASK)
+            yield Finding("error", "summary.differs", seen, f"what {rows} and facts.json give", _ASK)
     if len(keys) > _MOST:
         seen = f"summary.json: {len(keys) - _MOST} more values differ"
-        yield Finding("error", "summary.differs", seen, "what steps.parquet and facts.json give", _ASK)
+        yield Finding("error", "summary.differs", seen, f"what {rows} and facts.json give", _ASK)
 
 
 def _leaves(value: object, key: str = "") -> Iterator[tuple[str, Value]]:

@@ -11,7 +11,7 @@ Storage v1.0, AU / AU of whole epochs - 1 follows W / K with a correlation of 0.
 from __future__ import annotations
 
 from dlemu.mlperf.audit.run_settings import Setup
-from dlemu.mlperf.finding import Finding
+from dlemu.results.finding import Finding
 
 _LOADER = "pytorch"
 """The loader of which this is known; TensorFlow's readers share the work on one batch."""

@@ -10,7 +10,7 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_yaml, text
-from dlemu.mlperf.finding import Finding
+from dlemu.results.finding import Finding
 
 CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
 """Where hydra's files lie in the run's folder: v1.0, mlpstorage, DLIO alone, and beside the results."""

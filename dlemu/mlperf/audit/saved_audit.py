@@ -5,96 +5,29 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
-import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import median
 
 from datagen.errors import SpaceError
-from dlemu import __version__
 from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.contradictions import Rulebook
 from dlemu.mlperf.audit.recompute import Recomputed
-from dlemu.mlperf.finding import Finding
+from dlemu.results.answer_files import save_answer
+from dlemu.results.audit_answer import (
+    AUDIT,
+    AuditSummary,
+    EpochFigures,
+    PlacedRun,
+    RunColumns,
+    RunReport,
+    SavedAudit,
+)
 
-SCHEMA_VERSION = 1
-AUDIT, TABLE = "audit.json", "audit.csv"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunColumns:
-    """What is known of a run; None for what is not. docs/audit.md explains the columns."""
-
-    path: str
-    workload: str | None
-    accelerator: str | None
-    accelerators: int | None
-    hosts: int | None
-    epochs: int | None
-    steps_per_epoch: int | None
-    basis: str
-    ranks_kept: int
-    verdict_printed: str | None
-    printed_by: str | None
-    au_printed_percent: float | None
-    au_dlio_v1_percent: float | None
-    au_dlio_percent: float | None
-    au_dlio_v3_percent: float | None
-    au_dlio_fork_percent: float | None
-    au_whole_percent: float | None
-    """Total computation over total time of all epochs together, nothing dropped."""
-    au_rules_percent: float | None
-    """The same by its older name."""
-    au_sustained_percent: float | None
-    """What an endless epoch would give: of dlemu's own runs."""
-    au_sustained_least_percent: float | None
-    """The least that the storage sustains: of other runs."""
-    prefetch_credit_percent: float | None
-    """Share of the counted steps' batches that was read before these began; of other runs the most it can be."""
-    au_least_percent: float | None
-    au_most_percent: float | None
-    samples_per_second_printed: float | None
-    samples_per_second_dlio_v1: float | None
-    samples_per_second_dlio: float | None
-    samples_per_second_dlio_v3: float | None
-    samples_per_second_dlio_fork: float | None
-    samples_per_second_least: float | None
-    samples_per_second_most: float | None
-    mib_per_second_printed: float | None
-    loss_first_step_percent: float | None
-    loss_load_percent: float | None
-    loss_oversleep_percent: float | None
-    loss_barrier_percent: float | None
-    loss_slower_rank_percent: float | None
-    loss_all_other_percent: float | None
-    """Everything but the first step, where steps were not kept."""
-    errors: int
-    warnings: int
-
-    @property
-    def au_recomputed_percent(self) -> float | None:
-        """AU by the formula that comes closest to what was printed."""
-        by = {
-            "dlio_v1": self.au_dlio_v1_percent,
-            "dlio": self.au_dlio_percent,
-            "dlio_v3": self.au_dlio_v3_percent,
-            "dlio_fork": self.au_dlio_fork_percent,
-        }
-        return by.get(self.printed_by or "")
-
-    @property
-    def samples_per_second_recomputed(self) -> float | None:
-        """Samples/s by the formula that comes closest to what was printed."""
-        by = {
-            "dlio_v1": self.samples_per_second_dlio_v1,
-            "dlio": self.samples_per_second_dlio,
-            "dlio_v3": self.samples_per_second_dlio_v3,
-            "dlio_fork": self.samples_per_second_dlio_fork,
-        }
-        return by.get(self.printed_by or "")
+TABLE = "audit.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,62 +35,6 @@ class AuditRow(RunColumns):
     """A run as one row of a table."""
 
     findings: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochFigures:
-    """Numbers of each epoch."""
-
-    au_percent: tuple[float | None, ...]
-    samples_per_second: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunReport(RunColumns):
-    """A run with each epoch's numbers and each finding."""
-
-    findings: tuple[Finding, ...]
-    au_threshold_percent: float
-    epochs_printed: EpochFigures
-    epochs_recomputed: Mapping[str, EpochFigures]
-    """By formula."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlacedRun(RunReport):
-    """The same with where it is listed."""
-
-    system: str
-    run: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditSummary:
-    """All runs of an audit together."""
-
-    runs: int
-    systems: int
-    runs_with_errors: int
-    runs_from_steps: int
-    runs_from_blocks: int
-    passed_printed: int
-    passed_only_without_first_steps: int
-    largest_au_difference_points: float | None
-    """Of the runs recomputed from all steps."""
-    median_first_step_loss_percent: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedAudit:
-    """audit.json."""
-
-    schema_version: int = SCHEMA_VERSION
-    dlemu_version: str = __version__
-    folders: tuple[str, ...]
-    edition: str | None
-    division: str | None
-    summary: AuditSummary
-    runs: tuple[PlacedRun, ...]
 
 
 def audit_row(run: AuditedRun) -> AuditRow:
@@ -314,12 +191,7 @@ def _summary(runs: Sequence[PlacedRun]) -> AuditSummary:
 def save_audit(folder: str, runs: Sequence[AuditedRun], trees: Sequence[str], book: Rulebook | None) -> None:
     """Write audit.json and audit.csv into a folder, which is made; raises SpaceError."""
     write_csv(os.path.join(folder, TABLE), runs)
-
-    def write(part: str) -> None:
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(asdict(saved_audit(runs, trees, book)), file, indent=1, allow_nan=False)
-
-    _replace(os.path.join(folder, AUDIT), write)
+    save_answer(folder, AUDIT, saved_audit(runs, trees, book))
 
 
 def write_csv(path: str, runs: Sequence[AuditedRun]) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text
-from dlemu.mlperf.finding import Finding
+from dlemu.results.finding import Finding
 from dlemu.results.sent_files import open_sent
 
 BlockKey = tuple[int, int]

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from datagen.errors import UserError
-from dlemu.mlperf.finding import Finding
+from dlemu.results.finding import Finding
 from dlemu.results.sent_files import read_sent
 
 PRUNED = b"PRUNED BY STAFF"

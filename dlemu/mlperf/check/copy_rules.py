@@ -13,8 +13,8 @@ from typing import Any
 from dlemu.mlperf.audit.tolerant import mapping, number, read_json, stamp_us, text
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule, stamp_of
 from dlemu.mlperf.check.tree_rules import sums_of
-from dlemu.mlperf.finding import Finding, Located, Severity
 from dlemu.mlperf.rules import unapplied
+from dlemu.results.finding import Finding, Located, Severity
 
 _DIGITS = 6
 """A measured number has more digits than this; two runs do not measure all of them alike."""

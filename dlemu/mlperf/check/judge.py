@@ -26,9 +26,9 @@ from dlemu.mlperf.check.result_rules import RESULT_RULES
 from dlemu.mlperf.check.submission_tree import Finder, Result, Submission
 from dlemu.mlperf.check.system_description import check_systems
 from dlemu.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, top_folders
-from dlemu.mlperf.finding import SEVERITIES, Finding, Located
 from dlemu.mlperf.known_rules import official_name
 from dlemu.mlperf.rules import Division
+from dlemu.results.finding import SEVERITIES, Finding, Located
 
 REHEARSAL, TREE = "rehearsal.json", "tree"
 """What `dlemu mlperf run` leaves in its folder: its record, and the edition's tree."""

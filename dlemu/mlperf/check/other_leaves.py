@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dlemu.mlperf.check.submission_tree import category_of, stamp_of
-from dlemu.mlperf.finding import Finding, Located
+from dlemu.results.finding import Finding, Located
 
 CHECKPOINTING = "checkpointing"
 

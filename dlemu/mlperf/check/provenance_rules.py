@@ -13,7 +13,7 @@ from typing import Any
 from dlemu.mlperf.audit.tolerant import mapping, read_json, read_text, read_yaml, text
 from dlemu.mlperf.check.submission_tree import CATEGORIES, Leaf, Result, Rule, Submission, stamp_of
 from dlemu.mlperf.core_config import core_config_hash
-from dlemu.mlperf.finding import Finding, Located
+from dlemu.results.finding import Finding, Located
 
 PROVENANCE, MANIFEST, POINTER, HASH_FILE = "provenance.json", "submission.yaml", ".mlps-code-image", ".code-hash.json"
 _KEEP = "keep the folder as mlpstorage left it"

@@ -16,8 +16,8 @@ from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, stamp
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
 from dlemu.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.mlperf.core_config import canonical, effective
-from dlemu.mlperf.finding import Finding, Located, Severity
 from dlemu.mlperf.rules import unapplied
+from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.sent_files import open_sent
 
 _ALSO_RULES_ON_FILES = ("summary.missing",)

@@ -13,8 +13,8 @@ from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.run_settings import Printed, Setup, read_setup
 from dlemu.mlperf.audit.tolerant import count, mapping, read_json, text
 from dlemu.mlperf.editions import EDITIONS, Edition, newest_edition
-from dlemu.mlperf.finding import Finding, Located
 from dlemu.mlperf.rules import Division
+from dlemu.results.finding import Finding, Located
 
 METADATA = "_metadata.json"
 STAMP_FORMAT = "%Y%m%d_%H%M%S"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from dlemu.mlperf.audit.run_settings import CONFIG_FOLDERS
 from dlemu.mlperf.check.submission_tree import METADATA, Leaf, Result, Rule, Submission
-from dlemu.mlperf.finding import Finding, Located, Severity
+from dlemu.results.finding import Finding, Located, Severity
 
 PHASES = ("datasize", "datagen", "run")
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")

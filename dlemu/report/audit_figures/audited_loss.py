@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 
 from dlemu.report.audit_figures._audit_axes import label_axis, plot_width
-from dlemu.report.audit_report import Audit, AuditRow
+from dlemu.report.audit_report import Audit
 from dlemu.report.figures.figure_base import (
     AMBER,
     BLUE,
@@ -23,6 +23,7 @@ from dlemu.report.figures.figure_base import (
     legend,
     rounded,
 )
+from dlemu.results.audit_answer import PlacedRun
 
 ORDER = 30
 _MOST_BARS = 40
@@ -52,11 +53,11 @@ def _colours(parts: list[str]) -> alt.Scale:
     return colours([_LOSS[part][1] for part in parts], [_LOSS[part][0] for part in parts])
 
 
-def _known(runs: list[AuditRow]) -> list[str]:
+def _known(runs: list[PlacedRun]) -> list[str]:
     return [part for part in _LOSS if any(run.loss_percent[part] is not None for run in runs)]
 
 
-def _bars(runs: list[AuditRow], canvas: Canvas) -> Figure:
+def _bars(runs: list[PlacedRun], canvas: Canvas) -> Figure:
     parts = _known(runs)
     rows: list[Row] = []
     for run in runs:
@@ -76,7 +77,7 @@ def _bars(runs: list[AuditRow], canvas: Canvas) -> Figure:
     return Figure("Where the time went", says, chart.properties(width=plot_width(canvas), height=height))
 
 
-def _spread(runs: list[AuditRow], canvas: Canvas) -> Figure:
+def _spread(runs: list[PlacedRun], canvas: Canvas) -> Figure:
     rows: list[Row] = []
     for name in sorted({run.kind for run in runs}):
         for part in _LOSS:

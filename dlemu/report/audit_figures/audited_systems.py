@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import altair as alt
 
 from dlemu.report.audit_figures._audit_axes import kind_colour, label_axis, plot_width
-from dlemu.report.audit_report import Audit, AuditRow
+from dlemu.report.audit_report import Audit
 from dlemu.report.figures.figure_base import INK, MUTED, Canvas, Figure, Row, data, percent_domain, rounded
+from dlemu.results.audit_answer import PlacedRun
 
 ORDER = 20
 _MOST_SYSTEMS = 160
@@ -44,7 +45,7 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
     return Figure("AU of each system", says, chart.properties(width=plot_width(canvas), height=height))
 
 
-def _row(name: str, runs: Sequence[AuditRow]) -> Row | None:
+def _row(name: str, runs: Sequence[PlacedRun]) -> Row | None:
     printed = [run.au_printed_percent for run in runs if run.au_printed_percent is not None]
     if not printed:
         return None

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import altair as alt
 
 from dlemu.report.audit_figures._audit_axes import kind_colour
-from dlemu.report.audit_report import Audit, AuditRow
+from dlemu.report.audit_report import Audit
 from dlemu.report.figures.figure_base import GRID, MUTED, Canvas, Figure, Row, data, rounded
+from dlemu.results.audit_answer import PlacedRun
 
 ORDER = 10
 _MOST_POINTS = 600
@@ -35,7 +36,7 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
     return Figure("Printed against recomputed", says, alt.vconcat(*panels))
 
 
-def _rows(audit: Audit, value: Callable[[AuditRow], float | None]) -> list[Row]:
+def _rows(audit: Audit, value: Callable[[PlacedRun], float | None]) -> list[Row]:
     rows: list[Row] = []
     for run in audit.runs:
         apart, printed = value(run), run.au_printed_percent

@@ -34,7 +34,7 @@ def grid(panels: Sequence[Panel], canvas: Canvas, most_columns: int) -> alt.Conc
 
 def bars(
     width: int,
-    comparison: OpenedComparison,
+    names: Sequence[str],
     values: Sequence[Value | None],
     title: str,
     canvas: Canvas,
@@ -42,18 +42,18 @@ def bars(
 ) -> alt.LayerChart | None:
     """Draw a bar a side with number and interval, and a line across at `level`; None when no side is known."""
     rows: list[Row] = []
-    for name, value in zip(comparison.names, values, strict=True):
+    for name, value in zip(names, values, strict=True):
         if value is not None:
             half = value.half_width or 0.0
             bar = {"side": name[0], "line": name, "value": value.mean, "text": with_unit(value.mean, "")}
-            rows.append(bar | {"low": value.mean - half, "high": value.mean + half})
+            rows.append(bar | {"low": max(0.0, value.mean - half), "high": value.mean + half})
     if not rows:
         return None
     room = alt.Scale(domain=[0, 1.14 * max(row["high"] for row in rows) or 1], nice=False)  # for the numbers
     y = alt.Y("value:Q", title=title, scale=room, axis=alt.Axis(tickCount=4))
     base = alt.Chart(data(rows)).encode(x=alt.X("side:N", title=None, axis=alt.Axis(labelAngle=0, ticks=False)))
     layers = [
-        base.mark_bar(size=min(46, width // 4)).encode(y=y, color=_colour(comparison.names, canvas)),
+        base.mark_bar(size=min(46, width // 4)).encode(y=y, color=_colour(names, canvas)),
         base.transform_filter("datum.high > datum.low").mark_rule(color=INK).encode(y="low:Q", y2="high:Q"),
         base.mark_text(baseline="bottom", dy=-3, color=INK, fontSize=11).encode(y="high:Q", text="text:N"),
     ]

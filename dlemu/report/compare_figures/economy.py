@@ -24,7 +24,7 @@ _SHOWN = {
 def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     sides = comparison.answer.economy
     panels = [
-        partial(bars, comparison=comparison, values=[_value(side, key) for side in sides], title=title, canvas=canvas)
+        partial(bars, names=comparison.names, values=[_value(side, key) for side in sides], title=title, canvas=canvas)
         for key, title in _SHOWN.items()
     ]
     chart = grid(panels, canvas, 2 if canvas.narrow else 4)

@@ -43,4 +43,4 @@ def _bars(comparison: OpenedComparison, metric: str, canvas: Canvas) -> Panel:
     values = [side.counts[0].metrics.get(metric) for side in comparison.answer.sides]
     level = comparison.series.threshold_percent if metric == "au_percent" else None
     title = _SHOWN[metric][0]
-    return partial(bars, comparison=comparison, values=values, title=title, canvas=canvas, level=level)
+    return partial(bars, names=comparison.names, values=values, title=title, canvas=canvas, level=level)

@@ -31,7 +31,7 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
 def _pair(comparison: OpenedComparison, plan: YearPlan, canvas: Canvas) -> list[Panel]:
     shown = {f"hours for {PLANNED_EPOCHS} epochs": plan.hours_per_model, "models a year": plan.models_per_year}
     return [
-        partial(bars, comparison=comparison, values=[Value(side, None) for side in both], title=title, canvas=canvas)
+        partial(bars, names=comparison.names, values=[Value(side, None) for side in both], title=title, canvas=canvas)
         for title, both in shown.items()
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 
 from dlemu.prediction.prediction import Prediction
@@ -22,7 +24,7 @@ ORDER = 10
 
 
 def draw(answer: Prediction, canvas: Canvas) -> Figure | None:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for count in answer.counts:
         low, high = count.au_sustained_interval_percent
         known = {"at": count.accelerators, "low": round(low, 3), "high": round(high, 3)}
@@ -30,7 +32,7 @@ def draw(answer: Prediction, canvas: Canvas) -> Figure | None:
         null = round(count.null_model.au_percent, 3)
         rows.append({"at": count.accelerators, "low": null, "high": null, "line": "null model", "value": null})
     threshold = answer.question.threshold_percent
-    domain = percent_domain([float(row["low"]) for row in rows] + [threshold])  # type: ignore[arg-type]
+    domain = percent_domain([float(row["low"]) for row in rows] + [threshold])
     scale = alt.Scale(domain=domain, nice=False, clamp=True)
     y, level = (alt.Y(field, title="sustained AU, %", scale=scale) for field in ("value:Q", "level:Q"))
     places = sorted({count.accelerators for count in answer.counts})

@@ -1,0 +1,85 @@
+"""Plants small bugs in a room, one at a time, runs the room's tests and lists the bugs that none of them found."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mutation.rooms import ROOMS
+
+ROOT = Path(__file__).parents[2]
+RESULT = "mutants.txt"
+CONFIG = """
+[tool.mutmut]
+source_paths = ["dlemu", "datagen"]
+only_mutate = {code}
+also_copy = ["configs", "docs", "scripts", "setup.py", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+pytest_add_cli_args = [
+  "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "mutation.quick_properties", "--hypothesis-seed=0",
+  "-x", "-q", "-m", "not (slow or mpi or root)"
+]
+pytest_add_cli_args_test_selection = {tests}
+"""
+
+
+def main() -> None:
+    """Parse and run; one line a room and, below it, each mutant that is left."""
+    parser = argparse.ArgumentParser(prog="scripts/mutate", description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"all when none is given: {' '.join(ROOMS)}")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many mutants of each room, not all of them")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample (default: 0)")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.inside:
+        count(given.rooms[0], given.sample, given.seed)
+        return
+    for room in given.rooms or ROOMS:
+        if room not in ROOMS:
+            parser.error(f"no room {room}; wanted one of {', '.join(ROOMS)}")
+    for room in given.rooms or ROOMS:
+        in_copy(room, given.sample, given.seed)
+
+
+def in_copy(room: str, sample: int | None, seed: int) -> None:
+    """Copy the tree and count there, in a process of its own: mutmut works in the current folder."""
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        for name in filter(None, subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")):
+            target = Path(folder, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target)
+        tested = ROOMS[room]
+        with Path(folder, "pyproject.toml").open("a") as config:
+            config.write(CONFIG.format(code=list(tested.code), tests=list(tested.tests)))
+        arguments = [room, "--inside", "--seed", str(seed), *(["--sample", str(sample)] if sample else [])]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+        log, result = Path(folder, "mutmut.log"), Path(folder, RESULT)
+        with log.open("w") as output:  # mutmut draws a line for each mutant
+            command = [sys.executable, "-m", "mutation", *arguments]
+            subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        if not result.exists():
+            sys.exit(f"scripts/mutate: {room} could not be run\n{log.read_text()[-4000:]}")
+        print(result.read_text(), end="\n\n", flush=True)
+
+
+def count(room: str, sample: int | None, seed: int) -> None:
+    """Plant the mutants of a room in the current folder and write what became of them."""
+    from mutation.mutants import LEFT, change, outcomes, plant
+
+    plant(sample, seed)
+    words = outcomes()
+    left = [name for name, word in sorted(words.items()) if word in LEFT]
+    found = len(words) - len(left)
+    drawn = f" (sample of {sample}, seed {seed})" if sample else ""
+    told = [f"{room}{drawn}: {found} of {len(words)} mutants found, {100 * found / max(1, len(words)):.1f} %"]
+    told += [f"{words[name]}: {name}\n{change(name)}" for name in left]
+    Path(RESULT).write_text("\n\n".join(told))
+
+
+if __name__ == "__main__":
+    main()

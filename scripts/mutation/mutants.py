@@ -1,0 +1,71 @@
+"""mutmut as it is used here: words for people are left as they are, and a seeded sample can stand for all mutants.
+
+Runs in a copy of the tree whose pyproject.toml has a [tool.mutmut]: mutmut works in the current folder.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import libcst as cst
+import mutmut.__main__ as mutmut_main
+from mutmut.mutation import file_mutation, mutators
+from mutmut.mutation.data import SourceFileMutationData
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.runners.harness import PytestRunner
+from mutmut.state import state
+from mutmut.stats import status_by_exit_code
+from mutmut.utils.file_utils import walk_mutatable_files
+
+LEFT = ("survived", "no tests", "suspicious")
+"""What mutmut calls a mutant that no test found. One that hangs is found: its test never ends."""
+
+
+def _keep_words(node: cst.BaseString) -> Iterable[cst.BaseString]:
+    """Yield the changes of a string, none of one with a blank in it: tests hold what a message says, not its words."""
+    if isinstance(node, cst.SimpleString) and " " in node.value.strip("\"'"):
+        return
+    yield from mutators.operator_string(node)
+
+
+def plant(sample: int | None, seed: int) -> None:
+    """Make the mutants and run each one's tests; with `sample` so many of them, drawn by the seed."""
+    operators: list[Any] = file_mutation.mutation_operators  # the very list that its visitor is given
+    at = [operator for _, operator in operators].index(mutators.operator_string)
+    operators[at] = (cst.BaseString, _keep_words)
+    collect = mutmut_main.collect_source_file_mutation_data
+
+    def draw(*, mutant_names: tuple[str, ...]) -> Any:
+        mutants, by_path = collect(mutant_names=mutant_names)
+        mutants.sort(key=lambda mutant: mutant[1])
+        if sample is not None and sample < len(mutants):
+            mutants = random.Random(seed).sample(mutants, sample)
+        return mutants, by_path
+
+    mutmut_main.collect_source_file_mutation_data = draw
+    run_tests = PytestRunner.run_tests
+
+    def fastest_first(self: PytestRunner, *, mutant_name: str | None, tests: Iterable[str]) -> int:
+        ordered = sorted(tests, key=lambda test: state().duration_by_test.get(test, 0.0))
+        return run_tests(self, mutant_name=mutant_name, tests=ordered)
+
+    PytestRunner.run_tests = fastest_first
+    mutmut_main._run((), 1)
+
+
+def outcomes() -> dict[str, str]:
+    """Return mutmut's word for each mutant that was run."""
+    words = {}
+    for path in walk_mutatable_files():
+        data = SourceFileMutationData(path=path)
+        data.load()
+        words |= {name: status_by_exit_code[code] for name, code in data.exit_code_by_key.items() if code is not None}
+    return words
+
+
+def change(name: str) -> str:
+    """Return the lines that a mutant takes away and puts in their place."""
+    lines = get_diff_for_mutant(name).splitlines()
+    return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("---", "+++"))

@@ -1,0 +1,52 @@
+"""Which code is changed, and which tests have to find it: the fast ones that hold what the room promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Room:
+    """Code and its tests, as paths from the root; code may be patterns."""
+
+    code: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+ROOMS = {
+    "metrics": Room(("dlemu/metrics/*",), ("tests/metrics",)),
+    "plan": Room(("dlemu/plan/*",), ("tests/plan",)),
+    "results": Room(("dlemu/results/*",), ("tests/results",)),
+    "sizing": Room(
+        (
+            "dlemu/sizing/search.py",
+            "dlemu/sizing/steady.py",
+            "dlemu/sizing/size_verdict.py",
+            "dlemu/sizing/compare_sides.py",
+        ),
+        (
+            "tests/sizing/test_search.py",
+            "tests/sizing/test_size_verdict.py",
+            "tests/sizing/test_steady.py",
+            "tests/sizing/test_compare_sides.py",
+        ),
+    ),
+    "comm": Room(
+        (
+            "dlemu/comm/tree.py",
+            "dlemu/comm/supervise.py",
+            "dlemu/comm/failure.py",
+            "dlemu/comm/comm_base.py",
+        ),
+        (
+            "tests/comm/test_tree.py",
+            "tests/comm/test_supervise.py",
+            "tests/comm/test_failure.py",
+            "tests/comm/test_base.py",
+            "tests/comm/test_launch.py",
+        ),
+    ),
+    "manifest": Room(("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")),
+    "accelerators": Room(("dlemu/accelerators/*",), ("tests/accelerators",)),
+    "rules": Room(("dlemu/mlperf/rules.py",), ("tests/mlperf/test_rules.py",)),
+}

@@ -1,0 +1,67 @@
+"""Each sample once an epoch: what the workers delivered, by hashes, against what was planned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.metrics import delivery
+from dlemu.metrics.delivery import EpochAudit, audit_epoch
+from dlemu.plan.samples import Plan, hash_samples
+
+PLAN = Plan(
+    num_files=7,
+    num_samples_per_file=5,
+    batch_size=3,
+    ranks=2,
+    file_shuffle=True,
+    sample_shuffle=False,
+    seed=9,
+    seed_change_epoch=True,
+)
+"""35 samples: 5 steps of 2 x 3, and 5 samples that no rank reads."""
+
+
+def delivered(epoch: int, steps: int) -> StepRows:
+    """What workers send that do as they are told."""
+    rows = np.zeros(steps * PLAN.ranks, STEP_DTYPE)
+    for at, (rank, step) in enumerate((rank, step) for rank in range(PLAN.ranks) for step in range(1, steps + 1)):
+        samples = PLAN.sample_ids(rank, epoch, step)
+        rows[at]["rank"], rows[at]["epoch"], rows[at]["step"] = rank, epoch, step
+        rows[at]["samples"], rows[at]["sample_hash"] = len(samples), hash_samples(samples)
+    return rows
+
+
+@pytest.mark.parametrize(("steps", "samples"), [(5, 30), (4, 24), (1, 6)])
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_what_was_planned_was_delivered_in_whatever_order(steps: int, samples: int, epoch: int) -> None:
+    rows = delivered(epoch, steps)
+    assert audit_epoch(PLAN, epoch, steps, rows) == EpochAudit(epoch, samples, samples, True)
+    assert audit_epoch(PLAN, epoch, steps, rows[::-1]) == EpochAudit(epoch, samples, samples, True)
+
+
+def test_long_epochs_are_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in (1, 4, 14, 15, 16):
+        monkeypatch.setattr(delivery, "_CHUNK", part)
+        assert audit_epoch(PLAN, 1, 5, delivered(1, 5)).each_sample_once
+        assert audit_epoch(PLAN, 1, 4, delivered(1, 4)).each_sample_once
+
+
+def test_another_epochs_samples_or_one_of_them_twice_is_not_each_once() -> None:
+    assert audit_epoch(PLAN, 1, 4, delivered(2, 4)) == EpochAudit(1, 24, 24, False)
+    twice = delivered(1, 5)
+    twice[3]["sample_hash"] = twice[2]["sample_hash"]
+    assert audit_epoch(PLAN, 1, 5, twice) == EpochAudit(1, 30, 30, False)
+
+
+def test_samples_that_are_not_counted_were_not_read() -> None:
+    fewer = delivered(1, 5)
+    fewer[0]["samples"] = 2
+    assert audit_epoch(PLAN, 1, 5, fewer) == EpochAudit(1, 29, 30, False)
+
+
+def test_of_an_epoch_that_was_cut_short_nothing_is_said() -> None:
+    rows = delivered(1, 5)
+    assert audit_epoch(PLAN, 1, 5, rows[:-1]) == EpochAudit(1, 27, 30, None)
+    assert audit_epoch(PLAN, 1, 5, rows[:0]) == EpochAudit(1, 0, 30, None)

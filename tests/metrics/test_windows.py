@@ -1,0 +1,82 @@
+"""Means of recorded rates over windows of time, worked out by hand: a rate stands at the end of its interval."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dlemu.metrics.device import delivered_between, mean_between
+from dlemu.metrics.windows import mean_within
+
+TIMES = np.array([0, 10, 20, 40], np.int64)
+RATES = np.array([777.0, 1.0, 3.0, 5.0])
+"""1 from 0 to 10, 3 from 10 to 20, 5 from 20 to 40; what came before the first reading is not known."""
+
+
+@pytest.mark.parametrize(
+    ("windows", "mean"),
+    [
+        ([(0, 10)], 1.0),
+        ([(0, 40)], (10 * 1 + 10 * 3 + 20 * 5) / 40),
+        ([(5, 15)], (5 * 1 + 5 * 3) / 10),
+        ([(12, 14)], 3.0),
+        ([(0, 5), (30, 40)], (5 * 1 + 10 * 5) / 15),
+        ([(-100, 10)], 1.0),
+        ([(20, 1000)], 5.0),
+        ([(-100, 1000)], (10 * 1 + 10 * 3 + 20 * 5) / 40),
+    ],
+)
+def test_the_mean_over_windows_is_weighed_by_time(windows: list[tuple[int, int]], mean: float) -> None:
+    assert mean_within(TIMES, RATES, windows) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("windows", [[], [(50, 60)], [(-20, -10)], [(7, 7)]])
+def test_without_readings_in_a_window_there_is_no_mean(windows: list[tuple[int, int]]) -> None:
+    assert math.isnan(mean_within(TIMES, RATES, windows))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_reading_is_no_interval(count: int) -> None:
+    assert math.isnan(mean_within(TIMES[:count], RATES[:count], [(0, 40)]))
+    assert math.isnan(mean_between(TIMES[:count], RATES[:count], 0, 40))
+    assert mean_within(TIMES[:2], RATES[:2], [(0, 40)]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("begin_ns", "end_ns", "mean"),
+    [(0, 40, 3.5), (0, 10, 1.0), (10, 20, 3.0), (10, 40, (10 * 3 + 20 * 5) / 30), (-5, 25, 2.0), (9, 41, 130 / 30)],
+)
+def test_the_mean_between_two_moments_is_that_of_the_readings_there(begin_ns: int, end_ns: int, mean: float) -> None:
+    assert mean_between(TIMES, RATES, begin_ns, end_ns) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(("begin_ns", "end_ns"), [(1, 9), (1, 19), (30, 40), (50, 90)])
+def test_between_two_moments_with_fewer_than_two_readings_nothing_is_known(begin_ns: int, end_ns: int) -> None:
+    assert math.isnan(mean_between(TIMES, RATES, begin_ns, end_ns))
+
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "end_s", "megabytes"),
+    [
+        (0, 40, 10 * 1 + 10 * 3 + 20 * 5),
+        (0, 10, 10.0),
+        (5, 10, 10.0),  # from the last reading before the begin
+        (5, 15, 10 * 1 + 10 * 3),  # to the first after the end
+        (10, 20, 30.0),
+        (11, 40, 10 * 3 + 20 * 5),
+        (-2, 40, 140.0),  # 2 of 42 s are missed, less than a twentieth
+        (-3, 40, math.nan),
+        (0, 42, 140.0),
+        (0, 43, math.nan),
+        (41, 80, math.nan),
+        (-40, -1, math.nan),
+    ],
+)
+def test_what_was_delivered_is_counted_from_reading_to_reading(begin_s: int, end_s: int, megabytes: float) -> None:
+    seen = delivered_between(TIMES * S, RATES, begin_s * S, end_s * S)
+    assert seen == pytest.approx(megabytes, nan_ok=True)

@@ -1,0 +1,107 @@
+"""Two runs of checkpoints beside each other: one that took twice as long says so, in numbers, on the page, in JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dlemu
+from datagen.errors import UserError
+from dlemu.checkpoints.io_rows import READ
+from dlemu.cli.compare import command
+from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
+from dlemu.results.checkpoint_run import CheckpointRun
+from dlemu.sizing.compare_checkpoints import CheckpointComparison, compare_checkpoints
+from tests.report.folders import write_run
+from tests.run.test_checkpoint_story import run
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+from dlemu.report.checkpoint_comparison import METRICS
+from dlemu.report.pages import write_page, write_pictures
+
+_DURATIONS = ("ended_ns", "released_ns", "moved_ns", "synced_ns", "opened_ns", "started_ns")
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> CheckpointRun:
+    return run(tmp_path_factory.mktemp("quick"))
+
+
+@pytest.fixture(scope="module")
+def slow(quick: CheckpointRun, tmp_path_factory: pytest.TempPathFactory) -> CheckpointRun:
+    """The same run, all of whose writing took twice as long."""
+    rows = quick.rows.copy()
+    writing = rows["phase"] != READ
+    for name in _DURATIONS:
+        longer = rows["began_ns"] + 2 * (rows[name] - rows["began_ns"])
+        rows[name] = np.where(writing & (rows[name] > 0), longer, rows[name])
+    rows["fsync_ns"] = np.where(writing, 2 * rows["fsync_ns"], rows["fsync_ns"])
+    twice = replace(quick, folder=str(tmp_path_factory.mktemp("slow") / "result"), rows=rows)
+    write_checkpoint_run(twice)
+    write_checkpoint_summary(twice)
+    return twice
+
+
+def test_a_run_that_took_twice_as_long_is_told_with_its_uncertainty(quick: CheckpointRun, slow: CheckpointRun) -> None:
+    comparison = compare_checkpoints(slow, quick)
+    metrics = comparison.metrics
+    assert metrics["write_slowest_seconds"].difference_percent == pytest.approx(100)
+    assert metrics["write_slowest_gib_per_second"].difference_percent == pytest.approx(-50)
+    assert metrics["read_slowest_seconds"].difference_percent == 0
+    assert metrics["write_fsync_percent"].a == pytest.approx(metrics["write_fsync_percent"].b)
+    assert metrics["write_slowest_seconds"].half_width_percent is not None, "three checkpoints are repetitions"
+    assert "reading: no difference in time is shown" in comparison.verdict
+    assert [len(side.write_seconds) for side in comparison.sides] == [3, 3]
+    assert metrics.keys() <= METRICS.keys(), "each has its words"
+    assert not [issue for issue in comparison.issues if "was" in issue], "nothing was set otherwise"
+
+
+def test_what_was_set_otherwise_is_told(quick: CheckpointRun) -> None:
+    saves = replace(quick.facts.workload.checkpoint, fsync=False)
+    facts = replace(quick.facts, workload=replace(quick.facts.workload, checkpoint=saves))
+    other = replace(quick, facts=facts)
+    comparison = compare_checkpoints(quick, other)
+    assert "fsync was True for A and False for B" in comparison.issues
+    assert comparison.metrics["write_fsync_percent"].b == 0
+    wrote, read = (replace(quick, rows=quick.rows[quick.rows["phase"] == phase]) for phase in (1 - READ, READ))
+    with pytest.raises(UserError, match="no phase in common: checkpoints written against checkpoints read"):
+        compare_checkpoints(wrote, read)
+
+
+def test_the_command_keeps_json_and_page(quick: CheckpointRun, slow: CheckpointRun, tmp_path: Path) -> None:
+    ended = CliRunner().invoke(command, [slow.folder, quick.folder, "--output", str(tmp_path / "both")])
+    assert ended.exit_code == 0, ended.output
+    assert "one checkpoint written (s)" in ended.output
+    again = dlemu.load_result(tmp_path / "both")
+    assert isinstance(again, CheckpointComparison)
+    assert again == dlemu.compare(slow, quick)
+    html = (tmp_path / "both" / "report.html").read_text()
+    for words in ("Checkpoints side by side", "Time of each checkpoint", again.verdict.split(";")[0], "limited by"):
+        assert words in html
+    assert len(write_pictures([str(tmp_path / "both")], "svg", str(tmp_path))) == 2
+    printed = CliRunner().invoke(command, [slow.folder, quick.folder, "--json"])
+    assert json.loads(printed.output)["metrics"].keys() == again.metrics.keys()
+    with pytest.raises(UserError, match="which no page shares"):
+        write_page([str(tmp_path / "both"), quick.folder])
+
+
+def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: Path) -> None:
+    trained = str(write_run(tmp_path / "trained", telemetry=False))
+    for given in ([quick.folder, trained], [trained, quick.folder]):
+        with pytest.raises(UserError, match=r"is a run of checkpoints and .*trained is not: wanted two folders of"):
+            CliRunner().invoke(command, given, catch_exceptions=False)
+    with pytest.raises(UserError, match="is compared with one other"):
+        dlemu.compare(quick)
+    with pytest.raises(UserError, match=r"price, watts.* are runs of checkpoints: leave them out"):
+        CliRunner().invoke(command, [quick.folder, quick.folder, "--price", "1,2"], catch_exceptions=False)
+
+
+def test_a_sweep_over_checkpoints_says_what_to_do_instead() -> None:
+    with pytest.raises(UserError, match=r"asks for checkpoints alone.*run `dlemu checkpoint` with each value"):
+        dlemu.sweep(["workload=llama3_8b", "checkpoint.writers=1,2"])
