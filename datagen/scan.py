@@ -106,7 +106,8 @@ def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) ->
     for place, folder in enumerate(folders):
         try:
             with storage.entries(folder) as entries:
-                while some := list(itertools.islice(entries, _LISTED_AT_ONCE)):
+                rest = iter(entries)
+                while some := list(itertools.islice(rest, _LISTED_AT_ONCE)):
                     files = _numbers([entry.name for entry in some], layout)
                     ours = (files >= 0) & (files < layout.named_files) & (files % len(folders) == place)
                     listed[files[ours]] = True

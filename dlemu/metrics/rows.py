@@ -68,7 +68,8 @@ class _Narrow:
     def at(self, places: NDArray[np.integer]) -> Whole:
         if self.above is None:
             return np.full(len(places), self.least)
-        return self.above[places].astype(np.int64) + (0 if self.above.dtype == np.int64 else self.least)
+        values: Whole = self.above[places].astype(np.int64) + self.least  # of what is kept as it is the least is 0
+        return values
 
     def total(self, start: int, stop: int) -> int:
         count = max(0, min(stop, self.length) - start)
