@@ -11,7 +11,7 @@ from typing import Literal
 from dlemu.metrics.checkpoint_limit import CheckpointLimit
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, OverCheckpoints
 from dlemu.results.folder import CHECKPOINT_KIND
-from dlemu.results.summary import SCHEMA_VERSION, Environment
+from dlemu.results.summary import SCHEMA_VERSION, Environment, Requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,8 @@ class PhaseSummary:
     """What the devices behind the folder wrote (or read) meanwhile, 1e6 bytes/s."""
     cpu_seconds_per_gb: float | None = None
     """CPU time of the ranks for each 1e9 bytes, content and all."""
+    content_cpu_seconds_per_gb: float | None = None
+    """Of it, what making the content took while it was written; of reading null."""
     slowest_ranks: tuple[RankTimes, ...] = ()
     """Of the ranks, the slowest first, 16 at most."""
     limited_by: CheckpointLimit | None = None
@@ -182,6 +184,8 @@ class CheckpointSummary:
     partial: PartialCheckpoint | None = None
     """Null for a run that is complete, or ended between two checkpoints."""
     eviction_seconds: float | None = None
+    requests: Requests | None = None
+    """Of writing and reading them in an object store; null elsewhere."""
     environment: Environment = field(default_factory=Environment)
     issues: tuple[str, ...] = ()
 
