@@ -1,0 +1,46 @@
+"""Numbers that were published stay what they were: runs made by hand against what was once computed of them.
+
+What a number must be by its formula is tested in tests/metrics; here nothing may change by the way.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.results.handmade import CHECKPOINT_RUNS, RUNS, kept, published
+
+
+def differences(was: Any, is_now: Any, where: str = "") -> list[str]:
+    """Where two trees of JSON differ, by their keys; numbers may be rounded otherwise."""
+    if isinstance(was, dict) and isinstance(is_now, dict):
+        keys = [*was, *(key for key in is_now if key not in was)]
+        return [line for key in keys for line in differences(was.get(key), is_now.get(key), f"{where}.{key}")]
+    if isinstance(was, list) and isinstance(is_now, list) and len(was) == len(is_now):
+        pairs = enumerate(zip(was, is_now, strict=True))
+        return [line for index, (old, new) in pairs for line in differences(old, new, f"{where}[{index}]")]
+    numbers = [value for value in (was, is_now) if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) == 2 and math.isclose(*numbers, rel_tol=1e-10, abs_tol=1e-10):
+        return []
+    return [] if was == is_now and type(was) is type(is_now) else [f"{where}: was {was!r}, is {is_now!r}"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_of_a_run_of_training(name: str) -> None:
+    assert differences(kept(name), published(RUNS[name]())) == []
+
+
+@pytest.mark.parametrize("name", CHECKPOINT_RUNS)
+def test_of_a_run_of_checkpoints(name: str) -> None:
+    assert differences(kept(name), published(CHECKPOINT_RUNS[name]())) == []
+
+
+def test_a_difference_is_found_wherever_it_is() -> None:
+    was = {"a": [1.0, {"b": 2}], "c": None, "d": True}
+    assert differences(was, was) == []
+    assert differences(was, {**was, "a": [1.0 + 1e-12, {"b": 2}]}) == []
+    assert differences(was, {**was, "a": [1.0, {"b": 3}]}) == [".a[1].b: was 2, is 3"]
+    assert len(differences(was, {**was, "a": [1.0]})) == 1
+    assert len(differences(was, {**was, "c": 0.0, "d": 1, "e": "x"})) == 3
