@@ -6,10 +6,15 @@ What a number must be by its formula is tested in tests/metrics; here nothing ma
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dlemu.results.checkpoint_folder import read_checkpoint_run, write_checkpoint_run, write_checkpoint_summary
+from dlemu.results.checkpoint_run import CheckpointRun
+from dlemu.results.folder import read_run, read_summary, write_run
+from dlemu.results.run import Run
 from tests.results.handmade import CHECKPOINT_RUNS, RUNS, kept, published
 
 
@@ -44,3 +49,27 @@ def test_a_difference_is_found_wherever_it_is() -> None:
     assert differences(was, {**was, "a": [1.0, {"b": 3}]}) == [".a[1].b: was 2, is 3"]
     assert len(differences(was, {**was, "a": [1.0]})) == 1
     assert len(differences(was, {**was, "c": 0.0, "d": 1, "e": "x"})) == 3
+
+
+@pytest.mark.parametrize("name", ["two_hosts", "one_machine", "evaluated", "cached", "slow_host", "failed_later"])
+def test_they_survive_the_folder_also_where_it_lacks_what_older_versions_did_not_write(
+    name: str, tmp_path: Path
+) -> None:
+    made = RUNS[name]()
+    write_run(Run(str(tmp_path), made.facts, made.rows, made.telemetry))
+    assert differences(kept(name), published(read_run(str(tmp_path)))) == []
+    assert read_summary(str(tmp_path)) == made.summary
+    (tmp_path / "facts.json").unlink()
+    assert differences(kept(name), published(read_run(str(tmp_path)))) == []
+
+
+@pytest.mark.parametrize("name", ["checkpoints_watched", "checkpoints_killed", "checkpoints_failed"])
+def test_those_of_checkpoints_survive_the_folder(name: str, tmp_path: Path) -> None:
+    made = CHECKPOINT_RUNS[name]()
+    run = CheckpointRun(str(tmp_path), made.facts, made.rows, made.progress, made.telemetry)
+    write_checkpoint_run(run)
+    write_checkpoint_summary(run)
+    again = read_checkpoint_run(str(tmp_path))
+    assert again.facts == made.facts
+    assert again.records == made.records
+    assert differences(kept(name), published(again)) == []
