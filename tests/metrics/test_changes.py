@@ -185,7 +185,7 @@ def test_a_moment_is_written_as_a_clock_shows_it() -> None:
 def levels(*parts: tuple[int, float], limits: bool = True) -> Supply:
     """So many windows of each speed, with a little noise that has no trend."""
     values = np.concatenate([speed + 0.01 * speed * (-1.0) ** np.arange(count) for count, speed in parts])
-    return Supply(WINDOW * np.arange(len(values)), values, np.full(len(values), limits))
+    return Supply(WINDOW * np.arange(len(values), dtype=np.float64), values, np.full(len(values), limits))
 
 
 def test_one_fall_by_hand() -> None:
