@@ -18,6 +18,7 @@ CONFIG = """
 [tool.mutmut]
 source_paths = ["dlemu", "datagen"]
 only_mutate = {code}
+timeout_multiplier = 6.0
 also_copy = ["configs", "docs", "scripts", "setup.py", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 pytest_add_cli_args = [
   "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "mutation.quick_properties", "--hypothesis-seed=0",
