@@ -11,12 +11,17 @@ from typing import Protocol
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
-from datagen.formats.format_base import Format, KeptFile, OpenFile, Sample, StreamFormat, damaged
-from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import Reader, StorageBase, StoredFile, read_in_transfers
-
-MOST_KEPT_FILES = 16
-"""Files of several samples that an engine keeps open; loaders of threads have an engine a thread in one process."""
+from datagen.formats.format_base import (
+    Format,
+    IndexedStreamFormat,
+    KeptFile,
+    OpenFile,
+    Sample,
+    StreamFormat,
+    damaged,
+)
+from datagen.library_files import MOST_KEPT_FILES, LibraryFiles
+from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 
 class Engine(Protocol):
@@ -208,32 +213,37 @@ class LibraryEngine:
     """Reads by the library call that a user's script would make.
 
     Where the storage has paths that libraries can open, the format's `load` gets them, and the kernel's accounting of
-    this thread counts; elsewhere `load_stream` gets an open file, which counts itself. A library call can't be seen
-    into: the time it had the processor counts as decoding, the rest as reading.
+    this thread counts; elsewhere the format gets a file that was opened as scripts do it (`LibraryFiles`), which counts
+    itself. A library call can't be seen into: the time it had the processor counts as decoding, the rest as reading.
     """
 
-    def __init__(self, storage: StorageBase, file_format: Format, samples: int, folder: str) -> None:
-        """Raises UserError where the storage has no paths, and the format no call that takes an open file."""
+    def __init__(
+        self, storage: StorageBase, file_format: Format, samples: int, folder: str, *, in_parts: bool = False
+    ) -> None:
+        """Begin; `in_parts` as `LibraryReads` has it.
+
+        Raises:
+            UserError: the storage has no paths, and the format no call that takes an open file.
+        """
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
         self._storage = storage
         self._format = file_format
         self._samples = samples
-        self._stream: StreamFormat | None = None
+        self._files: LibraryFiles | None = None
         if storage.local_path(folder) is None:
-            if not isinstance(file_format, StreamFormat):
+            if not isinstance(file_format, (StreamFormat, IndexedStreamFormat)):
                 raise UserError(
                     f"reader.engine=library opens files of this format by their path, and storage {storage.spec.type} "
                     "has none: set reader.engine=fast"
                 )
-            self._stream = file_format
+            self._files = LibraryFiles(storage, whole=samples == 1 or not in_parts)
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
-            stream = self._stream
-            sample = self._load(path, index) if stream is None else self._load_stream(stream, path, index)
+            sample = self._load(path, index) if self._files is None else self._load_open(self._files, path, index)
         except OSError as error:
             raise unreadable(path, error) from error
         except DlemuError:
@@ -254,32 +264,27 @@ class LibraryEngine:
         self.read_calls += read_calls
         return sample
 
-    def _load_stream(self, stream: StreamFormat, path: str, index: int) -> Sample:
-        if self._storage.is_remote:
-            return self._load_fetched(stream, path, index)
-        with StoredFile(path, self._storage.open(path)) as file:
-            sample = stream.load_stream(file, index, self._samples)
-            self.app_bytes += file.reader.app_bytes
-            self.read_calls += file.reader.read_calls
-        return sample
-
-    def _load_fetched(self, stream: StreamFormat, path: str, index: int) -> Sample:
-        """Fetch the object whole and have it read from memory, as scripts do: np.load(io.BytesIO(reader.read()))."""
-        reader = self._storage.open_whole(path)
+    def _load_open(self, files: LibraryFiles, path: str, index: int) -> Sample:
+        file_format = self._format
         try:
-            data = memoryview(bytearray(reader.size_bytes))
-            self.app_bytes += reader.read_into(data, 0)
-            self.read_calls += reader.read_calls
+            if isinstance(file_format, IndexedStreamFormat):
+                indexes = [files.index(path + suffix) for suffix in file_format.index_suffixes]
+                return file_format.load_indexed(files.open(path), indexes, index, self._samples)
+            assert isinstance(file_format, StreamFormat)
+            return file_format.load_stream(files.open(path), index, self._samples)
+        except Exception:
+            if files.failure is not None:
+                raise files.failure from None
+            raise
         finally:
-            reader.close()
-        with StoredFile(path, MemoryReader(data)) as file:
-            return stream.load_stream(file, index, self._samples)
+            self.app_bytes, self.read_calls = files.brought()
 
     def finish(self) -> None:
-        return
+        if self._files is not None:
+            self._files.finish()
 
     def close(self) -> None:
-        return
+        self.finish()
 
 
 class ThreadReads:

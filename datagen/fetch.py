@@ -358,7 +358,8 @@ def _engine(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) ->
                 "set reader.engine=fast, or reader.odirect=false"
             )
         if not isinstance(file_format, GroupFormat):
-            return LibraryEngine(storage, file_format, samples, spec.layout.folder)
+            in_parts = library_reads(spec.format).in_parts
+            return LibraryEngine(storage, file_format, samples, spec.layout.folder, in_parts=in_parts)
     wanted = 0 if storage.is_remote else spec.transfer_bytes or library_reads(spec.format).transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):

@@ -19,7 +19,7 @@ from datagen.formats.format_base import Format, Source, damaged
 from datagen.layout import Layout
 from datagen.records import Place, SmallReads, runs
 from datagen.spec import DatasetSpec, Decode
-from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
+from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
 
 
 class GroupBytes(NamedTuple):
@@ -80,8 +80,8 @@ class GroupFormat(Format, Protocol):
         """Read and decode the columns asked for; return their buffers."""
         ...
 
-    def load_group(self, path: str, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Do the same by the library call that a user's script would make."""
+    def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
+        """Do the same by the library call that a user's script would make, from a path or an open file."""
         ...
 
 
@@ -126,8 +126,7 @@ class GroupReader:
         self._format = file_format
         self._layout = layout
         self._spec = spec
-        # A storage without paths gives pyarrow an open file, as decoding does.
-        self._library = engine == "library" and storage.local_path(layout.folder) is not None
+        self._library = engine == "library"
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
         self._transfer_bytes = transfer_bytes
@@ -259,7 +258,7 @@ class GroupReader:
 
     def _decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, places: list[Place]) -> int:
         columns = []
-        for column in self._by_library(opened, group) if self._library else self._by_decoding(opened, group):
+        for column in self._unpacked(opened, group):
             stop = at + len(column)
             _check_fits(stop, out)
             out[at:stop] = column
@@ -269,6 +268,18 @@ class GroupReader:
         if self._verify:
             self.values += paired(opened.file, opened.path, opened.groups.payload(group), columns)
         return at
+
+    def _unpacked(self, opened: OpenGroups, group: int) -> list[memoryview]:
+        """Return the columns of a row group."""
+        if self._library:
+            path = self._storage.local_path(opened.path)
+            if path is not None:
+                return self._by_path(opened, path, group)
+            file = self._storage.open_by_library(opened.path, whole=False)
+            if file is not None:
+                with file:
+                    return self._by_client(opened, file, group)
+        return self._by_decoding(opened, group)  # the library is the same, and the storage's own reader is its file
 
     def _by_decoding(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """Decode what is read through the storage; only the reads count as reading."""
@@ -280,18 +291,33 @@ class GroupReader:
         self.read_ns += source.read_ns - before[2]
         return columns
 
-    def _by_library(self, opened: OpenGroups, group: int) -> list[memoryview]:
-        """As with other formats, the time that the library had the processor counts as decoding."""
-        wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        path = self._storage.local_path(opened.path) or opened.path
+    def _by_path(self, opened: OpenGroups, path: str, group: int) -> list[memoryview]:
         with ThreadReads() as accounting:
-            try:
-                columns = self._format.load_group(path, group, self._spec)
-            except OSError as error:
-                raise unreadable(opened.path, error) from error
+            columns = self._loaded(opened, path, group)
             app_bytes, read_calls = accounting.since_start()
         self.app_bytes += app_bytes
         self.read_calls += read_calls
+        return columns
+
+    def _by_client(self, opened: OpenGroups, file: LibraryFile, group: int) -> list[memoryview]:
+        try:
+            return self._loaded(opened, file, group)
+        except Exception:
+            if file.failure is not None:
+                raise file.failure from None
+            raise
+        finally:
+            app_bytes, read_calls = file.brought()
+            self.app_bytes += app_bytes
+            self.read_calls += read_calls
+
+    def _loaded(self, opened: OpenGroups, where: str | LibraryFile, group: int) -> list[memoryview]:
+        """As with other formats, the time that the library had the processor counts as decoding."""
+        wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        try:
+            columns = self._format.load_group(where, group, self._spec)
+        except OSError as error:
+            raise unreadable(opened.path, error) from error
         self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         return columns
 

@@ -17,13 +17,24 @@ from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.mlperf.foreign_side import foreign_side
+from dlemu.mlperf.foreign_times import foreign_run
 from dlemu.packing import run_pack
 from dlemu.packing.pack_answer import PACK, PackAnswer
 from dlemu.prediction.ask import ask, read_prediction
 from dlemu.prediction.prediction import Prediction
 from dlemu.probing.pattern import Level
 from dlemu.probing.probe_answers import Access, ProbeAnswer, ProbeCell
-from dlemu.probing.run_probe import FILE_BYTES, PRESETS, Grid, probe_requests, probe_workload, read_probe
+from dlemu.probing.run_probe import (
+    BUCKET_BYTES,
+    FILE_BYTES,
+    OBJECT_GRID,
+    PRESETS,
+    Grid,
+    probe_objects,
+    probe_requests,
+    probe_workload,
+    read_probe,
+)
 from dlemu.results.answer_files import read_answer
 from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
@@ -173,8 +184,8 @@ def predict(
 ) -> Prediction:
     """Predict how busy a storage would keep accelerators: `dlemu predict`; arguments as of `dlemu.prediction.ask.ask`.
 
-    With `ranks` that count, else the most that pass. `from_folder` names a run, or is one; `make` makes the dataset
-    before it is probed.
+    With `ranks` that count, else the most that pass. `from_folder` names a run (DLIO's too), or is one; `make` makes
+    the dataset before it is probed.
     """
     answer, _ = ask(
         source if isinstance(source, Workload) and not settings else _words(source, settings),
@@ -185,6 +196,7 @@ def predict(
         cached=cached,
         config_dir=config_dir,
         make=_make_dataset if make else None,
+        read_foreign=foreign_run,
         on_level=on_level,
     )
     return answer
@@ -200,7 +212,7 @@ def probe(
     jobs: Sequence[int] = (),
     seconds: float = 2.0,
     engine: str = "auto",
-    file_bytes: int = FILE_BYTES,
+    file_bytes: int | None = None,
     folder: str = "",
     readers: Sequence[int] = (),
     cached: bool = False,
@@ -210,27 +222,41 @@ def probe(
 ) -> ProbeAnswer:
     """Measure what a storage can do: `dlemu probe`.
 
-    `target` is a folder, a file or a device; then `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and
-    `jobs` say which requests. With overrides or keywords (`workload="unet3d"`) it is a workload's own pattern, by 1, 2,
-    4, ... `readers`. A device is only read. Raises UserError, DlemuError.
+    `target` is a folder, a file, a device or s3://BUCKET (with `storage.storage_options.NAME` among the keywords); then
+    `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` say which requests. With overrides or
+    keywords (`workload="unet3d"`) it is a workload's own pattern, by 1, 2, 4, ... `readers`. A device is only read.
+    Raises UserError, DlemuError.
     """
     if isinstance(target, str | os.PathLike):
-        if settings:
+        bucket = os.fspath(target).startswith("s3://")
+        if settings and not bucket:
             raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted one of both")
-        base = PRESETS[preset] if preset else Grid()
+        base = PRESETS[preset] if preset else OBJECT_GRID if bucket else Grid()
         grid = Grid(
             accesses=tuple(accesses) or base.accesses,
             sizes=tuple(sizes) or base.sizes,
             depths=tuple(depths) or base.depths,
             jobs=tuple(jobs) or base.jobs,
         )
+        if bucket:
+            answer, _ = probe_objects(
+                os.fspath(target),
+                options=_words({}, settings),
+                preset=preset,
+                grid=grid,
+                seconds=seconds,
+                total_bytes=BUCKET_BYTES if file_bytes is None else file_bytes,
+                folder=folder,
+                on_cell=on_cell,
+            )
+            return answer
         answer, _ = probe_requests(
             os.fspath(target),
             preset=preset,
             grid=grid,
             seconds=seconds,
             engine=engine,
-            file_bytes=file_bytes,
+            file_bytes=FILE_BYTES if file_bytes is None else file_bytes,
             folder=folder,
             on_cell=on_cell,
         )

@@ -56,14 +56,48 @@ def _rclone() -> str | None:
     return shutil.which("rclone", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
+@dataclass(frozen=True)
+class Certificates:
+    """Files of a private authority, and of the certificate that it gave a server at 127.0.0.1."""
+
+    authority: Path
+    server: Path
+    server_key: Path
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Make an authority and a certificate for two days; skip where there is no openssl to make them with."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("there is no openssl: apt-get install openssl")
+    made = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
+    folder.mkdir()
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    own_key, asked = str(folder / "authority.key"), str(folder / "asked")
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout"]
+    authority = ["req", "-x509", *new_key, own_key, "-subj", "/CN=authority", "-out", str(made.authority)]
+    request = ["req", "-new", *new_key, str(made.server_key), "-subj", "/CN=server", "-out", asked]
+    signed_by = ["-CA", str(made.authority), "-CAkey", own_key, "-CAcreateserial"]
+    names = ["-extfile", str(folder / "names")]
+    for words in (
+        [*authority, "-days", "2"],
+        request,
+        ["x509", "-req", "-in", asked, *signed_by, *names, "-days", "2", "-out", str(made.server)],
+    ):
+        subprocess.run([program, *words], check=True, capture_output=True)
+    return made
+
+
 @contextlib.contextmanager
-def rclone_server(folder: Path) -> Iterator[S3]:
-    """Serve the folders in a folder as buckets, to those who sign with KEYS."""
+def rclone_server(folder: Path, certificates: Certificates | None = None) -> Iterator[S3]:
+    """Serve the folders in a folder as buckets, to those who sign with KEYS; by TLS with certificates."""
     (folder / BUCKET).mkdir(parents=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     words = ["serve", "s3", str(folder), "--addr", address, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]
     words += ["--vfs-cache-mode", "writes", "--cache-dir", f"{folder}-cache", "--dir-cache-time", "1s", "-q"]
+    if certificates is not None:
+        words += ["--cert", str(certificates.server), "--key", str(certificates.server_key)]
     process = subprocess.Popen([str(_rclone()), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         host, port = address.split(":")
@@ -74,7 +108,7 @@ def rclone_server(folder: Path) -> Iterator[S3]:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        yield S3(f"http://{address}", folder / BUCKET)
+        yield S3(f"{'http' if certificates is None else 'https'}://{address}", folder / BUCKET)
     finally:
         process.kill()
         process.wait()
@@ -128,8 +162,8 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys in the environment, and nothing else of AWS's."""
-    for name in [name for name in os.environ if name.startswith(("AWS_", "S3_"))]:
+    """Keys in the environment, and nothing else of AWS's, and no authorities of anybody's."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "S3_", "SSL_CERT_", "REQUESTS_CA_"))]:
         monkeypatch.delenv(name)
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)

@@ -19,7 +19,7 @@ from datagen.errors import DlemuError
 from datagen.extras import library
 from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import StoredFile, Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="Pillow", transfer_bytes=128 << 10)
 """Pillow reads 64 KiB at a time, of which Linux makes requests of 128 KiB to a device (its usual read-ahead)."""
@@ -133,7 +133,7 @@ class PictureFormat:
         with open(path, "rb") as file:
             return self._loaded(path, memoryview(file.read()))
 
-    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
         return self._loaded(file.name, memoryview(file.readall()))
 
     def _loaded(self, path: str, data: memoryview) -> Sample:

@@ -15,7 +15,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats._array import CHUNK_BYTES
 from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StoredFile, Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="pandas.read_csv", transfer_bytes=256 << 10)
 COMMA, LINE_FEED, ZERO = b",\n0"
@@ -60,7 +60,7 @@ class Format:
         with open(path, "rb") as file:
             return _loaded(path, file.read(), index, samples)
 
-    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
         return _loaded(file.name, file.readall(), index, samples)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -16,7 +16,7 @@ from datagen.content import Content
 from datagen.errors import DatasetError
 from datagen.layout import Layout
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StoredFile, Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 
 class Sample(NamedTuple):
@@ -158,11 +158,27 @@ class Format(Protocol):
 class StreamFormat(Format, Protocol):
     """A format whose library also takes an open file: `reader.engine=library` works where a storage has no paths."""
 
-    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
         """Do as `load` does, from an open file; its `name` is its path.
 
         Raises:
             DatasetError: the file is damaged or not of this format.
+        """
+        ...
+
+
+@runtime_checkable
+class IndexedStreamFormat(Format, Protocol):
+    """The same for a format with index files beside each data file, which scripts read whole and keep."""
+
+    index_suffixes: tuple[str, ...]
+    """What follows a data file's path in those of its index files."""
+
+    def load_indexed(self, file: LibraryFile, indexes: Sequence[memoryview], index: int, samples: int) -> Sample:
+        """Do as `load` does, from an open file and the bytes of its index files.
+
+        Raises:
+            DatasetError: a file is damaged or not of this format.
         """
         ...
 
@@ -304,6 +320,8 @@ class LibraryReads:
 
     call: str = ""
     """What such a script calls; empty where nothing is known."""
+    in_parts: bool = False
+    """Of a file of several samples it reads what one of them needs, not all."""
     transfer_bytes: int = 0
     """Bytes that its read calls ask for at most, and so those of dlemu's own reader; 0: as much as is wanted."""
     cpu_ratio: float | None = None

@@ -29,7 +29,7 @@ from datagen.formats import _array
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
 from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StoredFile, Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="h5py", cpu_ratio=8.0)
 LABEL_BYTES = 8
@@ -85,11 +85,11 @@ class Format:
             pass
         return _loaded(path, path, index)
 
-    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
         return _loaded(file.name, file, index)
 
 
-def _loaded(path: str, where: str | StoredFile, index: int) -> Sample:
+def _loaded(path: str, where: str | LibraryFile, index: int) -> Sample:
     try:
         with hdf5().File(where, "r") as file:
             names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]

@@ -7,6 +7,9 @@ for each of them.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +20,7 @@ from datagen.formats.format_base import (
     OpenSide,
     RecordSamples,
     Sample,
+    SideFile,
     Source,
     damaged,
     no_side,
@@ -25,9 +29,9 @@ from datagen.formats.format_base import (
 )
 from datagen.layout import Layout
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
-LIBRARY = LibraryReads(call="np.fromfile")
+LIBRARY = LibraryReads(call="np.fromfile", in_parts=True)
 CHUNK_BYTES = 1 << 20
 """Bytes made and written, or looked through, at a time."""
 ENTRY_BYTES = 8
@@ -64,14 +68,16 @@ class Side:
             writer.write(entries.view(np.uint8).data)
 
 
-SIDES = (Side(".off.idx", OFFSETS), Side(".sz.idx", SIZES))
+SUFFIXES = (".off.idx", ".sz.idx")
+SIDES = tuple(Side(suffix, number) for number, suffix in enumerate(SUFFIXES))
 
 
 class Format:
     """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
 
-    sides = SIDES
+    sides: tuple[SideFile, ...] = SIDES
     mapped = False
+    index_suffixes = SUFFIXES
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
@@ -100,11 +106,22 @@ class Format:
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read a record by np.fromfile, after the whole index."""
-        offset, size = entry(path, index, samples)
+        offset, size = entry(path, indexes_of(path, samples), index, samples)
         record = np.fromfile(path, np.uint8, size, offset=offset)
         if record.size != size:
             raise damaged(path, f"the file ends within record {index}", offset + record.size)
         return Sample(record.data, record.data, offset)
+
+    def load_indexed(self, file: LibraryFile, indexes: Sequence[memoryview], index: int, samples: int) -> Sample:
+        """Read a record after seeking to it, as scripts do that have no file np.fromfile could take."""
+        whole = [np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], "<u8")[:samples] for data in indexes]
+        offset, size = entry(file.name, whole, index, samples)
+        end = file.seek(0, os.SEEK_END)
+        if offset + size > end:
+            raise damaged(file.name, f"the file ends within record {index}", end)
+        file.seek(offset)
+        data = memoryview(file.read(size) or b"")
+        return Sample(data, data, offset)
 
 
 class IndexedFile:
@@ -171,16 +188,19 @@ class IndexedFile:
         return True
 
 
-def entry(path: str, index: int, samples: int) -> tuple[int, int]:
-    """Return offset and bytes of one record, from the whole index in memory, as scripts do it.
+def indexes_of(path: str, samples: int) -> list[NDArray[np.uint64]]:
+    """Read the whole index into memory, as scripts do it."""
+    return [np.fromfile(path + suffix, "<u8", samples) for suffix in SUFFIXES]
+
+
+def entry(path: str, indexes: Sequence[NDArray[np.uint64]], index: int, samples: int) -> tuple[int, int]:
+    """Return offset and bytes of one record.
 
     Raises:
-        DatasetError: the index is missing, or shorter than stated.
+        DatasetError: an index is shorter than stated.
     """
-    entry_numbers = []
-    for suffix in (".off.idx", ".sz.idx"):
-        entries = np.fromfile(path + suffix, "<u8", samples)
+    for suffix, entries in zip(SUFFIXES, indexes, strict=True):
         if entries.size != samples:
             raise damaged(path + suffix, f"an index of {entries.size} records, not {samples},", 0)
-        entry_numbers.append(int(entries[index]))
-    return entry_numbers[0], entry_numbers[1]
+    offsets, sizes = indexes
+    return int(offsets[index]), int(sizes[index])

@@ -1,7 +1,7 @@
 """The files of `indexed_binary`, read through memory maps (DLIO's `mmap_indexed_binary`).
 
-Page faults do the reading, as far as the kernel reads ahead of them. Past the page cache (`reader.odirect`) nothing can
-be mapped, so then these files are read as `indexed_binary` reads them.
+Page faults do the reading, as far as the kernel reads ahead of them. Past the page cache (`reader.odirect`) and in an
+object store nothing can be mapped, so there these files are read as `indexed_binary` reads them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from datagen.formats import indexed_binary
 from datagen.formats.format_base import LibraryReads, Sample, damaged
 
-LIBRARY = LibraryReads(call="np.memmap")
+LIBRARY = LibraryReads(call="np.memmap", in_parts=True)
 
 
 class Format(indexed_binary.Format):
@@ -21,7 +21,7 @@ class Format(indexed_binary.Format):
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Copy a record out of np.memmap, after the whole index."""
-        offset, size = indexed_binary.entry(path, index, samples)
+        offset, size = indexed_binary.entry(path, indexed_binary.indexes_of(path, samples), index, samples)
         try:
             record = np.array(np.memmap(path, np.uint8, "r")[offset : offset + size])
         except ValueError as error:  # an empty file can't be mapped

@@ -11,7 +11,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
 from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StoredFile, Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="np.load", cpu_ratio=2.0)
 NAME = "the array"
@@ -46,11 +46,11 @@ class Format:
     def load(self, path: str, index: int, samples: int) -> Sample:
         return _loaded(path, path, index, samples)
 
-    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
         return _loaded(file.name, file, index, samples)
 
 
-def _loaded(path: str, where: str | StoredFile, index: int, samples: int) -> Sample:
+def _loaded(path: str, where: str | LibraryFile, index: int, samples: int) -> Sample:
     try:
         return _array.loaded(np.load(where), index, samples)
     except (ValueError, IndexError, EOFError) as error:

@@ -22,7 +22,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
 from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StoredFile, Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="np.load", transfer_bytes=256 << 10, cpu_ratio=5.0)
 X_NAME = "array x"
@@ -76,7 +76,7 @@ class Format:
         with open(path, "rb") as file:
             return _loaded(path, file, index, samples)
 
-    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
+    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
         return _loaded(file.name, file, index, samples)
 
 
@@ -109,7 +109,7 @@ class Packer:
         return b""
 
 
-def _loaded(path: str, file: BinaryIO | StoredFile, index: int, samples: int) -> Sample:
+def _loaded(path: str, file: BinaryIO | LibraryFile, index: int, samples: int) -> Sample:
     try:
         with np.load(file) as archive:
             return _array.loaded(archive["x"], index, samples)

@@ -32,7 +32,7 @@ from datagen.formats._parquet_read import GroupsFile, RowsFile, Stream, decoded,
 from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, sample_bytes
 from datagen.groups import GroupBytes
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="pyarrow.parquet")
 _KNOWN = f"{', '.join(COMPRESSIONS[:-1])} and {COMPRESSIONS[-1]}"
@@ -101,8 +101,10 @@ class Format:
         """Read the columns asked for of one row group by pyarrow, through the storage."""
         return decoded(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
 
-    def load_group(self, path: str, index: int, spec: DatasetSpec) -> list[memoryview]:
-        return decoded(path, path, index, spec)
+    def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
+        if isinstance(where, str):
+            return decoded(where, where, index, spec)
+        return decoded(where.name, pa.PythonFile(where, mode="r"), index, spec)
 
 
 class Packer:

@@ -45,9 +45,9 @@ from datagen.formats.format_base import (
 )
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import StoredFile, Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
-LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", transfer_bytes=256 << 10)
+LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=256 << 10)
 CHUNK_BYTES = 1 << 20
 _LARGE_BYTES = 16 << 20
 """Bytes made, summed and written at a time: they stay in a core's second-level cache meanwhile."""
@@ -113,8 +113,12 @@ class Format:
         with open(path, "rb") as file:
             return _loaded(file, index, samples)
 
-    def load_stream(self, file: StoredFile, index: int, samples: int) -> Sample:
-        return _loaded(io.BufferedReader(file), index, samples)
+    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
+        buffered = io.BufferedReader(file)
+        try:
+            return _loaded(buffered, index, samples)
+        finally:
+            buffered.detach()  # or it would close the file, which may be read from again
 
 
 class Packer:

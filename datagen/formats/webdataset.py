@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from datagen.formats.format_base import (
     sample_bytes,
 )
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="tarfile")
 BLOCK = tarfile.BLOCKSIZE
@@ -116,28 +116,36 @@ class Format:
         return TarRecords(source, samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Read as scripts do that have no index: from member to member."""
-        try:
-            with tarfile.open(path, "r:") as archive:
-                number, key, parts = -1, None, []
-                for member in archive:
-                    if not member.isfile():
-                        continue
-                    mine = Member(member.name, member.size, _FILE_TYPES[0]).key
-                    number += mine != key
-                    key = mine
-                    if number > index:
-                        break
-                    if number == index:
-                        file = archive.extractfile(member)
-                        assert file is not None  # a plain file has data
-                        parts.append(file.read())
-        except (tarfile.TarError, EOFError) as error:
-            raise damaged(path, f"tarfile can't read it ({error})", 0) from error
-        if not parts:
-            raise no_such_record(path, index, number + 1)
-        data = memoryview(b"".join(parts))
-        return Sample(data, data, index * len(data))
+        with open(path, "rb") as file:
+            return _loaded(path, file, index)
+
+    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
+        return _loaded(file.name, file, index)
+
+
+def _loaded(path: str, file: BinaryIO | LibraryFile, index: int) -> Sample:
+    """Read as scripts do that have no index: from member to member."""
+    try:
+        with tarfile.open(path, "r:", fileobj=file) as archive:
+            number, key, parts = -1, None, []
+            for member in archive:
+                if not member.isfile():
+                    continue
+                mine = Member(member.name, member.size, _FILE_TYPES[0]).key
+                number += mine != key
+                key = mine
+                if number > index:
+                    break
+                if number == index:
+                    extracted = archive.extractfile(member)
+                    assert extracted is not None  # a plain file has data
+                    parts.append(extracted.read())
+    except (tarfile.TarError, EOFError) as error:
+        raise damaged(path, f"tarfile can't read it ({error})", 0) from error
+    if not parts:
+        raise no_such_record(path, index, number + 1)
+    data = memoryview(b"".join(parts))
+    return Sample(data, data, index * len(data))
 
 
 class Packer:

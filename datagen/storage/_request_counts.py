@@ -11,7 +11,7 @@ import math
 import mmap
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -33,13 +33,16 @@ COUNTERS = (
     "in_flight",
 )
 """Requests by kind, bytes of bodies, answers that were no success, those asked again, answers 503 and 429."""
-INDEX = {name: number for number, name in enumerate(COUNTERS)}
 BINS = 256
+TLS_CPU_US = "tls_cpu_us"
+"""CPU time of TLS, in microseconds."""
+INDEX = {name: number for number, name in enumerate(COUNTERS)} | {TLS_CPU_US: len(COUNTERS) + 2 * BINS}
+"""Counters by their places; the last lies behind the histograms, for results of older versions have it not."""
 LOWEST_US, GROWTH = 10.0, 1.09
 """Bins are 9 % wide, from 10 microseconds to ten hours."""
 SUFFIX = ".requests"
 _LOG_GROWTH = math.log(GROWTH)
-_SIZE = len(COUNTERS) + 2 * BINS
+_SIZE = len(COUNTERS) + 2 * BINS + 1
 
 
 class Waits(NamedTuple):
@@ -55,7 +58,11 @@ class RequestCounts:
     """Counts of one process. Threads share it; a count that two threads raise at once may miss one."""
 
     def __init__(self, values: NDArray[np.int64] | None = None) -> None:
-        self.values = np.zeros(_SIZE, np.int64) if values is None else values
+        if values is None:
+            values = np.zeros(_SIZE, np.int64)
+        self.values = values if len(values) == _SIZE else np.resize(np.pad(values, (0, _SIZE)), _SIZE)
+        self.on_answer: Callable[[int, int], None] | None = None
+        """Is told of each answer what `answered` is."""
 
     @classmethod
     def kept_in(cls, folder: str) -> RequestCounts:
@@ -84,6 +91,8 @@ class RequestCounts:
         """Count a request whose answer began and ended so long after it was sent."""
         self.values[len(COUNTERS) + _bin(first_byte_ns)] += 1
         self.values[len(COUNTERS) + BINS + _bin(last_byte_ns)] += 1
+        if self.on_answer is not None:
+            self.on_answer(first_byte_ns, last_byte_ns)
 
     def __getitem__(self, counter: str) -> int:
         return int(self.values[INDEX[counter]])
@@ -101,7 +110,7 @@ class RequestCounts:
     @property
     def last_byte(self) -> NDArray[np.int64]:
         """Answers by the time to their last byte, in bins."""
-        return self.values[len(COUNTERS) + BINS :]
+        return self.values[len(COUNTERS) + BINS : len(COUNTERS) + 2 * BINS]
 
 
 def read_counts(folder: str, *, here: bool = False) -> RequestCounts:

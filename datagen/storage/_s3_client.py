@@ -24,7 +24,7 @@ from html import unescape
 
 from datagen.errors import DatasetError, UserError
 from datagen.storage._http_exchange import Address, BrokenAnswerError, Connection, Exchange
-from datagen.storage._request_counts import RequestCounts
+from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
 from datagen.storage._s3_signing import EMPTY_SHA256, WAYS, Signer, query_text, quoted_path
 
 CONNECT_SECONDS = 10.0
@@ -36,6 +36,8 @@ AGAIN = (408, 429, 500, 502, 503, 504)
 AGAIN_CODES = ("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable")
 OVER = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 SKEWED = "RequestTimeTooSkewed"
+NO_TLS = "WRONG_VERSION_NUMBER"
+"""What OpenSSL calls an answer that is not TLS."""
 MOST_IDLE = 64
 """Connections that are kept open between requests."""
 
@@ -104,11 +106,14 @@ class Client:
     def ask_all(self, asks: Iterable[Ask], depth: int = 1, begun: Iterable[Active] = ()) -> None:
         """Bring all answers, `depth` requests in flight at most; those that have `begun` among them.
 
+        `asks` is asked for the next request when there is room for it in flight: it may go on for as long as it likes.
+
         Raises:
             FileNotFoundError: there is no such object.
             UserError: keys, bucket, region or endpoint are wrong (and DatasetError: it failed again and again).
         """
-        waiting = deque(asks)
+        waiting = iter(asks)
+        following = next(waiting, None)
         delayed: list[tuple[float, int, Ask]] = []
         active: dict[int, Active] = {}
         order = itertools.count()
@@ -127,13 +132,14 @@ class Client:
             for each in begun:
                 each.until_ns = time.monotonic_ns() + round(1e9 * self.server.timeout_seconds)
                 go_on(each)
-            while waiting or delayed or active:
-                while (waiting or (delayed and delayed[0][0] <= time.monotonic())) and len(active) < depth:
-                    ask = (
-                        heapq.heappop(delayed)[2]
-                        if delayed and delayed[0][0] <= time.monotonic()
-                        else waiting.popleft()
-                    )
+            while following is not None or delayed or active:
+                while len(active) < depth:
+                    if delayed and delayed[0][0] <= time.monotonic():
+                        ask = heapq.heappop(delayed)[2]
+                    elif following is not None:
+                        ask, following = following, next(waiting, None)
+                    else:
+                        break
                     try:
                         started = self.send(ask)
                     except OSError as error:
@@ -201,14 +207,15 @@ class Client:
                     raise
                 self._give_up(begun)
                 time.sleep(self._failed(begun.ask, None, error))
-                begun = self._sent(begun.ask)
+                begun = self.begin(begun.ask)
 
     def drop(self, begun: Active) -> None:
         """Leave an answer that nobody wants any more."""
         if begun.until_ns and begun.ask.answer is None:
             self._give_up(begun)
 
-    def _sent(self, ask: Ask) -> Active:
+    def begin(self, ask: Ask) -> Active:
+        """Send a request as often as that fails, and do not wait for the answer. Raises as `ask_all`."""
         while True:
             try:
                 return self.send(ask)
@@ -278,7 +285,13 @@ class Client:
         if isinstance(error, ssl.SSLCertVerificationError):
             raise UserError(
                 f"{self.server.endpoint}: its certificate is not trusted ({error.verify_message}): give the authority "
-                "in AWS_CA_BUNDLE or SSL_CERT_FILE, or the address that the certificate names"
+                "in storage.storage_options.ca_bundle, AWS_CA_BUNDLE or SSL_CERT_FILE (a file of certificates), or the "
+                "address that the certificate names"
+            ) from error
+        if isinstance(error, ssl.SSLError) and error.reason == NO_TLS:
+            raise UserError(
+                f"{self.server.endpoint}: the server does not speak TLS there: wanted its address with http://, or the "
+                "port that speaks TLS"
             ) from error
         if ask.attempts >= self.server.attempts:
             raise self._gave_up(ask, error) from error
@@ -322,6 +335,11 @@ class Client:
             return UserError(
                 f"{said}: the bucket is in another region{named} than {self._signer.region!r}: set "
                 "storage.storage_options.region, or AWS_REGION"
+            )
+        if status == 400 and b"HTTPS" in exchange.body[:1000]:  # plain text of Go's servers, HTML of nginx
+            return UserError(
+                f"{self.server.endpoint}: the server speaks TLS there: wanted its address with https:// in "
+                "storage.storage_options.endpoint_url"
             )
         if status == 403:
             return UserError(
@@ -383,7 +401,13 @@ class Client:
         )
         self.counts.add("connections_opened")
         self.counts.add("connections_open")
+        self._count_tls(made)
         return made
+
+    def _count_tls(self, connection: Connection) -> None:
+        spent_us, connection.tls_cpu_ns = connection.tls_cpu_ns // 1000, 0
+        if spent_us:
+            self.counts.add(TLS_CPU_US, spent_us)
 
     def _finished(self, exchange: Exchange) -> None:
         counts = self.counts
@@ -391,6 +415,7 @@ class Client:
         counts.add("received_bytes", exchange.got)
         ended_ns = time.monotonic_ns()
         counts.answered(exchange.first_byte_ns - exchange.began_ns, ended_ns - exchange.began_ns)
+        self._count_tls(exchange.connection)
         if exchange.reusable and len(self._idle) < MOST_IDLE:
             self._idle.append(exchange.connection)
         else:
@@ -399,6 +424,7 @@ class Client:
     def _give_up(self, each: Active) -> None:
         self.counts.add("in_flight", -1)
         self.counts.add("received_bytes", each.exchange.got)
+        self._count_tls(each.exchange.connection)
         self._hang_up(each.exchange.connection)
 
     def _hang_up(self, connection: Connection) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.extras import library
-from datagen.storage.storage_base import Bytes, Entry, Listed, StorageBase, StorageSpec
+from datagen.storage._client_files import open_by_fsspec
+from datagen.storage.storage_base import Bytes, Entry, LibraryFile, Listed, StorageBase, StorageSpec
 
 PART_SUFFIX = ".part"
 LOCAL_SCHEMES = ("file", "local")
@@ -48,6 +49,9 @@ class Storage(StorageBase):
     def open(self, path: str) -> FsspecReader:
         place = self._place(path)
         return FsspecReader(self._files, place, self.size_bytes(path))
+
+    def open_by_library(self, path: str, *, whole: bool) -> LibraryFile | None:
+        return open_by_fsspec(self._files, self._place(path), path, "fsspec")
 
     def create(self, path: str) -> FsspecWriter:
         return FsspecWriter(self._files, self._place(path), renames=self._is_local)

@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
@@ -32,7 +32,9 @@ FOLDER_TYPES = {
 `direct_fs` is what mlpstorage v3.0 calls direct reading (`--o-direct`).
 """
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
-"""Which library mlpstorage reads with: of no effect here."""
+"""Which library mlpstorage reads with: of no effect on folders."""
+LIBRARIES_OF_OBJECTS = ("s3torchconnector", "s3fs")
+"""Those values of `storage_library` by which `reader.engine=library` reads objects of an S3 server."""
 INSIDE_TYPES = ("mapped", "memory", "null")
 """Storages for use inside and for tests: no dataset that a user names lies there."""
 
@@ -352,6 +354,18 @@ class StorageBase(abc.ABC):
         """
         return None
 
+    def open_by_library(self, path: str, *, whole: bool) -> LibraryFile | None:
+        """Open a file by the library that this storage's users have in their scripts, of which `whole` will be read.
+
+        None where there is no such library: then the storage itself is read. Raises as `open`, and UserError where the
+        library can't be imported.
+        """
+        return None
+
+    def check_library(self) -> None:
+        """Raise UserError where the library of `open_by_library` can't be imported."""
+        return
+
     def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
         """Yield the first local folder on each device, for whoever watches devices; one that is gone is left out."""
         return iter(())
@@ -367,19 +381,42 @@ def read_whole(storage: StorageBase, path: str) -> memoryview:
         reader.close()
 
 
-class StoredFile(io.RawIOBase):
-    """A file of any storage as Python's kind of file, for libraries that take one (np.load, h5py, Pillow, pyarrow)."""
+class Brought(NamedTuple):
+    """What came from the storage for an open file so far."""
 
-    def __init__(self, path: str, reader: Reader) -> None:
+    app_bytes: int
+    read_calls: int
+
+
+class LibraryFile(io.RawIOBase, abc.ABC):
+    """An open file for libraries that take one (np.load, h5py, Pillow, pyarrow), whoever reads it."""
+
+    failure: Exception | None = None
+    """What reading it raised first: the library that read it may tell that as damage."""
+
+    def __init__(self, path: str) -> None:
         self.name = path
-        self.reader = reader
-        self._at = 0
+
+    @abc.abstractmethod
+    def brought(self) -> Brought: ...
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
         return True
+
+
+class StoredFile(LibraryFile):
+    """A file of any storage as Python's kind of file."""
+
+    def __init__(self, path: str, reader: Reader) -> None:
+        super().__init__(path)
+        self.reader = reader
+        self._at = 0
+
+    def brought(self) -> Brought:
+        return Brought(self.reader.app_bytes, self.reader.read_calls)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.reader.size_bytes}[whence]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.command(name="predict", short_help="Predict how many accelerators a storage keeps busy, without running them.")
 @configured
-@click.option("--from", "from_folder", metavar="DIR", help="Take the storage of a run or an earlier prediction.")
+@click.option(
+    "--from", "from_folder", metavar="DIR", help="Take the storage of a run (DLIO's too), or of a prediction."
+)
 @click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Take a storage of this speed.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="They share the storage.")
 @click.option(
@@ -55,6 +57,7 @@ def command(
     """
     from dlemu.cli.options import report_result
     from dlemu.config import load, to_yaml
+    from dlemu.mlperf.foreign_times import foreign_run
     from dlemu.prediction.ask import ask
     from dlemu.results.answer_files import to_json
 
@@ -70,6 +73,7 @@ def command(
         cached=cached,
         config_dir=config_dir,
         make=partial(_make) if make else None,
+        read_foreign=foreign_run,
         on_level=_say_level,
     )
     if as_json:

@@ -56,7 +56,7 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
 @click.option("--jobs", metavar="LIST", callback=_counts, help="Processes beside each other: 1.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Of each cell.")
-@click.option("--file-size", default="4g", show_default=True, help="Of the file that is made in a folder.")
+@click.option("--file-size", metavar="SIZE", help="Of what is made to be read: 4g in a folder, 1g in a bucket.")
 @click.option("--engine", type=click.Choice(["auto", "fio", "aio", "threads"]), default="auto", show_default=True)
 @click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: so many, not 1,2,4,...")
 @click.option("--cached", is_flag=True, help="With workload=: let the page cache serve.")
@@ -72,7 +72,7 @@ def command(
     depths: tuple[int, ...] | None,
     jobs: tuple[int, ...] | None,
     seconds: float,
-    file_size: str,
+    file_size: str | None,
     engine: str,
     readers: tuple[int, ...] | None,
     cached: bool,
@@ -87,19 +87,31 @@ def command(
     dlemu probe /mnt/nvme                                    # 4k to 1m, 1 to 128 in flight, past the page cache
     dlemu probe /mnt/nvme --preset amax
     dlemu probe /dev/nvme1n1 --sizes 4k --depths 1,32,512    # a device: only read
+    dlemu probe s3://BUCKET storage.storage_options.endpoint_url=http://10.0.0.1:9000    # GET by size and in flight
     dlemu probe workload=unet3d dataset.data_folder=/mnt/nvme/unet3d     # the workload's own reads
 
-    TARGET is a folder, where a file is made and removed again, a file that is there, or a block device. fio makes the
-    requests where it is installed, else dlemu by the kernel's AIO.
+    TARGET is a folder or a bucket, where files or objects are made and removed again, a file or an object that is
+    there, or a block device. fio makes the requests where it is installed, else dlemu by the kernel's AIO; those to a
+    bucket are made by the client that training reads with.
 
     Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
     """
     from dlemu.cli.options import report_result
-    from dlemu.probing.run_probe import PRESETS, Grid, probe_requests, probe_workload
+    from dlemu.probing.run_probe import (
+        BUCKET_BYTES,
+        FILE_BYTES,
+        OBJECT_GRID,
+        PRESETS,
+        Grid,
+        probe_objects,
+        probe_requests,
+        probe_workload,
+    )
 
     overrides = [word for word in target if "=" in word]
     places = [word for word in target if "=" not in word]
-    if overrides:
+    bucket = len(places) == 1 and places[0].startswith("s3://")
+    if overrides and not bucket:
         if places or preset or accesses or sizes or depths or jobs or overwrite_device:
             raise click.UsageError("a workload's own reads need no TARGET, --preset, --rw, --sizes, --depths or --jobs")
         if output:
@@ -112,24 +124,39 @@ def command(
             raise click.UsageError("wanted one TARGET, or workload=NAME with dataset.data_folder=...")
         if readers or cached or config_dir:
             raise click.UsageError("--readers, --cached and --config-dir go with workload=NAME")
-        base = PRESETS[preset] if preset else Grid()
+        if bucket and (overwrite_device or engine != "auto"):
+            raise click.UsageError("--overwrite-device and --engine are not for a bucket: dlemu's S3 client asks")
+        base = PRESETS[preset] if preset else OBJECT_GRID if bucket else Grid()
         grid = Grid(
             accesses=accesses or base.accesses,
             sizes=sizes or base.sizes,
             depths=depths or base.depths,
             jobs=jobs or base.jobs,
         )
-        answer, folder = probe_requests(
-            places[0],
-            preset=preset or "",
-            grid=grid,
-            seconds=seconds,
-            engine=engine,
-            file_bytes=_size(file_size),
-            overwrite_device=overwrite_device,
-            folder=output or "",
-            on_cell=_say_cell,
-        )
+        size = _size(file_size) if file_size else BUCKET_BYTES if bucket else FILE_BYTES
+        if bucket:
+            answer, folder = probe_objects(
+                places[0],
+                options=overrides,
+                preset=preset or "",
+                grid=grid,
+                seconds=seconds,
+                total_bytes=size,
+                folder=output or "",
+                on_cell=_say_cell,
+            )
+        else:
+            answer, folder = probe_requests(
+                places[0],
+                preset=preset or "",
+                grid=grid,
+                seconds=seconds,
+                engine=engine,
+                file_bytes=size,
+                overwrite_device=overwrite_device,
+                folder=output or "",
+                on_cell=_say_cell,
+            )
     if as_json:
         from dlemu.results.answer_files import to_json
 

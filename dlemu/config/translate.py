@@ -13,7 +13,7 @@ from typing import Any
 from datagen.errors import UserError
 from datagen.registry import names
 from datagen.spec import together
-from datagen.storage.storage_base import FOLDER_TYPES
+from datagen.storage.storage_base import FOLDER_TYPES, LIBRARIES_OF_OBJECTS
 from dlemu.config.loader_settings import LOADERS, settings_used
 from dlemu.config.schema import Workload
 
@@ -84,9 +84,9 @@ NO_EFFECT = {
 
 NO_EFFECT_ON_FOLDERS = {"storage.storage_options": Reason("it belongs to object storage")}
 """Key -> why it changes nothing where the storage is made of folders."""
-_OWN_CLIENT = Reason("dlemu reads with a client of its own, which docs/objects.md compares with libraries")
+_LIBRARY = "storage.storage_options.storage_library"
 NO_EFFECT_ON_OBJECTS = {
-    "storage.storage_options.storage_library": _OWN_CLIENT,
+    _LIBRARY: Reason("dlemu reads with a client of its own, which docs/objects.md compares with libraries"),
     "storage.storage_options.decode_mode": Reason("what is decoded says reader.decode", (None, "none")),
     "storage.storage_options.prefetch_window": Reason("requests in flight are reader.io_depth"),
     "storage.storage_options.prefetch_workers": Reason("requests in flight are reader.io_depth"),
@@ -209,6 +209,8 @@ class _Removed:
             unused |= NO_EFFECT_ON_FOLDERS
         else:
             unused |= NO_EFFECT_ON_OBJECTS
+            if engine == "library" and _option(tree, "storage_library") in LIBRARIES_OF_OBJECTS:
+                del unused[_LIBRARY]
         self._no_effect = NO_EFFECT | unused
 
     def takes(self, key: str, value: Any) -> bool:
@@ -245,6 +247,13 @@ def _value(tree: Mapping[str, Any], section: str, key: str) -> str:
     given = tree.get(section)
     value = given.get(key) if isinstance(given, Mapping) else None
     return str(_default((section, key)) if value is None else value)
+
+
+def _option(tree: Mapping[str, Any], name: str) -> Any:
+    """Return an option of the storage, None where it is not given."""
+    storage = tree.get("storage")
+    options = storage.get("storage_options") if isinstance(storage, Mapping) else None
+    return options.get(name) if isinstance(options, Mapping) else None
 
 
 def _without(tree: Mapping[str, Any], above: KeyPath, removed: _Removed) -> dict[str, Any]:

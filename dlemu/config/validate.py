@@ -115,6 +115,7 @@ def check_runnable(workload: Workload) -> None:
             *_loader_problems(workload),
             *_evict_problems(workload),
             *_verify_problems(workload),
+            *_library_problems(workload),
             *workload.unsupported,
         ]
     )
@@ -255,6 +256,17 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
                 f"reader.{key} is {getattr(reader, key)}, but storage.storage_type={storage.storage_type} has files, "
                 "which a worker reads by one call at a time: leave it out, and set reader.read_threads"
             )
+
+
+def _library_problems(workload: Workload) -> Iterator[str]:
+    """Say that the library is missing by which `reader.engine=library` reads an object store."""
+    if workload.reader.engine != "library" or workload.storage.storage_type in FOLDER_TYPES:
+        return
+    try:
+        open_storage(workload.storage_spec).check_library()
+    except UserError as error:
+        if not list(_storage_problems(workload)):  # or it is said already
+            yield str(error)
 
 
 def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dlemu.metrics.slow_folders import SlowFolder
 
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
 Confidence = Literal["high", "medium", "low"]
-Where = Literal["server", "network"]
+Where = Literal["server", "network", "TLS"]
 
 NOTHING_PERCENT = 2.0
 """Loss to waiting for data below which nothing limits."""
@@ -27,6 +27,8 @@ MOST_PERCENT = 50.0
 """Share of the cores' time that other programs must have, and more than the run, to be named as those who have it."""
 MEMORY_PRESSURE_PERCENT = 10.0
 """Pressure (share of time in which some task waited for memory) from which on memory is the limit."""
+TLS_TOLD_PERCENT, TLS_MOST_PERCENT = 10.0, 50.0
+"""Share of the readers' CPU time from which on TLS is told, and from which on a lack of CPU is named after it."""
 FEW_REQUESTS = 4.0
 """Requests at a time that leave most drives and servers idle in part."""
 PIECE_BYTES = 512 << 10
@@ -96,6 +98,8 @@ class Asked:
     """Median time to the first byte of an answer."""
     last_byte_ms: float
     """Median time to the last."""
+    tls_cpu_percent: float | None = None
+    """Of the readers' CPU time, what TLS took (handshakes, decrypting, copies); None without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +147,7 @@ class Limit:
     evidence: tuple[str, ...]
     advice: tuple[str, ...] = ()
     where: Where | None = None
-    """Of storage that is an object store: what of it. None for other storage."""
+    """Of an object store that is the limit: what of it; of the host's CPU: that reading over TLS takes most of it."""
 
 
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
@@ -383,7 +387,16 @@ def _host_cpu(confidence: Confidence, evidence: tuple[str, ...], context: Contex
         advice = "other programs have most of the cores: stop them (top), or run where nothing else does"
     elif own is None:
         advice += "; look for other programs (top)"
-    return Limit(what="host CPU", confidence=confidence, evidence=evidence, advice=(advice,))
+    where: Where | None = None
+    if _tls_percent(context) >= TLS_MOST_PERCENT:
+        where = "TLS"
+        advice += "; http:// instead of https:// saves what TLS takes, on a network that is trusted"
+    return Limit(what="host CPU", confidence=confidence, evidence=evidence, advice=(advice,), where=where)
+
+
+def _tls_percent(context: Context) -> float:
+    """Return what TLS took of the readers' CPU time; 0 where there is none."""
+    return 0.0 if context.asked is None else context.asked.tls_cpu_percent or 0.0
 
 
 def _few_workers(confidence: Confidence, evidence: tuple[str, ...], context: Context) -> Limit:
@@ -432,6 +445,9 @@ def _cores(work: Work, context: Context) -> tuple[str, ...]:
     if context.host_busy_percent is not None:
         own = "" if context.own_busy_percent is None else f", {context.own_busy_percent:.0f} % by this run"
         facts.append(f"{context.host_busy_percent:.0f} % of the cores' time was in use{own}")
+    tls = _tls_percent(context)
+    if tls >= TLS_TOLD_PERCENT:
+        facts.append(f"reading over TLS (decrypting, copying) took {tls:.0f} % of the readers' CPU time")
     if context.cpu_limit_cores is not None and context.cpu_limit_used_percent is not None:
         used = context.cpu_limit_cores * context.cpu_limit_used_percent / 100
         facts.append(f"the run used {used:.1f} of the {context.cpu_limit_cores:.1f} cores that its CPU limit allows")

@@ -178,8 +178,22 @@ CHECKPOINTS = (
     _rule("checkpoint.calls", "error", "CLOSED: neither one call that saves and loads nor one that saves and then one "
           "that loads", "v3.0, 4.7.1", v3="2.1.23 checkpointingTimestamps", editions=PHASED),
     _rule("checkpoint.gap", "error; warning when negative",
-          "more than 30 s from the end of the call that saves to the start of the one that loads",
-          v3="4.7.1 checkpointCacheFlushValidation", editions=V3),
+          "more than 30 s from the end of the call that saves to the start of the one that loads, as the metadata tell "
+          "them, else the last collection and the summaries; the v3.0 round itself told it as a warning",
+          "text, 4.7.1", v3="4.7.1 checkpointCacheFlushValidation", editions=V3),
+    _rule("checkpoint.overlap", "error", "CLOSED: the call that loads began before the one that saves had ended",
+          "text, 4.7.1", v3="4.7.1 checkpointCacheFlushValidation", editions=V3),
+    _rule("checkpoint.duration", "info; error when it can't be computed",
+          "the time from the first checkpoint saved to the last one loaded, with what remapping adds to a load",
+          "text, 4.7.2", v3="4.7.2 checkpointTotalTestDuration", editions=V3),
+    _rule("checkpoint.remap", "error",
+          "the system's description tells no remap_time_in_seconds, one other than 0 where hosts write and read at the "
+          "same time or 0 where they do not, or twice the time that lay between the calls",
+          "text, 4.7.3; system description", v3="4.7.3 checkpointRemappingTimeReporting", editions=V3),
+    _rule("checkpoint.simultaneous", "error; warning where false",
+          "the system's description does not tell multi_host, simultaneous_write and simultaneous_read, or tells other "
+          "than what the run shows",
+          "text, 4.7.4; system description", v3="4.7.4 checkpointSimultaneousRwSupport", editions=V3),
     _rule("checkpoint.memory", "warning",
           "the hosts wrote less than 3 times their memory: it could serve the reads, unless caches were cleared",
           "text", v3="4.3.1 checkpointDataSizeRatio", editions=PHASED),

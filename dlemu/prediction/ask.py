@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 
 import psutil
@@ -17,6 +18,7 @@ from dlemu.emulator.cgroup_limits import cpu_limit
 from dlemu.emulator.job import make_job
 from dlemu.prediction.calibration import Calibration, calibrate_from_run, given_speed
 from dlemu.prediction.from_probe import calibrate_from_levels
+from dlemu.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.prediction.make_prediction import predict
 from dlemu.prediction.prediction import PREDICT, Prediction
 from dlemu.probing.cold import treatment
@@ -26,6 +28,8 @@ from dlemu.results.folder import CONFIG, read_run
 from dlemu.run.run_folder import new_folder
 
 OnLevel = Callable[[Level], None]
+ReadForeign = Callable[[str], ForeignRun | None]
+"""Reads the folder of another benchmark's run; None where it holds none."""
 
 
 def ask(
@@ -38,6 +42,7 @@ def ask(
     cached: bool = False,
     config_dir: str | None = None,
     make: Callable[[Workload], None] | None = None,
+    read_foreign: ReadForeign | None = None,
     on_level: OnLevel | None = None,
 ) -> tuple[Prediction, str]:
     """Predict what overrides, or a workload, ask for; return the answer and the folder that holds it.
@@ -47,6 +52,7 @@ def ask(
     Args:
         source: overrides as of `dlemu train`; or a workload.
         from_folder: a run's folder, or one of an earlier prediction, whose storage is taken; else it is probed.
+        read_foreign: reads a folder that is neither.
         mb_per_second: a storage of so many 1e6 bytes/s; nothing is read.
         hosts: the accelerators are spread over so many hosts like this one, which share the storage.
         most: no more accelerators are predicted.
@@ -73,11 +79,12 @@ def ask(
     if mb_per_second is not None:
         calibration = given_speed(mb_per_second, cores=usable_cores())
     elif from_folder is not None:
-        calibration = read_calibration(from_folder)
+        calibration = read_calibration(from_folder, read_foreign)
     else:
         if make is not None:
             make(workload)
-        calibration = calibrate_by_probe(workload, cached=cached, on_level=on_level)
+        readers = (ranks or 0) * max(1, workload.reader.read_threads)
+        calibration = calibrate_by_probe(workload, readers=readers, cached=cached, on_level=on_level)
     overrides = tuple(word for word in words if not word.startswith("output.folder="))
     answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
     write_text(folder, CONFIG, to_yaml(workload))
@@ -85,8 +92,13 @@ def ask(
     return answer, folder
 
 
-def calibrate_by_probe(workload: Workload, *, cached: bool = False, on_level: OnLevel | None = None) -> Calibration:
-    """Probe the workload's own pattern on its dataset; raises UserError where that can't be done."""
+def calibrate_by_probe(
+    workload: Workload, *, readers: int = 0, cached: bool = False, on_level: OnLevel | None = None
+) -> Calibration:
+    """Probe the workload's own pattern on its dataset; raises UserError where that can't be done.
+
+    `readers` is the number whose speed is wanted most; 0: the fewest that get all.
+    """
     storage = workload.storage_spec
     found = inspect(
         workload.dataset,
@@ -103,14 +115,31 @@ def calibrate_by_probe(workload: Workload, *, cached: bool = False, on_level: On
         memory_bytes=psutil.virtual_memory().total,
         memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
     )
-    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), on_level=on_level)
-    return calibrate_from_levels(job, levels, costs, cores=usable_cores(), folder=workload.dataset.data_folder)
+    began, others = time.monotonic(), _others_cpu_seconds()
+    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=on_level)
+    return calibrate_from_levels(
+        job,
+        levels,
+        costs,
+        cores=usable_cores(),
+        folder=workload.dataset.data_folder,
+        busy_cores=max(0.0, (_others_cpu_seconds() - others) / (time.monotonic() - began)),
+    )
 
 
-def read_calibration(folder: str) -> Calibration:
+def _others_cpu_seconds() -> float:
+    """Return how long the host's cores were busy, but for this process and those it has waited for."""
+    host, own = psutil.cpu_times(), os.times()
+    return float(sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)) - sum(own[:4])
+
+
+def read_calibration(folder: str, read_foreign: ReadForeign | None = None) -> Calibration:
     """Return what a run's folder, or an earlier prediction's, says of its storage; raises UserError."""
     earlier = read_prediction(folder)
-    return calibrate_from_run(read_run(folder)) if earlier is None else earlier.calibration
+    if earlier is not None:
+        return earlier.calibration
+    foreign = read_foreign(folder) if read_foreign is not None else None
+    return calibrate_from_run(read_run(folder)) if foreign is None else calibrate_from_times(foreign)
 
 
 def read_prediction(folder: str) -> Prediction | None:

@@ -25,8 +25,10 @@ WINDOW_SECONDS, MOST_WINDOWS = 0.5, 240
 MOST_KNEES = 24
 KNEE_SLACK = 1.1
 """How much worse than the best fit that of a lower knee may be: fewer readers need be known to tell it."""
-TOGETHER = (8, 16, 32)
-"""Reads of a rank whose sum tells what does not even out."""
+TOGETHER = (32, 16, 8, 4, 2)
+"""Reads of a reader whose sum tells what does not even out."""
+MANY = 24
+"""Sums whose standard deviation is known well enough (to 15 %) to prefer them to sums of fewer reads."""
 WAITED = 0.02
 """Share of the time that accelerators waited for data from which on the storage gave all it could."""
 LEAST_DECODE_SHARE = 0.05
@@ -59,6 +61,8 @@ class Calibration:
     """Of a core, after reading; 0 where it is counted as reading."""
     cores: float = 1.0
     """Of one host."""
+    busy_cores: float = 0.0
+    """That others than the readers kept busy meanwhile: other programs, or the storage's own; 0 where not known."""
     costs: HostCosts = field(default_factory=HostCosts)
 
 
@@ -111,7 +115,7 @@ def calibrate_from_run(run: Run) -> Calibration:
         curve=_with_scaling(curve, facts.journal.scaling),
         saturated=waited >= WAITED,
         half_width_percent=half_width_percent([(reads, curve)]),
-        work=work_quantiles(reads, rows["rank"] * workers + rows["worker"]),
+        work=work_quantiles([(reads, rows["rank"] * workers + rows["worker"])]),
         samples_per_read=samples,
         sample_bytes=float(rows["app_bytes"].sum() / rows["samples"].sum()),
         bytes_factor=float(rows["app_bytes"].sum()) / law if law else 1.0,
@@ -224,15 +228,32 @@ def _read_until(reads: Reads, moments: Floats) -> Floats:
     return np.array([(reads.size_bytes * np.clip((at - reads.begin) / took, 0, 1)).sum() for at in moments])
 
 
-def work_quantiles(reads: Reads, reader: NDArray[np.int64]) -> tuple[float, ...]:
+def work_quantiles(parts: Sequence[tuple[Reads, NDArray[np.int64]]]) -> tuple[float, ...]:
     """Return quantiles of what reads took of the storage, as multiples of what their bytes take on average.
 
-    What all readers get at a time goes up and down with the storage's own bursts, which are no read's: what a read took
-    is compared with what all those beside it got meanwhile. That leaves out a read's own part in it, which of n readers
-    is 1/n of its variance. And a storage that serves readers out of turn makes one read short and the next one long.
-    That evens out and no rank loses by it; what does not even out is seen in sums of `TOGETHER` reads of a reader: the
+    Each part is a measurement and the reader of each of its reads. What all readers get at a time goes up and down with
+    the storage's own bursts, which are no read's: what a read took is compared with what all those beside it got
+    meanwhile. That leaves out a read's own part in it, which of n readers is 1/n of its variance. And a storage that
+    serves readers out of turn makes one read short and the next one long. That evens out and no rank loses by it; what
+    does not even out is seen in sums of `TOGETHER` reads of a reader, of as many as there are enough sums of: the
     distribution keeps its shape and is drawn together until they differ as they did.
     """
+    ratios = [_work(reads) for reads, _ in parts]
+    readers = [reader for _, reader in parts]
+    ratio = np.concatenate(ratios)
+    single = float(ratio.std())
+    spreads = {together: _sums(ratios, readers, together) for together in TOGETHER}
+    enough = next((sums for fewest in (MANY, FEWEST) for sums in spreads.values() if len(sums) >= fewest), np.empty(0))
+    if not len(enough) or single <= 0:
+        return (1.0,)
+    shrunk = min(1.0, float(enough.std(ddof=1)) / single)
+    places = (np.arange(min(DRAWS, len(ratio))) + 0.5) / min(DRAWS, len(ratio))
+    drawn = np.maximum(0.02, 1 + shrunk * (np.quantile(ratio, places) - 1))
+    return tuple((drawn / drawn.mean()).tolist())
+
+
+def _work(reads: Reads) -> Floats:
+    """Return what each read took beside what all those around it got; the mean is 1."""
     edges, active, lengths = _readers_over_time(reads)
     took = np.maximum(reads.end - reads.begin, 1e-9)
     changes = np.zeros(len(edges))
@@ -240,29 +261,21 @@ def work_quantiles(reads: Reads, reader: NDArray[np.int64]) -> tuple[float, ...]
     np.add.at(changes, np.searchsorted(edges, reads.end), -reads.size_bytes / took)
     speed = np.cumsum(changes)[:-1] / np.maximum(active, 1)
     given = np.concatenate([[0.0], np.cumsum(speed * lengths)])
-    ratio = (np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given)) / reads.size_bytes
+    ratio: Floats = (np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given)) / reads.size_bytes
     ratio /= ratio.mean()
-    single = float(ratio.std())
-    kept = [_spread_of_sums(ratio, reader, together) for together in TOGETHER]
-    known_spreads = [spread for spread in kept if spread is not None]
-    if not known_spreads or single <= 0:
-        return (1.0,)
     beside = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
     wider = math.sqrt(beside / (beside - 1)) if beside > LEAST_BESIDE else 1.0
-    shrunk = min(wider, wider * min(known_spreads) / single)
-    places = (np.arange(min(DRAWS, len(ratio))) + 0.5) / min(DRAWS, len(ratio))
-    drawn = np.maximum(0.02, 1 + shrunk * (np.quantile(ratio, places) - 1))
-    return tuple((drawn / drawn.mean()).tolist())
+    return np.asarray(1 + wider * (ratio - 1))
 
 
-def _spread_of_sums(ratio: Floats, rank: NDArray[np.int64], together: int) -> float | None:
-    """Return the standard deviation that single values would have, were they independent, by sums of a rank's."""
-    means = []
-    for number in np.unique(rank):
-        own = ratio[rank == number]
-        means.append(own[: len(own) // together * together].reshape(-1, together).mean(axis=1))
-    values = np.concatenate(means)
-    return float(values.std(ddof=1)) * math.sqrt(together) if len(values) >= FEWEST else None
+def _sums(ratios: Sequence[Floats], readers: Sequence[NDArray[np.int64]], together: int) -> Floats:
+    """Return means of so many successive reads of a reader, as far from their mean as single ones would be alone."""
+    means = [np.empty(0)]
+    for ratio, reader in zip(ratios, readers, strict=True):
+        for number in np.unique(reader):
+            own = ratio[reader == number]
+            means.append(own[: len(own) // together * together].reshape(-1, together).mean(axis=1))
+    return np.concatenate(means) * math.sqrt(together)
 
 
 def half_width_percent(parts: Sequence[tuple[Reads, Curve]]) -> float:

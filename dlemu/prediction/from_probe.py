@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -11,34 +12,50 @@ from dlemu.emulator.job import Job
 from dlemu.prediction.batches import bytes_by_file
 from dlemu.prediction.calibration import (
     LEAST_DECODE_SHARE,
+    MOST_HALF_WIDTH,
     Calibration,
     Reads,
-    half_width_percent,
     work_quantiles,
 )
-from dlemu.prediction.curve import CurvePoint, flat, smoothed
+from dlemu.prediction.curve import Curve, CurvePoint, smoothed
 from dlemu.prediction.event_model import HostCosts
-from dlemu.probing.pattern import Level, LoaderCosts
+from dlemu.probing.pattern import Level, LoaderCosts, ReadRows
 
-FULL = 0.95
-"""Share of the most that a level gave from which on it tells of the storage's whole speed."""
 BESIDE = 4
-"""Readers at a time that tell how much single reads differ."""
+"""Readers at a time that tell how much single reads differ, where one alone gets all that the storage has."""
 STRAIGHT = 0.9
 """Share of their number times one reader's speed that readers get who do not yet wait for each other."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """All that was measured with so many readers."""
+
+    readers: int
+    rows: ReadRows
+    mb_per_second: float
+    half_width_percent: float
+    """Of the 95 % interval; not less than what one measurement differed from all of them, which it may do again."""
+    seconds: float
+
+
 def calibrate_from_levels(
-    job: Job, levels: Sequence[Level], costs: LoaderCosts | None, *, cores: float, folder: str
+    job: Job,
+    levels: Sequence[Level],
+    costs: LoaderCosts | None,
+    *,
+    cores: float,
+    folder: str,
+    busy_cores: float = 0.0,
 ) -> Calibration:
-    """Return what levels of rising readers say; the first must be of one reader."""
-    alone = levels[0]
-    measured = tuple(CurvePoint(readers=level.readers, mb_per_second=level.mb_per_second) for level in levels)
-    curve = smoothed(measured, [len(level.rows) for level in levels])
-    top = max(levels, key=lambda level: level.mb_per_second)
+    """Return what levels of readers say; the first must be of one reader, and a number may be there several times."""
+    found = _pooled(levels)
+    alone = found[0]
+    curve = smoothed(_alike(found), [len(level.rows) for level in found])
+    top = max(found, key=lambda level: level.mb_per_second)
     apart = [
         level
-        for level, point in zip(levels, curve, strict=True)
+        for level, point in zip(found, curve, strict=True)
         if point.mb_per_second >= STRAIGHT * point.readers * curve[0].mb_per_second
     ]
     rows = alone.rows
@@ -48,19 +65,19 @@ def calibrate_from_levels(
         busy = 1 - float(rows["decode_ns"].sum() / took)
         curve = tuple(CurvePoint(readers=point.readers, mb_per_second=point.mb_per_second / busy) for point in curve)
     samples = int(rows["samples"].sum())
-    full = [level for level in levels if level.mb_per_second >= FULL * top.mb_per_second]
-    known = next((level for level in levels if level.readers >= max(BESIDE, apart[-1].readers)), levels[-1])
+    several = [level for level in apart if level.readers > 1]
+    known = several or [next((level for level in found if level.readers >= BESIDE), found[-1])]
     law = float(bytes_by_file(job.workload.dataset).mean())
     sample_bytes = float(rows["app_bytes"].sum()) / samples
     everything = sum(int(level.rows["app_bytes"].sum()) for level in levels) / sum(
         int(level.rows["samples"].sum()) for level in levels
     )
     return Calibration(
-        source=f"a probe of {folder} with {', '.join(str(level.readers) for level in levels)} readers",
+        source=f"a probe of {folder} with {', '.join(str(level.readers) for level in found)} readers",
         curve=curve,
-        saturated=len(levels) > 1 and top.mb_per_second < 1.2 * levels[-2].mb_per_second,
-        half_width_percent=half_width_percent([(_reads(level), flat(level.mb_per_second)) for level in full]),
-        work=work_quantiles(_reads(known), known.rows["reader"]),
+        saturated=len(found) > 1 and top.mb_per_second < 1.2 * found[-2].mb_per_second,
+        half_width_percent=_surest(found),
+        work=work_quantiles([(_reads(level), level.rows["reader"]) for level in known]),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=sample_bytes,
         bytes_factor=everything / law if law else 1.0,
@@ -68,10 +85,60 @@ def calibrate_from_levels(
         if decodes
         else 0.0,
         cores=cores,
+        busy_cores=busy_cores,
         costs=HostCosts() if costs is None else HostCosts(**asdict(costs)),
     )
 
 
-def _reads(level: Level) -> Reads:
+def _pooled(levels: Sequence[Level]) -> list[_Measured]:
+    """Return one measurement of each number of readers, by rising number."""
+    found = []
+    for readers in sorted({level.readers for level in levels}):
+        same = [level for level in levels if level.readers == readers]
+        seconds = np.array([level.seconds for level in same])
+        speeds = np.array([level.mb_per_second for level in same])
+        widths = np.array([min(level.half_width_percent, MOST_HALF_WIDTH) for level in same])
+        mean = float(speeds @ seconds / seconds.sum())
+        within = math.sqrt(float(((widths * seconds) ** 2).sum())) / float(seconds.sum())
+        apart = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / seconds.sum())
+        found.append(
+            _Measured(
+                readers=readers,
+                rows=np.concatenate([level.rows for level in same]),
+                mb_per_second=mean,
+                half_width_percent=max(within, float(apart.max())),
+                seconds=float(seconds.sum()),
+            )
+        )
+    return found
+
+
+def _alike(found: Sequence[_Measured]) -> Curve:
+    """Return what was measured; numbers of readers that each got the same, as far as is known, share what they know.
+
+    Readers who do not yet wait for each other each get what one alone would. From one reader up, a number is taken to
+    be of these as long as its mean lies within the interval of its difference to that of the numbers before.
+    """
+    speed, width, reads, alike = found[0].mb_per_second, found[0].half_width_percent, len(found[0].rows), 1
+    for level in found[1:]:
+        each = level.mb_per_second / level.readers
+        if abs(100 * (each / speed - 1)) > math.hypot(width, level.half_width_percent):
+            break
+        together = reads + len(level.rows)
+        speed = (speed * reads + each * len(level.rows)) / together
+        width = math.hypot(width * reads, level.half_width_percent * len(level.rows)) / together
+        reads, alike = together, alike + 1
+    return tuple(
+        CurvePoint(readers=level.readers, mb_per_second=speed * level.readers if place < alike else level.mb_per_second)
+        for place, level in enumerate(found)
+    )
+
+
+def _surest(found: Sequence[_Measured]) -> float:
+    """Return the half width of the level that was measured longest: the one that matters."""
+    return max(found, key=lambda level: level.seconds).half_width_percent
+
+
+def _reads(level: _Measured) -> Reads:
     rows = level.rows
     return Reads(rows["begin_ns"] / 1e9, rows["end_ns"] / 1e9, rows["app_bytes"].astype(float))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
+
+import numpy as np
 
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.metrics.demand import demand
+from dlemu.metrics.t_interval import quantile
 from dlemu.prediction.calibration import Calibration
-from dlemu.prediction.model_run import Model, ModelRun
+from dlemu.prediction.model_run import MOST_ROWS, Model, ModelRun
+from dlemu.prediction.outcome import Outcome
 from dlemu.prediction.prediction import (
     Interval,
     NullModel,
@@ -22,6 +26,8 @@ from dlemu.prediction.prediction import (
     PredictionQuestion,
 )
 
+MOST_RUNS = 8
+"""Runs of a storage whose reads differ that are simulated: their mean is predicted, and any one is one of them."""
 SPEED_PERCENT = 2.0
 """Least half width of the storage's speed: drives of known speed were that far from themselves, run to run."""
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0
@@ -33,6 +39,8 @@ NOTHING_PERCENT = 98.0
 HELPS_PERCENT = 2.0
 """Points of AU that a change must bring to be named as the limit."""
 MORE_READERS, FASTER = 4, 2.0
+BUSY_SHARE = 0.25
+"""Of a host's cores: from there on who else keeps them busy is told."""
 
 
 def predict(
@@ -109,25 +117,29 @@ class _Asked:
 
     def count(self, ranks: int) -> PredictedCount:
         """Return the numbers of a count: the middle one, and those of a storage a little slower and faster."""
-        run = self._model.run(ranks)
-        self.last = run
+        runs = self._runs(ranks)
+        run = self.last = runs[0]
         slower, faster = (
             self._model.run(ranks, speed=1 + sign * self._speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
             for sign in (-1, 1)
         )
-        outcome, low, high = run.outcome, slower.outcome, faster.outcome
+        outcome, chance = _mean_and_chance([one.outcome for one in runs])
+        low, high = slower.outcome, faster.outcome
         low_rate, high_rate = (part.outcome.samples_per_second * ranks / part.ranks for part in (slower, faster))
-        sustained = _around(
-            outcome.au_sustained_percent, low.au_sustained_percent, high.au_sustained_percent, AU_PERCENT
-        )
+
+        def around(name: str) -> Interval:
+            margin = math.hypot(AU_PERCENT, getattr(chance, name))
+            return _around(getattr(outcome, name), getattr(low, name), getattr(high, name), margin)
+
+        sustained = around("au_sustained_percent")
         if not self._calibration.saturated:
             sustained = (sustained[0], 100.0)
-        headline = _around(outcome.au_percent, low.au_percent, high.au_percent, AU_PERCENT)
+        headline = around("au_percent")
         rate = outcome.samples_per_second
+        rate_margin = math.hypot(rate * RATE_PERCENT / 100, chance.samples_per_second)
+        rates = _around(rate, low_rate, high_rate, rate_margin, most=math.inf)
         verdicts = {"sustained": sustained, "au": headline}
-        interval = verdicts.get(self._by) or _around(
-            outcome.au_whole_percent, low.au_whole_percent, high.au_whole_percent, AU_PERCENT
-        )
+        interval = verdicts.get(self._by) or around("au_whole_percent")
         inside = interval[0] < self._threshold_percent <= interval[1]
         return PredictedCount(
             accelerators=ranks,
@@ -140,13 +152,31 @@ class _Asked:
             au_dlio_percent=outcome.au_dlio_percent,
             au_dlio_v1_percent=outcome.au_dlio_v1_percent,
             samples_per_second=rate,
-            samples_per_second_interval=_around(rate, low_rate, high_rate, rate * RATE_PERCENT / 100, most=math.inf),
+            samples_per_second_interval=(rates[0], rates[1] * self._sooner(run)),
             app_mb_per_second=outcome.app_mb_per_second,
             time_to_first_batch_seconds=outcome.time_to_first_batch_seconds,
             training_seconds=outcome.training_seconds * run.planned_steps / run.simulated_steps,
             passed=None if inside else outcome.verdict_au(self._by) >= self._threshold_percent,
             null_model=self.null_model(ranks),
         )
+
+    def _runs(self, ranks: int) -> list[ModelRun]:
+        """Return the run; several, with other draws, where reads differ and it is short enough."""
+        first = self._model.run(ranks)
+        runs = MOST_ROWS // max(1, len(first.rows)) if len(self._calibration.work) > 1 else 1
+        return [first, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, runs)))]
+
+    def _sooner(self, run: ModelRun) -> float:
+        """Return how many times as many samples/s there are where reads are served whole, one after the other.
+
+        The model has all active reads share the storage. Where they do not, a rank's first batch, of the many that its
+        readers begin together, is there that many times sooner, and as much of each epoch's time is saved at most.
+        """
+        readers = max(1, self._workload.reader.read_threads)
+        epochs = len(np.unique(run.rows["epoch"]))
+        saved = epochs * run.outcome.time_to_first_batch_seconds * (1 - 1 / readers)
+        seconds = run.outcome.training_seconds
+        return seconds / max(seconds - saved, seconds / 2)
 
     def null_model(self, ranks: int) -> NullModel:
         """Return the line of arithmetic of a count."""
@@ -236,12 +266,25 @@ class _Asked:
                     f"calibrated on samples of {calibration.sample_bytes:,.0f} bytes, asked for samples of "
                     f"{planned:,.0f}: what a storage gives depends on the size of what is read"
                 )
+        if calibration.busy_cores > BUSY_SHARE * calibration.cores:
+            found.append(
+                f"beside the readers {calibration.busy_cores:.1f} of {calibration.cores:g} cores were busy while the "
+                "storage was probed (other programs, or the storage's own): a run is predicted that has as much left"
+            )
         if workload.workflow.checkpoint:
             found.append("checkpoints are left out: they are no part of any AU, and lengthen the run")
         last = self.last
         if last is not None and last.simulated_steps < last.planned_steps:
             found.append(f"{last.simulated_steps:,} of {last.planned_steps:,} steps were simulated")
         return found
+
+
+def _mean_and_chance(outcomes: Sequence[Outcome]) -> tuple[Outcome, Outcome]:
+    """Return the means of several runs, and how far one of them lies from these in 19 of 20; 0 of a single one."""
+    values = np.array([astuple(outcome) for outcome in outcomes])
+    count = len(values)
+    spread = values.std(axis=0, ddof=1) * quantile(0.975, count - 1) if count > 1 else np.zeros(values.shape[1])
+    return Outcome.of(values.mean(axis=0).tolist()), Outcome.of(spread.tolist())
 
 
 def _around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:

@@ -45,10 +45,16 @@ class Model:
         self.workload, self.calibration, self.hosts = workload, calibration, hosts
         self._by_file = bytes_by_file(workload.dataset)
 
+    @property
+    def least_steps(self) -> int:
+        """Steps that an epoch must have for an AU: those that it leaves out, and one."""
+        metric = self.workload.metric
+        return metric.exclude_start_steps + metric.exclude_end_steps + 1
+
     def most_ranks(self) -> int:
-        """Return how many accelerators the samples are enough for: a step each."""
+        """Return how many accelerators the samples are enough for."""
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
-        return samples // self.workload.reader.batch_size
+        return samples // (self.workload.reader.batch_size * self.least_steps)
 
     def run(
         self, ranks: int, *, speed: float = 1.0, most_rows: int = MOST_ROWS, shrinks: bool = False, seed: int = 0
@@ -58,14 +64,16 @@ class Model:
         `shrinks`: of so many that even a short epoch has more than `most_rows`, every so-many-th is simulated, on as
         small a part of the storage and the hosts.
 
-        Raises UserError where the samples do not fill a step.
+        Raises UserError where the samples do not fill the steps that an AU needs.
         """
         job = planned_job(self.workload, ranks)
         plan = job.train_plan
-        if plan.steps_per_epoch < 1:
+        if plan.steps_per_epoch < self.least_steps:
+            steps = f"{self.least_steps} {'step' if self.least_steps == 1 else 'steps'}"
             raise UserError(
-                f"{plan.num_samples} samples do not fill a step of {ranks} accelerators x batch {plan.batch_size}: "
-                f"predict at most {self.most_ranks()}, or set dataset.num_files_train to what the dataset will have"
+                f"{plan.num_samples} samples do not fill {steps} of {ranks} accelerators x batch {plan.batch_size}, "
+                f"the fewest that have an AU: predict at most {self.most_ranks()}, or set dataset.num_files_train to "
+                "what the dataset will have"
             )
         reader, calibration = self.workload.reader, self.calibration
         part = max(1, ranks * (LEAST_STEPS + job.batches_ahead) // most_rows) if shrinks else 1

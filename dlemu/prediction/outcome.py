@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -33,6 +34,11 @@ class Outcome:
     app_mb_per_second: float
     time_to_first_batch_seconds: float
     training_seconds: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Outcome:
+        """Return the outcome whose fields, in their order, are these."""
+        return cls(**{field.name: value for field, value in zip(fields(cls), values, strict=True)})
 
     def verdict_au(self, by: str) -> float:
         """Return the AU that `metric.verdict` holds against the threshold."""

@@ -52,6 +52,10 @@ class Requests:
     """CLOCK_MONOTONIC."""
     latency_ns: NDArray[np.int64]
     cpu_seconds: float
+    first_byte_ns: NDArray[np.int64] | None = None
+    """From sending it to the first byte of its answer; None where bytes do not come one after the other."""
+    failed: int = 0
+    """Answers that were none, and asked for again."""
 
 
 @dataclass(frozen=True, kw_only=True)

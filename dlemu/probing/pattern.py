@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,6 +32,7 @@ from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
+from dlemu.metrics.t_interval import estimate
 
 SETTLE_SECONDS = 0.5
 """Of each level, before what counts: caches, credits and throttles that were idle let a first burst pass."""
@@ -40,12 +42,20 @@ READS_EACH = 6
 MOST_LEVEL_SECONDS = 12.0
 MOST_SECONDS = 110.0
 """Of all levels together."""
+FULL = 0.95
+"""Share of the most that a level gave from which on it tells of the storage's whole speed."""
+PASSES, WANTED_PERCENT = 2, 1.0
+"""How often the level that matters most is measured again, and the half width that all of it is to reach."""
+WINDOWS, CONFIDENCE = 10, 0.95
+"""Of a level, for its interval: fewer have a wide t, and shorter ones than a burst of the storage are no news."""
 READ_BYTES = 32 << 20
 """A read is a batch, or as many of its samples as have about so many bytes; but one at least."""
 MOST_READERS = 256
 FLAT_PERCENT = 3.0
 """Less than this from one level to the next, twice, and more readers are no use."""
 MEMORY_SHARE = 0.25
+EXIT_SECONDS = 5.0
+"""That a reader may take to end once it has told what it read."""
 COST_BATCHES, COST_SECONDS = 40, 0.02
 """Batches of each worker, and how long each takes, in the measurement of what the loader takes for itself."""
 _PROGRAM = "from dlemu.probing.pattern import main; main()"
@@ -67,6 +77,8 @@ class Level:
     rows: ReadRows
     """All reads, also those before."""
     mb_per_second: float
+    half_width_percent: float
+    """Of the 95 % interval of its speed, by windows of its time."""
     cpu_seconds_per_gb: float
     short: bool
     """The dataset was read to its end before the time was over."""
@@ -91,6 +103,8 @@ class _Request:
     job: Job
     wanted: tuple[int, ...]
     """Levels, or none: as many as there is something to learn from."""
+    again: int | None
+    """Readers to measure again, surely; 0: as many as just get all; None: none."""
     most: int
     evicts: bool
     costs: bool
@@ -102,16 +116,19 @@ def probe_pattern(
     *,
     evicts: bool,
     levels: tuple[int, ...] = (),
+    again: int | None = None,
     most: int = MOST_READERS,
     with_costs: bool = True,
     on_level: Callable[[Level], None] | None = None,
 ) -> tuple[tuple[Level, ...], LoaderCosts | None]:
     """Return what the storage gave to each number of readers, and what the loader takes; `job` is of one accelerator.
 
-    `evicts`: the dataset's pages are dropped before each level, so that the storage serves it. Raises what a reader
-    raised, and DlemuError where the process of the readers ended otherwise.
+    `evicts`: the dataset's pages are dropped before each level, so that the storage serves it. `again`: so many readers
+    (0: the fewest that get all) are measured twice more in the end, as long as their speed is uncertain and there is
+    time; the levels then have several of that number. Raises what a reader raised, and DlemuError where the process of
+    the readers ended otherwise.
     """
-    request = _Request(job, levels, most, evicts, with_costs, os.getpid())
+    request = _Request(job, levels, again, most, evicts, with_costs, os.getpid())
     search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _PROGRAM],
@@ -176,20 +193,57 @@ def _measure(request: _Request) -> Any:
     most = max(1, min(most, request.job.found.train.num_samples // (2 * samples)))
     seconds, began, last, flat = LEVEL_SECONDS, time.monotonic(), 0.0, 0
     waiting = list(request.wanted) or [1]
+    measured: list[Level] = []
+
+    def measure(readers: int, seconds: float) -> Level:
+        if request.evicts:
+            evict(request.job, 0, 1, write_first=not measured)
+        measured.append(_level(request.job, spec, samples, readers, seconds))
+        return measured[-1]
+
     while waiting:
         readers = waiting.pop(0)
-        if request.evicts:
-            evict(request.job, 0, 1, write_first=not last)
-        level = _level(request.job, spec, samples, readers, seconds)
+        level = measure(readers, seconds)
         yield level
-        took = (level.rows["end_ns"] - level.rows["begin_ns"]).mean() / 1e9
         grown = 100 * (level.mb_per_second / last - 1) if last else 100.0
         flat = flat + 1 if grown < FLAT_PERCENT else 0
         last = max(last, level.mb_per_second)
-        seconds = min(MOST_LEVEL_SECONDS, max(LEVEL_SECONDS, READS_EACH * took * (2 if grown < 50 else 1)))
+        seconds = min(
+            MOST_LEVEL_SECONDS, max(LEVEL_SECONDS, READS_EACH * _read_seconds(level) * (2 if grown < 50 else 1))
+        )
         over = time.monotonic() - began + seconds > MOST_SECONDS
         if not request.wanted and flat < 2 and not over and 2 * readers <= most:
             waiting.append(2 * readers)
+    if request.again is None:
+        return
+    readers = min(most, request.again) or fewest_that_get_all(measured)
+    nearest = min(measured, key=lambda level: abs(level.readers - readers))
+    for turn in range(PASSES):
+        left = (MOST_SECONDS - (time.monotonic() - began)) / (PASSES - turn)
+        if left < LEVEL_SECONDS:
+            return
+        yield measure(readers, min(left, seconds_again(nearest, readers)))
+
+
+def fewest_that_get_all(levels: Sequence[Level]) -> int:
+    """Return the fewest readers that got about as much as any number of them."""
+    enough = FULL * max(level.mb_per_second for level in levels)
+    return min(level.readers for level in levels if level.mb_per_second >= enough)
+
+
+def seconds_again(level: Level, readers: int) -> float:
+    """Return how long each pass of so many readers takes, so that all together are as sure as wanted.
+
+    The half width of a mean falls with the square root of the time.
+    """
+    wanted = level.seconds * (level.half_width_percent / WANTED_PERCENT) ** 2 / PASSES
+    slower = max(1.0, readers / level.readers)  # each of them, where they share
+    return max(LEVEL_SECONDS, READS_EACH * _read_seconds(level) * slower, wanted)
+
+
+def _read_seconds(level: Level) -> float:
+    """Return the mean time of a read."""
+    return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
 
 
 def _loader_costs(job: Job) -> LoaderCosts:
@@ -249,11 +303,13 @@ def _level(job: Job, spec: LoaderSpec, samples: int, readers: int, seconds: floa
     context = get_context("fork")
     gate = context.Barrier(readers + 1)
     lines: list[Connection] = []
+    processes = []
     for number in range(readers):
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_read, args=(job, spec, samples, number, readers, seconds, gate, theirs))
         process.daemon = True
         process.start()
+        processes.append(process)
         theirs.close()
         lines.append(ours)
     with contextlib.suppress(Exception):  # a reader that failed breaks the barrier, and says why
@@ -264,6 +320,8 @@ def _level(job: Job, spec: LoaderSpec, samples: int, readers: int, seconds: floa
         if isinstance(answer, BaseException):
             raise answer
     rows = np.concatenate([answer for answer in told if not isinstance(answer, BaseException)])
+    for process in processes:
+        process.join(EXIT_SECONDS)  # whoever is waited for has its CPU time counted as ours
     return judge_level(rows, readers, began_ns, seconds)
 
 
@@ -290,17 +348,24 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     if short:
         begin_ns = int(rows["begin_ns"].min())
         end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), begin_ns + 1)
-    took = np.maximum(rows["end_ns"] - rows["begin_ns"], 1)
-    share = (np.minimum(rows["end_ns"], end_ns) - np.maximum(rows["begin_ns"], begin_ns)).clip(0) / took
-    read, length = float((rows["app_bytes"] * share).sum()), (end_ns - begin_ns) / 1e9
+    windows = np.array([_read_between(rows, *edges) for edges in pairwise(np.linspace(begin_ns, end_ns, WINDOWS + 1))])
+    read, length = float(windows.sum()), (end_ns - begin_ns) / 1e9
     return Level(
         readers=readers,
         seconds=length,
         rows=rows,
         mb_per_second=read / 1e6 / length,
+        half_width_percent=estimate(100 * windows / max(1.0, windows.mean()), CONFIDENCE).half_width_percent,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / max(1.0, float(rows["app_bytes"].sum())),
         short=short,
     )
+
+
+def _read_between(rows: ReadRows, begin_ns: float, end_ns: float) -> float:
+    """Return the bytes read between two moments, each read's spread evenly over its time."""
+    took = np.maximum(rows["end_ns"] - rows["begin_ns"], 1)
+    share = (np.minimum(rows["end_ns"], end_ns) - np.maximum(rows["begin_ns"], begin_ns)).clip(0) / took
+    return float((rows["app_bytes"] * share).sum())
 
 
 def _earliest_last(rows: ReadRows) -> int:

@@ -14,8 +14,9 @@ from dlemu.results.answer_files import ANSWER_VERSION
 PROBE = "probe.json"
 
 Access = Literal["randread", "read", "randwrite", "write"]
-Engine = Literal["fio", "kernel aio", "threads", "batches"]
-"""Who made the requests: fio (libaio), dlemu by the kernel's AIO, dlemu by threads, or a loader's readers."""
+Engine = Literal["fio", "kernel aio", "threads", "batches", "s3"]
+"""Who made the requests: fio (libaio), dlemu by the kernel's AIO, dlemu by threads, a loader's readers, or dlemu's S3
+client (GET of ranges)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,10 @@ class ProbeCell:
     cpu_seconds_per_gb: float
     """Of the processes that made the requests, for each 1e9 bytes."""
     power: tuple[Watts, ...] = ()
+    first_byte_ms: Latency | None = None
+    """Of GET requests, from sending one to the first byte of its answer; None of others."""
+    failed: int = 0
+    """GET requests that failed and were made again."""
 
     @property
     def in_flight(self) -> int:
@@ -84,7 +89,7 @@ class ProbeQuestion:
     """What was asked."""
 
     target: str
-    """Folder, file or device."""
+    """Folder, file, device, or s3://BUCKET/..."""
     preset: str = ""
     workload: str = ""
     """Of a workload's own pattern; else empty."""

@@ -21,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DlemuError
+from datagen.storage.storage_base import StorageSpec
 from dlemu.comm import die_with_parent
 from dlemu.probing.kernel_aio import Requests, Stream, run_stream, why_no_aio
+from dlemu.probing.object_gets import GetStream, run_gets
 from dlemu.probing.probe_answers import Access, Engine, Latency, ProbeCell, Watts
 from dlemu.probing.thread_reads import run_threads
 from dlemu.telemetry.power import Probe as PowerProbe
@@ -175,6 +177,30 @@ def cell_of_fio(told: dict[str, Any], wanted: Wanted) -> ProbeCell:
 
 def _own(wanted: Wanted, path: str, size_bytes: int, seconds: float, engine: Engine) -> ProbeCell:
     streams = tuple(_streams(wanted, path, size_bytes, SETTLE_SECONDS + seconds))
+    began_ns, requests = _answered(streams, engine, seconds)
+    return _cell_of_requests(wanted, began_ns, requests, seconds)
+
+
+def measure_gets(wanted: Wanted, storage: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
+    """Measure one cell of GET requests on objects; raises DlemuError, UserError."""
+    streams = tuple(
+        GetStream(
+            storage=storage,
+            objects=objects,
+            random=wanted.random,
+            size_bytes=wanted.size_bytes,
+            depth=wanted.depth,
+            seconds=SETTLE_SECONDS + seconds,
+            seed=time.time_ns() % (1 << 32) + job,
+        )
+        for job in range(wanted.jobs)
+    )
+    began_ns, requests = _answered(streams, "s3", seconds)
+    return _cell_of_requests(wanted, began_ns, requests, seconds)
+
+
+def _answered(streams: tuple[Stream | GetStream, ...], engine: Engine, seconds: float) -> tuple[int, list[Requests]]:
+    """Return when the jobs began and what they did, in processes of their own."""
     search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _PROGRAM],
@@ -195,7 +221,7 @@ def _own(wanted: Wanted, path: str, size_bytes: int, seconds: float, engine: Eng
     answer: tuple[int, list[Requests]] | DlemuError = pickle.loads(output)
     if isinstance(answer, DlemuError):
         raise answer
-    return _cell_of_requests(wanted, *answer, seconds)
+    return answer
 
 
 def _streams(wanted: Wanted, path: str, size_bytes: int, seconds: float) -> Iterator[Stream]:
@@ -221,6 +247,7 @@ def _cell_of_requests(wanted: Wanted, began_ns: int, requests: list[Requests], s
     low = began_ns + round(SETTLE_SECONDS * 1e9)
     ends = np.concatenate([part.end_ns for part in requests])
     latency_ns = np.concatenate([part.latency_ns for part in requests])
+    first_ns = [part.first_byte_ns for part in requests if part.first_byte_ns is not None]
     kept = (ends >= low) & (ends <= low + round(seconds * 1e9))
     if kept.sum() < 2:  # slower than the time given: what there is
         kept = np.ones(len(ends), bool)
@@ -237,6 +264,8 @@ def _cell_of_requests(wanted: Wanted, began_ns: int, requests: list[Requests], s
         iops=count / length,
         latency_ms=latency_of(latency_ns[kept]),
         cpu_seconds_per_gb=sum(part.cpu_seconds for part in requests) / everything,
+        first_byte_ms=latency_of(np.concatenate(first_ns)[kept]) if first_ns else None,
+        failed=sum(part.failed for part in requests),
     )
 
 
@@ -264,8 +293,13 @@ def main() -> None:
     say.close()
 
 
-def _run_all(streams: tuple[Stream, ...], engine: Engine) -> tuple[int, list[Requests]]:
-    run = run_stream if engine == "kernel aio" else run_threads
+def _run_all(streams: tuple[Stream | GetStream, ...], engine: Engine) -> tuple[int, list[Requests]]:
+    engines: dict[str, Callable[[Any], Requests]] = {
+        "kernel aio": run_stream,
+        "threads": run_threads,
+        "s3": run_gets,
+    }
+    run = engines[engine]
     if len(streams) == 1:
         return time.monotonic_ns(), [run(streams[0])]
     context = get_context("fork")

@@ -14,12 +14,15 @@ import psutil
 
 from datagen.errors import SpaceError, UserError
 from datagen.inspection import inspect
-from datagen.storage.storage_base import open_storage
+from datagen.storage.s3 import SCHEME
+from datagen.storage.storage_base import open_storage, storage_spec
 from dlemu.config import check_runnable, datagen_command, load, workload_names
+from dlemu.config.translate import without_secrets
 from dlemu.emulator.environment import describe_folder, describe_host, existing_folder
 from dlemu.emulator.job import make_job
 from dlemu.metrics.demand import demand
 from dlemu.probing.cold import treatment
+from dlemu.probing.object_gets import objects_to_read
 from dlemu.probing.pattern import Level, probe_pattern
 from dlemu.probing.probe_answers import (
     PROBE,
@@ -30,7 +33,7 @@ from dlemu.probing.probe_answers import (
     ProbeCell,
     ProbeQuestion,
 )
-from dlemu.probing.requests import Wanted, choose_engine, fio_version, latency_of, measure_cell
+from dlemu.probing.requests import Wanted, choose_engine, fio_version, latency_of, measure_cell, measure_gets
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.run.run_folder import new_folder
 
@@ -39,6 +42,9 @@ FILE_BYTES = 4 << 30
 """Of the file that is made where nothing else is said."""
 _WRITE_BYTES = 8 << 20
 _FEEDS = (("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100"), ("cosmoflow", "h100"), ("retinanet", "b200"))
+
+BUCKET_BYTES = 1 << 30
+"""Of the objects that are made in a bucket: to send them costs time, and of some money."""
 
 OnCell = Callable[[ProbeCell], None]
 
@@ -70,6 +76,59 @@ PRESETS = {
     ),
 }
 """Of documents in docs/vendor-figures.md: fio at 128 KiB, depth 32; transfer sizes by workers of one request each."""
+
+
+OBJECT_GRID = Grid(sizes=(64 * KIB, MIB, 8 * MIB), depths=(1, 8, 32, 64))
+"""Of a bucket: sizes of small samples, of large ones and of parts of large objects."""
+
+
+def probe_objects(
+    target: str,
+    *,
+    options: Sequence[str] = (),
+    preset: str = "",
+    grid: Grid = OBJECT_GRID,
+    seconds: float = 2.0,
+    total_bytes: int = BUCKET_BYTES,
+    folder: str = "",
+    on_cell: OnCell | None = None,
+) -> tuple[ProbeAnswer, str]:
+    """Measure GET requests of several sizes and depths on a bucket, or an object; return the answer and its folder.
+
+    `target` is s3://BUCKET, s3://BUCKET/PREFIX, where objects of `total_bytes` are made and removed, or an object,
+    which is only read. `options` are overrides of `storage.storage_options`. Raises UserError, DlemuError.
+    """
+    if any(cell.writes for cell in grid.cells()):
+        raise UserError("a bucket is probed by GET: wanted --rw randread or read")
+    bucket = target.removeprefix(SCHEME).partition("/")[0]
+    if not bucket:
+        raise UserError(f"{target} names no bucket: wanted s3://BUCKET or s3://BUCKET/PREFIX")
+    foreign = [word for word in options if not word.lstrip("+").startswith("storage.storage_options.")]
+    if foreign:
+        raise UserError(f"{foreign[0]}: a bucket's probe takes storage.storage_options.NAME=VALUE and no other setting")
+    workload = load([*options, "storage.storage_type=s3", f"storage.storage_root={bucket}"])
+    spec = storage_spec("s3", root=bucket, options=workload.storage.storage_options)
+    folder = _results_folder(folder)
+    answer = _begun(
+        ProbeQuestion(target=target, preset=preset, seconds=seconds, overrides=tuple(without_secrets(options))),
+        "s3",
+        "",
+        target,
+    )
+    began = time.monotonic()
+    least = max(cell.size_bytes for cell in grid.cells())
+    with objects_to_read(spec, target, total_bytes, least) as objects:
+        for wanted in grid.cells():
+            cell = measure_gets(wanted, spec, objects, seconds)
+            answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
+            save_answer(folder, PROBE, answer)
+            if on_cell is not None:
+                on_cell(cell)
+    failed = sum(cell.failed for cell in answer.cells)
+    issues = (f"{failed} requests failed and were made again",) if failed else ()
+    answer = replace(answer, complete=True, feeds=tuple(_fed(answer)), issues=issues)
+    save_answer(folder, PROBE, answer)
+    return answer, folder
 
 
 def probe_requests(

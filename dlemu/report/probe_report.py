@@ -95,6 +95,7 @@ def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
         "kernel aio": "dlemu's own requests by the kernel's AIO, direct",
         "threads": "dlemu's own requests by threads, direct",
         "batches": "a loader's readers, each sample once",
+        "s3": "dlemu's S3 client, GET of ranges, a connection for each request in flight",
     }
     yield f"by {who[answer.engine]}{note}; through host memory"
     if not any(cell.power for cell in answer.cells):
@@ -110,8 +111,10 @@ def _feeds(fed: Fed) -> str:
 
 
 def _cells_table(answer: ProbeAnswer) -> Table:
+    gets = any(cell.first_byte_ms for cell in answer.cells)
+
     def row(cell: ProbeCell) -> tuple[Cell, ...]:
-        latency = cell.latency_ms
+        latency, first = cell.latency_ms, cell.first_byte_ms
         return (
             cell.access if not answer.question.workload else "batches",
             size_name(cell.size_bytes),
@@ -125,10 +128,24 @@ def _cells_table(answer: ProbeAnswer) -> Table:
                 else "----"
             ),
             number(cell.cpu_seconds_per_gb),
+            *((number(first.p50), number(first.p99)) if first else "--" if gets else ""),
         )
 
-    names = ("access", "size", "jobs", "depth", "MB/s", "/s", "mean\nms", "p50", "p99", "p99.9", "CPU\ns/GB")
-    head = columns(*names, right=range(1, 11), whole=range(11))
+    names: tuple[str, ...] = (
+        "access",
+        "size",
+        "jobs",
+        "depth",
+        "MB/s",
+        "/s",
+        "mean\nms",
+        "p50",
+        "p99",
+        "p99.9",
+        "CPU\ns/GB",
+    )
+    names = (*names, "first byte\np50 ms", "p99") if gets else names
+    head = columns(*names, right=range(1, len(names)), whole=range(len(names)))
     return Table(title=_title(answer), columns=head, rows=[row(cell) for cell in answer.cells])
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from datagen.formats.format_base import library_reads
 from dlemu.emulator.environment import HostFacts
 from dlemu.metrics.changes import clock
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.stragglers import Straggler
 from dlemu.report.page import Page, Text, Words, split_verdict, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
@@ -100,8 +101,13 @@ def verdict(summary: Summary) -> Line:
     if summary.passed:
         return Line(summary.verdict, "good")
     limit = summary.limited_by
-    named = f"; limited by: {limit.what}" if limit and limit.what != "nothing" else ""
+    named = f"; limited by: {_named(limit)}" if limit and limit.what != "nothing" else ""
     return Line(summary.verdict + named, "bad")
+
+
+def _named(limit: Limit) -> str:
+    """Return what limited a run, and what of it where that is known: the server, the network, TLS."""
+    return limit.what if limit.where is None else f"{limit.what}, {limit.where}"
 
 
 def _reasons(summary: Summary) -> Iterator[Cell]:
@@ -114,7 +120,7 @@ def _reasons(summary: Summary) -> Iterator[Cell]:
     yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
     limit = summary.limited_by
     if limit:
-        yield Line(f"limited by: {limit.what} (confidence {limit.confidence})", "strong")
+        yield Line(f"limited by: {_named(limit)} (confidence {limit.confidence})", "strong")
         yield from (f"  {sentence}" for sentence in limit.evidence if limit.what != "nothing")
         yield from (Line(f"  to do: {sentence}", "strong") for sentence in limit.advice)
 
@@ -123,7 +129,7 @@ def _sections(summary: Summary) -> Iterator[Words]:
     """Yield the same as sections of a page, and the notes of the telemetry."""
     limit = summary.limited_by
     if limit:
-        yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", limit.evidence)
+        yield Words(f"Limited by: {_named(limit)} (confidence: {limit.confidence})", limit.evidence)
         if limit.advice:
             yield Words("What would help", limit.advice)
     unsteady = list(_unsteadiness(summary))
@@ -315,6 +321,8 @@ def _objects(asked: Requests) -> Iterator[Row]:
         if times is not None:
             shown = f"p50 {number(times.p50)}, p99 {number(times.p99)}, max {number(times.max)} ms"
             yield f"{name} p50", f"{number(times.p50)} ms", shown
+    if asked.tls_cpu_seconds is not None:
+        yield "TLS", f"{number(asked.tls_cpu_seconds)} s", "CPU time of the readers: handshakes, decrypting, copying"
 
 
 def _library_cpu(summary: Summary) -> Iterator[str]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from datagen.errors import UserError
 from datagen.formats.format_base import LibraryReads, library_reads
 from datagen.layout import subfolder_name
-from datagen.storage._request_counts import RequestCounts, waits_ms
+from datagen.storage._request_counts import TLS_CPU_US, RequestCounts, waits_ms
 from dlemu.config.duration import is_zero
 from dlemu.emulator.steplog import EVALUATION, StepRows
 from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
@@ -168,11 +168,12 @@ def _requests(facts: Facts) -> Requests | None:
         connections_opened=counts["connections_opened"],
         first_byte_ms=first,
         last_byte_ms=last,
+        tls_cpu_seconds=counts[TLS_CPU_US] / 1e6 or None,
         cost=(reads * metric.get_price + writes * metric.put_price) / 1000 if priced else None,
     )
 
 
-def _asked(requests: Requests | None) -> Asked | None:
+def _asked(run: Run, requests: Requests | None) -> Asked | None:
     if requests is None or requests.first_byte_ms is None or requests.last_byte_ms is None:
         return None
     return Asked(
@@ -181,7 +182,16 @@ def _asked(requests: Requests | None) -> Asked | None:
         retried=requests.retried,
         first_byte_ms=requests.first_byte_ms.p50,
         last_byte_ms=requests.last_byte_ms.p50,
+        tls_cpu_percent=_tls_percent(run, requests),
     )
+
+
+def _tls_percent(run: Run, requests: Requests) -> float | None:
+    """Return how much of the readers' CPU time went into TLS; None without TLS, or where that time is not known."""
+    reader_ns = int(run.training["cpu_ns"].sum())
+    if requests.tls_cpu_seconds is None or not reader_ns:
+        return None
+    return min(100.0, 1e11 * requests.tls_cpu_seconds / reader_ns)
 
 
 def _times(histogram: NDArray[np.int64]) -> Percentiles | None:
@@ -512,7 +522,7 @@ def _limit(run: Run, kept: StepRows, proof: CacheProof, summary: Summary, *, bia
         slow_folders=summary.slow_folders,
         slow_hosts=_slow_hosts(summary),
         hot_drive=activity.hot_drive,
-        asked=_asked(summary.requests),
+        asked=_asked(run, summary.requests),
         network_percent=activity.network_percent,
     )
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)

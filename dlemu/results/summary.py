@@ -236,6 +236,8 @@ class Requests:
     """From the request to the first byte of its answer, ms, within 9 %."""
     last_byte_ms: Percentiles | None = None
     """From the request to the last byte of its answer, ms, within 9 %."""
+    tls_cpu_seconds: float | None = None
+    """CPU time that reading over TLS took: handshakes, decrypting, and the kernel's copies. None without TLS."""
     cost: float | None = None
     """At `metric.get_price` and `metric.put_price`; None without a price."""
 

@@ -23,6 +23,7 @@ from validation import (
     object_cases,
     prediction,
     probing,
+    published,
     short_epochs,
     table,
     verdicts,
@@ -48,6 +49,7 @@ GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
     "coverage": coverage.measure,
     "probe": probing.measure,
     "prediction": prediction.measure,
+    "published": published.measure,
 }
 NEEDS = {
     "fio": fio.why_no_fio,
@@ -55,6 +57,7 @@ NEEDS = {
     "jitter": latency.why_no_model,
     "prediction": prediction.why_no_prediction,
     "probe": probing.why_no_probe,
+    "published": published.why_no_published,
 }
 """What a group needs beside the drive: returns why it can't be measured, or None."""
 

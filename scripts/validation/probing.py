@@ -1,4 +1,4 @@
-"""The own engine of `dlemu probe` beside fio, in turn, at the same settings, on drives of known speed."""
+"""The own engine of `dlemu probe` beside fio, in turn, on drives of known speed; its GETs on known object servers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any
 
 from benchmarks.processes import run
 
+from dlemu.probing.probe_answers import PROBE
 from validation.bed import Bed
 from validation.check import Check
 from validation.drive import Speed
 from validation.fio import why_no_fio
+from validation.object_server import Behaviour, object_server
 
 CASES = (
     (Speed(read_bytes_per_second=100_000_000), "128k", 32),
@@ -27,6 +29,8 @@ CASES = (
 ROUNDS, SECONDS = 3, 3.0
 FILE_BYTES = 512 << 20
 WITHIN_PERCENT = 3.0
+SERVER_PERCENT = 5.0
+"""Of a rate by latency: arithmetic leaves out the 1 to 2 ms that the server takes beside it."""
 
 
 def why_no_probe() -> str | None:
@@ -35,7 +39,8 @@ def why_no_probe() -> str | None:
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """Each case by fio and by dlemu, in turn."""
+    """Each case by fio and by dlemu, in turn; then a bucket."""
+    yield from measure_objects()
     path = os.path.join(bed.drive.folder, "probe")
     with open(path, "wb") as file:
         for _ in range(FILE_BYTES >> 20):
@@ -50,6 +55,28 @@ def measure(bed: Bed) -> Iterator[Check]:
         os.unlink(path)
 
 
+def measure_objects() -> Iterator[Check]:
+    """GET requests on servers of known rate and known latency, by arithmetic."""
+    with object_server(Behaviour(bytes_per_second=100_000_000)) as server:
+        cell = _gets(server.endpoint, "1m", 8)
+        case = "S3, 100 MB/s: 1m, 8 in flight"
+        yield _check(case, "mb_per_second / the server's", 100.0, cell["mb_per_second"], "MB/s")
+    with object_server(Behaviour(latency_seconds=0.05)) as server:
+        cell = _gets(server.endpoint, "64k", 8)
+        case = "S3, 50 ms: 64k, 8 in flight"
+        yield _check(case, "requests/s / 8 in 50 ms", 160.0, cell["iops"], "/s", SERVER_PERCENT)
+        yield _check(case, "first byte, median", 50.0, cell["first_byte_ms"]["p50"], "ms")
+
+
+def _gets(endpoint: str, size: str, depth: int) -> dict[str, Any]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # the server takes any
+        os.environ.setdefault(name, "validation")
+    with tempfile.TemporaryDirectory() as results:
+        words = ["s3://bucket", f"storage.storage_options.endpoint_url={endpoint}", "--file-size", "64m"]
+        grid = ["--sizes", size, "--depths", str(depth), "--seconds", str(SECONDS), "--output", results]
+        return _measured([sys.executable, "-m", "dlemu", "probe", *words, *grid], results)
+
+
 def _compare(bed: Bed, path: str, size: str, depth: int, case: str) -> Iterator[Check]:
     rounds = [(_cell(bed, path, size, depth, "fio"), _cell(bed, path, size, depth, "aio")) for _ in range(ROUNDS)]
     for key, unit in (("mb_per_second", "MB/s"), ("iops", "/s")):
@@ -59,14 +86,21 @@ def _compare(bed: Bed, path: str, size: str, depth: int, case: str) -> Iterator[
     yield _check(case, "mean latency / fio's", fio, own, "ms")
 
 
-def _check(case: str, what: str, fio: float, own: float, unit: str) -> Check:
-    return Check(case=case, what=what, theory=fio, measured=own, unit=unit, within=WITHIN_PERCENT, percent=True)
+def _check(case: str, what: str, theory: float, own: float, unit: str, within: float = WITHIN_PERCENT) -> Check:
+    return Check(case=case, what=what, theory=theory, measured=own, unit=unit, within=within, percent=True)
 
 
 def _cell(bed: Bed, path: str, size: str, depth: int, engine: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as results:
         words = [path, "--sizes", size, "--depths", str(depth), "--seconds", str(SECONDS), "--engine", engine]
-        argv = [sys.executable, "-m", "dlemu", "probe", *words, "--output", results, "--json"]
-        told: dict[str, Any] = json.loads(run(bed.drive.command(argv)).output)
-    cell: dict[str, Any] = told["cells"][0]
+        return _measured(
+            bed.drive.command([sys.executable, "-m", "dlemu", "probe", *words, "--output", results]), results
+        )
+
+
+def _measured(argv: list[str], results: str) -> dict[str, Any]:
+    """Run a probe of one cell; return that."""
+    run(argv)
+    with open(os.path.join(results, PROBE)) as text:
+        cell: dict[str, Any] = json.load(text)["cells"][0]
     return cell

@@ -139,6 +139,28 @@ def test_object_storage_is_taken_and_its_secret_is_not() -> None:
     assert "hunter2" not in to_yaml(workload)
 
 
+@pytest.mark.parametrize(
+    ("engine", "library", "used"),
+    [
+        ("library", "s3torchconnector", True),
+        ("library", "s3fs", True),
+        ("library", "s3dlio", False),
+        ("fast", "s3torchconnector", False),
+    ],
+)
+def test_the_library_of_objects_counts_where_a_library_reads(engine: str, library: str, used: bool) -> None:
+    objects = [
+        "storage.storage_type=s3",
+        "storage.storage_root=bucket",
+        "++storage.storage_options.endpoint_url=http://h",
+    ]
+    workload = load([*objects, f"reader.engine={engine}", f"++storage.storage_options.storage_library={library}"])
+    assert dict(workload.storage_spec.options).get("storage_library") == (library if used else None)
+    assert (
+        [note for note in workload.notes if "storage_library has no effect" in note] == [] if used else workload.notes
+    )
+
+
 def test_a_command_line_is_shown_without_its_secrets() -> None:
     words = ["dlemu", "++workload.storage.storage_options.secret_access_key=hunter2", "storage.storage_root=bucket"]
     assert translate.without_secrets(words) == ["dlemu", f"{words[1].partition('=')[0]}=...", words[2]]

@@ -7,17 +7,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
+from datagen.engines import LibraryEngine
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.files import files_of
-from datagen.formats.format_base import StreamFormat, UnreadFormat, library_reads
+from datagen.formats.format_base import Sample, UnreadFormat, library_reads
 from datagen.groups import GroupFormat
 from datagen.inspection import inspect
 from datagen.spec import Compression, DatasetSpec
@@ -141,21 +142,24 @@ def test_the_usual_library_call_reads_the_same(case: Case, tmp_path: Path) -> No
 
 
 @each_case
-def test_the_usual_library_call_reads_from_any_storage_or_is_refused(case: Case, tmp_path: Path) -> None:
+def test_the_usual_library_call_reads_from_any_storage(case: Case, tmp_path: Path) -> None:
     dataset = Dataset(case, tmp_path)
     options: dict[str, Any] = {"engine": "library", "decode": "full", "storage": storage_named("memory")}
-    file_format = registry.find("datagen.formats", case.format, "Format")()
-    if isinstance(file_format, (StreamFormat, GroupFormat)):
-        assert dataset.read(dataset.all, dataset.held(), verify=True, **options) == dataset.read(
-            dataset.all, decode="full"
-        )
-        out = AlignedBuffer().view(dataset.fetch_spec(**options).slot_bytes(len(dataset.all)))
-        fetched = Fetcher(dataset.fetch_spec(**options), dataset.held()).fetch(dataset.all, out)
-        assert fetched.app_bytes > 0.5 * sum(len(sample) for sample in dataset.read(dataset.all))
-        assert fetched.read_calls > 0
-    else:
-        with pytest.raises(UserError, match=r"by their path, and storage memory has none: set reader\.engine=fast"):
-            dataset.read(dataset.all, dataset.held(), **options)
+    whole = dataset.read(dataset.all, decode="full")
+    assert dataset.read(dataset.all, dataset.held(), verify=True, **options) == whole
+    out = AlignedBuffer().view(dataset.fetch_spec(**options).slot_bytes(len(dataset.all)))
+    fetched = Fetcher(dataset.fetch_spec(**options), dataset.held()).fetch(dataset.all, out)
+    assert fetched.app_bytes > 0.5 * sum(len(sample) for sample in dataset.read(dataset.all))
+    assert fetched.read_calls > 0
+
+
+def test_a_format_whose_library_wants_a_path_is_refused_where_there_is_none() -> None:
+    class ByPath:
+        def load(self, path: str, index: int, samples: int) -> Sample:
+            raise AssertionError
+
+    with pytest.raises(UserError, match=r"by their path, and storage memory has none: set reader\.engine=fast"):
+        LibraryEngine(memory.Storage(), cast(Any, ByPath()), 1, "folder")
 
 
 class Watched(StorageBase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +17,10 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
-from datagen.storage import _request_counts, s3
+from datagen.storage import _request_counts, _s3_upload
 from datagen.storage._s3_signing import Credentials, Keys, Signer
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
-from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, storage_of
+from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, server_module, storage_of
 
 pytestmark = pytest.mark.usefixtures("keys")
 DATA = bytes(range(256)) * 2000
@@ -131,6 +132,28 @@ def test_a_server_that_is_down_is_named() -> None:
         storage.preflight("data")
 
 
+def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
+    with own_server() as server:
+        storage = storage_of(server, options={"s3_max_attempts": 3})
+        write(storage, "a")
+        assert read(storage, "a") == DATA
+        objects, port = server.objects, int(server.endpoint.rpartition(":")[2])
+    with pytest.raises(DatasetError, match=r"GET s3://bucket/a at http://.* failed 3 times, .*refused"):
+        read(storage, "a")
+    patient = storage_of(server, options={"s3_max_attempts": 9})
+    restarted = threading.Timer(0.3, lambda: servers.append(server_module().ObjectServer(port=port)))
+    servers: list[Any] = []
+    restarted.start()
+    try:
+        write(patient, "b")
+        servers[0].objects |= objects
+        assert read(patient, "a") == DATA
+        assert counts_of(patient)["retried"] >= 1
+    finally:
+        restarted.join()
+        servers[0].close()
+
+
 def test_a_clock_that_is_wrong_is_corrected_by_the_servers() -> None:
     with own_server(fault=first_of("error", status=403, code="RequestTimeTooSkewed")) as server:
         storage = storage_of(server)
@@ -218,8 +241,8 @@ def test_files_that_are_announced_are_asked_for_before_they_are_opened() -> None
 )
 def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], skip: int, part: int) -> None:
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(s3, "PART_BYTES", part)
-        patch.setattr(s3, "DOUBLE_AFTER", 3)
+        patch.setattr(_s3_upload, "PART_BYTES", part)
+        patch.setattr(_s3_upload, "DOUBLE_AFTER", 3)
         for name, value in KEYS.items():
             patch.setenv(name, value)
         writer = storage_of(server).create("a")
@@ -241,7 +264,7 @@ def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], sk
 
 def test_an_upload_that_is_left_is_removed_and_one_that_fails_leaves_nothing() -> None:
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(s3, "PART_BYTES", 1000)
+        patch.setattr(_s3_upload, "PART_BYTES", 1000)
         storage = storage_of(server)
         storage.create("data/a").write(DATA)
         assert len(server._parts) == 1

@@ -340,6 +340,18 @@ def test_of_an_object_store_the_server_or_the_network_is_named() -> None:
     assert limit_of(late_steps()).where is None
 
 
+def test_of_a_lack_of_processors_tls_is_named_where_it_took_most_of_them() -> None:
+    computing = late_steps(cpu_ms=99)
+    tls = limit_of(computing, host_busy_percent=97.0, asked=replace(ASKED, tls_cpu_percent=72.0))
+    assert (tls.what, tls.where) == ("host CPU", "TLS")
+    assert "reading over TLS (decrypting, copying) took 72 % of the readers' CPU time" in tls.evidence
+    assert "http:// instead of https://" in tls.advice[0]
+    little = limit_of(computing, host_busy_percent=97.0, asked=replace(ASKED, tls_cpu_percent=20.0))
+    assert (little.what, little.where) == ("host CPU", None)
+    assert "took 20 % of the readers' CPU time" in " ".join(little.evidence)
+    assert "TLS" not in " ".join(limit_of(computing, host_busy_percent=97.0, asked=ASKED).evidence)
+
+
 def test_few_requests_at_a_long_latency_want_more_in_flight() -> None:
     trial = Scaling(readers=8, mb_per_second=1e5, more_readers=32, more_mb_per_second=3.8e5, again_mb_per_second=1e5)
     limit = limit_of(late_steps(), asked=ASKED, scaling=trial)

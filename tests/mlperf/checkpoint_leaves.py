@@ -21,7 +21,19 @@ def make_result(root: Path, model: str = MODEL) -> Path:
     ended = datetime(2026, 7, 13, 11, 0, 8, 599685)
     _leaf(folder / published.READ_STAMP, model, "load", published.READ_BEGAN, ended)
     (folder / "results.json").write_text("[]")
+    describe(folder)
     return folder
+
+
+def describe(folder: Path, **changes: Any) -> Path:
+    """Write what v3.0's description tells of the system's capabilities, some changed (None: left out)."""
+    able = {"multi_host": True, "simultaneous_write": True, "simultaneous_read": True, "remap_time_in_seconds": 0}
+    told = {name: value for name, value in (able | changes).items() if value is not None}
+    path = folder.parents[3] / "systems/box.yaml"
+    path.parent.mkdir(exist_ok=True)
+    solution = {"submission_name": "box", "capabilities": told}
+    path.write_text(yaml.safe_dump({"system_under_test": {"solution": solution}}))
+    return path
 
 
 def leaves(folder: Path) -> list[Path]:

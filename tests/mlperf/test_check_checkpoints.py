@@ -18,7 +18,7 @@ from dlemu.mlperf.audit.audited_run import audit_run
 from dlemu.mlperf.check.judge import Checked, check_folder, check_report
 from dlemu.mlperf.official_checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
 from tests.mlperf import published_checkpoints as published
-from tests.mlperf.checkpoint_leaves import leaves, make_result
+from tests.mlperf.checkpoint_leaves import describe, leaves, make_result
 from tests.mlperf.golden import edit
 
 Change = Callable[[Path], None]
@@ -27,7 +27,8 @@ Change = Callable[[Path], None]
 def told(checked: Checked) -> set[tuple[str, str]]:
     """Return what is found beyond what the published run itself has, by severity and rule."""
     found: set[tuple[str, str]] = {(one.finding.severity, one.finding.rule) for one in checked.findings}
-    return found - {("warning", "checkpoint.memory"), ("warning", "checkpoint.slowest")}
+    own = ("warning", "checkpoint.memory"), ("warning", "checkpoint.slowest"), ("info", "checkpoint.duration")
+    return found - set(own)
 
 
 def test_the_published_run_is_valid_and_its_figures_are_told(tmp_path: Path) -> None:
@@ -101,8 +102,31 @@ def written(name: str, content: str) -> Change:
     return apply
 
 
+def able(**capabilities: Any) -> Change:
+    """Return what changes the system's description."""
+
+    def apply(folder: Path) -> None:
+        describe(folder, **capabilities)
+
+    return apply
+
+
 def end(moment: str) -> Change:
     return edited("summary.json", lambda tree: tree.update(end=moment))
+
+
+def ended_at(moment: str) -> Callable[[Any], None]:
+    """Return what tells in a call's metadata when it ended."""
+    return lambda tree: tree.update(invocation_end_time=moment)
+
+
+def end_of_reading_unknown(folder: Path) -> None:
+    edited("summary.json", lambda tree: tree.pop("end"), 1)(folder)
+
+
+def one_host_alone(folder: Path) -> None:
+    processes(8, hosts=2)(folder)
+    describe(folder, multi_host=False)
 
 
 BROKEN: list[tuple[str, str, str | None, Change]] = [
@@ -118,7 +142,18 @@ BROKEN: list[tuple[str, str, str | None, Change]] = [
     ("error", "checkpoint.count", None, only(1)),
     ("error", "checkpoint.calls", "2.1.23 checkpointingTimestamps", again),
     ("error", "checkpoint.gap", "4.7.1 checkpointCacheFlushValidation", end("2026-07-13T10:55:10.0")),
-    ("warning", "checkpoint.gap", None, end("2026-07-13T10:55:50.0")),
+    ("warning", "checkpoint.gap", None, edited("*_metadata.json", ended_at("2026-07-13T10:55:50.0"))),
+    ("error", "checkpoint.overlap", "4.7.1 checkpointCacheFlushValidation", end("2026-07-13T10:55:50.0")),
+    ("error", "checkpoint.duration", "4.7.2 checkpointTotalTestDuration", end_of_reading_unknown),
+    ("error", "checkpoint.remap", "4.7.3 checkpointRemappingTimeReporting", able(remap_time_in_seconds=None)),
+    ("error", "checkpoint.remap", None, able(remap_time_in_seconds=5)),
+    ("error", "checkpoint.remap", None, able(simultaneous_read=False)),
+    ("error", "checkpoint.remap", None, able(simultaneous_read=False, remap_time_in_seconds=50)),
+    ("error", "checkpoint.simultaneous", "4.7.4 checkpointSimultaneousRwSupport", able(multi_host=None)),
+    ("error", "checkpoint.simultaneous", None, able(simultaneous_write="yes")),
+    ("warning", "checkpoint.simultaneous", None, able(simultaneous_write=False, remap_time_in_seconds=5)),
+    ("error", "checkpoint.simultaneous", None, one_host_alone),
+    ("info", "unapplied", None, lambda folder: describe(folder).unlink()),
     (
         "error",
         "checkpoint.overrides",
@@ -179,6 +214,31 @@ def test_a_rank_0_that_is_the_slowest_needs_no_other_figures(tmp_path: Path) -> 
     write = leaves(folder)[0]
     shutil.copy(write / "0_per_epoch_stats.json", write / "3_per_epoch_stats.json")
     assert "checkpoint.slowest" not in {one.finding.rule for one in check_folder(str(tmp_path)).findings}
+
+
+def test_the_gap_begins_when_the_write_call_let_go_of_its_hosts(tmp_path: Path) -> None:
+    """By the metadata's end of the call, else by the last collection of the hosts' facts, else by the summary."""
+    folder = make_result(tmp_path)
+    end("2026-07-13T10:55:10.0")(folder)
+    assert ("error", "checkpoint.gap") in told(check_folder(str(tmp_path)))
+    stamps = [{"collection_timestamp": f"2026-07-13T10:{time}Z"} for time in ("40:00", "55:21", "55:18")]
+    edited("*_metadata.json", lambda tree: tree.update(cluster={"nodes": stamps}))(folder)
+    assert told(check_folder(str(tmp_path))) == set(), "collected 22.8 s before the read call"
+    edited("*_metadata.json", ended_at("2026-07-13T10:55:12.0"))(folder)
+    (found,) = [one.finding for one in check_folder(str(tmp_path)).findings if one.finding.rule == "checkpoint.gap"]
+    assert found.seen == "31.8 s"
+
+
+def test_the_total_time_is_told_with_what_remapping_adds(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    describe(folder, simultaneous_read=False, remap_time_in_seconds=20)
+    checked = check_folder(str(tmp_path))
+    (seen,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.duration"]
+    assert "23.4 s between the calls; a load by rank 0 takes 21.02 s, with 20 s of remapping 41.02" in seen
+    assert not [one for one in checked.findings if one.finding.rule == "checkpoint.remap"], "20 s fit into 23.4"
+    describe(folder, remap_time_in_seconds="FILL IN", simultaneous_read="FILL IN")
+    rules = {one.finding.rule for one in check_folder(str(tmp_path)).findings}
+    assert not rules & {"checkpoint.remap", "checkpoint.simultaneous"}, "a template is told as such"
 
 
 def test_one_call_may_do_both(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
     assert {one.finding.rule for one in checked.findings if one.finding.severity == "info"} == {
         "rehearsal",
         "tool.other",
+        "checkpoint.duration",
+        "unapplied",  # a rehearsal describes no system
     }
     (result,) = checked.checkpoints
     assert figures_of(result) == pytest.approx({"save": 3.076140817854296, "load": 4.983509448925309})

@@ -92,16 +92,16 @@ def test_reads_that_differ_are_told_from_bursts_and_turns() -> None:
     ends = np.cumsum(latency, axis=1)
     jittered = Reads((ends - latency).ravel(), ends.ravel(), np.full(readers * each, MB))
     number = np.repeat(np.arange(readers), each)
-    spread = np.std(work_quantiles(jittered, number))
+    spread = np.std(work_quantiles([(jittered, number)]))
     assert 0.6 < spread < 1.3  # an exponential's is 1
     turns = np.where((np.arange(each)[np.newaxis] + np.arange(readers)[:, np.newaxis]) % 2, 0.01, 0.03)
     ends = np.cumsum(turns, axis=1)
     in_turn = Reads((ends - turns).ravel(), ends.ravel(), np.full(readers * each, MB))
-    assert np.std(work_quantiles(in_turn, number)) < 0.1
+    assert np.std(work_quantiles([(in_turn, number)])) < 0.1
     bursts = np.tile(np.where(np.arange(each) % 10, 0.002, 0.08), (readers, 1))
     ends = np.cumsum(bursts, axis=1)
     together = Reads((ends - bursts).ravel(), ends.ravel(), np.full(readers * each, MB))
-    assert np.std(work_quantiles(together, number)) < 0.05
+    assert np.std(work_quantiles([(together, number)])) < 0.05
 
 
 def test_a_run_of_a_few_steps_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -71,11 +72,25 @@ def test_thousands_of_accelerators_are_predicted_by_a_part_of_them() -> None:
     assert low < answer.samples_per_second < high
 
 
+def test_no_count_has_fewer_steps_than_an_au_needs() -> None:
+    """The first step of an epoch is in no AU: of one step there is none, however fast the storage is."""
+    answer = predict(workload(ranks=2, steps=10), given_speed(1e6, cores=64))
+    assert answer.max_accelerators == 10
+    assert all(math.isfinite(count.au_percent) for count in answer.counts)
+
+
 def test_what_cannot_be_predicted_is_said() -> None:
     asked = workload(ranks=2, steps=10)
     with pytest.raises(UserError, match="nothing computes"):
         predict(replace(asked, train=replace(asked.train, computation_time=NO_TIME)), given_speed(1.0, cores=1))
-    with pytest.raises(UserError, match="predict at most 20"):
-        predict(asked, given_speed(1.0, cores=1), ranks=21)
+    with pytest.raises(UserError, match="predict at most 10"):
+        predict(asked, given_speed(1.0, cores=1), ranks=11)
     drawn = replace(asked, train=replace(asked.train, computation_time=Duration(type="exponential", scale=0.05)))
     assert 0 < predict(drawn, given_speed(1e5, cores=1), ranks=2).au_percent < 90, "draws differ: ranks wait"
+
+
+def test_a_host_that_others_kept_busy_is_told() -> None:
+    asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
+    assert not [issue for issue in predict(asked, known, ranks=2).issues if "cores were busy" in issue]
+    busy = predict(asked, replace(known, busy_cores=1.7), ranks=2)
+    assert [issue for issue in busy.issues if "1.7 of 4 cores were busy" in issue]

@@ -155,6 +155,8 @@ def test_a_verdict_of_fail_names_what_limited_the_run_in_its_own_line() -> None:
     summary = replace(summary_of(make_job(metric=Metric(au=0.95)), make_log(make_job())), passed=False)
     limit = Limit(what="host CPU", confidence="high", evidence=("no core was free",))
     assert verdict(replace(summary, limited_by=limit)).text == f"{summary.verdict}; limited by: host CPU"
+    by_tls = replace(limit, where="TLS")
+    assert verdict(replace(summary, limited_by=by_tls)).text == f"{summary.verdict}; limited by: host CPU, TLS"
     assert verdict(replace(summary, limited_by=replace(limit, what="nothing"))).text == summary.verdict
     assert verdict(replace(summary, limited_by=None)).text == summary.verdict
     assert verdict(replace(summary, limited_by=limit, passed=True)).text == summary.verdict

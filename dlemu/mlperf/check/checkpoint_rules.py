@@ -6,13 +6,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers, read_checkpoint_leaf
 from dlemu.mlperf.audit.step_files import names_dlemu
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
+from dlemu.mlperf.check.checkpoint_phases import capabilities, duration, gap
 from dlemu.mlperf.check.other_leaves import OtherLeaf
 from dlemu.mlperf.check.result_rules import SEPARATION
 from dlemu.mlperf.check.tree_rules import CONFIG_FILES, CONFIG_FOLDER
@@ -24,7 +23,6 @@ from dlemu.mlperf.known_rules import official_name
 from dlemu.mlperf.official_checkpoints import (
     ACCELERATOR_GIB,
     CHECKPOINTS,
-    GAP_SECONDS,
     MEMORY_FACTOR,
     MODELS,
     RANKS_A_HOST,
@@ -267,36 +265,6 @@ def _counts(result: CheckpointResult) -> Found:
         yield result.path, Finding("error", "checkpoint.calls", seen, " or ".join(allowed), fix)
 
 
-def _gap(result: CheckpointResult) -> Found:
-    """At most 30 s from the end of the write call to the start of the read call (4.7.1 of v3.0)."""
-    if len(result.leaves) != 2 or not result.strict:
-        return
-    write, read = result.leaves
-    pairs = (
-        (write.metadata.get("invocation_end_time"), read.metadata.get("invocation_start_time")),
-        (write.summary.get("end"), read.summary.get("start")),
-    )
-    seconds = next((gap for gap in (_seconds_between(*pair) for pair in pairs) if gap is not None), None)
-    if seconds is None:
-        yield from ((result.path, finding) for finding in unapplied("checkpoint.gap", times_of_both_calls=None))
-        return
-    fix = "start the read phase at once, by one script"
-    wanted = f"at most {GAP_SECONDS} s from the end of the write call to the start of the read call"
-    if seconds > GAP_SECONDS:
-        yield result.path, Finding("error", "checkpoint.gap", f"{seconds:.1f} s", wanted, fix)
-    elif seconds < 0:
-        seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
-        yield result.path, Finding("warning", "checkpoint.gap", seen, wanted, "set the hosts' clocks by NTP")
-
-
-def _seconds_between(begin: Any, end: Any) -> float | None:
-    """Return the time between two stamps; None for what is no stamp, or when only one tells its zone."""
-    try:
-        return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
-    except (TypeError, ValueError):
-        return None
-
-
 def _memory(result: CheckpointResult) -> Found:
     """Tell where a client's memory could serve the reads: the text asks for 3 times of it written (4.3.1 of v3.0)."""
     saved = sum(leaf.checkpoints("save") for leaf in result.leaves)
@@ -371,7 +339,7 @@ def _tool(result: CheckpointResult) -> Found:
 
 RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
     *(_by_the_numbers, _model_is_known, _settings, _overrides, _fsync, _processes, _ranks_a_host),
-    *(_counts, _gap, _memory, _accelerators, _folders, _files, _tool),
+    *(_counts, gap, duration, capabilities, _memory, _accelerators, _folders, _files, _tool),
 )
 
 

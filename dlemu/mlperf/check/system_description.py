@@ -77,21 +77,34 @@ def stated_limit(result: Result) -> StatedLimit | None:
 
     The rules allow to limit the hosts' memory when the description says how; 5 times the limit is then enough.
     """
-    folders = result.path.split(os.sep)
-    if "results" not in folders:
-        return None
-    place = len(folders) - 1 - folders[::-1].index("results")
-    folder, system = os.sep.join([*folders[:place], "systems"]), "".join(folders[place + 1 : place + 2])
-    if not os.path.isdir(folder):
-        return None
-    names = sorted(name for name in os.listdir(folder) if _kind(name) == "text")
-    mine = [name for name in names if _stem(name) == system] or (names if len(names) == 1 else [])
-    for name in mine:
-        path = os.path.join(folder, name)
+    for path in _descriptions_of(result.path):
         limits = list(_limits_gib(read_text(path, []) or ""))  # also of a file that is not quite JSON
         if limits:
             return StatedLimit(path, max(limits))
     return None
+
+
+def described_system(result_path: str) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the file that describes the system of a result, and its `system_under_test`; None without one."""
+    for path in _descriptions_of(result_path):
+        under_test = mapping(mapping(_content(path)[0]).get("system_under_test"))
+        if under_test:
+            return path, under_test
+    return None
+
+
+def _descriptions_of(result_path: str) -> list[str]:
+    """Return the files beside results/SYSTEM/... that describe SYSTEM, or the only description that there is."""
+    folders = result_path.split(os.sep)
+    if "results" not in folders:
+        return []
+    place = len(folders) - 1 - folders[::-1].index("results")
+    folder, system = os.sep.join([*folders[:place], "systems"]), "".join(folders[place + 1 : place + 2])
+    if not os.path.isdir(folder):
+        return []
+    names = sorted(name for name in os.listdir(folder) if _kind(name) == "text")
+    mine = [name for name in names if _stem(name) == system] or (names if len(names) == 1 else [])
+    return [os.path.join(folder, name) for name in mine]
 
 
 def _limits_gib(description: str) -> Iterator[float]:

@@ -10,9 +10,11 @@ from dlemu.report.probe_report import axis_title, cell_line
 
 ORDER = 30
 _DASHES = {"p50": [1, 0], "p99": [6, 3], "p99.9": [2, 3]}
+FIRST_BYTE = "first byte p50"
 
 
 def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
+    dashes = _DASHES | ({FIRST_BYTE: [8, 2, 2, 2]} if any(cell.first_byte_ms for cell in answer.cells) else {})
     rows = [
         {"line": cell_line(answer, cell), "at": cell.in_flight, "which": which, "value": float(f"{value:.5g}")}
         for cell in answer.cells
@@ -21,6 +23,7 @@ def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
             ("p50", cell.latency_ms.p50),
             ("p99", cell.latency_ms.p99),
             ("p99.9", cell.latency_ms.p999),
+            *([(FIRST_BYTE, cell.first_byte_ms.p50)] if cell.first_byte_ms else []),
         )
         if value > 0
     ]
@@ -33,7 +36,7 @@ def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
     )
     y = alt.Y("value:Q", title="latency, ms", scale=alt.Scale(type="log"))
     dash = alt.StrokeDash(
-        "which:N", scale=alt.Scale(domain=list(_DASHES), range=list(_DASHES.values())), legend=legend(canvas)
+        "which:N", scale=alt.Scale(domain=list(dashes), range=list(dashes.values())), legend=legend(canvas)
     )
     shown = legend(canvas) if len(names) > 1 else None
     base = alt.Chart(data(rows)).encode(x=x, y=y, color=alt.Color("line:N", scale=colours(names), legend=shown))

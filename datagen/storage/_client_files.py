@@ -1,0 +1,195 @@
+"""Objects opened by the libraries that training scripts read them with: s3torchconnector, s3fs, and what fsspec has.
+
+None of them tells its requests: what is counted is what they brought. They find credentials, retry and wait as they do
+in scripts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from datagen.errors import DatasetError
+from datagen.extras import library
+from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, Brought, LibraryFile
+
+
+class S3Access(NamedTuple):
+    """What a library must know of a server; credentials it finds by itself."""
+
+    endpoint: str
+    region: str
+    path_style: bool
+    attempts: int
+    profile: str
+    ca_bundle: str
+
+
+class S3Library(Protocol):
+    """A library that opens objects."""
+
+    def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
+        """Open an object, which is called `path`, and will be read `whole`. Raises FileNotFoundError, DatasetError."""
+        ...
+
+
+class TorchConnector:
+    """Amazon's s3torchconnector, by the client that its datasets ask for each object."""
+
+    def __init__(self, access: S3Access) -> None:
+        """Raises UserError: it can't be imported."""
+        needed_by = "storage.storage_options.storage_library=s3torchconnector"
+        connector = library("s3torchconnector", "s3torchconnector", needed_by)
+        config = connector.S3ClientConfig(
+            force_path_style=access.path_style, max_attempts=access.attempts, profile=access.profile or None
+        )
+        # S3MapDataset has no other way to an object; DLIO takes it from here, too.
+        client = library("s3torchconnector._s3client", "s3torchconnector", needed_by).S3Client
+        self._client = client(access.region, endpoint=access.endpoint, s3client_config=config)
+        self._sequential = connector.S3ReaderConstructor.sequential()
+        self._ranged = connector.S3ReaderConstructor.range_based(buffer_size=0)
+        """As its documentation wants it for parts of large objects that lie apart."""
+
+    def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
+        bodies = _Bodies()
+        constructor = self._sequential if whole else self._ranged
+
+        def counted(get_stream: Callable[..., Iterator[bytes]], **words: Any) -> Any:
+            return constructor(get_stream=bodies.counted(get_stream), **words)
+
+        with _told(path, "s3torchconnector"):
+            reader = self._client.get_object(bucket, key, reader_constructor=counted)
+            file = io.BytesIO(reader.read()) if whole else reader
+        return ClientFile(path, file, "s3torchconnector", bodies.brought)
+
+
+class _Bodies:
+    """Counts what comes out of the streams of one object."""
+
+    def __init__(self) -> None:
+        self._app_bytes = 0
+        self._streams = 0
+
+    def brought(self) -> Brought:
+        return Brought(self._app_bytes, self._streams)
+
+    def counted(self, get_stream: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
+        def stream(*place: int) -> Iterator[bytes]:
+            self._streams += 1
+            for piece in get_stream(*place):
+                self._app_bytes += len(piece)
+                yield piece
+
+        return stream
+
+
+class S3fs:
+    """fsspec's s3fs."""
+
+    def __init__(self, access: S3Access) -> None:
+        """Raises UserError: it can't be imported."""
+        file_system = library("s3fs", "s3fs", "storage.storage_options.storage_library=s3fs").S3FileSystem
+        client = {"region_name": access.region} | ({"verify": access.ca_bundle} if access.ca_bundle else {})
+        self._files = file_system(
+            endpoint_url=access.endpoint,
+            client_kwargs=client,
+            config_kwargs={"s3": {"addressing_style": "path" if access.path_style else "virtual"}},
+            skip_instance_cache=True,  # forks and threads get one of their own: it has connections and an event loop
+            **({"profile": access.profile} if access.profile else {}),
+        )
+
+    def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
+        return open_by_fsspec(self._files, f"{bucket}/{key}", path, "s3fs")
+
+
+S3_LIBRARIES: dict[str, Callable[[S3Access], S3Library]] = dict(
+    zip(LIBRARIES_OF_OBJECTS, (TorchConnector, S3fs), strict=True)
+)
+"""What `storage_library` may name -> how `reader.engine=library` reads by it."""
+
+
+def open_by_fsspec(files: Any, place: str, path: str, client: str) -> LibraryFile:
+    """Open a file of a file system of fsspec's by fs.open, as scripts do. Raises FileNotFoundError, DatasetError."""
+    with _told(path, client):
+        file = files.open(place, "rb")
+    cache = getattr(file, "cache", None)
+
+    def brought() -> Brought:
+        if cache is None:  # it has its bytes in memory, or another library under it
+            return Brought(wrapped.got, wrapped.calls)
+        return Brought(cache.total_requested_bytes, cache.miss_count)
+
+    wrapped = ClientFile(path, file, client, brought)
+    return wrapped
+
+
+class ClientFile(LibraryFile):
+    """A file of some library's own kind; what goes wrong in it is told as that, and not as damage of the file."""
+
+    def __init__(self, path: str, file: Any, client: str, brought: Callable[[], Brought]) -> None:
+        super().__init__(path)
+        self.got = self.calls = 0
+        """Bytes that were read from it, by so many calls."""
+        self._file, self._client, self._brought = file, client, brought
+
+    def brought(self) -> Brought:
+        return self._brought()
+
+    def read(self, size: int = -1) -> bytes:
+        with self._told():
+            data: bytes = self._file.read(size)
+        self.got += len(data)
+        self.calls += 1
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with self._told():
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            with contextlib.suppress(Exception):  # whatever it raises: nobody wants any more of it
+                self._file.close()
+        super().close()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            with _told(self.name, self._client):
+                yield
+        except (DatasetError, FileNotFoundError) as error:
+            self.failure = self.failure or error
+            raise
+
+
+@contextlib.contextmanager
+def _told(path: str, client: str) -> Iterator[None]:
+    """Turn what a library raises about an object into an error that names both."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+    except (ValueError, TypeError, MemoryError):  # a seek or read that can't be meant: the format's library asked it
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise DatasetError(
+            f"{path}: {client} can't read it ({type(error).__name__}: {text}). See whether the server is up, and "
+            f"whether {client} finds credentials and the server's certificate"
+        ) from error

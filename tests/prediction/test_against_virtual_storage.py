@@ -1,0 +1,75 @@
+"""What is predicted from a probe is what a run gives, on storages that are no shared link; all in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from datagen.spec import DatasetSpec
+from dlemu.config.schema import Workload
+from dlemu.prediction.batches import planned_job
+from dlemu.prediction.from_probe import calibrate_from_levels
+from tests.prediction.test_calibration import workload
+from tests.prediction.virtual_storage import Kind, predicted, probed, trained
+
+
+def asked(*, ranks: int, batch: int, size: int, step_seconds: float, readers: int, steps: int) -> Workload:
+    """Steps enough for what is measured to be of the storage and not of chance."""
+    made = workload(ranks=ranks, steps=steps, step_seconds=step_seconds, read_threads=readers)
+    data = DatasetSpec(
+        data_folder="virtual", format="npz", num_files_train=ranks * steps * batch, record_length_bytes=size
+    )
+    return replace(made, dataset=data, reader=replace(made.reader, batch_size=batch))
+
+
+NARROW = Kind(mb_per_second=60.0)
+CHANNELS = Kind(servers=4, seconds=lambda _: 0.04)
+JITTER = Kind(servers=4, seconds=lambda random: float(random.uniform(0, 0.08)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "workload"),
+    [
+        (NARROW, 2, asked(ranks=2, batch=1, size=1_000_000, step_seconds=0.025, readers=2, steps=300)),
+        (NARROW, 3, asked(ranks=3, batch=2, size=1_000_000, step_seconds=0.12, readers=4, steps=150)),
+        (CHANNELS, 1, asked(ranks=1, batch=2, size=100_000, step_seconds=0.06, readers=1, steps=200)),
+        (CHANNELS, 2, asked(ranks=2, batch=2, size=100_000, step_seconds=0.035, readers=4, steps=200)),
+        (JITTER, 1, asked(ranks=1, batch=2, size=100_000, step_seconds=0.035, readers=2, steps=4000)),
+    ],
+    ids=["narrow", "readers that share", "one slow reader", "more readers than channels", "jitter"],
+)
+def test_a_probe_predicts_a_run(kind: Kind, ranks: int, workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = predicted(kind, workload, ranks, seed=1)
+    truth = trained(kind, workload, ranks, 2, monkeypatch).outcome
+    assert answer.au_percent == pytest.approx(truth.au_percent, abs=1.5)
+    assert answer.samples_per_second == pytest.approx(truth.samples_per_second, rel=0.02)
+
+
+def test_the_interval_holds_a_run_of_few_reads_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of 100 steps is one of many that the same storage would give: the probe's own error is the smaller part."""
+    short = asked(ranks=1, batch=2, size=100_000, step_seconds=0.035, readers=2, steps=100)
+    answer = predicted(JITTER, short, 1, seed=3)
+    low, high = answer.au_interval_percent
+    runs = np.array([trained(JITTER, short, 1, seed, monkeypatch).outcome.au_percent for seed in range(30)])
+    assert np.mean((low <= runs) & (runs <= high)) >= 0.85
+    assert high - low < 8 * runs.std(), "not by saying nothing"
+
+
+def test_what_differs_between_two_passes_is_part_of_the_interval() -> None:
+    """The same readers got 60 and then 66 MB/s: nobody knows which of them comes next."""
+    made = asked(ranks=2, batch=1, size=1_000_000, step_seconds=0.025, readers=2, steps=100)
+    job = planned_job(made, 1)
+    slower, faster = probed(NARROW, job, 4, seed=1), probed(replace(NARROW, mb_per_second=66.0), job, 4, seed=1)
+    steady = calibrate_from_levels(job, slower, None, cores=2, folder="virtual")
+    moved = calibrate_from_levels(job, [*slower[:-1], faster[-1]], None, cores=2, folder="virtual")
+    assert steady.half_width_percent < 1
+    assert 2 < moved.half_width_percent < 8
+    assert 60 < moved.curve[-1].mb_per_second < 66
+
+
+def test_what_is_uncertain_is_measured_for_longer() -> None:
+    job = planned_job(asked(ranks=1, batch=2, size=100_000, step_seconds=0.035, readers=2, steps=400), 1)
+    steady, uneven = ([level.seconds for level in probed(kind, job, 2, seed=1)][-2:] for kind in (CHANNELS, JITTER))
+    assert min(uneven) > 3 * max(steady)

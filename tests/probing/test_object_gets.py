@@ -1,0 +1,142 @@
+"""A bucket is probed by GET: as asked, by rate and latency that the server has, and what it makes is removed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dlemu
+from datagen.errors import DlemuError, UserError
+from dlemu.cli.probe import command
+from dlemu.probing.object_gets import GetStream, objects_to_read, run_gets
+from dlemu.probing.run_probe import Grid, probe_objects
+from dlemu.report.pages import write_page
+from tests.object_stores import BUCKET, KEYS, S3, fault, own_server, storage_of
+
+KIB = 1 << 10
+TARGET = f"s3://{BUCKET}"
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+
+
+def word(server: Any) -> str:
+    return f"storage.storage_options.endpoint_url={server.endpoint}"
+
+
+def test_requests_are_always_in_flight_and_wait_for_the_server() -> None:
+    """20 ms to the first byte: none comes sooner, and as many are under way as asked."""
+    with own_server(latency_seconds=0.02) as server:
+        spec = storage_of(server).spec
+        with objects_to_read(spec, TARGET, 256 * KIB, 16 * KIB) as objects:
+            stream = GetStream(
+                storage=spec, objects=objects, random=True, size_bytes=16 * KIB, depth=4, seconds=0.3, seed=1
+            )
+            done = run_gets(stream)
+    assert done.first_byte_ns is not None
+    assert done.first_byte_ns.min() >= 0.02e9
+    assert (done.latency_ns >= done.first_byte_ns).all()
+    assert done.failed == 0
+    begin = done.end_ns - done.latency_ns
+    middle = begin.min() + (done.end_ns.max() - begin.min()) // 2
+    assert np.sum((begin <= middle) & (done.end_ns >= middle)) <= 4
+    assert len(done.end_ns) >= 8
+
+
+def test_sequential_requests_go_through_the_objects_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def note(request: object) -> None:
+        asked.append(request.headers.get("range", ""))  # type: ignore[attr-defined]
+
+    with own_server(fault=note) as server:
+        spec = storage_of(server).spec
+        with objects_to_read(spec, TARGET, 64 * KIB, 16 * KIB) as objects:
+            run_gets(
+                GetStream(
+                    storage=spec, objects=objects, random=False, size_bytes=16 * KIB, depth=1, seconds=0.05, seed=1
+                )
+            )
+    ranges = [text for text in asked if text]
+    assert ranges[:5] == [f"bytes={k * 16 * KIB}-{(k + 1) * 16 * KIB - 1}" for k in (0, 1, 2, 3, 0)]
+
+
+def test_an_answer_that_failed_is_counted_and_asked_again() -> None:
+    with own_server() as server:
+        spec = storage_of(server).spec
+        with objects_to_read(spec, TARGET, 64 * KIB, 16 * KIB) as objects:
+            server.behaviour.fault = lambda request: fault("error") if request.number % 20 == 0 else None
+            stream = GetStream(
+                storage=spec, objects=objects, random=True, size_bytes=16 * KIB, depth=2, seconds=0.3, seed=1
+            )
+            assert run_gets(stream).failed >= 1
+
+
+def test_what_is_made_in_a_bucket_is_removed_also_after_a_failure() -> None:
+    with own_server() as server:
+        spec = storage_of(server).spec
+        stack = contextlib.ExitStack()
+        (made,) = stack.enter_context(objects_to_read(spec, TARGET, 96 * KIB, 32 * KIB))
+        assert storage_of(server).size_bytes(made) == 96 * KIB
+        with pytest.raises(DlemuError, match="enough"), stack:
+            raise DlemuError("enough")
+        assert not server.objects
+
+
+@pytest.mark.slow
+def test_an_object_that_is_there_is_only_read(tmp_path: Path) -> None:
+    with own_server() as server:
+        writer = storage_of(server).create(f"{TARGET}/mine")
+        writer.write(bytes(64 * KIB))
+        writer.commit()
+        grid = Grid(sizes=(16 * KIB,), depths=(2,))
+        answer, _ = probe_objects(
+            f"{TARGET}/mine", options=[word(server)], grid=grid, seconds=0.2, folder=str(tmp_path / "r")
+        )
+        assert answer.cells[0].iops > 0
+        assert list(server.objects) == ["mine"]
+        with pytest.raises(UserError, match="has 65536 bytes"):
+            probe_objects(f"{TARGET}/mine", options=[word(server)], folder=str(tmp_path / "s"))
+
+
+def test_what_cannot_be_asked_of_a_bucket_is_said(tmp_path: Path) -> None:
+    folder = str(tmp_path / "r")
+    with pytest.raises(UserError, match="probed by GET"):
+        probe_objects(TARGET, grid=Grid(accesses=("write",)), folder=folder)
+    with pytest.raises(UserError, match="names no bucket"):
+        probe_objects("s3://", folder=folder)
+    with pytest.raises(UserError, match="no other setting"):
+        probe_objects(TARGET, options=["reader.batch_size=4"], folder=folder)
+    with own_server() as server:
+        answer = CliRunner().invoke(command, [TARGET, word(server), "--engine", "aio"])
+        assert answer.exit_code == 2
+        assert "not for a bucket" in answer.output
+
+
+@pytest.mark.slow
+def test_a_bucket_of_a_real_server_is_probed_by_command_and_in_python(s3: S3, tmp_path: Path) -> None:
+    words = ["--sizes", "16k,64k", "--depths", "1,4", "--jobs", "2", "--seconds", "0.2", "--file-size", "1m", "--json"]
+    told = CliRunner().invoke(command, [TARGET, word(s3), *words, "--output", str(tmp_path / "p")])
+    assert told.exit_code == 0, told.output
+    answer = json.loads(told.stdout)
+    assert answer["engine"] == "s3"
+    assert [(cell["size_bytes"], cell["depth"], cell["jobs"]) for cell in answer["cells"]] == [
+        (size * KIB, depth, 2) for size in (16, 64) for depth in (1, 4)
+    ]
+    assert all(0 < cell["first_byte_ms"]["p50"] <= cell["latency_ms"]["p50"] for cell in answer["cells"])
+    assert not list(s3.folder.glob("dlemu-probe-*/*"))
+    page = Path(write_page([str(tmp_path / "p")])).read_text()
+    assert "first byte" in page
+    settings: dict[str, Any] = {"storage.storage_options.endpoint_url": s3.endpoint}
+    grid: dict[str, Any] = {"sizes": [16 * KIB], "depths": [2], "seconds": 0.2, "file_bytes": 64 * KIB}
+    again = dlemu.probe(TARGET, folder=str(tmp_path / "q"), **grid, **settings)
+    assert dlemu.load_result(tmp_path / "q") == again
