@@ -72,7 +72,7 @@ def count(room: str, sample: int | None, seed: int) -> None:
     """Plant the mutants of a room in the current folder and write what became of them."""
     from mutation.mutants import LEFT, change, outcomes, plant
 
-    plant(sample, seed)
+    plant(sample, seed, ROOMS[room].without)
     words = outcomes()
     left = [name for name, word in sorted(words.items()) if word in LEFT]
     found = len(words) - len(left)
