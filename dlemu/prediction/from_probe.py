@@ -25,6 +25,8 @@ BESIDE = 4
 """Readers at a time that tell how much single reads differ, where one alone gets all that the storage has."""
 STRAIGHT = 0.9
 """Share of their number times one reader's speed that readers get who do not yet wait for each other."""
+MORE = 1.2
+"""Times what half the readers got from which on twice as many might get more still."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,7 @@ def calibrate_from_levels(
     samples = int(rows["samples"].sum())
     several = [level for level in apart if level.readers > 1]
     known = several or [next((level for level in found if level.readers >= BESIDE), found[-1])]
+    half = [level for level in found if 2 * level.readers <= found[-1].readers]
     law = float(bytes_by_file(job.workload.dataset).mean())
     sample_bytes = float(rows["app_bytes"].sum()) / samples
     everything = sum(int(level.rows["app_bytes"].sum()) for level in levels) / sum(
@@ -75,7 +78,7 @@ def calibrate_from_levels(
     return Calibration(
         source=f"a probe of {folder} with {', '.join(str(level.readers) for level in found)} readers",
         curve=curve,
-        saturated=len(found) > 1 and top.mb_per_second < 1.2 * found[-2].mb_per_second,
+        saturated=bool(half) and top.mb_per_second < MORE * half[-1].mb_per_second,
         half_width_percent=_surest(found),
         work=work_quantiles([(_reads(level), level.rows["reader"]) for level in known]),
         samples_per_read=max(1, round(samples / len(rows))),
