@@ -88,7 +88,7 @@ class RequestCounts:
         self.values[INDEX[counter]] += amount
 
     def answered(self, first_byte_ns: int, last_byte_ns: int) -> None:
-        """Count a request whose answer began and ended so long after it was sent."""
+        """Count a GET whose answer began and ended so long after it was sent."""
         self.values[len(COUNTERS) + _bin(first_byte_ns)] += 1
         self.values[len(COUNTERS) + BINS + _bin(last_byte_ns)] += 1
         if self.on_answer is not None:
@@ -104,12 +104,12 @@ class RequestCounts:
 
     @property
     def first_byte(self) -> NDArray[np.int64]:
-        """Answers by the time to their first byte, in bins."""
+        """Answers to GET by the time to their first byte, in bins."""
         return self.values[len(COUNTERS) : len(COUNTERS) + BINS]
 
     @property
     def last_byte(self) -> NDArray[np.int64]:
-        """Answers by the time to their last byte, in bins."""
+        """Answers to GET by the time to their last byte, in bins."""
         return self.values[len(COUNTERS) + BINS : len(COUNTERS) + 2 * BINS]
 
 

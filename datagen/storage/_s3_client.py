@@ -243,7 +243,7 @@ class Client:
             again(each.ask, self._failed(each.ask, None, error))
             return True
         exchange, ask = each.exchange, each.ask
-        self._finished(exchange)
+        self._finished(ask, exchange)
         if ask.may_be_missing and exchange.status == 404:
             ask.answer = exchange
             return True
@@ -409,12 +409,13 @@ class Client:
         if spent_us:
             self.counts.add(TLS_CPU_US, spent_us)
 
-    def _finished(self, exchange: Exchange) -> None:
+    def _finished(self, ask: Ask, exchange: Exchange) -> None:
         counts = self.counts
         counts.add("in_flight", -1)
         counts.add("received_bytes", exchange.got)
         ended_ns = time.monotonic_ns()
-        counts.answered(exchange.first_byte_ns - exchange.began_ns, ended_ns - exchange.began_ns)
+        if ask.kind == "get":
+            counts.answered(exchange.first_byte_ns - exchange.began_ns, ended_ns - exchange.began_ns)
         self._count_tls(exchange.connection)
         if exchange.reusable and len(self._idle) < MOST_IDLE:
             self._idle.append(exchange.connection)

@@ -14,6 +14,7 @@ from dlemu.checkpoints.read_files import FileToRead
 from dlemu.checkpoints.stored import StoredNote, folder_of
 from dlemu.checkpoints.write_files import FileToWrite
 from dlemu.config.schema import Checkpoint, Workload
+from dlemu.emulator.request_account import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class CheckpointJob:
     def storage_spec(self) -> StorageSpec:
         """The storage as checkpoints use it."""
         direct = self.settings.odirect
-        return replace(self.workload.storage_spec, direct=direct, direct_writes=direct)
+        return replace(counted(self.workload, self.live_folder), direct=direct, direct_writes=direct)
 
     @property
     def kept(self) -> int:

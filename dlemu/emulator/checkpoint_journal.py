@@ -50,6 +50,8 @@ class CheckpointJournal:
     """Of these, those that `checkpoint.keep_last` let go."""
     eviction_seconds: float | None = None
     """How long it took to drop from memory what would be read."""
+    requests: tuple[int, ...] = ()
+    """What all ranks' requests to an object store came to (`RequestCounts.values`); empty where none were made."""
     peak_memory_bytes: tuple[int, ...] = ()
     """Most memory that each rank had for itself (private pages) at the end of a checkpoint."""
     cpu_seconds: tuple[float, ...] = ()

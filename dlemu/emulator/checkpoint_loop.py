@@ -30,6 +30,7 @@ from dlemu.emulator.checkpoint_job import CheckpointJob, ReadSource
 from dlemu.emulator.checkpoint_journal import CheckpointJournal, UnderWay, read_checkpoint_journal
 from dlemu.emulator.environment import describe_hosts, describe_storage, existing_folder
 from dlemu.emulator.recording import recorder_for
+from dlemu.emulator.request_account import request_folder, requests_so_far
 from dlemu.telemetry import HostTelemetry, Telemetry
 from dlemu.telemetry import read_logs as read_telemetry
 
@@ -75,6 +76,7 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
         comm,
         timeout_seconds=job.workload.timeout_seconds,
         what=folder,
+        request_folder=request_folder(job.live_folder) if storage.is_remote else "",
     )
     rank = _CheckpointRank(job, comm, watch, lambda moving: recorder.mark(training=moving) if recorder else None)
     journal = rank.run()
@@ -88,6 +90,7 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
     noted = journal.noting(
         cpu_seconds=tuple(part.cpu_seconds for part in parts),
         peak_memory_bytes=tuple(part.peak_memory_bytes for part in parts),
+        requests=requests_so_far(job.live_folder),
     )
     rows, progress = (
         np.concatenate(found) for found in zip(*((part.rows, part.progress) for part in parts), strict=True)
@@ -100,7 +103,8 @@ def salvage_checkpoints(live_folder: str) -> CheckpointLog | None:
     journal = read_checkpoint_journal(live_folder)
     if journal is None:
         return None
-    return CheckpointLog(*read_logs(live_folder), journal, read_telemetry(live_folder))
+    noted = journal.noting(requests=requests_so_far(live_folder))
+    return CheckpointLog(*read_logs(live_folder), noted, read_telemetry(live_folder))
 
 
 @dataclass

@@ -13,10 +13,11 @@ from datagen.errors import UserError
 from datagen.fetch import FetchSpec
 from datagen.inspection import Dataset
 from datagen.layout import Layout
-from datagen.storage.storage_base import FOLDER_TYPES, NULL_STORAGE, StorageSpec
+from datagen.storage.storage_base import NULL_STORAGE, StorageSpec
 from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
+from dlemu.emulator.request_account import counted, request_folder
 from dlemu.emulator.schedule import Epoch, make_schedule
 from dlemu.loaders.loader_base import LoaderSpec, Phase
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
@@ -173,18 +174,16 @@ class Job:
         return phases
 
     @property
-    def _storage_spec(self) -> StorageSpec:
-        spec = self.workload.storage_spec
-        return (
-            spec if self.workload.storage.storage_type in FOLDER_TYPES else replace(spec, account=self.request_folder)
-        )
+    def storage_spec(self) -> StorageSpec:
+        """The storage as ranks and workers use it: requests are counted."""
+        return counted(self.workload, self.live_folder)
 
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
         reader = self.workload.reader
         spec = FetchSpec.for_dataset(
             self.found,
             layout,
-            storage=self._storage_spec,
+            storage=self.storage_spec,
             engine=reader.engine,
             transfer_bytes=reader.transfer_size,
             decode=reader.decode,
@@ -193,11 +192,6 @@ class Job:
             seed=self.seed,
         )
         return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
-
-
-def request_folder(live_folder: str) -> str:
-    """Return where processes count their requests to an object store, below a run's live folder."""
-    return os.path.join(live_folder, "requests")
 
 
 def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:

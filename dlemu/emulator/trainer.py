@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
-from datagen.storage._request_counts import read_counts
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase
 from dlemu.checkpoints.save import TrainingSaver
@@ -20,11 +19,12 @@ from dlemu.comm import Comm, within
 from dlemu.comm.clock import Clock, MonotonicClock
 from dlemu.emulator.environment import describe_hosts, describe_storage
 from dlemu.emulator.evict import evict, evicts_before
-from dlemu.emulator.job import Job, accelerator_class, request_folder
+from dlemu.emulator.job import Job, accelerator_class
 from dlemu.emulator.journal import Journal, StoppedEarly, read_journal
 from dlemu.emulator.loop import StepLoop, StepRange, Watcher
 from dlemu.emulator.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.emulator.recording import recorder_of
+from dlemu.emulator.request_account import requests_so_far
 from dlemu.emulator.scaling import try_more_readers
 from dlemu.emulator.schedule import Epoch
 from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepLog, StepRows, read_log
@@ -66,7 +66,7 @@ def run_rank(
     cpu_seconds = trainer.cpu_seconds()
     telemetry = recorder.stop() if recorder is not None else None
     ended_ns = comm.all_reduce_max(time.monotonic_ns())
-    journal = journal.noting(requests=_requests(job.live_folder))
+    journal = journal.noting(requests=requests_so_far(job.live_folder))
     noted = journal.noting(ended_ns=ended_ns, scaling=try_more_readers(job, comm, trainer.log.rows))
     loader.close()
     return _gather(comm, noted, _RankResult(trainer.log.rows.copy(), cpu_seconds, telemetry))
@@ -90,13 +90,7 @@ def salvage(live_folder: str) -> RunLog | None:
         return None
     logs = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
     rows = [np.empty(0, STEP_DTYPE), *(read_log(os.path.join(live_folder, name)) for name in logs)]
-    return RunLog(np.concatenate(rows), journal.noting(requests=_requests(live_folder)), read_logs(live_folder))
-
-
-def _requests(live_folder: str) -> tuple[int, ...]:
-    """Return what the requests to an object store came to so far; nothing where there are none."""
-    counts = read_counts(request_folder(live_folder))
-    return tuple(counts.values.tolist()) if counts.requests else ()
+    return RunLog(np.concatenate(rows), journal.noting(requests=requests_so_far(live_folder)), read_logs(live_folder))
 
 
 class _RankResult(NamedTuple):
@@ -150,7 +144,7 @@ class _Trainer:
         self._saver = TrainingSaver(
             settings=workload.checkpoint,
             model=workload.model,
-            storage=open_storage(replace(workload.storage_spec.buffered, direct_writes=workload.checkpoint.odirect)),
+            storage=open_storage(replace(job.storage_spec.buffered, direct_writes=workload.checkpoint.odirect)),
             comm=comm,
             clock=self._clock,
             seed=job.seed,

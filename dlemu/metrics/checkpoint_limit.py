@@ -56,6 +56,12 @@ class Moved:
     """Of the busiest network interface, how much of its speed was used."""
     threads: int = 1
     """Of one rank."""
+    objects: bool = False
+    """They lie in an object store: no page cache is in between."""
+
+
+_SPARE = "checkpoint.odirect=true spares the copy into the page cache; else "
+_OR_DIRECT = ", or set checkpoint.odirect=true"
 
 
 def judge_checkpoints(moved: Moved) -> CheckpointLimit:
@@ -84,7 +90,7 @@ def judge_checkpoints(moved: Moved) -> CheckpointLimit:
             what="host CPU",
             confidence="high" if moved.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium",
             evidence=evidence,
-            advice=("checkpoint.odirect=true spares the copy into the page cache; else more cores, or fewer ranks",),
+            advice=(f"{'' if moved.objects else _SPARE}more cores, or fewer ranks",),
         )
     if (moved.link_percent or 0.0) >= BUSY_PERCENT:
         return CheckpointLimit(
@@ -95,7 +101,9 @@ def judge_checkpoints(moved: Moved) -> CheckpointLimit:
             what="host CPU",
             confidence="medium",
             evidence=evidence,
-            advice=(f"each thread is busy copying: raise {key} (now {moved.threads}), or set checkpoint.odirect=true",),
+            advice=(
+                f"each thread is busy copying: raise {key} (now {moved.threads}){'' if moved.objects else _OR_DIRECT}",
+            ),
         )
     sure: Confidence = "high" if device_full or moved.call_percent + moved.fsync_percent >= 90 else "medium"
     return CheckpointLimit(

@@ -108,12 +108,14 @@ def calibrate_by_probe(
         storage=storage,
     )
     job = make_job(workload, 1, found, folder=os.devnull, started_at="")
+    opened = open_storage(storage.buffered)
     how = treatment(
         direct=storage.direct,
         cached=cached,
         total_bytes=found.total_bytes,
         memory_bytes=psutil.virtual_memory().total,
-        memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
+        memory_kind=opened.memory_kind(workload.dataset.data_folder),
+        remote=opened.is_remote,
     )
     began, others = time.monotonic(), _others_cpu_seconds()
     levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=on_level)

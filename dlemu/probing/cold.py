@@ -7,14 +7,17 @@ from typing import Literal
 from datagen.errors import UserError
 from dlemu.metrics.cache import WANTED_RATIO
 
-Treatment = Literal["direct", "large", "evicted", "cached"]
-"""Why reads are the storage's: O_DIRECT, the memory rule, eviction before each epoch; or that they need not be."""
+Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
+"""Why reads are the storage's: O_DIRECT, objects, the memory rule, eviction before each epoch; or need not be."""
 
 
-def treatment(*, direct: bool, cached: bool, total_bytes: int, memory_bytes: int, memory_kind: str) -> Treatment:
+def treatment(
+    *, direct: bool, cached: bool, total_bytes: int, memory_bytes: int, memory_kind: str, remote: bool = False
+) -> Treatment:
     """Return how trials are kept out of the page cache; raises UserError where nothing can do that.
 
-    `direct`: they read past it; `memory_kind`: the file system whose files are memory, else empty.
+    `direct`: they read past it; `memory_kind`: the file system whose files are memory, else empty; `remote`: this host
+    keeps nothing of what it reads.
     """
     if cached:
         return "cached"
@@ -25,4 +28,6 @@ def treatment(*, direct: bool, cached: bool, total_bytes: int, memory_bytes: int
         )
     if direct:
         return "direct"
+    if remote:
+        return "remote"
     return "large" if total_bytes >= WANTED_RATIO * memory_bytes else "evicted"

@@ -184,12 +184,14 @@ def probe_workload(
     storage = workload.storage_spec
     found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
     folder = _results_folder(workload.output.folder or new_folder(workload.model.name, "probe-"))
+    opened = open_storage(storage.buffered)
     how = treatment(
         direct=storage.direct,
         cached=cached,
         total_bytes=found.total_bytes,
         memory_bytes=psutil.virtual_memory().total,
-        memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
+        memory_kind=opened.memory_kind(workload.dataset.data_folder),
+        remote=opened.is_remote,
     )
     question = ProbeQuestion(
         target=workload.dataset.data_folder,

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dlemu.metrics.checkpoint_rates import OverCheckpoints
 from dlemu.report.page import Page, Text, Words, split_verdict, tiles
-from dlemu.report.run_report import environment_of
+from dlemu.report.run_report import environment_of, request_rows
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import count, number, size
 from dlemu.results.checkpoint_run import CheckpointRun
@@ -177,17 +177,17 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
         )
     if summary.peak_memory_mb is not None:
         yield "memory of a rank", f"{number(summary.peak_memory_mb)} MB", "at most, its own"
-    what = summary.what
-    ways = [
-        "O_DIRECT" if what.odirect else "page cache",
-        "fsync" if what.fsync else "no fsync",
-        f"content {what.content}",
-    ]
+    what, asked = summary.what, summary.requests
+    through = ["O_DIRECT" if what.odirect else "page cache", "fsync" if what.fsync else "no fsync"]
+    ways = [*(["uploads in parts"] if asked is not None else through), f"content {what.content}"]
     yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} a rank; {what.kept} complete ones kept"
     if summary.read is not None:
         how = f"{count(what.readers, 'thread')} a rank" if what.read_as == "fast" else f"as {what.read_as}"
         checks = "every byte compared" if what.verified else "first blocks looked at"
-        yield "read", how, f"{'evicted; ' if what.evicted and not what.odirect else ''}{checks}"
+        evicted = "evicted; " if what.evicted and not what.odirect and asked is None else ""
+        yield "read", how, evicted + checks
+    if asked is not None:
+        yield from request_rows(asked)
 
 
 def _reasons(summary: CheckpointSummary) -> Iterator[Cell]:

@@ -298,7 +298,7 @@ def _costs(summary: Summary) -> Iterator[Row]:
     yield "reads", "O_DIRECT" if how.odirect else "page cache" if asked is None else "requests", engine
     yield from _requests(summary.metrics)
     if asked is not None:
-        yield from _objects(asked)
+        yield from request_rows(asked)
 
 
 def _requests(metrics: Metrics) -> Iterator[Row]:
@@ -309,11 +309,12 @@ def _requests(metrics: Metrics) -> Iterator[Row]:
         yield "read requests", f"{number(asked.mean / 1024)} KiB", f"asked for, mean{got}"
 
 
-def _objects(asked: Requests) -> Iterator[Row]:
+def request_rows(asked: Requests) -> Iterator[Row]:
     """Yield what an object store's server made of the requests."""
     sent = asked.get + asked.head + asked.put + asked.list + asked.delete
-    cost = "" if asked.cost is None else f", cost {number(asked.cost)}"
-    kinds = f"{asked.get:,} GET, {asked.head:,} HEAD; {count(asked.connections_opened, 'connection')}{cost}"
+    cost = "" if asked.cost is None else f", cost {asked.cost:.3g}"
+    puts = f", {asked.put:,} PUT" if asked.put else ""
+    kinds = f"{asked.get:,} GET, {asked.head:,} HEAD{puts}; {count(asked.connections_opened, 'connection')}{cost}"
     yield "requests", f"{sent:,}", kinds
     again = f"{asked.slow_down:,} of them 503 or 429; {asked.retried:,} asked again"
     yield "failed requests", f"{asked.failed:,}", again

@@ -20,6 +20,7 @@ from dlemu.sizing.sizing_events import (
 
 _PAGE_CACHE = {
     "direct": "read past the page cache (O_DIRECT)",
+    "remote": "read over the network, of which this host keeps nothing",
     "large": "five times the memory of this host or more",
     "evicted": "dropped from the page cache before each epoch",
     "cached": "the page cache may serve: this sizes memory as much as storage",

@@ -9,12 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.formats.format_base import LibraryReads, library_reads
 from datagen.layout import subfolder_name
-from datagen.storage._request_counts import TLS_CPU_US, RequestCounts, waits_ms
 from dlemu.config.duration import is_zero
 from dlemu.emulator.steplog import EVALUATION, StepRows
 from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
@@ -28,7 +26,6 @@ from dlemu.metrics.limit import OTHERS_PERCENT, Asked, Context, Limit, OtherRead
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
 from dlemu.metrics.ran_out import find_ran_out
 from dlemu.metrics.rates import (
-    Percentiles,
     first_batch_seconds,
     late_handover_share,
     per_second,
@@ -48,6 +45,7 @@ from dlemu.results.activity import (
     read_requests,
     summarise_telemetry,
 )
+from dlemu.results.request_summary import requests_of
 from dlemu.results.summary import (
     AsynchronousCheckpoints,
     CheckpointTiming,
@@ -100,7 +98,7 @@ def analyse(run: Run) -> Summary:
         ended_at=_ended_at(facts),
         seed=facts.seed,
         metrics=metrics,
-        requests=_requests(facts),
+        requests=requests_of(facts.journal.requests, facts.workload.metric),
         evaluation=_evaluation(run.rows[run.rows["phase"] == EVALUATION]),
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
@@ -147,32 +145,6 @@ def analyse(run: Run) -> Summary:
     )
 
 
-def _requests(facts: Facts) -> Requests | None:
-    """Return what the journal counted, with the price of it."""
-    if not facts.journal.requests:
-        return None
-    counts, metric = RequestCounts(np.array(facts.journal.requests, np.int64)), facts.workload.metric
-    reads, writes = counts["get"] + counts["head"], counts["put"] + counts["list"]
-    first, last = (_times(histogram) for histogram in (counts.first_byte, counts.last_byte))
-    priced = metric.get_price or metric.put_price
-    return Requests(
-        get=counts["get"],
-        head=counts["head"],
-        list=counts["list"],
-        put=counts["put"],
-        delete=counts["delete"],
-        received_bytes=counts["received_bytes"],
-        failed=counts["failed"],
-        retried=counts["retried"],
-        slow_down=counts["slow_down"],
-        connections_opened=counts["connections_opened"],
-        first_byte_ms=first,
-        last_byte_ms=last,
-        tls_cpu_seconds=counts[TLS_CPU_US] / 1e6 or None,
-        cost=(reads * metric.get_price + writes * metric.put_price) / 1000 if priced else None,
-    )
-
-
 def _asked(run: Run, requests: Requests | None) -> Asked | None:
     if requests is None or requests.first_byte_ms is None or requests.last_byte_ms is None:
         return None
@@ -192,11 +164,6 @@ def _tls_percent(run: Run, requests: Requests) -> float | None:
     if requests.tls_cpu_seconds is None or not reader_ns:
         return None
     return min(100.0, 1e11 * requests.tls_cpu_seconds / reader_ns)
-
-
-def _times(histogram: NDArray[np.int64]) -> Percentiles | None:
-    waits = waits_ms(histogram)
-    return None if waits is None else Percentiles(**waits._asdict())
 
 
 def _metrics(run: Run, kept: StepRows) -> Metrics:

@@ -39,6 +39,7 @@ from dlemu.results.checkpoint_summary import (
     TrainingCost,
 )
 from dlemu.results.live_place import KILLED
+from dlemu.results.request_summary import requests_of
 from dlemu.results.summary import Environment
 from dlemu.telemetry import HostTelemetry
 
@@ -77,6 +78,7 @@ def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
         complete_checkpoints=journal.complete,
         partial=partial,
         eviction_seconds=journal.eviction_seconds,
+        requests=requests_of(journal.requests, workload.metric),
         environment=Environment(hosts=journal.hosts, storage=journal.storage),
         issues=tuple(_issues(facts, write, read)),
     )
@@ -121,7 +123,7 @@ def _phase(run: CheckpointRun, phase: int) -> PhaseSummary | None:
     activity = _Activity(run, phase, parts)
     device_mb = activity.device_mb
     device = device_mb / wall if device_mb is not None and wall else None
-    served = _served(rows, accounted, device_mb) if phase == READ else None
+    served = _served(run.facts, rows, accounted, device_mb) if phase == READ else None
     moved = Moved(
         phase="read" if phase == READ else "write",
         gb_per_second=size_bytes / 1e9 / wall if wall else 0.0,
@@ -138,6 +140,7 @@ def _phase(run: CheckpointRun, phase: int) -> PhaseSummary | None:
         device_depth=activity.device_depth,
         link_percent=activity.link_percent,
         threads=int(rows["threads"].max()),
+        objects=bool(run.facts.journal.requests),
     )
     return PhaseSummary(
         checkpoints=times,
@@ -165,10 +168,12 @@ def _is_accounted(facts: CheckpointRunFacts, rows: IoRows) -> bool:
     return bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
 
 
-def _served(rows: IoRows, accounted: bool, device_mb: float | None) -> float | None:
+def _served(facts: CheckpointRunFacts, rows: IoRows, accounted: bool, device_mb: float | None) -> float | None:
     size_bytes = int(rows["bytes"].sum())
     if not size_bytes:
         return None
+    if facts.journal.requests:  # this host keeps nothing of an object store in its memory
+        return 100.0
     shares = [100 * int(rows["storage_bytes"].sum()) / size_bytes] if accounted else []
     if device_mb is not None:
         shares.append(100 * device_mb * 1e6 / size_bytes)
@@ -402,7 +407,7 @@ def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSu
         )
     if storage is not None and storage.file_system in MEMORY_FILE_SYSTEMS:
         yield f"THE STORAGE IS MEMORY: the checkpoints lie on {storage.file_system}"
-    if write is not None and not settings.fsync:
+    if write is not None and not settings.fsync and not facts.journal.requests:
         yield (
             "checkpoint.fsync is false: writing ended when the page cache had the bytes, not the storage; as in MLPerf "
             "Storage v2.0, whose code never calls fsync"

@@ -11,7 +11,7 @@ from typing import Literal
 from dlemu.metrics.checkpoint_limit import CheckpointLimit
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, OverCheckpoints
 from dlemu.results.folder import CHECKPOINT_KIND
-from dlemu.results.summary import SCHEMA_VERSION, Environment
+from dlemu.results.summary import SCHEMA_VERSION, Environment, Requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +182,8 @@ class CheckpointSummary:
     partial: PartialCheckpoint | None = None
     """Null for a run that is complete, or ended between two checkpoints."""
     eviction_seconds: float | None = None
+    requests: Requests | None = None
+    """Of writing and reading them in an object store; null elsewhere."""
     environment: Environment = field(default_factory=Environment)
     issues: tuple[str, ...] = ()
 

@@ -216,7 +216,7 @@ class ReadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Requests that reading from an object store took, in training and evaluation, those asked again included."""
+    """Requests to an object store in training, evaluation and checkpoints, those asked again included."""
 
     get: int
     head: int
@@ -225,6 +225,8 @@ class Requests:
     delete: int
     received_bytes: int
     """Of the bodies of answers."""
+    sent_bytes: int = 0
+    """Of the bodies of requests: what was written."""
     failed: int
     """Answers that were no success, and connections that broke."""
     retried: int
@@ -233,9 +235,9 @@ class Requests:
     """Answers 503 and 429."""
     connections_opened: int
     first_byte_ms: Percentiles | None = None
-    """From the request to the first byte of its answer, ms, within 9 %."""
+    """From a GET to the first byte of its answer, ms, within 9 %."""
     last_byte_ms: Percentiles | None = None
-    """From the request to the last byte of its answer, ms, within 9 %."""
+    """From a GET to the last byte of its answer, ms, within 9 %."""
     tls_cpu_seconds: float | None = None
     """CPU time that reading over TLS took: handshakes, decrypting, and the kernel's copies. None without TLS."""
     cost: float | None = None

@@ -273,6 +273,7 @@ def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
     step_seconds = mean_seconds(workload.train.computation_time)
     window_seconds = max(WINDOW_SECONDS, WINDOW_STEPS * step_seconds)
     ahead = job.batches_ahead + (not workload.train.synchronous)
+    opened = open_storage(storage.buffered)
     return _Prepared(
         question=question,
         job=job,
@@ -281,7 +282,8 @@ def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
             cached=question.cached,
             total_bytes=found.total_bytes,
             memory_bytes=psutil.virtual_memory().total,
-            memory_kind=open_storage(storage.buffered).memory_kind(workload.dataset.data_folder),
+            memory_kind=opened.memory_kind(workload.dataset.data_folder),
+            remote=opened.is_remote,
         ),
         capacity=measure_capacity(
             samples=found.train.num_samples,

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.e2e.harness import Ended, dlemu, small_run, start, wait
-from tests.object_stores import KEYS, S3, SECRET_KEY, fault, own_server
+from tests.e2e.test_checkpoints import WORKLOAD
+from tests.object_stores import (
+    KEYS,
+    S3,
+    SECRET_KEY,
+    fault,
+    make_certificates,
+    own_server,
+    rclone_server,
+    why_no_rclone,
+)
+
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
 
 SECRET = "another-secret-of-nobody"
 
@@ -58,6 +72,102 @@ def test_tensorflow_reads_objects_of_several_samples(s3: S3, tmp_path: Path) -> 
         ended = dlemu(command, *small)
         assert ended.status == 0, ended.err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["requests"]["failed"] == 0
+
+
+@pytest.fixture(scope="module")
+def filled(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> S3:
+    """A bucket with a dataset in data/shared."""
+    made = dlemu("datagen", *on_bucket(s3, tmp_path_factory.mktemp("made")))
+    assert made.status == 0, made.err
+    return s3
+
+
+def on_bucket(server: S3, folder: Path, *changes: str) -> list[str]:
+    """Overrides of a run of one rank on the dataset in a bucket."""
+    small = small_run(folder, Path("data/shared"), *server.settings, "dataset.format=npz")
+    quick = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "reader.read_threads=1"]
+    return [*(word for word in small if not word.startswith("ranks=")), *quick, *changes]
+
+
+@pytest.mark.slow
+def test_a_search_sizes_a_bucket(filled: S3, tmp_path: Path) -> None:
+    short = ("reader.batch_size=1", "train.computation_time=0.5", "train.epochs=1", "--most", "1")
+    ended = dlemu("size", *on_bucket(filled, tmp_path / "size", *short))
+    assert ended.status == 0, ended.err
+    assert "read over the network, of which this host keeps nothing" in ended.err + ended.out
+    answer = json.loads((tmp_path / "size" / "size.json").read_text())
+    assert (answer["complete"], answer["max_accelerators"]) == (True, 1)
+    run = json.loads((tmp_path / "size" / answer["trials"][0]["folder"] / "summary.json").read_text())
+    assert run["requests"]["get"] >= run["metrics"]["samples"]
+
+
+@pytest.mark.slow
+def test_a_sweep_over_engines_reads_a_bucket(filled: S3, tmp_path: Path) -> None:
+    ended = dlemu("sweep", *on_bucket(filled, tmp_path / "sweep", "reader.engine=fast,library", "train.epochs=1"))
+    assert ended.status == 0, ended.err
+    for point in ("point-01", "point-02"):
+        run = json.loads((tmp_path / "sweep" / point / "summary.json").read_text())
+        assert run["complete"]
+        assert run["requests"]["received_bytes"] == run["metrics"]["app_bytes"]
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one")
+def test_ranks_of_mpirun_train_from_a_bucket(filled: S3, tmp_path: Path) -> None:
+    ended = dlemu("train", *on_bucket(filled, tmp_path / "run"), launcher=[MPIRUN, "-np", "2"])
+    assert ended.status == 0, ended.err
+    run = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (run["ranks"], run["requests"]["get"], run["requests"]["failed"]) == (2, 96, 0)
+    assert [epoch["each_sample_once"] for epoch in run["audit"]] == [True, True]
+
+
+@pytest.mark.slow
+def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
+    (tmp_path / "configs" / "workload").mkdir(parents=True)
+    folder = {"checkpoint": WORKLOAD["checkpoint"] | {"checkpoint_folder": "saved/llama"}}  # type: ignore[operator]
+    (tmp_path / "configs" / "workload" / "small.yaml").write_text(yaml.safe_dump(WORKLOAD | folder))
+    words = ["workload=small", "-cd", str(tmp_path / "configs"), "ranks=2", *s3.settings, "metric.put_price=5"]
+    counts = ("checkpoint.num_checkpoints_write=2", "checkpoint.num_checkpoints_read=1", "checkpoint.keep_last=1")
+    ended = dlemu("checkpoint", *words, *counts, "checkpoint.verify=true", f"output.folder={tmp_path / 'run'}")
+    assert ended.status == 0, ended.err
+    assert "uploads in parts" in ended.out
+    assert "page cache" not in ended.out
+    run = json.loads((tmp_path / "run" / "summary.json").read_text())
+    requests = run["requests"]
+    assert run["complete"]
+    assert run["read"]["from_storage_percent"] == 100
+    assert requests["sent_bytes"] >= 2 * run["what"]["bytes"]
+    assert requests["received_bytes"] >= run["what"]["bytes"]
+    assert requests["put"] >= 2 * run["what"]["files"]
+    assert requests["cost"] == pytest.approx(5 * (requests["put"] + requests["list"]) / 1000)
+    assert sorted(path.name for path in (s3.folder / "saved" / "llama").iterdir()) == ["global_epoch1_step2"]
+    again = dlemu(
+        "checkpoint", *words, "checkpoint.num_checkpoints_write=0", counts[1], f"output.folder={tmp_path / 'r'}"
+    )
+    assert again.status == 0, again.err
+
+
+@pytest.mark.slow
+def test_a_run_over_https_names_what_tls_took(tmp_path: Path) -> None:
+    if why_no_rclone():
+        pytest.skip(why_no_rclone())
+    certificates = make_certificates(tmp_path / "certificates")
+    around: dict[str, Any] = KEYS | {"SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": ""}
+    trusting: dict[str, Any] = around | {"AWS_CA_BUNDLE": str(certificates.authority)}
+    with rclone_server(tmp_path / "served", certificates) as server:
+        words = on_bucket(server, tmp_path / "run")
+        for command in ("datagen", "train"):
+            ended = dlemu(command, *words, **trusting)
+            assert ended.status == 0, ended.err
+        run = json.loads((tmp_path / "run" / "summary.json").read_text())
+        assert run["requests"]["tls_cpu_seconds"] > 0
+        assert "handshakes, decrypting, copying" in " ".join(ended.out.split())
+        around |= {"AWS_CA_BUNDLE": str(make_certificates(tmp_path / "other").authority)}
+        refused = dlemu("train", *on_bucket(server, tmp_path / "refused"), **around)
+        assert refused.status == 2
+        assert refused.err.count("\n") == 1
+        assert "its certificate is not trusted" in refused.err
 
 
 def trained_on(server: Any, folder: Path, *settings: str) -> Ended:

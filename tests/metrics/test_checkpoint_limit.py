@@ -124,3 +124,11 @@ def test_what_a_read_had_of_the_storage_is_at_most_all() -> None:
             assert evidence[1] == f"the storage served {said} of the bytes"
     assert len(judge_checkpoints(moved(from_storage_percent=40.0)).evidence) == 1, "of writes it says nothing"
     assert len(judge_checkpoints(moved(**READ, ceiling_gb_per_second=5.0)).evidence) == 1
+
+
+def test_of_an_object_store_nobody_is_sent_past_a_page_cache() -> None:
+    for changes in ({"cpu_wait_percent": 99.0}, {"cpu_percent": 99.0}):
+        assert "odirect" in " ".join(judge_checkpoints(moved(**changes)).advice)
+        advice = " ".join(judge_checkpoints(moved(objects=True, **changes)).advice)
+        assert advice
+        assert "odirect" not in advice

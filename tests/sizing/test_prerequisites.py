@@ -24,6 +24,7 @@ PLACE: dict[str, Any] = {
     [
         ({}, "evicted"),
         ({"direct": True}, "direct"),
+        ({"remote": True, "total_bytes": 50}, "remote"),
         ({"total_bytes": 50}, "large"),
         ({"cached": True, "memory_kind": "tmpfs"}, "cached"),
     ],

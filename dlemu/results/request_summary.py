@@ -1,0 +1,43 @@
+"""Requests to an object store: what they came to, from what the processes counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.storage._request_counts import TLS_CPU_US, RequestCounts, waits_ms
+from dlemu.config.schema import Metric
+from dlemu.results.summary import Percentiles, Requests
+
+
+def requests_of(values: Sequence[int], metric: Metric) -> Requests | None:
+    """Return what a journal counted (`RequestCounts.values`), with the price of it; None where it counted nothing."""
+    if not values:
+        return None
+    counts = RequestCounts(np.array(values, np.int64))
+    reads, writes = counts["get"] + counts["head"], counts["put"] + counts["list"]
+    priced = metric.get_price or metric.put_price
+    return Requests(
+        get=counts["get"],
+        head=counts["head"],
+        list=counts["list"],
+        put=counts["put"],
+        delete=counts["delete"],
+        received_bytes=counts["received_bytes"],
+        sent_bytes=counts["sent_bytes"],
+        failed=counts["failed"],
+        retried=counts["retried"],
+        slow_down=counts["slow_down"],
+        connections_opened=counts["connections_opened"],
+        first_byte_ms=_times(counts.first_byte),
+        last_byte_ms=_times(counts.last_byte),
+        tls_cpu_seconds=counts[TLS_CPU_US] / 1e6 or None,
+        cost=(reads * metric.get_price + writes * metric.put_price) / 1000 if priced else None,
+    )
+
+
+def _times(histogram: NDArray[np.int64]) -> Percentiles | None:
+    waits = waits_ms(histogram)
+    return None if waits is None else Percentiles(**waits._asdict())
