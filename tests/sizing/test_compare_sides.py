@@ -13,7 +13,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.metrics.limit import Limit
 from dlemu.results.summary import Mean
-from dlemu.sizing.answers import RunFigures, RunPair
+from dlemu.sizing.answers import ComparedCount, RunFigures, RunPair
 from dlemu.sizing.compare_sides import Extras, compare, compare_runs, economy
 from dlemu.sizing.sides import Settings, Side, read_side, read_sides, side_of_runs
 
@@ -141,7 +141,11 @@ def test_a_comparison_has_both_sides_whole() -> None:
     limit = Limit(what="storage", confidence="high", evidence=())
     good, bad = figures(200.0, ranks=4, epochs=2, limited_by=limit), figures(300.0, ranks=4, epochs=3, passed=False)
     settings: Settings = (("ranks", "4"), ("reader.read_threads", "2"))
-    a = Side(name="fast", workload="unet3d", runs={settings: good}, accelerators=4, gb_per_second=2.5, warnings=("w",))
+    count = ComparedCount(
+        accelerators=4, passed=True, limited_by=None, threshold_percent=90.0, ceiling_au_percent=None, metrics={}
+    )
+    known = {"accelerators": 4, "gb_per_second": 2.5, "counts": (count,), "warnings": ("w",)}
+    a = Side(name="fast", workload="unet3d", runs={settings: good}, **known)  # type: ignore[arg-type]  # by name
     b = Side(name="slow", workload="bert", runs={settings: bad, (("ranks", "9"),): bad})
     comparison = compare(a, b)
     assert (comparison.a, comparison.b) == ("fast", "slow")
@@ -160,6 +164,7 @@ def test_a_comparison_has_both_sides_whole() -> None:
     assert plan.days_saved_per_year == pytest.approx(0)
     assert [side.name for side in comparison.sides] == ["fast", "slow"]
     assert [side.workload for side in comparison.sides] == ["unet3d", "bert"]
+    assert [side.counts for side in comparison.sides] == [(count,), ()]
     assert comparison.issues == ("A ran unet3d and B bert: the difference is not the storage's alone", "A: w")
     assert [each.gb_per_second for each in comparison.economy] == [2.5, None]
     assert comparison.verdict == (
