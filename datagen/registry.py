@@ -68,7 +68,7 @@ def _exists(module: str) -> bool:
         return False
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # a module without __spec__, such as __main__
+    except (ValueError, ImportError):  # a module without __spec__, such as __main__; dots without names between
         return False
 
 

@@ -141,11 +141,11 @@ class DatasetSpec:
             for key, (least, most) in limits.items()
             if not least <= getattr(self, key) <= most
         ]
-        total_bytes = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file * self.record_bytes
-        if not problems and total_bytes > MOST_DATASET_BYTES:
-            seen = "dataset.num_files_train, num_samples_per_file and record_length_bytes make"
-            total = f"{min(total_bytes, 1e300):.3g} bytes"
-            problems.append(f"{seen} {total}: wanted at most {MOST_DATASET_BYTES:.3g}")
+        if not problems:  # else the product may be more than a float holds
+            total_bytes = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file * self.record_bytes
+            if total_bytes > MOST_DATASET_BYTES:
+                seen = "dataset.num_files_train, num_samples_per_file and record_length_bytes make"
+                problems.append(f"{seen} {total_bytes:.3g} bytes: wanted at most {MOST_DATASET_BYTES:.3g}")
         if not 0 <= self.compressibility < 1:
             problems.append(f"dataset.compressibility is {self.compressibility}: wanted 0 or more, and below 1")
         if not 1 <= self.compression_level <= 9:

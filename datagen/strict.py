@@ -176,8 +176,15 @@ def _scalar(hint: Any, value: object) -> Any:
     if hint is int:
         return _whole(value)
     if hint is float:
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else _FAILED
+        return _finite(value)
     return value if hint is str and isinstance(value, str) else _FAILED
+
+
+def _finite(value: object) -> Any:
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else _FAILED
+    except OverflowError:  # a whole number of more than 308 digits
+        return _FAILED
 
 
 def _whole(value: object) -> Any:

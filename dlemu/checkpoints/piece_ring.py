@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
@@ -44,6 +45,8 @@ class PieceRing:
         self._filled: list[SimpleQueue[Piece | BaseException | None]] = [SimpleQueue() for _ in files]
         self._is_full = threading.Event()
         self._closed = False
+        self.cpu_ns = 0
+        """What filling took so far, to the last buffer that was filled."""
         self._thread = threading.Thread(target=self._run, name="checkpoint-content", daemon=True)
         self._thread.start()
 
@@ -82,6 +85,7 @@ class PieceRing:
                     if buffer is None:
                         return
                     fill(buffer[: min(len(buffer), size_bytes - offset)], offset)
+                    self.cpu_ns = time.thread_time_ns()
                     self._filled[file].put((buffer, offset))
                 for _ in range(self._takers):
                     self._filled[file].put(None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 
@@ -15,7 +14,8 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
-from dlemu.checkpoints.io_rows import FileNotes
+from dlemu.checkpoints.io_rows import FileNotes, proc_file
+from dlemu.checkpoints.started_pool import started_pool
 from dlemu.checkpoints.write_files import MovedFile
 from dlemu.config.schema import Checkpoint
 
@@ -70,22 +70,28 @@ class FileToRead:
 
 
 class CheckpointReader:
-    """Reads files, one after another, each by several threads into memory that is used again."""
+    """Reads files, one after another, each by several threads into memory that is used again; `close` ends these."""
 
     def __init__(self, storage: StorageBase, manner: ReadManner, *, verify: bool) -> None:
         self._storage, self._manner, self._verify = storage, manner, verify
-        self._buffers = [AlignedBuffer(manner.piece_bytes) for _ in range(manner.threads)]
-        for buffer in self._buffers:
-            buffer.take_pages()
+        self._pool = started_pool(manner.threads - 1, "checkpoint-reader")
+        piece_bytes = -(-manner.piece_bytes // _ALIGNMENT) * _ALIGNMENT
+        whole = AlignedBuffer(manner.threads * piece_bytes)  # together they are large enough for huge pages
+        whole.take_pages()
+        view = whole.view(manner.threads * piece_bytes)
+        self._buffers = [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
         self._scratch = [np.empty(manner.piece_bytes, np.uint8) if verify else None for _ in range(manner.threads)]
 
     def read(self, files: Sequence[FileToRead], done: Callable[[int, MovedFile], None]) -> None:
         """Read all files and say each when it was read; raises UserError that names a file which is not as written."""
-        with ThreadPoolExecutor(max(1, self._manner.threads - 1), "checkpoint-reader") as pool:
-            for number, file in enumerate(files):
-                done(number, self._read(pool, file))
+        for number, file in enumerate(files):
+            done(number, self._read(file))
 
-    def _read(self, pool: ThreadPoolExecutor, file: FileToRead) -> MovedFile:
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def _read(self, file: FileToRead) -> MovedFile:
         notes, manner = FileNotes(), self._manner
         storage_before = _storage_bytes()
         cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
@@ -99,7 +105,7 @@ class CheckpointReader:
             lanes = _lanes(file, manner)
             stop = threading.Event()
             others = [
-                pool.submit(self._move, file, reader, lanes[lane], lane, notes, stop)
+                self._pool.submit(self._move, file, reader, lanes[lane], lane, notes, stop)
                 for lane in range(1, manner.threads)
             ]
             try:
@@ -122,6 +128,7 @@ class CheckpointReader:
             ended_ns=time.monotonic_ns(),
             threads=manner.threads,
             cpu_ns=time.process_time_ns() - cpu_ns,
+            content_cpu_ns=0,
             storage_bytes=_storage_bytes() - storage_before,
             notes=notes,
         )
@@ -149,7 +156,7 @@ class CheckpointReader:
         self, file: FileToRead, reader: Reader, offset: int, size_bytes: int, lane: int, notes: FileNotes
     ) -> None:
         whole = -(-size_bytes // self._storage.alignment) * self._storage.alignment
-        buffer = self._buffers[lane].view(whole)
+        buffer = self._buffers[lane][:whole]
         began_ns = time.monotonic_ns()
         got = min(reader.read_into(buffer, offset), size_bytes)
         notes.add(began_ns, time.monotonic_ns(), got)
@@ -233,7 +240,7 @@ def _unreadable(file: FileToRead, error: OSError) -> UserError:
 def _storage_bytes() -> int:
     """Return the bytes that this process has had fetched from storage (/proc/self/io); 0 where that is not told."""
     try:
-        with open("/proc/self/io") as lines:
-            return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), 0)
+        lines = proc_file("/proc/self/io").splitlines()
     except OSError:
         return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(b"read_bytes:")), 0)

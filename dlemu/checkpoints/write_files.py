@@ -6,7 +6,6 @@ import contextlib
 import errno
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from datagen.errors import SpaceError, UserError
@@ -14,6 +13,7 @@ from datagen.storage.storage_base import StorageBase, Writer
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileNotes
 from dlemu.checkpoints.piece_ring import PieceRing
+from dlemu.checkpoints.started_pool import started_pool
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -43,6 +43,7 @@ class MovedFile:
     ended_ns: int
     threads: int
     cpu_ns: int
+    content_cpu_ns: int
     storage_bytes: int
     notes: FileNotes
 
@@ -51,6 +52,7 @@ class MovedFile:
         names = ("bytes", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "threads", "cpu_ns")
         return {
             **{name: getattr(self, name) for name in names},
+            "content_cpu_ns": self.content_cpu_ns,
             "storage_bytes": self.storage_bytes,
             "calls": len(self.notes.sizes),
             "call_ns": sum(self.notes.calls_ns),
@@ -78,6 +80,7 @@ class CheckpointWriter:
     ) -> None:
         self._storage, self._files, self._threads, self._fsync = storage, files, threads, fsync
         self._ring = PieceRing([(file.size_bytes, file.content.fill) for file in files], buffers, threads)
+        self._pool = started_pool(threads - 1, "checkpoint-writer")
         self._named: list[str] = []
 
     def wait_ready(self) -> None:
@@ -90,10 +93,10 @@ class CheckpointWriter:
         After an error nothing of the file under way is left.
         """
         try:
-            with ThreadPoolExecutor(max(1, self._threads - 1), "checkpoint-writer") as pool:
-                for number, file in enumerate(self._files):
-                    done(number, self._write(pool, number, file))
+            for number, file in enumerate(self._files):
+                done(number, self._write(number, file))
         finally:
+            self._pool.shutdown()
             self._ring.close()
 
     def discard(self) -> None:
@@ -102,14 +105,15 @@ class CheckpointWriter:
             with contextlib.suppress(OSError):
                 self._storage.remove(path)
 
-    def _write(self, pool: ThreadPoolExecutor, number: int, file: FileToWrite) -> MovedFile:
+    def _write(self, number: int, file: FileToWrite) -> MovedFile:
         notes = FileNotes()
+        content_cpu_ns = self._ring.cpu_ns
         cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
         try:
             writer = self._storage.create(file.path)
             opened_ns = time.monotonic_ns()
             try:
-                others = [pool.submit(self._move, number, writer, notes) for _ in range(self._threads - 1)]
+                others = [self._pool.submit(self._move, number, writer, notes) for _ in range(self._threads - 1)]
                 try:
                     self._move(number, writer, notes)
                 finally:
@@ -136,6 +140,7 @@ class CheckpointWriter:
             ended_ns=time.monotonic_ns(),
             threads=self._threads,
             cpu_ns=time.process_time_ns() - cpu_ns,
+            content_cpu_ns=self._ring.cpu_ns - content_cpu_ns,
             storage_bytes=0,
             notes=notes,
         )

@@ -7,7 +7,6 @@ from dlemu.comm.comm_base import Comm, Interrupted, Launcher, PeerLostError, det
 from dlemu.comm.failure import Failure, RankEnd, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.local import LocalComm
-from dlemu.comm.mpi import open_comm
 from dlemu.comm.patience import within
 from dlemu.comm.process_control import die_with_parent, interrupt_once
 
@@ -24,7 +23,6 @@ __all__ = [
     "first_failure",
     "interrupt_once",
     "launcher_size",
-    "open_comm",
     "run_ranks",
     "within",
 ]

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+import time
+import traceback
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from datagen.errors import DlemuError
+from datagen.errors import DlemuError, SpaceError, shortage
+from dlemu.comm.comm_base import Interrupted, PeerLostError
+
+_UNFORESEEN_STATUS = DlemuError.exit_status
+"""Exit status of a rank that raised what is not a `DlemuError`; not Python's 1, which says that a run did not pass."""
+
+_LONGEST_TEXT = 30_000  # characters of a message or traceback; a datagram of 200 KiB is the kernel's default limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +60,32 @@ def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
     """Return the cause of a failed run: the earliest failure that is no echo, else the earliest echo, else None."""
     failures = [end.failure for end in ends if end.failure is not None]
     return min(failures, key=lambda failure: (failure.echo, failure.at_ns), default=None)
+
+
+def describe(rank: int, error: BaseException) -> Failure:
+    """Return why a rank ended that raised `error`."""
+    text = ""
+    if isinstance(error, DlemuError):
+        message, status = str(error), error.exit_status
+    elif short := shortage(error):
+        message, status = f"rank {rank}: {short}", SpaceError.exit_status
+    elif isinstance(error, Interrupted):
+        message = f"rank {rank} was stopped by {signal.Signals(error.signal_number).name}"
+        status = error.exit_status
+    elif isinstance(error, SystemExit) and isinstance(error.code, int):
+        message, status = f"rank {rank} ended with exit status {error.code}", error.code
+    else:
+        message, status = f"rank {rank}: {type(error).__name__}: {error}", _UNFORESEEN_STATUS
+        text = "".join(traceback.format_exception(error))
+    return Failure(
+        rank=rank,
+        kind=type(error).__name__,
+        message=message[:_LONGEST_TEXT],
+        status=status,
+        at_ns=time.monotonic_ns(),
+        echo=isinstance(error, PeerLostError),
+        traceback=text[-_LONGEST_TEXT:],
+    )
 
 
 def killed(rank: int, process: int, signal_number: int, at_ns: int) -> Failure:

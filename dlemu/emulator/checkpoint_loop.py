@@ -157,8 +157,9 @@ class _CheckpointRank:
             if settings.evict_page_cache:
                 self._evict()
             reader = CheckpointReader(self._storage, manner_of(settings), verify=settings.verify)
-            for source in self._job.sources:
-                self._read(reader, source)
+            with contextlib.closing(reader):
+                for source in self._job.sources:
+                    self._read(reader, source)
         self._note(ended_ns=self._meet())
         return self._journal
 
@@ -397,7 +398,7 @@ class _CheckpointRank:
         waited_ns: int = 0,
     ) -> None:
         columns = [file.columns() for file in files]
-        summed = ("bytes", "calls", "call_ns", "starved_ns", "cpu_ns", "storage_bytes", *_MOVERS)
+        summed = ("bytes", "calls", "call_ns", "starved_ns", "cpu_ns", "content_cpu_ns", "storage_bytes", *_MOVERS)
         self.log.add(
             rank=self._comm.rank,
             phase=phase,

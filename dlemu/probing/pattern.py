@@ -7,6 +7,7 @@ once. A clean process forks them, so that callers may have threads, an event loo
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import signal
@@ -46,8 +47,12 @@ FULL = 0.95
 """Share of the most that a level gave from which on it tells of the storage's whole speed."""
 PASSES, WANTED_PERCENT = 2, 1.0
 """How often the level that matters most is measured again, and the half width that all of it is to reach."""
-WINDOWS, CONFIDENCE = 10, 0.95
-"""Of a level, for its interval: fewer have a wide t, and shorter ones than a burst of the storage are no news."""
+MOST_AGAIN_SECONDS = 30.0
+"""Of a pass: what is not known after two of these would take hours."""
+WINDOWS, CONFIDENCE = 20, 0.95
+"""Of a level, for its interval."""
+LEAST_CORRELATION = -0.8
+"""That is believed of neighbouring windows."""
 READ_BYTES = 32 << 20
 """A read is a batch, or as many of its samples as have about so many bytes; but one at least."""
 MOST_READERS = 256
@@ -238,7 +243,7 @@ def seconds_again(level: Level, readers: int) -> float:
     """
     wanted = level.seconds * (level.half_width_percent / WANTED_PERCENT) ** 2 / PASSES
     slower = max(1.0, readers / level.readers)  # each of them, where they share
-    return max(LEVEL_SECONDS, READS_EACH * _read_seconds(level) * slower, wanted)
+    return max(LEVEL_SECONDS, READS_EACH * _read_seconds(level) * slower, min(wanted, MOST_AGAIN_SECONDS))
 
 
 def _read_seconds(level: Level) -> float:
@@ -355,10 +360,27 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
         seconds=length,
         rows=rows,
         mb_per_second=read / 1e6 / length,
-        half_width_percent=estimate(100 * windows / max(1.0, windows.mean()), CONFIDENCE).half_width_percent,
+        half_width_percent=_half_width_percent(100 * windows / max(1.0, windows.mean())),
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / max(1.0, float(rows["app_bytes"].sum())),
         short=short,
     )
+
+
+def _half_width_percent(windows: NDArray[np.float64]) -> float:
+    """Return the half width of the interval of the mean of a level's windows, in percent of it.
+
+    A storage that serves in bursts (a throttle by its slices, readers in step) makes one window rich and the next one
+    poor, and the mean knows none of it: where neighbours are unlike beyond chance (2 standard errors of a correlation
+    of `WINDOWS` values) they count for more, by the formula by which those that are alike count for less.
+    """
+    found = estimate(windows, CONFIDENCE).half_width_percent
+    deviations = windows - windows.mean()
+    total = float(deviations @ deviations)
+    correlation = float(deviations[1:] @ deviations[:-1]) / total if total > 0 else 0.0
+    if correlation > -2 / math.sqrt(len(windows)):
+        return found
+    unlike = max(correlation, LEAST_CORRELATION)
+    return found * math.sqrt((1 + unlike) / (1 - unlike))
 
 
 def _read_between(rows: ReadRows, begin_ns: float, end_ns: float) -> float:

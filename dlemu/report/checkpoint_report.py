@@ -116,7 +116,9 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
     if phase.device_mb_per_second is not None:
         yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all behind the folder"
     if phase.cpu_seconds_per_gb is not None:
-        yield "  CPU", f"{number(phase.cpu_seconds_per_gb)} s/GB", "ranks, content included"
+        content = phase.content_cpu_seconds_per_gb
+        made = "" if content is None else f"; {number(content)} of it to make the content"
+        yield "  CPU", f"{number(phase.cpu_seconds_per_gb)} s/GB", f"all ranks{made}"
 
 
 def _partial(summary: CheckpointSummary) -> Iterator[Row]:

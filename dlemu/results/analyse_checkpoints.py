@@ -153,6 +153,7 @@ def _phase(run: CheckpointRun, phase: int) -> PhaseSummary | None:
         from_storage_percent=served,
         device_mb_per_second=device,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
+        content_cpu_seconds_per_gb=_content_cpu(rows, phase),
         slowest_ranks=_slowest_ranks(run, rows, times),
         limited_by=judge_checkpoints(moved) if size_bytes else None,
     )
@@ -160,6 +161,11 @@ def _phase(run: CheckpointRun, phase: int) -> PhaseSummary | None:
 
 def _share(part: float, whole: float) -> float:
     return 100 * part / whole if whole > 0 else 0.0
+
+
+def _content_cpu(rows: IoRows, phase: int) -> float | None:
+    size_bytes = int(rows["bytes"].sum())
+    return float(rows["content_cpu_ns"].sum()) / size_bytes if size_bytes and phase == WRITE else None
 
 
 def _is_accounted(facts: CheckpointRunFacts, rows: IoRows) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, PROGRESS_COLUMNS, PROGRESS_DTYPE, IoRows
+from dlemu.checkpoints.io_rows import ADDED_COLUMNS, IO_COLUMNS, IO_DTYPE, PROGRESS_COLUMNS, PROGRESS_DTYPE, IoRows
 from dlemu.config import to_yaml
 from dlemu.emulator.checkpoint_loop import salvage_checkpoints
 from dlemu.emulator.journal import ADVICE
@@ -137,6 +137,8 @@ def _rows(folder: str, name: str, kind: np.dtype[np.void]) -> IoRows:
     assert kind.names is not None  # it has columns
     rows = np.zeros(table.num_rows, kind)
     for column in kind.names:
+        if column in ADDED_COLUMNS and column not in table.column_names:
+            continue
         if column not in table.column_names or not pa.types.is_integer(table[column].type) or table[column].null_count:
             raise UserError(f"{path} is damaged: wanted a column {column} of whole numbers")
         rows[column] = table[column].to_numpy()

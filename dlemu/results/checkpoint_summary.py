@@ -50,6 +50,8 @@ class PhaseSummary:
     """What the devices behind the folder wrote (or read) meanwhile, 1e6 bytes/s."""
     cpu_seconds_per_gb: float | None = None
     """CPU time of the ranks for each 1e9 bytes, content and all."""
+    content_cpu_seconds_per_gb: float | None = None
+    """Of it, what making the content took while it was written; of reading null."""
     slowest_ranks: tuple[RankTimes, ...] = ()
     """Of the ranks, the slowest first, 16 at most."""
     limited_by: CheckpointLimit | None = None

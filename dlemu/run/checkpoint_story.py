@@ -25,7 +25,7 @@ from dlemu.run.prepare_checkpoints import (
     prepare_checkpoints,
     with_checkpoints,
 )
-from dlemu.run.ranks import Ranks, ranks_for
+from dlemu.run.ranks import Ranks, with_ranks
 from dlemu.run.run_folder import RunFolder, drop_live
 from dlemu.run.save_run import Kept
 
@@ -51,8 +51,9 @@ def checkpoint(frontend: CheckpointFrontend) -> str | None:
     Raises UserError for what is wrong before the ranks start, RunFailedError (with what was kept) after that. Under
     mpirun or srun it ends this process when a rank fails, after `RankFailed` was told.
     """
-    with ranks_for(frontend) as ranks:
-        return checkpoint_with(frontend, ranks, ranks.configure(lambda: _checked(frontend)))
+    return with_ranks(
+        frontend, lambda ranks: checkpoint_with(frontend, ranks, ranks.configure(lambda: _checked(frontend)))
+    )
 
 
 def checkpoint_with(frontend: CheckpointFrontend, ranks: Ranks, workload: Workload) -> str | None:

@@ -15,16 +15,19 @@ from dlemu.comm import Comm
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
 from dlemu.run.events import DatasetMade, DatasetProgress, DatasetVerified, Event, Frontend
-from dlemu.run.ranks import ForkedRanks, ranks_for
+from dlemu.run.ranks import ForkedRanks, Ranks, with_ranks
 
 Tell = Callable[[Event], None]
 
 
 def make(frontend: Frontend, *, fsync: bool = False) -> None:
     """Make what is missing of a dataset; raises UserError, RunFailedError."""
-    with ranks_for(frontend) as ranks:
+
+    def body(ranks: Ranks) -> None:
         workload = ranks.configure(lambda: _checked(frontend))
         ranks.run(lambda comm: make_dataset(workload, comm, frontend.tell, fsync=fsync))
+
+    with_ranks(frontend, body)
 
 
 def make_on_this_host(workload: Workload, ranks: int, tell: Tell, *, fsync: bool = False) -> None:
@@ -36,9 +39,12 @@ def make_on_this_host(workload: Workload, ranks: int, tell: Tell, *, fsync: bool
 
 def check_bytes(frontend: Frontend) -> None:
     """Compare every byte of a dataset with what was generated; raises UserError, RunFailedError when some are wrong."""
-    with ranks_for(frontend) as ranks:
+
+    def body(ranks: Ranks) -> None:
         workload = ranks.configure(lambda: _checked(frontend))
         ranks.run(lambda comm: verify_dataset(workload, comm, frontend.tell))
+
+    with_ranks(frontend, body)
 
 
 def _checked(frontend: Frontend) -> Workload:

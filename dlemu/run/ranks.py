@@ -15,11 +15,13 @@ from typing import Protocol, TypeVar
 
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, SpaceError, UserError, shortage
-from dlemu.comm import Comm, PeerLostError, detect_launcher, interrupt_once, open_comm
+from dlemu.comm import Comm, PeerLostError, detect_launcher, interrupt_once
 from dlemu.comm.comm_base import Interrupted
 from dlemu.comm.failure import Failure, first_failure
 from dlemu.comm.guardian import Guardian, watch
+from dlemu.comm.hosted import Host, are_alike, lead, stand_in
 from dlemu.comm.launch import run_ranks
+from dlemu.comm.mpi import MpiComm
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
 from dlemu.run.events import Frontend, RankFailed
@@ -107,21 +109,21 @@ class Ranks(Protocol):
         ...
 
 
-@contextlib.contextmanager
-def ranks_for(frontend: Frontend) -> Iterator[Ranks]:
-    """Yield the ranks that this process was started for.
+def with_ranks(frontend: Frontend, body: Callable[[Ranks], T]) -> T | None:
+    """Return what `body` makes of the ranks that this process was started for.
 
-    Under a launcher the first failure is told on its rank and ends all ranks. Raises UserError when there is no usable
-    MPI library, PeerLostError when a rank does not arrive in time.
+    Under a launcher one process of each host runs all ranks there; the others, where `body` is not called and nothing
+    is returned, stand in for theirs. The first failure is told on its rank and ends all ranks.
+
+    Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive in time.
     """
     if detect_launcher() != "mpi":
-        yield ForkedRanks()
-        return
-    comm = open_comm(start_seconds(frontend.overrides))
+        return body(ForkedRanks())
+    comm = MpiComm(start_seconds(frontend.overrides))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
     try:
-        yield LaunchedRanks(comm)
+        result = _launched(comm, body)
     except BaseException as error:
         if isinstance(error, PeerLostError):
             time.sleep(ECHO_SECONDS)
@@ -131,6 +133,17 @@ def ranks_for(frontend: Frontend) -> Iterator[Ranks]:
         comm.abort(status)
         raise SystemExit(status) from None
     comm.close()
+    return result
+
+
+def _launched(comm: MpiComm, body: Callable[[Ranks], T]) -> T | None:
+    if not are_alike(comm):
+        return body(LaunchedRanks(comm))
+    if comm.local_rank > 0:
+        stand_in(comm)
+        return None
+    with lead(comm) as host:
+        return body(HostedRanks(host))
 
 
 def start_seconds(overrides: Sequence[str]) -> float:
@@ -203,7 +216,7 @@ class ForkedRanks:
 class LaunchedRanks:
     """The ranks of mpirun or srun, on one host or several; this process is one of them."""
 
-    def __init__(self, comm: Comm) -> None:
+    def __init__(self, comm: MpiComm) -> None:
         self._comm = comm
         self.leads, self.count = comm.rank == 0, comm.size
         self._guardian: Guardian | None = None
@@ -237,6 +250,32 @@ class LaunchedRanks:
             raise
         if self._guardian is not None:
             self._guardian.release()
+
+
+class HostedRanks(LaunchedRanks):
+    """The same where this process, the first of its host, runs the ranks of its host for the others."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host.comm)
+        self._host = host
+        self._live_folder = ""
+
+    def agree(self, make: Callable[[], T]) -> T:
+        agreed: T = self._comm.broadcast_to_leaders(make() if self.leads else None)
+        return agreed
+
+    def run(self, main: Callable[[Comm], None]) -> None:
+        self._host.run(main, self._leave_word)
+
+    @contextlib.contextmanager
+    def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
+        self._live_folder = job.live_folder
+        with super().guard(job, save_failed):
+            yield
+
+    def _leave_word(self, comm: Comm, error: BaseException) -> None:
+        if self._live_folder and isinstance(error, (DlemuError, Interrupted)):
+            leave_word(self._live_folder, comm.rank, _describe(error)[0], echo=isinstance(error, PeerLostError))
 
 
 def _save_lost(job: Guarded, save_failed: SaveFailed) -> None:

@@ -21,7 +21,7 @@ from dlemu.run.checkpoint_story import checkpoint_with
 from dlemu.run.datasets import make_dataset
 from dlemu.run.events import Event, OnlyDataMade, TrainFrontend, TrainingBegan, TrainingStep
 from dlemu.run.prepare import check, check_before_making, loader_class, only_checkpoints, only_makes_data, prepare
-from dlemu.run.ranks import Ranks, ranks_for
+from dlemu.run.ranks import Ranks, with_ranks
 from dlemu.run.save_run import save, save_failed
 
 T = TypeVar("T")
@@ -38,8 +38,7 @@ def train(frontend: TrainFrontend) -> str | None:
     Raises UserError for what is wrong before the ranks start, and RunFailedError (with what was kept) after that. Under
     mpirun or srun it ends this process when a rank fails, after `RankFailed` was told.
     """
-    with ranks_for(frontend) as ranks:
-        return _train(frontend, ranks)
+    return with_ranks(frontend, partial(_train, frontend))
 
 
 def _train(frontend: TrainFrontend, ranks: Ranks) -> str | None:

@@ -1,99 +1,154 @@
-"""`plain_checkpoint write|read FOLDER DIRECT THREADS PIECE SIZE...`: the plain program, a process for each rank.
+"""`plain_checkpoint FOLDER DIRECT CHECKPOINTS READERS PIECE SIZE...`: the plain program, a process for each rank.
 
-For each SIZE,SIZE,... one writes (with fsync) or reads files of these sizes, one after another, each by THREADS
-threads, PIECE bytes a call from (or to) memory that is ready. DIRECT is 1 for O_DIRECT. All begin together.
+For each SIZE,SIZE,... one writes files of these sizes, one after another, as CHECKPOINTS checkpoints; drops them from
+the page cache; and reads them back. Writing is one thread with memory that is ready, PIECE bytes a call, then fsync, a
+rename, and fsync of the folder; reading is READERS threads, PIECE bytes a call. DIRECT is 1 for O_DIRECT. All begin
+each checkpoint together. Memory is as aligned, as large and in as large pages as that of `dlemu checkpoint`.
 
-Prints one JSON object: bytes, wall_seconds from the first begin to the last end, cpu_seconds.
+Prints one JSON object: of `write` and of `read` bytes, wall_seconds from the first begin to the last end of each
+checkpoint, added up, and cpu_seconds.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+from datagen.buffers import AlignedBuffer
+
 _ALIGNMENT = 4096
+_RING = 4
+"""Ready buffers that are written in turn: as many as make content ahead in dlemu."""
 
 
-def move_files(
-    verb: str, folder: str, sizes: Sequence[Sequence[int]], *, direct: bool, threads: int, piece_bytes: int
-) -> dict[str, float]:
-    """Move the files of every process."""
+@dataclass(frozen=True)
+class Asked:
+    """What every process does."""
+
+    folder: str
+    direct: bool
+    checkpoints: int
+    readers: int
+    piece_bytes: int
+
+
+def move_files(asked: Asked, sizes: Sequence[Sequence[int]]) -> dict[str, dict[str, float]]:
+    """Write and read the files of every process."""
     context = get_context("fork")
     barrier = context.Barrier(len(sizes))
     processes: list[tuple[Any, Connection]] = []
     for rank, own in enumerate(sizes):
         ours, theirs = context.Pipe()
-        words = (verb, folder, rank, own, direct, threads, piece_bytes, barrier, theirs)
-        process = context.Process(target=_rank, args=words)
+        process = context.Process(target=_rank, args=(asked, rank, own, barrier, theirs))
         process.start()
         processes.append((process, ours))
-    ended = [ours.recv() for _, ours in processes]
+    ended: list[dict[str, list[tuple[float, float, float]]]] = [ours.recv() for _, ours in processes]
     for process, _ in processes:
         process.join()
     return {
-        "bytes": sum(map(sum, sizes)),
-        "wall_seconds": max(end for _, end, _ in ended) - min(begin for begin, _, _ in ended),
-        "cpu_seconds": sum(cpu for _, _, cpu in ended),
+        phase: {
+            "bytes": asked.checkpoints * sum(map(sum, sizes)),
+            "wall_seconds": sum(
+                max(end for _, end, _ in together) - min(begin for begin, _, _ in together)
+                for together in zip(*(own[phase] for own in ended), strict=True)
+            ),
+            "cpu_seconds": sum(cpu for own in ended for _, _, cpu in own[phase]),
+        }
+        for phase in ("write", "read")
     }
 
 
-def _rank(
-    verb: str,
-    folder: str,
-    rank: int,
-    sizes: Sequence[int],
-    direct: bool,
-    threads: int,
-    piece_bytes: int,
-    barrier: Any,
-    line: Connection,
-) -> None:
-    memory = memoryview(mmap.mmap(-1, threads * piece_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-    memory[:] = os.urandom(len(memory))
-    places = [memory[start : start + piece_bytes] for start in range(0, len(memory), piece_bytes)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(time.sleep, [0.0] * threads))
+def _rank(asked: Asked, rank: int, sizes: Sequence[int], barrier: Any, line: Connection) -> None:
+    places = _places(_RING, asked.piece_bytes)
+    for place in places:
+        place[:] = os.urandom(len(place))
+
+    def timed(move: Callable[[int], None], checkpoint: int) -> tuple[float, float, float]:
         barrier.wait()
         cpu, began = time.process_time(), time.monotonic()
+        move(checkpoint)
+        return began, time.monotonic(), time.process_time() - cpu
+
+    def write(checkpoint: int) -> None:
         for number, size in enumerate(sizes):
-            path = os.path.join(folder, f"plain_{rank}_{number}")
-            flags = (os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if verb == "write" else os.O_RDONLY
-            descriptor = os.open(path, flags | (os.O_DIRECT if direct else 0), 0o666)
-            list(pool.map(_move, [verb] * threads, [descriptor] * threads, [size] * threads, range(threads), places))
-            if verb == "write":
-                os.ftruncate(descriptor, size)
-                os.fsync(descriptor)
+            _write(_path(asked, checkpoint, rank, number), size, places, direct=asked.direct)
+        _fsync(os.path.join(asked.folder, str(checkpoint)), os.O_DIRECTORY)
+
+    checkpoints = range(asked.checkpoints)
+    written = [timed(write, checkpoint) for checkpoint in checkpoints]
+    for checkpoint in checkpoints:
+        for number in range(len(sizes)):
+            descriptor = os.open(_path(asked, checkpoint, rank, number), os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
-        line.send((began, time.monotonic(), time.process_time() - cpu))
+    lanes = _places(asked.readers, asked.piece_bytes)
+    with ThreadPoolExecutor(asked.readers) as pool:
+        list(pool.map(time.sleep, [0.0] * asked.readers))
+
+        def read(checkpoint: int) -> None:
+            for number, size in enumerate(sizes):
+                _read(pool, _path(asked, checkpoint, rank, number), size, lanes, direct=asked.direct)
+
+        line.send({"write": written, "read": [timed(read, checkpoint) for checkpoint in checkpoints]})
 
 
-def _move(verb: str, descriptor: int, size: int, thread: int, place: memoryview) -> None:
-    """Move every so manieth piece of a file; whole blocks, as O_DIRECT wants them."""
-    step = len(place) * max(1, _threads_of(place))
-    for offset in range(thread * len(place), size, step):
-        whole = min(len(place), -(-(size - offset) // _ALIGNMENT) * _ALIGNMENT)
-        if verb == "write":
-            os.pwrite(descriptor, place[:whole], offset)
-        else:
-            os.preadv(descriptor, [place[:whole]], offset)
+def _places(count: int, piece_bytes: int) -> list[memoryview]:
+    memory = AlignedBuffer(count * piece_bytes)
+    memory.take_pages()
+    view = memory.view(count * piece_bytes)
+    return [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
 
 
-def _threads_of(place: memoryview) -> int:
-    memory = place.obj
-    assert isinstance(memory, mmap.mmap)  # `_rank` made it
-    return len(memory) // len(place)
+def _path(asked: Asked, checkpoint: int, rank: int, number: int) -> str:
+    return os.path.join(asked.folder, str(checkpoint), f"plain_{rank}_{number}")
+
+
+def _write(path: str, size: int, places: Sequence[memoryview], *, direct: bool) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | (os.O_DIRECT if direct else 0)
+    descriptor = os.open(path + ".part", flags, 0o666)
+    for turn, offset in enumerate(range(0, size, len(places[0]))):
+        place = places[turn % len(places)]
+        os.pwrite(descriptor, place[: _whole(min(len(place), size - offset))], offset)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    os.rename(path + ".part", path)
+
+
+def _read(pool: ThreadPoolExecutor, path: str, size: int, lanes: Sequence[memoryview], *, direct: bool) -> None:
+    descriptor = os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+    step = len(lanes) * len(lanes[0])
+
+    def lane(number: int) -> None:
+        place = lanes[number]
+        for offset in range(number * len(place), size, step):
+            os.preadv(descriptor, [place[: _whole(min(len(place), size - offset))]], offset)
+
+    list(pool.map(lane, range(len(lanes))))
+    os.close(descriptor)
+
+
+def _whole(size: int) -> int:
+    """Return whole blocks, as O_DIRECT wants them."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _fsync(path: str, flags: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 if __name__ == "__main__":
-    verb, folder, direct, threads, piece, *processes = sys.argv[1:]
-    sizes = [[int(size) for size in own.split(",")] for own in processes]
-    moved = move_files(verb, folder, sizes, direct=direct == "1", threads=int(threads), piece_bytes=int(piece))
-    print(json.dumps(moved))
+    folder, direct, checkpoints, readers, piece, *processes = sys.argv[1:]
+    asked = Asked(folder, direct == "1", int(checkpoints), int(readers), int(piece))
+    for checkpoint in range(asked.checkpoints):
+        os.makedirs(os.path.join(folder, str(checkpoint)))
+    print(json.dumps(move_files(asked, [[int(size) for size in own.split(",")] for own in processes])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -68,9 +69,8 @@ def to_read(wanted: list[FileToWrite], **changes: int) -> list[FileToRead]:
 
 def read(storage: StorageBase, wanted: list[FileToRead], settings: Checkpoint) -> list[MovedFile]:
     moved: list[MovedFile] = []
-    CheckpointReader(storage, manner_of(settings), verify=settings.verify).read(
-        wanted, lambda _, file: moved.append(file)
-    )
+    with contextlib.closing(CheckpointReader(storage, manner_of(settings), verify=settings.verify)) as reader:
+        reader.read(wanted, lambda _, file: moved.append(file))
     return moved
 
 

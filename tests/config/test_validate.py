@@ -60,6 +60,12 @@ def test_what_no_run_could_take_is_named_at_once(override: str, most: str) -> No
         load([override])
 
 
+@pytest.mark.parametrize("key", ["dataset.num_files_train", "dataset.record_length_bytes", "train.computation_time"])
+def test_a_number_that_no_float_holds_is_refused(key: str) -> None:
+    with pytest.raises(UserError, match=re.escape(key)):
+        load([f"{key}={'9' * 400}"])
+
+
 def test_all_impossible_values_come_in_one_message() -> None:
     with pytest.raises(UserError, match=r"^4 problems:"):
         load(["ranks=0", "reader.batch_size=0", "metric.au=2", "dataset.num_files_train=-1"])

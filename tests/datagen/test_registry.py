@@ -36,7 +36,9 @@ def test_dotted_name_is_a_module_or_a_class_in_one() -> None:
     assert find("datagen.formats", "datagen.formats.npz.Format", "Other") is Format
 
 
-@pytest.mark.parametrize("name", ["no_such.module", "datagen.nothing.Here", "datagen.spec.x.y"])
+@pytest.mark.parametrize(
+    "name", ["no_such.module", "datagen.nothing.Here", "datagen.spec.x.y", ".", "...", "datagen..spec", ".spec"]
+)
 def test_dotted_name_that_leads_nowhere(name: str) -> None:
     with pytest.raises(UserError, match="PYTHONPATH"):
         find("datagen.formats", name, "Format")

@@ -98,6 +98,21 @@ def test_a_level_counts_what_lies_between_settling_and_its_end() -> None:
     assert not level.short
 
 
+def test_bursts_that_even_out_do_not_make_a_level_uncertain() -> None:
+    """Windows of 0.1 s that hold none or two of the reads of 0.2 s: the mean is known all the same."""
+
+    def half_width(begin_ns: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> float:
+        rows = np.zeros(len(begin_ns), READ_DTYPE)
+        rows["begin_ns"], rows["end_ns"] = begin_ns, begin_ns + 1_000_000
+        rows["app_bytes"], rows["samples"], rows["reader"] = 1_000_000, 1, 0
+        return judge_level(rows, 1, 0, 2.0).half_width_percent
+
+    slices = np.repeat(np.arange(13) * 200_000_000, 10) + np.tile(np.arange(10) * 1_000_000, 13)
+    chance = np.sort(np.random.default_rng(1).integers(0, 2_600_000_000, 130))
+    assert half_width(slices) < 20, "an independent window of 0 or 20 reads would make it 48 %"
+    assert half_width(chance) > half_width(slices) / 2
+
+
 @pytest.mark.slow
 def test_a_dataset_is_probed_and_predicted(tmp_path: Path) -> None:
     settings: dict[str, object] = {

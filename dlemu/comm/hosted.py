@@ -1,0 +1,289 @@
+"""One process of each host runs all of the launcher's ranks there, so that what they import is imported once.
+
+mpirun starts N processes, each of which would import its loader's framework: seconds of CPU and 100 MB and more for
+each. Instead the first process of each host, its leader, imports it and forks a member for every other rank of the
+host. The processes that the launcher started for these stand in for their members: they sleep, and end as their
+member ended, so that the launcher sees each rank's fate. A member has the CPUs and the environment of its stand-in, and
+dies with the leader.
+
+Only processes that are alike may stand in for each other (`are_alike`): a launcher, or a script under it, may give
+each its own limits, memory policy or container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import secrets
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from datagen.errors import DlemuError, SpaceError
+from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
+from dlemu.comm.failure import Failure, describe
+from dlemu.comm.local import Rendezvous
+from dlemu.comm.mpi import MpiComm
+from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_once
+
+_RUN, _END, _DONE = b"r", b"e", b"d"
+_LONGEST_WORD = 100_000
+_LOOK_SECONDS = 0.01
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
+LastWord = Callable[[Comm, BaseException], None]
+"""Leaves a failed member's message where the run is saved."""
+
+
+class MemberFailedError(DlemuError):
+    """What ended the member that this process stands in for."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__((failure.traceback or failure.message).rstrip())
+        self.exit_status = failure.status
+
+
+def are_alike(comm: MpiComm) -> bool:
+    """Say whether on every host one process may run the ranks of all others there. Collective."""
+    alike = comm.gather_host(_surroundings())
+    odd = alike is not None and any(each != alike[0] for each in alike)
+    return comm.all_reduce_max(int(odd)) == 0
+
+
+def _surroundings() -> tuple[object, ...]:
+    """Return what a forked process would take over of its leader and must not differ."""
+    spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "net", "user")]
+    with open("/proc/self/cgroup") as group:
+        groups = group.read()
+    limits = [resource.getrlimit(limit) for limit in _LIMITS]
+    programs = (sys.executable, sys.argv, os.getcwd(), os.geteuid(), os.getegid(), os.nice(0))
+    return (programs, spaces, groups, limits, _memory_policy())
+
+
+def _memory_policy() -> str:
+    """Return the NUMA policy of this process by numa_maps in proc(5); empty where the kernel tells none."""
+    with contextlib.suppress(OSError, IndexError), open("/proc/self/numa_maps") as maps:
+        return maps.readline().split()[1]
+    return ""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a member takes over of its stand-in."""
+
+    cpus: set[int]
+    environment: dict[str, str]
+
+    @classmethod
+    def own(cls) -> _Place:
+        return cls(os.sched_getaffinity(0), dict(os.environ))
+
+    def take(self) -> None:
+        with contextlib.suppress(OSError):  # CPUs that the leader may not use: then where the leader is
+            os.sched_setaffinity(0, self.cpus)
+        os.environ.clear()
+        os.environ.update(self.environment)
+
+
+class Host:
+    """The leader's side: the ranks of its host, of which it is one itself."""
+
+    def __init__(self, comm: MpiComm, places: list[_Place], stand_ins: dict[int, socket.socket]) -> None:
+        self.comm, self._places, self._stand_ins = comm, places, stand_ins
+        after_fork_in_child(self._forget)
+
+    def run(self, main: Callable[[Comm], None], last_word: LastWord) -> None:
+        """Run `main` as each of the host's ranks to its end; collective over the leaders.
+
+        Raises what `main` raised here; what it raised in a member is raised by its stand-in, which ends the job.
+        Raises SpaceError when the system has no room for so many processes.
+        """
+        token = secrets.token_hex(16)
+        members = self._fork_all(token, main, last_word)
+        own = self.comm.member(0, token)
+        try:
+            main(own)
+            own.close()
+        except BaseException as error:
+            own.leave(describe(own.rank, error).status)
+            raise
+        for process in members:
+            _reap(process, self.comm.timeout_seconds)
+
+    def end(self) -> None:
+        """Let the stand-ins go; raises PeerLostError when one stands still: the launcher would wait for it for ever."""
+        for stream in self._stand_ins.values():
+            with contextlib.suppress(OSError):
+                stream.sendall(_END)
+        for local_rank, stream in self._stand_ins.items():
+            stream.settimeout(self.comm.timeout_seconds)
+            with stream, contextlib.suppress(ConnectionResetError):
+                try:
+                    stream.recv(1)
+                except TimeoutError as error:
+                    seconds = f"{self.comm.timeout_seconds:g} s"
+                    raise PeerLostError(f"{self.comm.name(local_rank)} did not end within {seconds}") from error
+
+    def _fork_all(self, token: str, main: Callable[[Comm], None], last_word: LastWord) -> list[int]:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        gc.collect()
+        gc.freeze()  # else the collector's marks would copy every page in every member
+        leader, members = os.getpid(), []
+        try:
+            for local_rank, stand_in in self._stand_ins.items():
+                theirs, ours = socket.socketpair()
+                process = os.fork()
+                if process == 0:
+                    theirs.close()
+                    die_with_parent(leader)
+                    self._places[local_rank].take()
+                    _be_member(self.comm, local_rank, token, ours, main, last_word)
+                ours.close()
+                socket.send_fds(stand_in, [_RUN], [theirs.fileno()])
+                theirs.close()
+                members.append(process)
+        except BlockingIOError as error:
+            raise SpaceError(
+                f"rank {len(members) + 1} of {self.comm.local_size} on this host could not be started ({error}): use "
+                "fewer ranks, or raise the limit on processes (`ulimit -u`)"
+            ) from error
+        finally:
+            gc.unfreeze()
+        return members
+
+    def _forget(self) -> None:
+        for stream in self._stand_ins.values():
+            stream.close()
+
+
+@contextlib.contextmanager
+def lead(comm: MpiComm) -> Iterator[Host]:
+    """Yield the host that this process leads: the others of it are in `stand_in` meanwhile."""
+    places = comm.gather_host(_Place.own()) or []
+    door = Rendezvous(comm.token("stand-ins"), 0, comm.local_size, comm.timeout_seconds, comm.name)
+    missing, streams = set(range(1, comm.local_size)), {}
+    with contextlib.closing(door):
+        while missing:
+            local_rank, stream = door.accept(missing)
+            stream.settimeout(None)
+            missing.remove(local_rank)
+            streams[local_rank] = stream
+    host = Host(comm, places, dict(sorted(streams.items())))
+    yield host
+    host.end()
+
+
+def stand_in(comm: MpiComm) -> None:
+    """Stand in for the rank that the leader of this host runs, until it lets this process go.
+
+    Raises what ended the rank: MemberFailedError, PeerLostError or Interrupted.
+    """
+    comm.gather_host(_Place.own())
+    door = Rendezvous(comm.token("stand-ins"), comm.local_rank, comm.local_size, comm.timeout_seconds, comm.name)
+    with contextlib.closing(door):
+        leader = door.call(0)
+    leader.settimeout(None)
+    with leader:
+        while True:
+            word, descriptors, _, _ = socket.recv_fds(leader, 1, 1)
+            if word == _END:
+                return
+            if word != _RUN:
+                raise PeerLostError(f"{comm.name(0)} ended without a message")
+            with socket.socket(fileno=descriptors[0]) as member:
+                _wait_for(member, leader, comm)
+
+
+def _wait_for(member: socket.socket, leader: socket.socket, comm: MpiComm) -> None:
+    """Wait for the member's end."""
+    ready: list[socket.socket] = []
+    while member not in ready:
+        ready, _, _ = select.select([member, leader], [], [])
+        if ready == [leader] and not leader.recv(1, socket.MSG_PEEK):
+            raise PeerLostError(f"{comm.name(0)} ended without a message")
+        if ready == [leader]:  # it goes on already: the member's last word is on its way
+            ready, _, _ = select.select([member], [], [])
+    word = b"".join(iter(lambda: member.recv(_LONGEST_WORD), b""))
+    if word == _DONE:
+        return
+    if not word:
+        raise DlemuError(
+            f"{comm.name(comm.local_rank)} was killed; if the machine ran out of memory, `dmesg` names the process: "
+            "use fewer ranks, workers or prefetches"
+        )
+    failure = Failure.from_json(word.decode())
+    if failure.echo:
+        raise PeerLostError(failure.message)
+    if failure.kind == Interrupted.__name__:
+        raise Interrupted(failure.status - 128)
+    raise MemberFailedError(failure)
+
+
+class _Voice:
+    """A member's line to its stand-in. The member's own children have none: they would hide its end."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+        after_fork_in_child(stream.close)
+
+    def say(self, word: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.sendall(word)
+
+
+def _be_member(
+    comm: MpiComm,
+    local_rank: int,
+    token: str,
+    stream: socket.socket,
+    main: Callable[[Comm], None],
+    last_word: LastWord,
+) -> NoReturn:
+    """Be a rank until the end of the process."""
+    status = DlemuError.exit_status
+    try:
+        status = _work(comm, local_rank, token, _Voice(stream), main, last_word)
+        for output in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                output.flush()
+    finally:
+        os._exit(status)  # whatever happened, the caller's stack is not ours to return into
+
+
+def _work(
+    comm: MpiComm, local_rank: int, token: str, voice: _Voice, main: Callable[[Comm], None], last_word: LastWord
+) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    own = None
+    try:
+        own = comm.member(local_rank, token)
+        main(own)
+        own.close()
+        voice.say(_DONE)
+        return 0
+    except BaseException as error:
+        failure = describe(comm.world_rank(local_rank), error)
+        if own is not None:
+            last_word(own, error)
+            own.leave(failure.status)
+        voice.say(failure.to_json().encode())
+        return failure.status
+
+
+def _reap(process: int, seconds: float) -> None:
+    """Wait for a member that has nothing left to do; kill it where it does not end all the same."""
+    deadline_seconds = time.monotonic() + seconds
+    while os.waitpid(process, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline_seconds:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return
+        time.sleep(_LOOK_SECONDS)
