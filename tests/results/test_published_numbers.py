@@ -61,7 +61,9 @@ def test_a_difference_is_found_wherever_it_is() -> None:
     assert differences({"a": "AU 90.5 % of 3 ranks"}, {"a": "AU 90.6 % of 3 ranks"}) != []
 
 
-@pytest.mark.parametrize("name", ["two_hosts", "one_machine", "evaluated", "cached", "slow_host", "failed_later"])
+@pytest.mark.parametrize(
+    "name", ["two_hosts", "one_machine", "evaluated", "cached", "busy_host", "slow_host", "failed_later"]
+)
 def test_they_survive_the_folder_also_where_it_lacks_what_older_versions_did_not_write(
     name: str, tmp_path: Path
 ) -> None:
