@@ -23,7 +23,9 @@ from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, libr
 from datagen.groups import GroupFormat, GroupReader, most_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, nominal_sample_bytes
+from datagen.places import Places, as_places, even_places, shifted
 from datagen.records import RecordReader
+from datagen.runs import Runs, Samples
 from datagen.spec import DatasetSpec, Decode
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
 
@@ -164,8 +166,8 @@ _NoBytes = ctypes.c_char * 0
 class Fetched(NamedTuple):
     """What one batch took."""
 
-    places: list[tuple[int, int]]
-    """Offset and bytes of each sample in the caller's memory, in the order asked for; of row groups each stretch."""
+    places: Places
+    """Where each sample lies in the caller's memory, in the order asked for; of row groups each stretch."""
     app_bytes: int
     """Bytes read from storage."""
     read_calls: int
@@ -200,7 +202,7 @@ class Fetcher:
         self._reads_nothing = isinstance(self._engine, NullEngine)
         self._verify = spec.verify and not self._reads_nothing
 
-    def fetch(self, samples: Sequence[int] | NDArray[np.int64], out: memoryview) -> Fetched:
+    def fetch(self, samples: Samples, out: memoryview) -> Fetched:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
         With `resize_bytes`, sample number b of the batch lies at b * resize_bytes; else `places` says where.
@@ -225,57 +227,51 @@ class Fetcher:
         """Close what is open."""
         self._engine.close()
 
-    def _fill(self, samples: Sequence[int] | NDArray[np.int64], out: memoryview) -> list[tuple[int, int]]:
+    def _fill(self, samples: Samples, out: memoryview) -> Places:
         engine = self._engine
         if isinstance(engine, GroupReader):
             return self._fetch_groups(engine, samples, out)
-        listed: Sequence[int] = samples.tolist() if isinstance(samples, np.ndarray) else samples
-        if isinstance(engine, RecordReader):
-            fill_records = self._fetch_record_crops if self._spec.resize_bytes else self._fetch_records
-            return fill_records(engine, listed, out)
+        if isinstance(engine, RecordReader) and not self._spec.resize_bytes:
+            return self._fetch_records(engine, samples, out)
         if self._spec.max_group_bytes:  # null storage: as many bytes as the columns of the batch have
-            return [(0, min(len(samples) * self._spec.nominal_sample_bytes, len(out)))]
+            return as_places([0, min(len(samples) * self._spec.nominal_sample_bytes, len(out))])
+        listed: Sequence[int] = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
+        if isinstance(engine, RecordReader):
+            return self._fetch_record_crops(engine, listed, out)
         if isinstance(engine, FastEngine) and self._spec.storage.io_depth > 1:
             layout = self._spec.layout
             engine.expect([layout.path(layout.locate(sample)[0]) for sample in listed])
         fill = self._fetch_crops if self._spec.resize_bytes else self._fetch_whole
         return fill(engine, listed, out)
 
-    def _fetch_crops(self, engine: Engine, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+    def _fetch_crops(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
         size = self._spec.resize_bytes
         target = np.frombuffer(out, np.uint8)
         nowhere = memoryview(b"")
-        places = []
         for number, sample in enumerate(samples):
             data = np.frombuffer(self._read(engine, sample, nowhere).data, np.uint8)
             begin = number * size
             start = crop_start(self._spec.seed, sample, data.size, size)
             put_crop(target[begin : begin + size], data[start : start + size])
-            places.append((begin, size))
-        return places
+        return even_places(0, size, size, len(samples))
 
-    def _fetch_records(self, reader: RecordReader, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+    def _fetch_records(self, reader: RecordReader, samples: Samples, out: memoryview) -> Places:
         begin = -_address(out) % PLACE_BYTES
-        places = reader.read(samples, out[begin:])
-        if begin:
-            places = [(begin + start, size) for start, size in places]
+        places = shifted(reader.read(samples, out[begin:]), begin)
         if self._verify:
-            for sample, (start, size) in zip(samples, places, strict=True):
+            listed = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
+            for sample, (start, size) in zip(listed, places.tolist(), strict=True):
                 self._compare_record(sample, out[start : start + size])
         return places
 
-    def _fetch_groups(
-        self, reader: GroupReader, samples: Sequence[int] | NDArray[np.int64], out: memoryview
-    ) -> list[tuple[int, int]]:
+    def _fetch_groups(self, reader: GroupReader, samples: Samples, out: memoryview) -> Places:
         begin = -_address(out) % PLACE_BYTES
-        places = [(begin + start, size) for start, size in reader.read(samples, out[begin:])]
+        places = reader.read(samples, out[begin:])
         for values in reader.values:
             self._compare(Sample(values.data, values.data, values.payload_offset), values.file)
-        return places
+        return shifted(places, begin)
 
-    def _fetch_record_crops(
-        self, reader: RecordReader, samples: Sequence[int], out: memoryview
-    ) -> list[tuple[int, int]]:
+    def _fetch_record_crops(self, reader: RecordReader, samples: Sequence[int], out: memoryview) -> Places:
         """Read some records at a time, as many as a processor's cache holds, and crop them."""
         spec, target = self._spec, np.frombuffer(out, np.uint8)
         size = spec.resize_bytes
@@ -284,23 +280,23 @@ class Fetcher:
         for first in range(0, len(samples), together):
             part = samples[first : first + together]
             for number, (sample, (start, length)) in enumerate(
-                zip(part, reader.read(part, records), strict=True), first
+                zip(part, reader.read(part, records).tolist(), strict=True), first
             ):
                 if self._verify:
                     self._compare_record(sample, records[start : start + length])
                 start += crop_start(spec.seed, sample, length, size)
                 crop = np.frombuffer(records[start : start + min(size, length)], np.uint8)
                 put_crop(target[number * size : (number + 1) * size], crop)
-        return [(number * size, size) for number in range(len(samples))]
+        return even_places(0, size, size, len(samples))
 
     def _compare_record(self, sample: int, data: memoryview) -> None:
         file, index = self._spec.layout.locate(sample)
         self._compare(Sample(data, data, index * len(data)), file)
 
-    def _fetch_whole(self, engine: Engine, samples: Sequence[int], out: memoryview) -> list[tuple[int, int]]:
+    def _fetch_whole(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
         base, place_bytes = _address(out), self._spec.place_bytes
         begin = -base % PLACE_BYTES
-        places = []
+        flat: list[int] = []
         for sample in samples:
             data = self._read(engine, sample, out[begin : begin + place_bytes]).data
             size = len(data)
@@ -313,9 +309,9 @@ class Fetcher:
                     )
                 offset = begin
                 np.copyto(np.frombuffer(out, np.uint8)[offset : offset + size], np.frombuffer(data, np.uint8))
-            places.append((offset, size))
+            flat += (offset, size)
             begin += -(-(offset - begin + size) // PLACE_BYTES) * PLACE_BYTES
-        return places
+        return as_places(flat)
 
     def _read(self, engine: Engine, sample: int, out: memoryview) -> Sample:
         layout = self._spec.layout

@@ -6,6 +6,7 @@ lie far apart would read far more than they use, and are refused.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
@@ -17,7 +18,9 @@ from datagen.engines import ThreadReads, unreadable
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import Format, Source, damaged
 from datagen.layout import Layout
-from datagen.records import Place, SmallReads, runs
+from datagen.places import Places, as_places
+from datagen.records import SmallReads
+from datagen.runs import Samples, runs_of
 from datagen.spec import DatasetSpec, Decode
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
 
@@ -93,6 +96,10 @@ def most_groups(batch_size: int, rows: int, group_rows: int) -> int:
     return min(batch_size, batch_size // min(group_rows, rows) + batch_size // rows + 3)
 
 
+Spans = Sequence[tuple[int, int]]
+"""Offset and bytes of some stretches of a file."""
+
+
 class OpenGroups(NamedTuple):
     """The open file."""
 
@@ -135,20 +142,20 @@ class GroupReader:
     def __del__(self) -> None:
         self.close()
 
-    def read(self, samples: Sequence[int] | NDArray[np.int64], out: memoryview) -> list[Place]:
-        """Read the row groups of these rows into `out`; return (start, bytes) of each stretch, in their order.
+    def read(self, samples: Samples, out: memoryview) -> Places:
+        """Read the row groups of these rows into `out`; return the place of each stretch, in their order.
 
         Raises:
             DatasetError: a file is gone, unreadable, truncated or damaged.
             SpaceError: the rows lie in more row groups than neighbouring rows would.
         """
         self.values = []
-        places: list[Place] = []
+        flat: list[int] = []
         at = 0
         for opened, group in self._groups(samples):
             read = self._decoded if self._decodes else self._as_it_lies
-            at = read(opened, group, out, at, places)
-        return places
+            at = read(opened, group, out, at, flat)
+        return as_places(flat)
 
     def finish(self) -> None:
         """End a batch: the file stays open for the next."""
@@ -159,10 +166,10 @@ class GroupReader:
         if opened is not None:
             opened.reader.close()
 
-    def _groups(self, samples: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[OpenGroups, int]]:
+    def _groups(self, samples: Samples) -> Iterator[tuple[OpenGroups, int]]:
         """Yield each row group once."""
         read = set()
-        for first, count in runs(samples, self._layout.num_samples_per_file):
+        for first, count in runs_of(samples, self._layout.num_samples_per_file):
             file, index = self._layout.locate(first)
             opened = self._file(file)
             for group in opened.groups.groups_of(index, count):
@@ -195,26 +202,22 @@ class GroupReader:
         self._open = OpenGroups(file, path, reader, source, groups)
         return self._open
 
-    def _as_it_lies(self, opened: OpenGroups, group: int, out: memoryview, at: int, places: list[Place]) -> int:
-        alignment = self._storage.alignment
-        stretches = []
-        spans = opened.groups.spans(group)
-        if self._storage.is_remote:
-            self._fill_together(opened, spans, out, at)
-        for offset, size in spans:
-            before = offset % alignment
-            start = at + before
-            stop = -(-(start + size) // alignment) * alignment
-            _check_fits(stop, out)
-            if not self._storage.is_remote:
-                self._fill(opened, out[at:stop], offset - before, before + size)
-            places.append((start, size))
-            if self._verify:
-                stretches.append((offset, out[start : start + size]))
-            at = stop
+    def _as_it_lies(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
+        """Read a group's stretches one behind the other, and add their places; return where the last one ends."""
+        spans, alignment = opened.groups.spans(group), self._storage.alignment
+        asked = spans if alignment == 1 else [_aligned(offset, size, alignment) for offset, size in spans]
+        ends = list(itertools.accumulate((size for _, size in asked), initial=at))
+        _check_fits(ends[-1], out)
+        self._fill(opened, spans, asked, out[at : ends[-1]])
+        starts = ends if alignment == 1 else [end + span[0] % alignment for end, span in zip(ends, spans, strict=False)]
+        places = list(zip(starts, (size for _, size in spans), strict=False))
+        flat.extend(itertools.chain.from_iterable(places))
         if self._verify:
+            stretches = [
+                (span[0], out[start : start + size]) for span, (start, size) in zip(spans, places, strict=True)
+            ]
             self.values += self._read_values(opened, group, Held(opened.source, stretches))
-        return at
+        return ends[-1]
 
     def _read_values(self, opened: OpenGroups, group: int, held: Held) -> list[Values]:
         """Return the values in what was read, unpacked where they are packed."""
@@ -225,44 +228,41 @@ class GroupReader:
             opened.file, opened.path, opened.groups.payload(group), self._format.decode_group(held, group, self._spec)
         )
 
-    def _fill(self, opened: OpenGroups, target: memoryview, offset: int, wanted: int) -> None:
-        calls, begun = opened.reader.read_calls, time.monotonic_ns()
+    def _fill(self, opened: OpenGroups, spans: Spans, asked: Spans, out: memoryview) -> None:
+        """Read what is asked for, which is `spans` and what alignment adds; raises DatasetError."""
+        reader, calls, begun = opened.reader, opened.reader.read_calls, time.monotonic_ns()
         try:
-            got = read_in_transfers(opened.reader, target, offset, self._transfer_bytes)
+            if asked is spans and not self._transfer_bytes and not self._storage.is_remote:
+                got = self._storage.read_stretches(reader, spans, out)
+                sizes = None if got == len(out) else _dealt(got, spans)
+            else:
+                sizes = self._each(reader, asked, out)
+                got = sum(sizes)
         except OSError as error:
             raise unreadable(opened.path, error) from error
         self.read_ns += time.monotonic_ns() - begun
-        self.read_calls += opened.reader.read_calls - calls
+        self.read_calls += reader.read_calls - calls
         self.app_bytes += got
-        if got < wanted:
-            raise damaged(opened.path, f"the file ended, {wanted - got} bytes early,", offset + got)
+        for size_got, (begin, _), (offset, size) in zip(sizes or (), asked, spans, strict=bool(sizes)):
+            if begin + size_got < offset + size:
+                problem = f"the file ended, {offset + size - begin - size_got} bytes early,"
+                raise damaged(opened.path, problem, begin + size_got)
 
-    def _fill_together(self, opened: OpenGroups, spans: Sequence[tuple[int, int]], out: memoryview, at: int) -> None:
-        """Fill all spans, one behind the other, with several requests in flight."""
-        fills = []
-        for offset, size in spans:
-            _check_fits(at + size, out)
-            fills.append((opened.reader, out[at : at + size], offset))
-            at += size
-        calls, begun = opened.reader.read_calls, time.monotonic_ns()
-        try:
-            sizes = self._storage.read_all(fills)
-        except OSError as error:
-            raise unreadable(opened.path, error) from error
-        self.read_ns += time.monotonic_ns() - begun
-        self.read_calls += opened.reader.read_calls - calls
-        self.app_bytes += sum(sizes)
-        for (offset, size), got in zip(spans, sizes, strict=True):
-            if got < size:
-                raise damaged(opened.path, f"the file ended, {size - got} bytes early,", offset + got)
+    def _each(self, reader: Reader, asked: Spans, out: memoryview) -> list[int]:
+        """Read stretches one by one, by the calls that are wanted; return the bytes got of each."""
+        ends = list(itertools.accumulate((size for _, size in asked), initial=0))
+        fills = [(reader, out[start : start + size], begin) for start, (begin, size) in zip(ends, asked, strict=False)]
+        if self._transfer_bytes and not self._storage.is_remote:
+            return [read_in_transfers(*fill, self._transfer_bytes) for fill in fills]
+        return self._storage.read_all(fills)
 
-    def _decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, places: list[Place]) -> int:
+    def _decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
         columns = []
         for column in self._unpacked(opened, group):
             stop = at + len(column)
             _check_fits(stop, out)
             out[at:stop] = column
-            places.append((at, len(column)))
+            flat += (at, len(column))
             columns.append(out[at:stop])
             at = stop
         if self._verify:
@@ -320,6 +320,21 @@ class GroupReader:
             raise unreadable(opened.path, error) from error
         self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         return columns
+
+
+def _aligned(offset: int, size: int, alignment: int) -> tuple[int, int]:
+    """Return the offset and bytes to ask for where both are multiples of `alignment`."""
+    before = offset % alignment
+    return offset - before, -(-(before + size) // alignment) * alignment
+
+
+def _dealt(got: int, spans: Spans) -> list[int]:
+    """Return the bytes got of each stretch, of all together."""
+    sizes = []
+    for _, size in spans:
+        sizes.append(min(got, size))
+        got -= sizes[-1]
+    return sizes
 
 
 def _check_fits(wanted: int, out: memoryview) -> None:

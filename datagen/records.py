@@ -11,30 +11,24 @@ import resource
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.engines import unreadable
 from datagen.errors import SpaceError
 from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, damaged
 from datagen.layout import Layout
+from datagen.places import NO_PLACES, Places, as_places, shifted
+from datagen.runs import Run, Runs, Samples, runs_of
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MOST_OPEN_FILES = 512
 """Files that a reader keeps open; enough for each file of DLIO's bert."""
-LONG_BATCH = 256
-"""Batches of more samples are cut by numpy, whose calls cost as much as a loop over so many."""
 SHARE_OF_LIMIT = 8
 """A reader takes one part in so many of the process's file descriptors, which it shares with others of its kind."""
 
 
-Run = tuple[int, int]
-"""First sample, and how many that follow each other in a file."""
-Place = tuple[int, int]
-"""Start and bytes of a sample in memory."""
 OpenRecords = tuple[str, Reader, RecordFile]
 """Path of an open file, and what reads it. Plain tuples: small records are read at a few microseconds each."""
 Request = tuple[OpenRecords, int, int, int, int]
@@ -58,23 +52,29 @@ class RecordReader:
         self._transfer_bytes = transfer_bytes
         self._files = OpenFiles(storage, file_format, layout, open_files_wanted(), transfer_bytes)
 
-    def read(self, samples: Sequence[int], out: memoryview) -> list[Place]:
-        """Read samples into `out`, as densely as the storage's alignment lets them lie; return (start, bytes) of each.
+    def read(self, samples: Samples, out: memoryview) -> Places:
+        """Read samples into `out`, as densely as the storage's alignment lets them lie; return the place of each.
 
         Raises:
             DatasetError: a file is gone, unreadable, truncated or damaged.
             SpaceError: `out` is too small, or too many files are open.
             IndexError: there is no such sample.
         """
-        if samples and not 0 <= min(samples) <= max(samples) < self._samples:
-            raise IndexError(f"samples {min(samples)} to {max(samples)} of {self._samples}")
-        batch_runs = runs(samples, self._samples_per_file)
+        listed = samples.tolist() if isinstance(samples, np.ndarray) else samples
+        if isinstance(listed, Runs):
+            lowest = min((first for first, _ in listed.runs), default=0)
+            highest = max((first + count - 1 for first, count in listed.runs), default=0)
+        else:
+            lowest, highest = min(listed, default=0), max(listed, default=0)
+        if not 0 <= lowest <= highest < self._samples:
+            raise IndexError(f"samples {lowest} to {highest} of {self._samples}")
+        batch_runs = runs_of(listed, self._samples_per_file)
         most = self._files.most
-        places: list[Place] = []
+        places: list[Places] = []
         at = 0
         for start in range(0, len(batch_runs), most):  # so that no file is closed before its turn
             at = self._read_runs(batch_runs[start : start + most], out, at, places)
-        return places
+        return places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
 
     def finish(self) -> None:
         """End a batch: files stay open for the next."""
@@ -83,13 +83,13 @@ class RecordReader:
         """Close what is open."""
         self._files.close()
 
-    def _read_runs(self, batch_runs: list[Run], out: memoryview, at: int, places: list[Place]) -> int:
+    def _read_runs(self, batch_runs: list[Run], out: memoryview, at: int, places: list[Places]) -> int:
         """Read runs one behind the other from `at` on, add the samples' places, return where the last run ends."""
         while True:
             requests = self._requests(batch_runs)
             starts, end = (self._fill_together if self._storage.is_remote else self._fill)(requests, out, at)
             try:
-                places += self._places(requests, starts, out)
+                places.append(self._places(requests, starts, out))
                 return end
             except MovedError:  # once for each file at most
                 continue
@@ -160,38 +160,18 @@ class RecordReader:
                 raise damaged(path, f"the file ended, {size - got} bytes early,", offset + got)
         return starts, at
 
-    def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> list[Place]:
+    def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
         verify = self._verify
-        places = []
+        if len(requests) == 1:
+            ((_, _, records), index, count, _, size), start = requests[0], starts[0]
+            places = np.asarray(records.samples(index, count, out[start : start + size], verify), np.int64)
+            return shifted(places, start)
+        flat: list[int] = []
         for ((_, _, records), index, count, _, size), start in zip(requests, starts, strict=True):
-            for place, sample_bytes in records.samples(index, count, out[start : start + size], verify):
-                places.append((start + place, sample_bytes))
-        return places
-
-
-def runs(samples: Sequence[int] | NDArray[np.int64], samples_per_file: int) -> list[Run]:
-    """Cut a batch into runs (first sample, count) of ascending neighbours within a file, in the order given."""
-    if isinstance(samples, np.ndarray) or len(samples) > LONG_BATCH:
-        return _long_runs(np.asarray(samples, np.int64), samples_per_file)
-    batch_runs = []
-    first = following = -1
-    for sample in samples:
-        if sample == following and sample % samples_per_file:
-            following += 1
-            continue
-        if first >= 0:
-            batch_runs.append((first, following - first))
-        first, following = sample, sample + 1
-    if first >= 0:
-        batch_runs.append((first, following - first))
-    return batch_runs
-
-
-def _long_runs(samples: NDArray[np.int64], samples_per_file: int) -> list[Run]:
-    begins = np.flatnonzero((samples[1:] != samples[:-1] + 1) | (samples[1:] % samples_per_file == 0)) + 1
-    begins = np.concatenate([[0], begins])
-    counts = np.diff(begins, append=len(samples))
-    return list(zip(samples[begins].tolist(), counts.tolist(), strict=True))
+            found = records.samples(index, count, out[start : start + size], verify)
+            for place, sample_bytes in found.tolist() if isinstance(found, np.ndarray) else found:
+                flat += (start + place, sample_bytes)
+        return as_places(flat)
 
 
 class OpenFiles:

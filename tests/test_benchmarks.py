@@ -98,7 +98,7 @@ def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path, stop:
 
 FIGURES = ("samples/s", "MB/s", "CPU for each GB", "memory (PSS)")
 BESIDE_PLAIN = [
-    *((what, "plain read of the same files") for what in FIGURES),
+    *((what, "plain read of the same bytes") for what in FIGURES),
     ("CPU for each GB", "plain read into batches"),
 ]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.spec import DatasetSpec
+from datagen.spec import DatasetSpec, ParquetColumn
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 
@@ -356,16 +356,30 @@ class FilePlan:
 
 def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
     """Return the plan of a file; without `dataset.parquet.columns` it has one column `data` of `record_bytes`."""
-    columns = tuple(_column(column.name, column.dtype, column.size, column.read) for column in spec.parquet.columns)
-    if not columns:
-        columns = (Column("data", FIXED, record_bytes, True),)
-    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns)
+    columns = _Same(spec.parquet.columns)
+    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns, 0 if columns.it else record_bytes)
+
+
+class _Same:
+    """Is equal to what holds the very same columns: to compare hundreds of them takes longer than to read a batch."""
+
+    __slots__ = ("it",)
+
+    def __init__(self, it: tuple[ParquetColumn, ...]) -> None:
+        self.it = it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.it is other.it
 
 
 @functools.lru_cache(maxsize=4)
-def _plan(rows: int, group_rows: int, columns: tuple[Column, ...]) -> FilePlan:
+def _plan(rows: int, group_rows: int, columns: _Same, record_bytes: int) -> FilePlan:
     """Return a plan, that of the last files again: the metadata of hundreds of columns and groups takes a second."""
-    return FilePlan(rows, group_rows, columns)
+    made = tuple(_column(column.name, column.dtype, column.size, column.read) for column in columns.it)
+    return FilePlan(rows, group_rows, made or (Column("data", FIXED, record_bytes, True),))
 
 
 def _column(name: str, dtype: str, size: int, read: bool) -> Column:

@@ -17,7 +17,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.formats.format_base import MovedError, OpenSide, Source, damaged, no_such_record
+from datagen.formats.format_base import Extents, MovedError, OpenSide, Source, damaged, no_such_record
+from datagen.places import even_places
 
 HEAD_BYTES = 12
 """Length and its sum, before the data."""
@@ -64,19 +65,17 @@ class TfrecordFile:
         start = int(self._offsets[index])
         return start, int(self._offsets[index + count]) - start
 
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
-        if self._offsets is not None or verify:
-            return self._parsed(index, count, data, verify)
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
         before, size = self._before, self._record_bytes
         head = len(before)
-        if count == 1 and head and data[:head] == before:
-            return [(head, self._image_bytes)]
-        places = []
-        for start in range(0, count * size, size):
-            if not head or data[start : start + head] != before:
-                return self._parsed(index, count, data, verify)
-            places.append((start + head, self._image_bytes))
-        return places
+        if self._offsets is not None or verify or not head:
+            return self._parsed(index, count, data, verify)
+        if count == 1:
+            return [(head, self._image_bytes)] if data[:head] == before else self._parsed(index, count, data, verify)
+        heads = np.frombuffer(data, np.uint8, count * size).reshape(count, size)[:, :head]
+        if (heads != np.frombuffer(before, np.uint8)).any():
+            return self._parsed(index, count, data, verify)
+        return even_places(head, size, self._image_bytes, count)
 
     def largest_bytes(self) -> int:
         if self._samples > 1 and self._offsets is None:

@@ -207,6 +207,10 @@ OpenSide = Callable[[int], Source | None]
 """Opens the side file of that number among a format's `sides`; None where there is none. Raises OSError."""
 
 
+Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
+"""(start, bytes) of some samples: one by one, or as an array of shape (samples, 2)."""
+
+
 class RecordFile(Protocol):
     """One file of records, open for as long as its reader likes; what it knows of the file does not grow by reading."""
 
@@ -223,7 +227,7 @@ class RecordFile(Protocol):
         """
         ...
 
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
         """Return (start, bytes) of each sample in `data`, the bytes of `span(index, count)`; sums are checked if asked.
 
         Raises:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats.format_base import (
+    Extents,
     FileJob,
     LibraryReads,
     OpenSide,
@@ -28,6 +29,7 @@ from datagen.formats.format_base import (
     sample_bytes,
 )
 from datagen.layout import Layout
+from datagen.places import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -158,11 +160,10 @@ class IndexedFile:
             raise damaged(self._source.path, problem, start)
         return start, size
 
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
-        if self._index is None:
-            size = self._record_bytes
-            return [(start, size) for start in range(0, count * size, size)]
-        return [(0, len(data))]
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
+        if self._index is not None or count == 1:
+            return [(0, len(data))]
+        return even_places(0, self._record_bytes, self._record_bytes, count)
 
     def largest_bytes(self) -> int:
         if self._index is None:

@@ -6,12 +6,12 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from datagen.errors import UserError
-from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec
+from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec
 
 PART_SUFFIX = ".part"
 """A file under way is called `.NAME.part`, in the folder where it will be `NAME`."""
@@ -39,6 +39,11 @@ class Storage(StorageBase):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.spec.direct else 0))
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         return FileReader(descriptor, self.alignment)
+
+    def read_stretches(self, reader: Reader, stretches: Sequence[tuple[int, int]], out: memoryview) -> int:
+        if type(reader) is not FileReader:
+            return super().read_stretches(reader, stretches, out)
+        return reader.read_stretches(stretches, out)
 
     def create(self, path: str) -> FileWriter:
         return DirectWriter(path) if self.spec.direct_writes else FileWriter(path)
@@ -145,6 +150,24 @@ class FileReader:
                 break
         self.app_bytes += got
         return got
+
+    def read_stretches(self, stretches: Sequence[tuple[int, int]], out: memoryview) -> int:
+        """Do as `Storage.read_stretches`: of a hundred small ones each a call, and little else for each."""
+        descriptor, preadv = self._descriptor, os.preadv
+        at = calls = counted = 0
+        for offset, size in stretches:
+            count = preadv(descriptor, (out[at : at + size],), offset)
+            calls += 1
+            at += count
+            if count != size:
+                more = self.read_into(out[at : at + size - count], offset + count) if count else 0
+                counted += more
+                at += more
+                if count + more < size:
+                    break
+        self.read_calls += calls
+        self.app_bytes += at - counted
+        return at
 
     def close(self) -> None:
         os.close(self._descriptor)

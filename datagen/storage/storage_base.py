@@ -277,6 +277,20 @@ class StorageBase(abc.ABC):
         """Do as `Reader.read_into` for each, in any order, several at a time where the storage can; raises OSError."""
         return [reader.read_into(buffer, offset) for reader, buffer, offset in fills]
 
+    def read_stretches(self, reader: Reader, stretches: Sequence[tuple[int, int]], out: memoryview) -> int:
+        """Read stretches (offset, bytes) of a file to `out`, one behind the other; return the bytes got.
+
+        These are fewer only where the file ends within a stretch, which is then the last one read. Offsets and memory
+        are as aligned as the storage wants it. Raises OSError.
+        """
+        at = 0
+        for offset, size in stretches:
+            got = reader.read_into(out[at : at + size], offset)
+            at += got
+            if got < size:
+                break
+        return at
+
     def preflight(self, folder: str) -> None:
         """Raise UserError where nothing can be read at all: server, credentials, bucket. Asked once, by one rank."""
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -15,6 +16,10 @@ from dlemu import __version__
 # NumPy's linear algebra, which nothing here calls, would start a thread on each core as it is imported, and these spin:
 # half of the import's CPU, in each rank.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+_YOUNG_OBJECTS = 50_000
+"""Objects that are made before Python looks for garbage among them. By default 700: frameworks make hundreds of
+thousands as they are imported and drop few, and looking through them again and again took a sixth of that time."""
 
 COMMANDS = {
     "train": "Train with emulated accelerators and say how busy the storage kept them.",
@@ -78,6 +83,7 @@ def dlio_main() -> None:
 
 def guarded(command: click.Command, name: str) -> None:
     """Run a command line, and end this process with a message and status when that fails."""
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:

@@ -27,6 +27,11 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool) -> No
     if cfg:
         print_config(overrides, config_dir)
         return
+    from dlemu.cli import complain
+    from dlemu.run.launched import stands_in
+
+    if stands_in(overrides, complain):
+        return
     from dlemu.cli.frontends import TerminalFrontend, show_checkpoints
 
     raise SystemExit(show_checkpoints(TerminalFrontend(overrides, config_dir)))

@@ -28,6 +28,11 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     if cfg:
         print_config(overrides, config_dir)
         return
+    from dlemu.cli import complain
+    from dlemu.run.launched import stands_in
+
+    if stands_in(overrides, complain):
+        return
     from dlemu.cli.frontends import TerminalFrontend
     from dlemu.run.datasets import check_bytes, make
 

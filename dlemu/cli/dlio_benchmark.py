@@ -31,6 +31,11 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
     """
     folder = config_path or config_dir
     if cfg is None:
+        from dlemu.cli import complain
+        from dlemu.run.launched import stands_in
+
+        if stands_in(overrides, complain):
+            return
         from dlemu.cli.frontends import DlioFrontend, show_training
 
         raise SystemExit(show_training(DlioFrontend(overrides, folder)))

@@ -29,6 +29,11 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, expor
     elif export_dlio is not None:
         _export(overrides, config_dir, export_dlio)
     else:
+        from dlemu.cli import complain
+        from dlemu.run.launched import stands_in
+
+        if stands_in(overrides, complain):
+            return
         from dlemu.cli.frontends import TerminalFrontend, show_training
 
         raise SystemExit(show_training(TerminalFrontend(overrides, config_dir)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -74,11 +75,18 @@ TRACE_COLUMNS = BatchTrace._fields[2:]
 """What of a batch's trace is logged: all but where its samples lie."""
 
 STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
+_ROW, _STEP = struct.Struct(f"={len(STEP_COLUMNS)}q"), struct.Struct("=q")
+_STEP_OFFSET = _STEP.size * list(STEP_COLUMNS).index("step")
+"""Packing a row of plain numbers takes a third of the time that NumPy takes to assign one."""
 
 StepRows = NDArray[np.void]
 """Rows of STEP_DTYPE, shape (rows,)."""
 
 TRAINING, EVALUATION = 0, 1
+
+
+_GIVE_BACK_ROWS = 4096
+"""Rows after which their memory is given back."""
 
 
 class StepLog:
@@ -87,7 +95,9 @@ class StepLog:
     def __init__(self, capacity: int, path: str | None = None) -> None:
         size_bytes = max(1, capacity) * STEP_DTYPE.itemsize
         fd = -1 if path is None else _allocate(path, size_bytes)
-        self._rows = np.frombuffer(mmap.mmap(fd, size_bytes), dtype=STEP_DTYPE)
+        self._memory = mmap.mmap(fd, size_bytes)
+        self._rows = np.frombuffer(self._memory, dtype=STEP_DTYPE)
+        self._in_file = fd >= 0
         if fd >= 0:
             os.close(fd)
         self._used = 0
@@ -97,9 +107,21 @@ class StepLog:
 
         The rank may be killed between any two stores: the row counts from the last one on, which gives it its step.
         """
-        self._rows[self._used] = (*record._replace(step=0), *trace[2:])
-        self._rows[self._used]["step"] = record.step
+        rank, phase, epoch, block, step, *times = record
+        offset = self._used * STEP_DTYPE.itemsize
+        _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])
+        _STEP.pack_into(self._memory, offset + _STEP_OFFSET, step)
         self._used += 1
+        if self._in_file and self._used % _GIVE_BACK_ROWS == 0:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Take the full pages out of this process's memory: the kernel keeps them for the file, and drops them written.
+
+        Else a rank of a million steps would hold 200 MB more in the end than at its start.
+        """
+        full = self._used * STEP_DTYPE.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
+        self._memory.madvise(mmap.MADV_DONTNEED, 0, full)  # from the first: those that were looked at are back
 
     @property
     def rows(self) -> StepRows:

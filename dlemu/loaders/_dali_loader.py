@@ -11,6 +11,7 @@ import numpy as np
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError
 from datagen.fetch import Fetcher
+from datagen.places import NO_PLACES
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.loaders import _dali_graph as graph
 from dlemu.loaders._dali_files import Files, Unread
@@ -64,7 +65,7 @@ class Loader:
         decode_ns = min(took_ns, self._computed_ns(phase) - computed_ns)
         trace = BatchTrace(
             slot=0,
-            places=[],
+            places=NO_PLACES,
             started_ns=started_ns,
             read_ns=took_ns - decode_ns,
             decode_ns=decode_ns + self._preprocess(phase.batch_size),

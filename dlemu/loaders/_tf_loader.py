@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from datagen.errors import DlemuError
 from dlemu.loaders._process import keep_freed_memory, lowered
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders._tf_records import Records
-from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Phase
+from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Phase, Samples
 
 _plain = tf.autograph.experimental.do_not_convert
 """There is no Python control flow for TensorFlow to rewrite."""
@@ -132,14 +133,18 @@ class _Mapped:
 
     def _samples(self, phase: str, trace: BatchTrace) -> Any:
         """Return the samples as arrays over the slot: no copy."""
-        slot = np.frombuffer(self._memory.slot(trace.slot), np.uint8)
-        if self._resize[phase]:
-            return slot[: trace.samples * self._resize[phase]].reshape(trace.samples, -1)
-        return [slot[start : start + length] for start, length in trace.places]
+        slot, resize = self._memory.slot(trace.slot), self._resize[phase]
+        if resize:
+            return np.frombuffer(slot, np.uint8, trace.samples * resize).reshape(trace.samples, -1)
+        return Samples(slot, trace.places, _array)
 
     def close(self) -> None:
         """Free the slots."""
         self._memory.close()
+
+
+def _array(slot: memoryview, start: int, size: int) -> NDArray[np.uint8]:
+    return np.frombuffer(slot, np.uint8, size, start)
 
 
 def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
+from datagen.places import NO_PLACES
 from dlemu.config.duration import is_zero
 from dlemu.loaders._thread_accounting import process_storage_bytes
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, preprocess
@@ -28,6 +29,8 @@ _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))
 """Of a sample: its number, and its record."""
 _PATHS_AT_A_TIME = 1024
+_STAMPS = 5
+"""Numbers of an element's account before those of its samples: four times and the bytes read."""
 _SPREAD = 0x9E3779B1
 """An odd number that takes neighbouring samples to distant places when their crops are chosen."""
 
@@ -157,9 +160,10 @@ class Records:
             waits.append(tf.numpy_function(self._preprocess, [samples], tf.int64))
         with tf.control_dependencies(waits):
             done = tf.timestamp()
-        # As one tensor, for each of an element's tensors costs the trainer's thread some Python.
-        account = tf.stack([begun, together, parsing, done, tf.cast(size, tf.float64)])
-        return account, samples, images
+        # As one tensor, for each of an element's tensors costs the trainer's thread some Python. Whole numbers up to
+        # 2^53, far more than samples there are, are exact.
+        stamps = tf.stack([begun, together, parsing, done, tf.cast(size, tf.float64)])
+        return tf.concat([stamps, tf.cast(samples, tf.float64)], 0), images
 
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
         random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
@@ -218,13 +222,14 @@ def _crop(images: Any, samples: Any, size: int) -> Any:
 
 
 def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
-    account, samples, images = element
-    *stamps, app_bytes = account.numpy().tolist()
+    account, images = element
+    numbers = account.numpy()
+    *stamps, app_bytes = numbers[:_STAMPS].tolist()
     begun, together, parsing, done = (int(stamp * 1e9) - wall_clock_ns for stamp in stamps)
-    ids = samples.numpy()
+    ids = numbers[_STAMPS:].astype(np.int64)
     trace = BatchTrace(
         slot=0,
-        places=[],
+        places=NO_PLACES,
         started_ns=begun,
         finished_ns=min(max(begun, done), time.monotonic_ns()),  # the wall clock is only good to a microsecond
         read_ns=max(0, together - begun),

@@ -1,7 +1,8 @@
 """The `pytorch` loader.
 
-What crosses the DataLoader's queue is the number of a slot; the samples lie in slots of memory shared with the
-workers, so a batch costs no allocation, no file descriptor and no copy on its way to the trainer.
+What crosses the DataLoader's queue is a batch's trace, as bytes; the samples lie in slots of memory shared with the
+workers, so a batch costs no allocation, no file descriptor and no copy on its way to the trainer. Tensors are made over
+a slot when they are asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.loaders._direct_queue import direct_context
 from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots
-from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec
+from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples
 
 Token = tuple[str, int, int]
 """Phase, epoch, step: all a worker needs to know which samples to fetch."""
@@ -47,7 +48,7 @@ class _Tokens(Sampler[Token]):
         return self.steps
 
 
-class _Batches(Dataset[BatchTrace | DlemuError | None]):
+class _Batches(Dataset[bytes | DlemuError | None]):
     """One item is one batch, made in the worker that is asked for it; or None, when it is only to be ready."""
 
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
@@ -55,15 +56,15 @@ class _Batches(Dataset[BatchTrace | DlemuError | None]):
         self._maker: BatchMaker | None = None
         self._worker, self._turn = 0, 0
 
-    def __getitem__(self, token: Token) -> BatchTrace | DlemuError | None:
-        """Return the batch's trace, or as a value what went wrong: PyTorch would wrap it in a traceback."""
+    def __getitem__(self, token: Token) -> bytes | DlemuError | None:
+        """Return the batch's trace, packed, or as a value what went wrong: PyTorch would wrap it in a traceback."""
         try:
             maker = self._maker or self._open()
             if token[0] == _READY:
                 return None
             slot = self._first_slot() + self._turn % self._spec.slots_per_worker
             self._turn += 1
-            return maker.make(*token, slot, self._slots.slot(slot))
+            return maker.make(*token, slot, self._slots.slot(slot)).packed()
         except DlemuError as error:
             return error
         except MemoryError:
@@ -90,6 +91,10 @@ def _as_it_is(item: Any) -> Any:
     return item
 
 
+def _tensor(slot: memoryview, start: int, size: int) -> torch.Tensor:
+    return torch.frombuffer(slot, dtype=torch.uint8, count=size, offset=start)
+
+
 def _init_worker(nice: int, rank_process: int, _worker: int) -> None:
     init_worker(nice, rank_process)
 
@@ -113,7 +118,7 @@ def _more_workers_than_cores() -> Iterator[None]:
 
 
 class Loader:
-    """The `pytorch` loader. Batches are uint8 tensors over the shared slots: one a sample, or one (B, resize)."""
+    """The `pytorch` loader. Batches are uint8 tensors over the shared slots: one (B, resize), or `Samples`."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
@@ -129,7 +134,7 @@ class Loader:
                 "worker_init_fn": partial(_init_worker, spec.nice, os.getpid()),
             }
         with _more_workers_than_cores():
-            self._loader: DataLoader[BatchTrace | DlemuError | None] = DataLoader(
+            self._loader: DataLoader[bytes | DlemuError | None] = DataLoader(
                 _Batches(spec, self._slots),
                 batch_size=None,
                 sampler=self._tokens,
@@ -169,7 +174,8 @@ class Loader:
             if isinstance(made, DlemuError):
                 raise made
             assert made is not None  # `start` asked for the only items that are no batch
-            yield Batch(self._tensors(phase, made), made)
+            trace = BatchTrace.unpacked(made)
+            yield Batch(self._tensors(phase, trace), trace)
 
     def _tensors(self, phase: str, trace: BatchTrace) -> Any:
         """Return the samples as tensors over the slot: no copy, unless pinning was asked for."""
@@ -177,10 +183,8 @@ class Loader:
         if resize:
             whole = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
             return self._pin(whole.view(trace.samples, resize))
-        return [
-            self._pin(torch.frombuffer(view, dtype=torch.uint8, count=length, offset=offset))
-            for offset, length in trace.places
-        ]
+        samples = Samples(view, trace.places, _tensor)
+        return [self._pin(sample) for sample in samples] if self._spec.pin_memory else samples
 
     def explain(self, error: Exception) -> DlemuError | None:
         """PyTorch reports a dead worker as a RuntimeError whose text begins with `DataLoader worker`."""

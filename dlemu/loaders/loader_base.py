@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
+from datagen.places import Places
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.config.schema import Duration
 from dlemu.loaders._thread_accounting import ThreadAccounting
 from dlemu.loaders.traits_base import Interleave
-from dlemu.plan.samples import BatchPlan, PlanAhead, hash_samples
+from dlemu.plan.samples import BatchPlan, PlanAhead
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,15 @@ class LoaderSpec:
         return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
 
 
+_NUMBERS = struct.Struct("<13q")
+"""Of a `BatchTrace`: its slot, and all that stands behind `places`."""
+
+
 class BatchTrace(NamedTuple):
     """How one batch came about. Times are nanoseconds of CLOCK_MONOTONIC; `places` are (offset, length) in the slot."""
 
     slot: int
-    places: list[tuple[int, int]]
+    places: Sequence[tuple[int, int]] | Places
     started_ns: int
     finished_ns: int
     read_ns: int
@@ -88,6 +94,44 @@ class BatchTrace(NamedTuple):
     """Time the worker wanted a core and had none."""
     storage_bytes: int = 0
     """Bytes that the kernel fetched from storage for the worker meanwhile; the page cache served the others."""
+
+    def packed(self) -> bytes:
+        """Return the trace as bytes, to cross to another process: pickling each number costs ten times as much."""
+        slot, places, *numbers = self
+        return _NUMBERS.pack(slot, *numbers) + np.asarray(places, np.int64).tobytes()
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> BatchTrace:
+        """Return the trace that was packed."""
+        slot, *numbers = _NUMBERS.unpack_from(data)
+        return cls(slot, np.frombuffer(data, np.int64, offset=_NUMBERS.size).reshape(-1, 2), *numbers)
+
+
+S = TypeVar("S")
+Cut = Callable[[memoryview, int, int], S]
+"""Makes a sample of the bytes of a slot from an offset on: a view, no copy."""
+
+
+class Samples(Sequence[S]):
+    """The samples of a batch, each cut out of its slot when it is asked for: most trainers ask for none or for all."""
+
+    def __init__(self, slot: memoryview, places: Sequence[tuple[int, int]] | Places, cut: Cut[S]) -> None:
+        self._slot, self._places, self._cut = slot, places, cut
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> S: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[S]: ...
+
+    def __getitem__(self, index: int | slice) -> S | list[S]:
+        if isinstance(index, slice):
+            return [self._cut(self._slot, int(start), int(size)) for start, size in self._places[index]]
+        start, size = self._places[index]
+        return self._cut(self._slot, int(start), int(size))
 
 
 class Batch(NamedTuple):
@@ -134,9 +178,10 @@ class BatchMaker:
         """Fill `out` with the batch of `step` and tell its trace."""
         before = self._accounting.look()
         started_ns = time.monotonic_ns()
-        ids = self._plans[phase].sample_ids(epoch, step)
+        ids, sample_hash = self._plans[phase].batch(epoch, step)
+        samples = len(ids)
         fetched = self._fetchers[phase].fetch(ids, out)
-        decode_ns = fetched.decode_ns + preprocess(self._preprocess, self._random, len(ids))
+        decode_ns = fetched.decode_ns + preprocess(self._preprocess, self._random, samples)
         finished_ns = time.monotonic_ns()
         after = self._accounting.look()
         return BatchTrace(
@@ -147,10 +192,10 @@ class BatchMaker:
             read_ns=fetched.read_ns,
             decode_ns=decode_ns,
             worker=self._worker,
-            samples=len(ids),
+            samples=samples,
             app_bytes=fetched.app_bytes,
             read_calls=fetched.read_calls,
-            sample_hash=hash_samples(ids),
+            sample_hash=sample_hash,
             cpu_ns=after.cpu_ns - before.cpu_ns,
             cpu_wait_ns=after.cpu_wait_ns - before.cpu_wait_ns,
             storage_bytes=after.storage_bytes - before.storage_bytes + fetched.remote_bytes,

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 
 from datagen.errors import DlemuError
+from datagen.places import NO_PLACES
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec
 from dlemu.loaders.traits_base import LoaderTraits
-from dlemu.plan.samples import PlanAhead, hash_samples
+from dlemu.plan.samples import PlanAhead
 
 
 class Traits(LoaderTraits):
@@ -30,8 +31,9 @@ class Loader:
         """Deliver the planned batches in order."""
         plan = PlanAhead(self._spec.phases[phase].plan, self._spec.phases[phase].batch_size)
         for step in range(1, steps + 1):
-            ids, now_ns = plan.sample_ids(epoch, step), time.monotonic_ns()
-            yield Batch(None, BatchTrace(0, [], now_ns, now_ns, 0, 0, 0, len(ids), 0, 0, hash_samples(ids)))
+            planned, now_ns = plan.batch(epoch, step), time.monotonic_ns()
+            samples = len(planned.samples)
+            yield Batch(None, BatchTrace(0, NO_PLACES, now_ns, now_ns, 0, 0, 0, samples, 0, 0, planned.sample_hash))
 
     def explain(self, error: Exception) -> DlemuError | None:
         """There is nobody to die."""

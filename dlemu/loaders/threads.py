@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from datagen.errors import DlemuError
 from dlemu.loaders._slots import SharedSlots
-from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec
+from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples
 from dlemu.loaders.traits_base import LoaderTraits
 
 
@@ -21,8 +21,12 @@ class Traits(LoaderTraits):
     pins = False
 
 
+def _view(slot: memoryview, start: int, size: int) -> memoryview:
+    return slot[start : start + size]
+
+
 class Loader:
-    """The `threads` loader. A batch is the list of its samples' bytes, as views of a slot."""
+    """The `threads` loader. A batch is its samples' bytes, as views of a slot."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
@@ -57,8 +61,7 @@ class Loader:
                     asked += 1
                     under_way.append(self._pool.submit(self._make, phase, epoch, asked))
                 trace = under_way.popleft().result()
-                slot = self._slots.slot(trace.slot)
-                yield Batch([slot[start : start + length] for start, length in trace.places], trace)
+                yield Batch(Samples(self._slots.slot(trace.slot), trace.places, _view), trace)
         finally:
             for future in under_way:
                 future.cancel()

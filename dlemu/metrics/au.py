@@ -9,38 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dlemu.metrics.dlio_formulas import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
+from dlemu.metrics.rows import Columns, Rows, StepTable, in_order, sum_of
 
-Rows = NDArray[np.void]
 
-
-def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> Rows:
+def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
     """Return the rows left when each block of each rank loses its first and last steps."""
-    if not len(rows):
-        return rows
-    ordered, later = _by_block(rows)
-    first = np.concatenate([[0], later])
-    lengths = np.diff(np.append(first, len(ordered)))
-    place = np.arange(len(ordered)) - np.repeat(first, lengths)
-    kept: Rows = ordered[(place >= exclude_start) & (place < np.repeat(lengths, lengths) - exclude_end)]
-    return kept
+    return in_order(rows).trimmed(exclude_start, exclude_end)
 
 
-def blocks(rows: Rows) -> Iterator[Rows]:
+def blocks(rows: Rows) -> Iterator[StepTable]:
     """Yield each rank's rows of each block, in step order."""
-    for part in np.split(*_by_block(rows)):
-        if len(part):
-            yield part
-
-
-def _by_block(rows: Rows) -> tuple[Rows, NDArray[np.intp]]:
-    """Return the rows ordered by rank, epoch, block and step, and where each block but the first begins."""
-    ordered = rows[np.lexsort((rows["step"], rows["block"], rows["epoch"], rows["rank"]))]
-    keys = np.stack([ordered["rank"], ordered["epoch"], ordered["block"]])
-    return ordered, np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
+    yield from in_order(rows).by_block
 
 
 def au_percent(rows: Rows) -> float:
@@ -49,8 +29,8 @@ def au_percent(rows: Rows) -> float:
     With `kept_rows` this is the headline `au`; with all rows it is `au_rules`, the text of the MLPerf Storage rules
     ("total compute time / total benchmark running time"), which drops nothing.
     """
-    compute = int(rows["compute_ns"].sum())
-    total = compute + int(rows["wait_ns"].sum()) + int(rows["sync_ns"].sum())
+    compute = sum_of(rows, "compute_ns")
+    total = compute + sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns")
     return 100.0 * compute / total if total else math.nan
 
 
@@ -69,7 +49,7 @@ def au_dlio_v1_percent(rows: Rows) -> float:
     return _epoch_percent(rows, rate_v1)
 
 
-def block_times(block: Rows) -> BlockTimes:
+def block_times(block: Columns) -> BlockTimes:
     """Return one block's times in nanoseconds, by the host's own stamps."""
     return BlockTimes(
         load=block["got_ns"] - block["asked_ns"],

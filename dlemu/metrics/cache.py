@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import numpy as np
-
-from dlemu.metrics.au import Rows
+from dlemu.metrics.rows import Rows, sum_of
 from dlemu.metrics.spread import Mean, by_epoch
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
@@ -37,8 +35,7 @@ def prove(
 ) -> CacheProof:
     """Judge by the training rows whether the storage was read."""
     known = bool(rows["storage_bytes"].any()) or file_system in (*ACCOUNTED, *IN_MEMORY)
-    epochs = np.unique(rows["epoch"])
-    per_epoch = tuple(_percent(rows[rows["epoch"] == epoch]) if known else None for epoch in epochs)
+    per_epoch = tuple(_percent(part) if known else None for part in by_epoch(rows))
     percent = _percent(rows) if known else None
     ratio = dataset_bytes / memory_bytes if memory_bytes else None
     return CacheProof(
@@ -58,7 +55,7 @@ def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None
     was read ahead or in vain in one epoch makes up for nothing in another. Where only the devices are known, it is the
     most that can have been served.
     """
-    app_bytes = [int(part["app_bytes"].sum()) for part in by_epoch(rows)]
+    app_bytes = [sum_of(part, "app_bytes") for part in by_epoch(rows)]
     served = [
         (read, min(100.0, *known))
         for read, *shares in zip_longest(app_bytes, accounted.per_epoch, device.per_epoch)
@@ -69,8 +66,8 @@ def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None
 
 
 def _percent(rows: Rows) -> float | None:
-    app_bytes = int(rows["app_bytes"].sum())
-    return 100.0 * int(rows["storage_bytes"].sum()) / app_bytes if app_bytes else None
+    app_bytes = sum_of(rows, "app_bytes")
+    return 100.0 * sum_of(rows, "storage_bytes") / app_bytes if app_bytes else None
 
 
 def _warning(

@@ -12,9 +12,9 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.au import Rows
 from dlemu.metrics.loss import PARTS, by_step
-from dlemu.metrics.over_time import mean_rates
+from dlemu.metrics.over_time import Intervals
+from dlemu.metrics.rows import Columns, Rows, StepTable, chunks, in_order, raise_at, steps_of, sum_of
 
 BUSY_WORKERS = 0.8
 """From this share of the time that a batch waits in the queue its rank's workers count as busy: it waits for them."""
@@ -67,11 +67,14 @@ class Work:
     """What the accelerators would take if they never waited; infinite when nothing computes."""
 
 
-def split_worker_time(rows: Rows, preprocesses: bool) -> NDArray[np.float64]:
-    """Return for each row what its worker did with its time, in ns: storage, pause, computing, starved; (rows, 4)."""
+def split_worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = None) -> NDArray[np.float64]:
+    """Return for each row what its worker did with its time, in ns: storage, pause, computing, starved; (rows, 4).
+
+    `cpu_known` is what `cpu_is_known` says of all rows where these are some of them.
+    """
     took = np.maximum(rows["finished_ns"] - rows["started_ns"], 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
-    if not cpu_is_known(rows):
+    if not (cpu_is_known(rows) if cpu_known is None else cpu_known):
         return np.stack([read, np.zeros_like(took), took - read, np.zeros_like(took)], axis=-1)
     computing = np.minimum(rows["cpu_ns"], took)
     starved = np.minimum(rows["cpu_wait_ns"], took - computing)
@@ -80,7 +83,7 @@ def split_worker_time(rows: Rows, preprocesses: bool) -> NDArray[np.float64]:
     return np.stack([blocked - pause, pause, computing, starved], axis=-1)
 
 
-def cpu_is_known(rows: Rows) -> bool:
+def cpu_is_known(rows: Columns) -> bool:
     """Say whether the workers' time on a core was measured."""
     return bool(rows["cpu_ns"].any())
 
@@ -91,6 +94,7 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
     They add up to what `loss_percent` of the same rows says but for longer computations. `workers` are those of all
     ranks; what waited in the queue is theirs where they were always busy.
     """
+    rows = in_order(rows)
     steps = by_step(rows)
     if not len(rows) or not steps.total_ns.sum():
         return Causes()
@@ -107,28 +111,30 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
     return lost.scaled(100.0 / int(steps.total_ns.sum()))
 
 
-def _work_behind(rows: Rows, late: Rows, *, preprocesses: bool, workers: int) -> NDArray[np.float64]:
+def _work_behind(rows: StepTable, late: Columns, *, preprocesses: bool, workers: int) -> NDArray[np.float64]:
     """Return what the workers did for which late batches queued, as shares of that time, shape (late, 4).
 
     Zeros where workers had time. It is judged at the time of each batch: storage that became slow keeps workers busy
     from then on, whatever they were before.
     """
     shares = np.zeros((len(late), 4))
-    own = max(1, workers // max(1, len(np.unique(rows["rank"]))))
-    queued = np.flatnonzero(late["started_ns"] > late["free_ns"])
-    rows = rows[rows["finished_ns"] > rows["started_ns"]]
-    for rank in np.unique(late["rank"][queued]):
-        waiting, mine = queued[late["rank"][queued] == rank], rows[rows["rank"] == rank]
-        if not len(mine):
+    own = max(1, workers // max(1, len(rows.by_rank)))
+    late_rank, free, started = late["rank"], late["free_ns"], late["started_ns"]
+    queued = np.flatnonzero(started > free)
+    for part in rows.by_rank if len(queued) else ():
+        waiting = queued[late_rank[queued] == part.label("rank")[0]]
+        mine = _fetched(part) if len(waiting) else part
+        if not len(waiting) or not len(mine):
             continue
-        origin = int(mine["started_ns"].min())
-        starts, stops = (mine["started_ns"] - origin).astype(float), (mine["finished_ns"] - origin).astype(float)
-        begins, ends = late["free_ns"][waiting] - origin, late["started_ns"][waiting] - origin
+        starts, stops = mine["started_ns"], mine["finished_ns"]
+        origin = int(starts.min())
+        begins, ends = free[waiting] - origin, started[waiting] - origin
         edges = np.unique(np.concatenate([begins, ends]))
         first, last = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
+        batches = Intervals((starts - origin).astype(float), (stops - origin).astype(float), edges.astype(float))
         did = np.zeros((len(waiting), 4))
         for kind, spent in enumerate(split_worker_time(mine, preprocesses).T):
-            sums = np.append(0.0, np.cumsum(mean_rates(starts, stops, spent, edges) * np.diff(edges)))
+            sums = batches.passed(spent)
             did[:, kind] = sums[last] - sums[first]
         busy = did.sum(axis=-1)
         is_busy = busy >= BUSY_WORKERS * own * (ends - begins)
@@ -136,20 +142,30 @@ def _work_behind(rows: Rows, late: Rows, *, preprocesses: bool, workers: int) ->
     return shares
 
 
+def _fetched(rows: StepTable) -> StepTable:
+    """Return the rows whose batch took a worker some time."""
+    return rows[rows["finished_ns"] > rows["started_ns"]]
+
+
 def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
     """Return how the workers spent the time of some steps."""
-    ranks = max(1, len(np.unique(rows["rank"])))
-    elapsed_ns = max(1.0, float((rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum()) / ranks)
-    spent = split_worker_time(rows, preprocesses).sum(axis=0)
-    calls, app_bytes = int(rows["read_calls"].sum()), int(rows["app_bytes"].sum())
-    compute_ns = float(rows["compute_ns"].sum()) / ranks
+    rows = in_order(rows)
+    ranks = max(1, len(rows.by_rank))
+    compute_ns = float(sum_of(rows, "compute_ns")) / ranks
+    elapsed_ns = max(1.0, compute_ns + float(sum(sum_of(rows, name) for name in ("wait_ns", "sync_ns"))) / ranks)
+    cpu_known = cpu_is_known(rows)
+    spent = sum(
+        (split_worker_time(part, preprocesses, cpu_known=cpu_known).sum(axis=0) for part in chunks(rows)),
+        start=np.zeros(4),
+    )
+    calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         elapsed_seconds=elapsed_ns / 1e9,
         busy_share=float(spent.sum()) / (max(1, workers) * elapsed_ns),
         starved_share=float(spent[3] / max(spent.sum(), 1.0)),
-        cpu_known=cpu_is_known(rows),
+        cpu_known=cpu_known,
         readers=_readers_while_waiting(rows, preprocesses),
-        call_ms=float(rows["read_ns"].sum()) / calls / 1e6 if calls else 0.0,
+        call_ms=float(sum_of(rows, "read_ns")) / calls / 1e6 if calls else 0.0,
         call_bytes=app_bytes / calls if calls else 0.0,
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
@@ -161,40 +177,43 @@ def waits_of(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
     `free_ns` is the same moment on all ranks: their clocks differ, and with them their stamps, not their waits.
     """
-    order = np.lexsort((rows["rank"], rows["step"], rows["block"], rows["epoch"]))
-    keys = np.stack([rows[name][order] for name in ("epoch", "block", "step")])
-    begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(rows)])
-    if not len(begins):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    longest, free = np.maximum.reduceat(rows["wait_ns"][order], begins), rows["free_ns"][order][begins]
+    return in_order(rows).once(_waits_of)
+
+
+def _waits_of(rows: StepTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    steps = steps_of(rows)
+    longest, free = np.zeros(steps.count, np.int64), np.zeros(steps.count, np.int64)
+    for _, part, place in reversed(steps.parts):  # the first rank's moments stay
+        raise_at(longest, place, part["wait_ns"])
+        free[place] = part["free_ns"]
     return free[longest > 0], (free + longest)[longest > 0]
 
 
-def _readers_while_waiting(rows: Rows, preprocesses: bool) -> float:
+def _readers_while_waiting(rows: StepTable, preprocesses: bool) -> float:
     """Return how many workers of all ranks were blocked in reads at a time while accelerators waited; else on average.
 
     At other times workers have no reason to read: their prefetch queues are full.
     """
     begins, ends = waits_of(rows)
-    fetched = rows[rows["finished_ns"] > rows["started_ns"]]
-    if not len(begins) or not len(fetched):
+    if not len(begins):
         return 0.0
-    first = int(rows["rank"].min())
-    blocked = split_worker_time(fetched, preprocesses)[:, 0]
-    offsets = _clock_offsets(rows, first)[fetched["rank"]]
+    cpu_known = any(cpu_is_known(_fetched(part)) for part in chunks(rows))
+    starts = _clock_starts(rows)
     origin = int(begins[0])
-    starts, stops = fetched["started_ns"] - offsets - origin, fetched["finished_ns"] - offsets - origin
-    edges = np.unique(np.concatenate([begins, ends])) - origin
-    sums = np.append(
-        0.0, np.cumsum(mean_rates(starts.astype(float), stops.astype(float), blocked, edges) * np.diff(edges))
-    )
-    late = sums[np.searchsorted(edges, ends - origin)] - sums[np.searchsorted(edges, begins - origin)]
-    return float(late.sum()) / float((ends - begins).sum())
+    edges = np.maximum.accumulate(np.stack([begins - origin, ends - origin], axis=1).ravel())
+    waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
+    late = 0.0
+    for part in chunks(rows):
+        fetched = _fetched(part)
+        if not len(fetched):
+            continue
+        ahead = starts[int(part.label("rank")[0])] - starts[rows.values("rank")[0]] + origin
+        began, over = fetched["started_ns"] - ahead, fetched["finished_ns"] - ahead
+        shares = (np.interp(over, edges, waited) - np.interp(began, edges, waited)) / (over - began)
+        late += float((shares * split_worker_time(fetched, preprocesses, cpu_known=cpu_known)[:, 0]).sum())
+    return late / float((ends - begins).sum())
 
 
-def _clock_offsets(rows: Rows, first: int) -> NDArray[np.int64]:
-    """Return by rank what its clock is ahead of the first rank's: a step is free at the same moment on all of them."""
-    offsets = np.full(int(rows["rank"].max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(offsets, rows["rank"], rows["free_ns"])
-    ahead: NDArray[np.int64] = offsets - offsets[first]
-    return ahead
+def _clock_starts(rows: StepTable) -> dict[int, int]:
+    """Return by rank the earliest moment of its clock: a step is free at the same moment on all of them."""
+    return {int(part.label("rank")[0]): int(part["free_ns"].min()) for part in rows.by_rank}

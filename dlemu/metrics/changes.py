@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.au import Rows
-from dlemu.metrics.causes import split_worker_time
-from dlemu.metrics.over_time import Floats, mean_rates
+from dlemu.metrics.causes import cpu_is_known, split_worker_time
+from dlemu.metrics.over_time import Floats, Intervals
+from dlemu.metrics.rows import Rows, StepTable, in_order
 
 SIGNIFICANCE = 0.001
 """Probability of a change by chance, for each test."""
@@ -83,11 +83,15 @@ def clock(seconds: float) -> str:
 
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
     """Return when the storage's speed changed while training rows were read, in order."""
-    changes = changes_of(_without(supply_of(rows, preprocesses=preprocesses), find_stalls(rows)))
+    table = in_order(rows)
+    changes = changes_of(_without(supply_of(table, preprocesses=preprocesses), find_stalls(table)))
     if not changes:
         return ()
-    ends, gigabytes = _seconds(rows, rows, "finished_ns"), _from_storage(rows) / 1e9
-    return tuple(replace(change, gb_before=float(gigabytes[ends <= change.at_seconds].sum())) for change in changes)
+    column, before = _from_storage(table), np.zeros(len(changes))
+    for own, start_ns in _ranks(table):
+        ends, gigabytes = (own["finished_ns"] - start_ns) / 1e9, own[column] / 1e9
+        before += [float(gigabytes[ends <= change.at_seconds].sum()) for change in changes]
+    return tuple(replace(change, gb_before=gb) for change, gb in zip(changes, before.tolist(), strict=True))
 
 
 def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
@@ -125,22 +129,37 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     of its bytes: a file system that compresses reads fewer. So a window is held against the batches of which it had
     most.
     """
-    fetched = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
-    if len(fetched) < 2 * LEAST_WINDOWS:
+    table = in_order(rows)
+    ranks = [
+        (own[(own["app_bytes"] > 0) & (own["finished_ns"] > own["started_ns"])], start) for own, start in _ranks(table)
+    ]
+    ranks = [(fetched, start) for fetched, start in ranks if len(fetched)]
+    if sum(len(fetched) for fetched, _ in ranks) < 2 * LEAST_WINDOWS:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-    starts, ends = _seconds(rows, fetched, "started_ns"), _seconds(rows, fetched, "finished_ns")
-    app, megabytes = fetched["app_bytes"] / 1e6, _from_storage(fetched) / 1e6
-    whole = float(np.quantile(megabytes / app, _WHOLE_QUANTILE))
+    column = _from_storage_of([fetched for fetched, _ in ranks])
+    cpu_known = any(cpu_is_known(fetched) for fetched, _ in ranks)
+    shares = np.concatenate([fetched[column] / fetched["app_bytes"] for fetched, _ in ranks])
+    whole = float(np.quantile(shares, _WHOLE_QUANTILE))
     whole = min(whole, 1.0) if whole >= _LEAST_WHOLE else 1.0
-    blocked = split_worker_time(fetched, preprocesses)[:, 0] / 1e9
-    free, waits = _seconds(rows, rows, "free_ns"), rows["wait_ns"] / 1e9
-    ranks = len(np.unique(rows["rank"]))
+    del shares
     parts = [np.zeros((5, 0))]
-    for epoch, edges in _edges(fetched["epoch"], starts, ends):
-        mine, late = fetched["epoch"] == epoch, (rows["epoch"] == epoch) & (waits > 0)
-        lost = mean_rates(free[late], (free + waits)[late], waits[late], edges) / ranks if late.any() else 0 * edges[1:]
-        flows = [mean_rates(starts[mine], ends[mine], flow[mine], edges) for flow in (megabytes, app, blocked)]
-        parts.append(np.stack([edges[:-1], *flows, lost]))
+    for epoch, edges in _edges(ranks):
+        given, app, readers, lost = (np.zeros(len(edges) - 1) for _ in range(4))
+        for fetched, start_ns in ranks:
+            own = fetched.of("epoch", (epoch,))
+            if not len(own):
+                continue
+            began, over = ((own[name] - start_ns) / 1e9 for name in ("started_ns", "finished_ns"))
+            batches = Intervals(began, over, edges)
+            given += batches.rates(own[column] / 1e6)
+            app += batches.rates(own["app_bytes"] / 1e6)
+            readers += batches.rates(split_worker_time(own, preprocesses, cpu_known=cpu_known)[:, 0] / 1e9)
+        for all_of, start_ns in _ranks(table):
+            own = all_of.of("epoch", (epoch,))
+            own = own[own["wait_ns"] > 0]
+            free, waits = (own["free_ns"] - start_ns) / 1e9, own["wait_ns"] / 1e9
+            lost += Intervals(free, free + waits, edges).rates(waits) / len(table.by_rank)
+        parts.append(np.stack([edges[:-1], given, app, readers, lost]))
     windows = np.concatenate(parts, axis=1)
     at, given, _, readers, lost = windows[:, windows[1] > _FROM_STORAGE * whole * windows[2]]
     waiting = lost >= _LOST_SHARE
@@ -148,53 +167,82 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     return Supply(at, given, waiting & (readers >= _ALIKE * usual))
 
 
-def _from_storage(rows: Rows) -> Floats:
-    """Return the bytes of each row that the storage served, by the kernel's account; else those that were read."""
-    served: Floats = rows["storage_bytes" if rows["storage_bytes"].any() else "app_bytes"].astype(float)
-    return served
+def _from_storage(rows: StepTable) -> str:
+    """Return the column with the bytes that the storage served, by the kernel's account; else those that were read."""
+    return _from_storage_of([rows])
+
+
+def _from_storage_of(parts: Sequence[StepTable]) -> str:
+    return "storage_bytes" if any(part["storage_bytes"].any() for part in parts) else "app_bytes"
 
 
 def find_stalls(rows: Rows) -> tuple[Stall, ...]:
     """Return the times in which no batch was completed for a second or more, though accelerators waited, in order."""
-    if not len(rows):
+    return in_order(rows).once(_find_stalls)
+
+
+def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
+    if not len(table):
         return ()
-    starts, ends = _seconds(rows, rows, "started_ns"), _seconds(rows, rows, "finished_ns")
-    least = max(STALL_SECONDS, _TIMES_A_BATCH * float(np.median(ends - starts)))
+    ranks = _ranks(table)
+    took = np.concatenate([own["finished_ns"] - own["started_ns"] for own, _ in ranks])
+    least = max(STALL_SECONDS, _TIMES_A_BATCH * float(np.median(took)) / 1e9)
+    del took
     stalls = []
-    for epoch in np.unique(rows["epoch"]):
-        mine = rows["epoch"] == epoch
-        done = np.sort(ends[mine])
+    for epoch in table.values("epoch"):
+        mine = [(own.of("epoch", (epoch,)), start_ns) for own, start_ns in ranks]
+        done = np.concatenate([(own["finished_ns"] - start_ns) / 1e9 for own, start_ns in mine])
+        done.sort(kind="stable")
         for gap in np.flatnonzero(np.diff(done) >= least):
             begin, end = float(done[gap]), float(done[gap + 1])
-            read_all_along = mine & (starts <= begin + (end - begin) / 2) & (ends >= end)
-            if (read_all_along & (rows["read_ns"] >= (end - begin) / 2 * 1e9)).any() and _waited(rows, begin, end):
+            if any(_reads_all_along(own, start_ns, begin, end) for own, start_ns in mine) and _waited(
+                ranks, begin, end
+            ):
                 stalls.append(Stall(at_seconds=begin, seconds=end - begin))
     return tuple(stalls)
 
 
-def _waited(rows: Rows, begin: float, end: float) -> bool:
+def _reads_all_along(own: StepTable, start_ns: int, begin: float, end: float) -> bool:
+    """Say whether a batch of a rank's was read from the first half of that time to its end or longer."""
+    starts, ends = ((own[name] - start_ns) / 1e9 for name in ("started_ns", "finished_ns"))
+    half = (end - begin) / 2
+    return bool(((starts <= begin + half) & (ends >= end) & (own["read_ns"] >= half * 1e9)).any())
+
+
+def _waited(ranks: list[tuple[StepTable, int]], begin: float, end: float) -> bool:
     """Say whether some accelerator waited for a tenth of that time."""
-    free = _seconds(rows, rows, "free_ns")
-    overlap = np.minimum(free + rows["wait_ns"] / 1e9, end) - np.maximum(free, begin)
-    return bool(overlap.max() >= _LOST_SHARE * (end - begin))
+    longest = 0.0
+    for own, start_ns in ranks:
+        free = (own["free_ns"] - start_ns) / 1e9
+        overlap = np.minimum(free + own["wait_ns"] / 1e9, end) - np.maximum(free, begin)
+        longest = max(longest, float(overlap.max()))
+    return longest >= _LOST_SHARE * (end - begin)
 
 
-def _seconds(rows: Rows, chosen: Rows, column: str) -> Floats:
-    """Return stamps of chosen rows as seconds since the first step was free, each rank by its own clock."""
-    begins = np.full(int(rows["rank"].max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(begins, rows["rank"], rows["free_ns"])
-    seconds: Floats = (chosen[column] - begins[chosen["rank"]]) / 1e9
-    return seconds
+def _ranks(table: StepTable) -> list[tuple[StepTable, int]]:
+    """Return each rank's rows with the moment of its clock at which its first step was free."""
+    return table.once(_ranks_of)
 
 
-def _edges(epochs: NDArray[np.int64], starts: Floats, ends: Floats) -> Iterator[tuple[int, Floats]]:
+def _ranks_of(table: StepTable) -> list[tuple[StepTable, int]]:
+    return [(own, int(own["free_ns"].min())) for own in table.by_rank]
+
+
+def _edges(ranks: list[tuple[StepTable, int]]) -> Iterator[tuple[int, Floats]]:
     """Yield the windows' edges of each epoch, from its first read on to the last one's begin: then readers run dry."""
-    spans = {epoch: (starts[epochs == epoch].min(), starts[epochs == epoch].max()) for epoch in np.unique(epochs)}
+    spans: dict[int, tuple[float, float]] = {}
+    for fetched, start_ns in ranks:
+        for own in fetched.by_epoch:
+            starts, (epoch,) = own["started_ns"], own.values("epoch")
+            begin, end = (int(starts.min()) - start_ns) / 1e9, (int(starts.max()) - start_ns) / 1e9
+            known = spans.get(epoch, (begin, end))
+            spans[epoch] = min(begin, known[0]), max(end, known[1])
     seconds = sum(end - begin for begin, end in spans.values())
-    batch = float(np.median(ends - starts))
-    length = max(_WINDOW_SECONDS, seconds / _MOST_WINDOWS, _BATCHES * seconds / len(starts), batch)
-    for epoch, (begin, end) in spans.items():
-        yield int(epoch), begin + length * np.arange(int((end - begin) / length) + 1)
+    took = np.concatenate([fetched["finished_ns"] - fetched["started_ns"] for fetched, _ in ranks])
+    batch = float(np.median(took)) / 1e9
+    length = max(_WINDOW_SECONDS, seconds / _MOST_WINDOWS, _BATCHES * seconds / len(took), batch)
+    for epoch, (begin, end) in sorted(spans.items()):
+        yield epoch, begin + length * np.arange(int((end - begin) / length) + 1, dtype=np.float64)
 
 
 def _splits(supply: Supply, begin: int, end: int) -> Iterator[int]:

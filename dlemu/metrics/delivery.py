@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.metrics.au import Rows
+from dlemu.metrics.rows import Rows, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 _CHUNK = 1 << 20
@@ -30,16 +30,23 @@ def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Rows) -> EpochAudit:
     samples are the planned ones, in whatever order they came.
     """
     planned = steps * plan.batch_size * plan.ranks
-    read = int(rows["samples"].sum())
+    read = sum_of(rows, "samples")
     if len(rows) < steps * plan.ranks:
         return EpochAudit(epoch, read, planned, None)
-    delivered = sum(rows["sample_hash"].tolist()) % _SIGN
+    delivered = int(rows["sample_hash"].astype(np.uint64).sum(dtype=np.uint64))
     once = read == planned and delivered == _planned_hash(plan, epoch, steps) % _SIGN
     return EpochAudit(epoch, read, planned, once)
 
 
 def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
     per_rank, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
+    if type(plan) is Plan and used == per_rank:
+        # A whole epoch is all samples, in whatever order, but for the last ones of the order.
+        dropped = np.arange(plan.ranks * per_rank, plan.num_samples, dtype=np.int64)
+        every = (
+            np.arange(start, min(start + _CHUNK, plan.num_samples)) for start in range(0, plan.num_samples, _CHUNK)
+        )
+        return sum(map(hash_samples, every)) - hash_samples(plan.samples_at(epoch, dropped))
     total = 0
     for rank in range(plan.ranks):
         for start in range(0, used, _CHUNK):

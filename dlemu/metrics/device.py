@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.au import Rows
 from dlemu.metrics.rates import training_ns
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import Mean, all_known, by_epoch, known
 
 _MISSED = 0.05
@@ -31,7 +31,7 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
     epochs = by_epoch(rows)
     megabytes = [sum(map(_delivered_mb, [part] * len(devices), devices)) if devices else np.nan for part in epochs]
     seconds = [training_ns(part) / 1e9 for part in epochs]
-    app_megabytes = [float(part["app_bytes"].sum()) / 1e6 for part in epochs]
+    app_megabytes = [float(sum_of(part, "app_bytes")) / 1e6 for part in epochs]
     rate = Mean(mean=known(_ratio(sum(megabytes), sum(seconds))), per_epoch=all_known(map(_ratio, megabytes, seconds)))
     share = Mean(
         mean=known(100 * _ratio(sum(megabytes), sum(app_megabytes))),
@@ -46,7 +46,7 @@ def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[De
     In `requests` stand reads/s where `Delivered` has MB/s. None without devices, and where they read nothing.
     """
 
-    def mean_kib(part: Rows) -> float:
+    def mean_kib(part: StepTable) -> float:
         mb, reads = (sum(_delivered_mb(part, device) for device in devices) for devices in (megabytes, requests))
         return _ratio(mb * 1e6 / 1024, reads)
 
@@ -68,7 +68,7 @@ def _delivered_mb(rows: Rows, device: Delivered) -> float:
     The recorder reads just before each epoch and just after it, so nothing else is counted. NaN where it missed more
     than `_MISSED` of the epoch, since it was killed: the rest would pass for all.
     """
-    own = rows[np.isin(rows["rank"], device.ranks)]
+    own = in_order(rows).of("rank", device.ranks)
     if not len(own):
         return float("nan")
     return delivered_between(device.time_ns, device.mb_per_second, int(own["free_ns"].min()), int(own["met_ns"].max()))

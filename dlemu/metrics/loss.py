@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.au import Rows
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of, sum_of
 
-Whole = NDArray[np.int64]
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What a batch that is late was kept by, in the order in which the columns of `Steps.parts_ns` stand."""
 
@@ -46,7 +45,7 @@ class Loss:
 class Steps:
     """Steps of all accelerators together; every array has one entry a step. Times are summed over the accelerators."""
 
-    critical: Rows
+    critical: Columns
     """The row of the accelerator that ended last, shape (steps,)."""
     accelerators: Whole
     """Rows of the step."""
@@ -61,24 +60,29 @@ class Steps:
 
 def by_step(rows: Rows) -> Steps:
     """Return the steps that the rows of all ranks make up, in the order of epochs, blocks and steps."""
-    order = np.lexsort((-rows["wait_ns"], rows["sync_ns"], rows["step"], rows["block"], rows["epoch"]))
-    ordered = rows[order]
-    keys = np.stack([ordered["epoch"], ordered["block"], ordered["step"]])
-    begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(rows)])
-    accelerators = np.diff(np.append(begins, len(rows)))
+    return in_order(rows).once(_by_step)
 
-    def summed(values: Whole) -> Whole:
-        return np.add.reduceat(values, begins) if len(begins) else values
 
-    compute = summed(ordered["compute_ns"])
-    lost = summed(ordered["wait_ns"] + ordered["sync_ns"])
-    longest = np.maximum.reduceat(ordered["compute_ns"], begins) if len(begins) else compute
+def _by_step(table: StepTable) -> Steps:
+    """Go through the rows rank by rank: the critical one has the least sync, and of equal ones the longest wait."""
+    steps = steps_of(table)
+    accelerators, compute, lost, longest, critical = (np.zeros(steps.count, np.int64) for _ in range(5))
+    least_sync, most_wait = np.full(steps.count, np.iinfo(np.int64).max), np.full(steps.count, -1)
+    for first, part, place in steps.parts:
+        own_compute, wait, sync = part["compute_ns"], part["wait_ns"], part["sync_ns"]
+        add_at(accelerators, place, 1)
+        add_at(compute, place, own_compute)
+        add_at(lost, place, wait + sync)
+        raise_at(longest, place, own_compute)
+        later = (sync < least_sync[place]) | ((sync == least_sync[place]) & (wait > most_wait[place]))
+        at = np.flatnonzero(later) if isinstance(place, slice) else place[later]
+        critical[at], least_sync[at], most_wait[at] = first + np.flatnonzero(later), sync[later], wait[later]
     uneven = np.minimum(longest * accelerators - compute, lost)
-    critical = ordered[begins]
-    return Steps(critical, accelerators, compute + lost, lost, uneven, _spread(lost - uneven, wait_parts(critical)))
+    late = table if len(steps.parts) == 1 and steps.count == len(table) else table.take(critical)
+    return Steps(late, accelerators, compute + lost, lost, uneven, _spread(lost - uneven, wait_parts(late)))
 
 
-def wait_parts(rows: Rows) -> Whole:
+def wait_parts(rows: Columns) -> Whole:
     """Return what the accelerator of each row waited for, in ns by `PARTS`, shape (rows, 4); a row adds up to its wait.
 
     Of the time from `free_ns` to the batch in hand: what came after `finished_ns`, and before the host had asked for a
@@ -103,7 +107,7 @@ def loss_percent(rows: Rows, kept: Rows) -> Loss:
     `kept` are the rows that the headline counts. What the others lost is `first_step`, whatever it was lost to.
     """
     steps = by_step(kept)
-    total_ns, lost_ns = _total_ns(rows), int((rows["wait_ns"] + rows["sync_ns"]).sum())
+    total_ns, lost_ns = _total_ns(rows), sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns")
     return _percent(steps, total_ns, first_step_ns=lost_ns - int(steps.lost_ns.sum()))
 
 
@@ -127,7 +131,7 @@ def _percent(steps: Steps, total_ns: int, *, first_step_ns: int) -> Loss:
 
 
 def _total_ns(rows: Rows) -> int:
-    return int((rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum())
+    return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
 
 
 def _spread(lost_ns: Whole, parts: Whole) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.metrics.au import Rows, blocks
+from dlemu.metrics.rows import Rows, chunks, in_order
 
 
 def training_ns(rows: Rows) -> int:
@@ -16,13 +16,12 @@ def training_ns(rows: Rows) -> int:
     First steps count; the time of checkpoints and evaluations between the blocks does not. Blocks begin and end at the
     same moments on all ranks, but the clocks of hosts differ: only stamps of one rank are compared.
     """
-    per_rank: dict[int, int] = {}
-    for block in blocks(rows):
-        last = block[-1]
-        end_ns = last["free_ns"] + last["wait_ns"] + last["compute_ns"] + last["sync_ns"]
-        rank = int(last["rank"])
-        per_rank[rank] = per_rank.get(rank, 0) + int(end_ns - block["free_ns"][0])
-    return max(per_rank.values(), default=0)
+    ranks, first, last = in_order(rows).ends("free_ns", "wait_ns", "compute_ns", "sync_ns")
+    if not len(ranks):
+        return 0
+    block_ns = sum(last[1:], start=last[0]) - first[0]
+    begins = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1]))
+    return int(np.add.reduceat(block_ns, begins).max())
 
 
 def per_second(amount: float, rows: Rows) -> float:
@@ -33,8 +32,8 @@ def per_second(amount: float, rows: Rows) -> float:
 
 def first_batch_seconds(rows: Rows) -> float:
     """Return how long the slowest rank waited for the first batch of the epoch."""
-    first = rows[rows["step"] == rows["step"].min()]
-    return float(first["wait_ns"].max() / 1e9)
+    _, (step, wait_ns), _ = in_order(rows).ends("step", "wait_ns")
+    return float(wait_ns[step == step.min()].max() / 1e9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,9 @@ def late_handover_share(rows: Rows) -> float:
 
     Of a late batch, what precedes `finished_ns` is the loader's and the storage's, what follows is hand-over.
     """
-    wait_ns = rows["wait_ns"]
-    handover_ns = np.minimum(wait_ns, np.maximum(rows["ready_ns"] - rows["finished_ns"], 0))
-    total = int(wait_ns.sum())
-    return float(handover_ns.sum() / total) if total else 0.0
+    total = handover = 0
+    for part in chunks(in_order(rows)):
+        wait_ns = part["wait_ns"]
+        late_ns = np.minimum(wait_ns, np.maximum(part["ready_ns"] - part["finished_ns"], 0))
+        total, handover = total + int(wait_ns.sum()), handover + int(late_ns.sum())
+    return handover / total if total else 0.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.au import Rows
+from dlemu.metrics.rows import Columns, Rows, in_order
 from dlemu.plan.samples import Plan, hash_samples
 
 TIMES_THE_OTHERS = 2.0
@@ -41,9 +41,9 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[S
     """
     if len(folders) < 3:
         return ()
-    rows = rows[(rows["read_ns"] > 0) & (rows["samples"] == plan.batch_size)]
-    rows = rows[:: max(1, len(rows) // _MOST_ROWS)]
-    known = list(_of_folders(rows, plan, len(folders)))
+    table = in_order(rows)
+    read = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
+    known = list(_of_folders(table.take(read[:: max(1, len(read) // _MOST_ROWS)]), plan, len(folders)))
     if len(known) < _ROWS_A_FOLDER * len(folders):
         return ()
     counts, took_ms = np.array([of for of, _ in known], float), np.array([took for _, took in known])
@@ -62,19 +62,18 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[S
     )
 
 
-def _of_folders(rows: Rows, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
+def _of_folders(rows: Columns, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
     """Yield for each row how many of its samples lie in each folder, and the ms that reading them took."""
-    for rank in np.unique(rows["rank"]):
-        for epoch in np.unique(rows["epoch"]):
-            own = rows[(rows["rank"] == rank) & (rows["epoch"] == epoch)]
+    ranks, epochs, steps, hashes, read_ns = (rows[name] for name in ("rank", "epoch", "step", "sample_hash", "read_ns"))
+    for rank in np.unique(ranks).tolist():
+        for epoch in np.unique(epochs).tolist():
+            own = np.flatnonzero((ranks == rank) & (epochs == epoch))
             if not len(own):
                 continue
-            for row, samples in zip(
-                own, plan.batches(int(rank), int(epoch), own["step"].astype(np.int64)), strict=True
-            ):
-                if hash_samples(samples) == row["sample_hash"]:
+            for at, samples in zip(own.tolist(), plan.batches(rank, epoch, steps[own]), strict=True):
+                if hash_samples(samples) == hashes[at]:
                     of = np.bincount(samples // plan.num_samples_per_file % folders, minlength=folders)
-                    yield of, float(row["read_ns"]) / 1e6
+                    yield of, float(read_ns[at]) / 1e6
 
 
 def _solved(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.metrics.au import Rows
+from dlemu.metrics.rows import Rows, StepTable, in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +33,18 @@ class RankSpread(Spread):
     per_rank: tuple[float | None, ...] = ()
 
 
-Measure = Callable[[Rows], float]
+Measure = Callable[[StepTable], float]
 
 
 def pooled(rows: Rows, measure: Measure) -> RankSpread:
     """Return the measure over all rows together (so that epochs weigh by their time), over epochs and over ranks."""
-    per_epoch = [measure(part) for part in by_epoch(rows)]
+    table = in_order(rows)
+    per_epoch = [measure(part) for part in table.by_epoch]
     return RankSpread(
-        mean=known(measure(rows)),
+        mean=known(measure(table)),
         per_epoch=all_known(per_epoch),
         std=known(float(np.std(per_epoch))) if per_epoch else 0.0,
-        per_rank=all_known(measure(rows[rows["rank"] == rank]) for rank in np.unique(rows["rank"])),
+        per_rank=all_known(measure(part) for part in table.by_rank),
     )
 
 
@@ -55,9 +56,9 @@ def averaged(rows: Rows, measure: Measure) -> Spread:
     )
 
 
-def by_epoch(rows: Rows) -> list[Rows]:
+def by_epoch(rows: Rows) -> list[StepTable]:
     """Return the rows of each epoch."""
-    return [rows[rows["epoch"] == epoch] for epoch in np.unique(rows["epoch"])]
+    return in_order(rows).by_epoch
 
 
 def known(value: float) -> float | None:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dlemu.metrics.au import Rows
-from dlemu.metrics.loss import PARTS, Whole, wait_parts
+from dlemu.metrics.loss import PARTS, wait_parts
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of, sum_of
 
 LEAST_PERCENT = 0.5
 """Points of utilisation that an owner must have cost to be named,"""
@@ -39,101 +38,112 @@ class Straggler:
     """What its batches were kept by in those steps: one of `PARTS`."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Delays:
+    """Who delayed each step, and by how much; every array has one entry a step."""
+
+    owner: Whole
+    """Of the row that ended last."""
+    row: Whole
+    """Its place among the rows."""
+    delay_ns: Whole
+    cost_ns: Whole
+    """The delay times the accelerators of the step."""
+
+
 def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> list[Straggler]:
     """Return those who cost the kept steps most, worst first. `rank_nodes` is the index in `hosts` of each rank's."""
     if not len(kept):
         return []
-    nodes = np.array(rank_nodes or [0] * (int(kept["rank"].max()) + 1))
-    late_ranks, delay_ns = _late(kept, kept["rank"])
+    table = in_order(kept)
+    nodes = list(rank_nodes or [0] * (max(table.values("rank")) + 1))
+    by_rank = _delays(table, range(len(nodes)))
     ranks = [
-        _straggler(kept, delays, delay_ns, rank=owner, host=_name(hosts, int(nodes[owner])))
-        for owner, delays in late_ranks
+        _straggler(table, by_rank, owner, rank=owner, host=_name(hosts, nodes[owner]))
+        for owner in _late(table, by_rank, range(len(nodes)))
     ]
-    if len(set(nodes.tolist())) in (1, len(nodes)):  # a host is all ranks, or one
+    if len(set(nodes)) in (1, len(nodes)):  # a host is all ranks, or one
         return ranks
-    late_hosts = _late(kept, nodes[kept["rank"]])
+    by_host = _delays(table, nodes)
     return [
         *(
-            _straggler(kept, delays, late_hosts[1], rank=None, host=_name(hosts, owner))
-            for owner, delays in late_hosts[0]
+            _straggler(table, by_host, owner, rank=None, host=_name(hosts, owner))
+            for owner in _late(table, by_host, nodes)
         ),
         *ranks,
     ]
 
 
-def _late(kept: Rows, owners: NDArray[np.integer]) -> tuple[list[tuple[int, Whole]], Whole]:
-    """Return the owners to name, each with the rows in which it was last; and each row's delay of its step."""
-    delay_ns, last = _delays(kept, owners)
-    count = int(owners.max()) + 1
-    caused = np.bincount(owners[last], weights=delay_ns[last] * _peers(kept)[last], minlength=count)
-    total_ns = int((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum())
-    there = np.unique(owners)
+def _late(kept: StepTable, delays: _Delays, owners: Sequence[int]) -> list[int]:
+    """Return the owners to name, worst first. `owners` has that of each rank."""
+    caused = np.bincount(delays.owner, weights=delays.cost_ns, minlength=max(owners) + 1)
+    there = np.unique([owners[rank] for rank in kept.values("rank")])
+    total_ns = _total_ns(kept)
     if len(there) < 2 or not total_ns:
-        return [], delay_ns
+        return []
     others = (caused[there].sum() - caused) / (len(there) - 1)
-    named = [
+    return [
         int(owner)
         for owner in there[np.argsort(-caused[there], kind="stable")]
         if 100 * caused[owner] / total_ns >= LEAST_PERCENT and caused[owner] >= TIMES_THE_OTHERS * others[owner]
     ]
-    return [(owner, last[(owners[last] == owner) & (delay_ns[last] > 0)]) for owner in named], delay_ns
 
 
-def _delays(kept: Rows, owners: NDArray[np.integer]) -> tuple[Whole, Whole]:
-    """Return by how much each row delayed its step (0 for all but the last to end), and the last row of each step."""
-    ends = kept["wait_ns"] + kept["compute_ns"]
-    order = np.lexsort((-ends, kept["step"], kept["block"], kept["epoch"]))
-    step = _step_numbers(kept[order])
-    begins = np.flatnonzero(np.append(True, step[1:] != step[:-1]))
-    last = order[begins]
-    is_other = owners[order] != owners[last][step]
-    floor = np.maximum.reduceat(np.where(is_other, ends[order], 0), begins)
-    longest = np.maximum.reduceat(kept["compute_ns"][order], begins)
-    delay_ns = np.zeros(len(kept), np.int64)
-    delay_ns[last] = np.maximum(0, ends[last] - np.maximum(floor, longest))
-    return delay_ns, last
+def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
+    """Go through the rows rank by rank, with the latest end of each step and the latest of another owner's ranks."""
+    steps = steps_of(kept)
+    owner, row, peers, longest = (np.zeros(steps.count, np.int64) for _ in range(4))
+    latest, others = np.full(steps.count, -1), np.zeros(steps.count, np.int64)
+    for first, part, place in steps.parts:
+        own, ends = owners[int(part.label("rank")[0])], part["wait_ns"] + part["compute_ns"]
+        add_at(peers, place, 1)
+        raise_at(longest, place, part["compute_ns"])
+        before, is_other = latest[place], owner[place] != own
+        later = ends > before
+        behind = np.where(is_other & (before >= 0), np.minimum(before, ends), 0)
+        others[place] = np.maximum(others[place], behind)
+        at = np.flatnonzero(later) if isinstance(place, slice) else place[later]
+        latest[at], owner[at], row[at] = ends[later], own, first + np.flatnonzero(later)
+    delay_ns = np.maximum(0, latest - np.maximum(others, longest))
+    return _Delays(owner, row, delay_ns, delay_ns * peers)
 
 
-def _step_numbers(ordered: Rows) -> Whole:
-    keys = np.stack([ordered["epoch"], ordered["block"], ordered["step"]])
-    return np.append(0, np.cumsum((keys[:, 1:] != keys[:, :-1]).any(axis=0)))
+def _total_ns(kept: StepTable) -> int:
+    return sum(sum_of(kept, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
 
 
-def _peers(kept: Rows) -> Whole:
-    """Return for each row how many accelerators its step had."""
-    order = np.lexsort((kept["step"], kept["block"], kept["epoch"]))
-    step = _step_numbers(kept[order])
-    peers = np.empty(len(kept), np.int64)
-    peers[order] = np.bincount(step)[step]
-    return peers
-
-
-def _straggler(kept: Rows, mine: Whole, delay_ns: Whole, *, rank: int | None, host: str) -> Straggler:
-    total_ns = int((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum())
-    parts = wait_parts(kept[mine]).sum(axis=0)
+def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None, host: str) -> Straggler:
+    delayed = (delays.owner == owner) & (delays.delay_ns > 0)
+    mine = kept.take(delays.row[delayed])
+    parts = wait_parts(mine).sum(axis=0)
     return Straggler(
         rank=rank,
         host=host,
-        loss_percent=100.0 * float((delay_ns[mine] * _peers(kept)[mine]).sum()) / total_ns,
+        loss_percent=100.0 * float(delays.cost_ns[delayed].sum()) / _total_ns(kept),
         steps=len(mine),
-        where=where(kept[mine]),
-        mean_delay_ms=float(delay_ns[mine].mean()) / 1e6,
+        where=where(mine),
+        mean_delay_ms=float(delays.delay_ns[delayed].mean()) / 1e6,
         mainly=PARTS[int(parts.argmax())],
     )
 
 
-def where(rows: Rows) -> str:
+def where(rows: Columns) -> str:
     """Write the steps of some rows as text, the first ranges of them."""
-    ranges = []
-    for epoch in np.unique(rows["epoch"]).tolist():
-        steps = np.unique(rows["step"][rows["epoch"] == epoch])
-        for run in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1):
-            ranges.append((epoch, f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}"))
     shown: dict[int, list[str]] = {}
-    for epoch, text in ranges[:_SHOWN_RANGES]:
-        shown.setdefault(epoch, []).append(text)
+    left = _SHOWN_RANGES
+    epochs, numbers = rows["epoch"], rows["step"]
+    for epoch in np.unique(epochs).tolist():
+        steps = np.unique(numbers[epochs == epoch])
+        firsts = np.flatnonzero(np.append(True, np.diff(steps) > 1))
+        lasts = np.append(firsts[1:], len(steps)) - 1
+        ranges = zip(steps[firsts[:left]].tolist(), steps[lasts[:left]].tolist(), strict=True)
+        if left:
+            shown[epoch] = [f"{first}" if first == last else f"{first}-{last}" for first, last in ranges]
+        left -= len(firsts)
+        if left < 0:
+            break
     text = "; ".join(f"epoch {epoch}: {', '.join(texts)}" for epoch, texts in shown.items())
-    return text + (", ..." if len(ranges) > _SHOWN_RANGES else "")
+    return text + (", ..." if left < 0 else "")
 
 
 def _name(hosts: Sequence[str], node: int) -> str:

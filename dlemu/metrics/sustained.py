@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.metrics.au import Rows, au_percent
+from dlemu.metrics.au import au_percent
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import Mean, by_epoch, known
 
 
@@ -39,47 +40,64 @@ def supply_of(epoch: Rows) -> Supply:
     all ranks have something to do. Time between blocks of steps (checkpoints) is left out with what is read in it. Each
     rank's stamps count from its own epoch start, which is the same moment on all of them, so clocks need not agree.
     """
+    return in_order(epoch).once(_supply_of)
+
+
+def _supply_of(epoch: StepTable) -> Supply:
     if not len(epoch):
         return Supply(read_ns=0.0, time_ns=0.0)
-    ordered = epoch[np.argsort(epoch["rank"], kind="stable")]  # once: a look for each of thousands of ranks takes long
-    ranks = np.split(ordered, np.flatnonzero(np.diff(ordered["rank"])) + 1)
+    ranks = epoch.by_rank
     starts = [int(own["free_ns"].min()) for own in ranks]
     begin = min(int(own["started_ns"].min()) - start for own, start in zip(ranks, starts, strict=True))
     end = min(int(own["started_ns"].max()) - start for own, start in zip(ranks, starts, strict=True))
-    read_ns = time_ns = 0.0
+    read_ns, time_ns, edges = 0.0, 0.0, []
     for own, start in zip(ranks, starts, strict=True):
+        batches = _Batches(own)
         for low, high in _training_windows(own, start, begin, end):
-            read_ns += _read_by(own, start, high) - _read_by(own, start, low)
+            read_ns += batches.read_by(start + high) - batches.read_by(start + low)
             time_ns += high - low
+        edges.append(batches.under_way(start + end))
     # A share that may be anything from 0 to 1 has a standard deviation of 1 / sqrt(12) (GUM, 4.3.7).
-    edges = [_under_way(own, start, end) for own, start in zip(ranks, starts, strict=True)]
     return Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=math.sqrt(sum(edges) / 12))
 
 
-def _training_windows(own: Rows, start: int, begin: int, end: int) -> list[tuple[int, int]]:
+def _training_windows(own: StepTable, start: int, begin: int, end: int) -> list[tuple[int, int]]:
     """Return when the accelerator was in training between two moments: its blocks of steps."""
-    windows = []
-    for block in np.unique(own["block"]):
-        part = own[own["block"] == block]
-        last = part[part["step"].argmax()]
-        over = int(last["free_ns"] + last["wait_ns"] + last["compute_ns"] + last["sync_ns"]) - start
-        low, high = max(begin, int(part["free_ns"].min()) - start), min(end, over)
-        if high > low:
-            windows.append((low, high))
-    return windows
+    _, first, last = own.ends("free_ns", "wait_ns", "compute_ns", "sync_ns")
+    lows = np.maximum(begin, first[0] - start).tolist()
+    highs = np.minimum(end, sum(last[1:], start=last[0]) - start).tolist()
+    return [(low, high) for low, high in zip(lows, highs, strict=True) if high > low]
 
 
-def _read_by(own: Rows, start: int, moment: int) -> float:
-    """Return the computation time of what was read up to a moment, each batch read evenly over its making."""
-    took = np.maximum(own["finished_ns"] - own["started_ns"], 1)
-    return float((own["compute_ns"] * np.clip((moment + start - own["started_ns"]) / took, 0, 1)).sum())
+class _Batches:
+    """One rank's batches, each read evenly over its making."""
 
+    def __init__(self, own: StepTable) -> None:
+        self._started, self._compute = own["started_ns"], own["compute_ns"]
+        self._finished = np.maximum(own["finished_ns"], self._started + 1)
+        self._latest = np.maximum.accumulate(self._finished)
+        self._earliest = np.minimum.accumulate(self._started[::-1])[::-1]
+        self._before = np.cumsum(self._compute)
 
-def _under_way(own: Rows, start: int, moment: int) -> float:
-    """Return the sum of squared computation times of the batches that are being read at a moment."""
-    at = moment + start
-    under_way = own["compute_ns"][(own["started_ns"] < at) & (own["finished_ns"] > at)].astype(float)
-    return float((under_way**2).sum())
+    def _some(self, moment: int) -> slice:
+        """Return the batches that may be under way: those before them are over, those behind them not begun."""
+        over = int(np.searchsorted(self._latest, moment, side="right"))
+        begun = int(np.searchsorted(self._earliest, moment))
+        return slice(over, max(over, begun))
+
+    def read_by(self, moment: int) -> float:
+        """Return the computation time of what was read up to a moment."""
+        some = self._some(moment)
+        took = self._finished[some] - self._started[some]
+        shares = np.clip((moment - self._started[some]) / took, 0, 1)
+        before = float(self._before[some.start - 1]) if some.start else 0.0
+        return before + float((self._compute[some] * shares).sum())
+
+    def under_way(self, moment: int) -> float:
+        """Return the sum of squared computation times of the batches that are being read at a moment."""
+        some = self._some(moment)
+        there = (self._started[some] < moment) & (self._finished[some] > moment)
+        return float((self._compute[some][there].astype(float) ** 2).sum())
 
 
 def au_sustained_percent(rows: Rows, kept: Rows) -> Mean:
@@ -93,7 +111,8 @@ def au_sustained_percent(rows: Rows, kept: Rows) -> Mean:
     whole = Supply(
         read_ns=sum(supply.read_ns for supply in supplies), time_ns=sum(supply.time_ns for supply in supplies)
     )
-    kept_by_epoch = [kept[kept["epoch"] == epoch["epoch"][0]] for epoch in epochs]
+    kept = in_order(kept)
+    kept_by_epoch = [kept.of("epoch", epoch.values("epoch")) for epoch in epochs]
     return Mean(
         mean=_smaller(whole.percent, au_percent(kept)),
         per_epoch=tuple(
@@ -107,15 +126,13 @@ def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:
 
     What was read outside the counted time, and counts all the same; weighed by computation time.
     """
-    total = float(kept["compute_ns"].sum())
+    total = float(sum_of(kept, "compute_ns"))
     if not total:
         return None
     ahead = 0.0
-    for rank in np.unique(kept["rank"]):
-        for epoch in by_epoch(kept[kept["rank"] == rank]):
-            for block in np.unique(epoch["block"]):
-                part = epoch[epoch["block"] == block]
-                ahead += _read_by(part, 0, int(part["free_ns"].min()))
+    for block in in_order(kept).by_block:
+        _, (begin,), _ = block.ends("free_ns")
+        ahead += _Batches(block).read_by(int(begin[0]))
     return known(100.0 * ahead / total)
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.au import Rows, au_percent
-from dlemu.metrics.over_time import mean_rates
+from dlemu.metrics.au import au_percent
+from dlemu.metrics.over_time import Intervals
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import by_epoch
 from dlemu.metrics.sustained import supply_of
 from dlemu.metrics.t_interval import Values, estimate
@@ -57,6 +58,7 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     """Return the uncertainty of `au_sustained_percent` of the same rows; None when too little was measured to tell."""
     if not len(kept):
         return None
+    rows, kept = in_order(rows), in_order(kept)
     supplies = [supply_of(epoch) for epoch in by_epoch(rows)]
     read_ns, time_ns = sum(supply.read_ns for supply in supplies), sum(supply.time_ns for supply in supplies)
     fed = 100 * read_ns / time_ns if time_ns > 0 else math.inf
@@ -68,7 +70,7 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
         return None
     spread = estimate(np.minimum(values, 100.0) if not by_supply else values, _CONFIDENCE).half_width_percent / COVERAGE
     edge = math.sqrt(sum(supply.edge_ns**2 for supply in supplies)) if by_supply else 0.0
-    total_ns = time_ns if by_supply else float((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum())
+    total_ns = time_ns if by_supply else _total_ns(kept)
     components = (
         Component("spread between windows of time", spread, "A"),
         Component("batches half read where an epoch's window ends", 100 * edge / max(total_ns, 1.0), "B"),
@@ -78,34 +80,47 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     return Uncertainty(expanded_percent=COVERAGE * combined, budget=components)
 
 
-def _windows(rows: Rows, *, by_supply: bool) -> Iterator[Values]:
+def _total_ns(rows: StepTable) -> float:
+    return float(sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns")))
+
+
+def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:
     """Yield for each epoch what was supplied, or computed, in each window of time, in percent of it."""
-    ranks = max(1, len(np.unique(rows["rank"])))
-    spans = [_span(epoch, by_supply=by_supply) for epoch in by_epoch(rows)]
+    ranks = max(1, len(rows.by_rank))
+    spans = [_span(epoch, by_supply=by_supply) for epoch in rows.by_epoch]
     step_ns = float(rows["compute_ns"].mean()) if len(rows) else 0.0
-    window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for _, _, low, high in spans) / _WANTED)
+    window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans) / _WANTED)
     window_ns = max(window_ns, _WINDOW_STEPS * step_ns)
-    for epoch, (begins, ends, low, high) in zip(by_epoch(rows), spans, strict=True):
+    for epoch, (low, high) in zip(rows.by_epoch, spans, strict=True):
         edges = np.arange(low, high + 1.0, window_ns)
-        lengths = np.maximum(ends - begins, 1)
         if len(edges) > 1:
-            rates = mean_rates(begins.astype(float), (begins + lengths).astype(float), epoch["compute_ns"] * 1.0, edges)
+            rates = np.zeros(len(edges) - 1)
+            for own in epoch.by_rank:
+                begins, ends = _times(own, by_supply=by_supply)
+                lengths = np.maximum(ends - begins, 1)
+                computed = Intervals(begins.astype(float), (begins + lengths).astype(float), edges)
+                rates += computed.rates(own["compute_ns"].astype(float))
             yield 100 * rates / ranks
 
 
-def _span(epoch: Rows, *, by_supply: bool) -> tuple[NDArray[np.int64], NDArray[np.int64], float, float]:
-    """Return when each batch was read (or computed), and the time that is judged, in ns since the epoch's start.
+def _span(epoch: StepTable, *, by_supply: bool) -> tuple[float, float]:
+    """Return the time that is judged, in ns since the epoch's start."""
+    bounds = []
+    for own in epoch.by_rank:
+        begins, ends = _times(own, by_supply=by_supply)
+        bounds.append((int(begins.min()), int(begins.max()), int(ends.max())))
+    firsts, lasts, ends_of_all = zip(*bounds, strict=True)
+    return (float(min(firsts)), float(min(lasts))) if by_supply else (0.0, float(max(ends_of_all)))
+
+
+def _times(own: StepTable, *, by_supply: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return when each batch of a rank was read (or computed), in ns since the epoch's start.
 
     Each rank's stamps are on its own clock, whose earliest stamp is the same moment on all of them.
     """
-    starts = np.full(int(epoch["rank"].max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(starts, epoch["rank"], epoch["free_ns"])
-    own_start = starts[epoch["rank"]]
+    free = own["free_ns"]
+    start = int(free.min())
     if by_supply:
-        begins, ends = epoch["started_ns"] - own_start, epoch["finished_ns"] - own_start
-        last = np.zeros(len(starts))
-        np.maximum.at(last, epoch["rank"], begins)
-        return begins, ends, float(begins.min()), float(last[np.unique(epoch["rank"])].min())
-    begins = epoch["free_ns"] + epoch["wait_ns"] - own_start
-    ends = begins + epoch["compute_ns"]
-    return begins, ends, 0.0, float(ends.max())
+        return own["started_ns"] - start, own["finished_ns"] - start
+    begins = free + own["wait_ns"] - start
+    return begins, begins + own["compute_ns"]

@@ -19,9 +19,9 @@ from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config.schema import Workload
 from dlemu.emulator.environment import HostFacts
 from dlemu.emulator.journal import Journal
-from dlemu.emulator.steplog import EVALUATION, TRAINING, StepRows
-from dlemu.metrics.au import blocks
+from dlemu.emulator.steplog import EVALUATION, TRAINING
 from dlemu.metrics.dlio_formulas import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
+from dlemu.metrics.rows import Rows, StepTable, in_order
 from dlemu.results.run import Facts, Run
 
 GIB, MIB = 2**30, 2**20
@@ -46,16 +46,17 @@ class Block:
         return "eval" if self.evaluation else f"block{self.number}"
 
 
-def blocks_by_rank(rows: StepRows, workload: Workload, wall_clock_offset_ns: int) -> dict[int, list[Block]]:
+def blocks_by_rank(rows: Rows, workload: Workload, wall_clock_offset_ns: int) -> dict[int, list[Block]]:
     """Return each rank's training blocks and evaluations in the order of time.
 
     The clocks of other hosts are laid over rank 0's by the start of each block, which is one moment for all ranks.
     `wall_clock_offset_ns` is what makes nanoseconds since 1970 of rank 0's clock.
     """
+    table = in_order(rows)
     parts = [
         (int(part["rank"][0]), phase == EVALUATION, part)
         for phase in (TRAINING, EVALUATION)
-        for part in blocks(rows[rows["phase"] == phase])
+        for part in table.of("phase", (phase,)).by_block
     ]
     starts_ns = {
         (evaluation, int(part["epoch"][0]), int(part["block"][0])): int(part["free_ns"][0])
@@ -72,7 +73,7 @@ def blocks_by_rank(rows: StepRows, workload: Workload, wall_clock_offset_ns: int
     }
 
 
-def _block(part: StepRows, evaluation: bool, workload: Workload, shift_ns: int) -> Block:
+def _block(part: StepTable, evaluation: bool, workload: Workload, shift_ns: int) -> Block:
     settings, reader = workload.metric, workload.reader
     start_us = (int(part["asked_ns"][0]) + shift_ns) // 1000
     end_us = (int(part["met_ns"][-1]) + shift_ns) // 1000

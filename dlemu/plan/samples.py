@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
+from datagen.runs import Runs
 from dlemu.plan.permutation import permute
+
+_FILES_OF_A_BATCH = 8
+"""Batches that span more files than about so many are planned sample by sample, in arrays."""
 
 
 class BatchPlan(Protocol):
@@ -21,6 +26,10 @@ class BatchPlan(Protocol):
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample numbers of several steps at once, shape (steps, batch_size)."""
+        ...
+
+    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
+        """Return the same, a step an item, as runs of neighbours in files; None where samples do not come in runs."""
         ...
 
 
@@ -78,6 +87,29 @@ class Plan:
         positions = first[:, np.newaxis] + np.arange(self.batch_size)
         return self.samples_at(epoch, positions.ravel()).reshape(positions.shape)
 
+    def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
+        """Return the samples of some of a rank's batches as runs; None where a batch is not a few runs of neighbours.
+
+        What a batch costs then does not grow with its samples, of which a step of small rows has many thousands.
+        """
+        per_file, batch_size = self.num_samples_per_file, self.batch_size
+        if self.sample_shuffle or per_file < 2 or per_file * _FILES_OF_A_BATCH < batch_size:
+            return None
+        begins = ((rank * self.steps_per_epoch + steps - 1) * batch_size).tolist()
+        wanted = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
+        files = np.array([file for batch_files in wanted for file in batch_files], np.int64)
+        order = permute(files, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else files
+        shuffled = dict(zip(files.tolist(), order.tolist(), strict=True))
+        batches = []
+        for begin, batch_files in zip(begins, wanted, strict=True):
+            runs = []
+            for file in batch_files:
+                first = max(begin, file * per_file)
+                last = min(begin + batch_size, (file + 1) * per_file)
+                runs.append((first + (shuffled[file] - file) * per_file, last - first))
+            batches.append(Runs(runs))
+        return batches
+
     def epoch_seed(self, epoch: int) -> int:
         """Return the seed of an epoch's shuffles, by DLIO's rule."""
         return self.seed + epoch if self.seed_change_epoch else self.seed
@@ -117,6 +149,10 @@ class RankPlan:
         """Return the samples of some batches, shape (steps, batch_size); steps beyond the last repeat it."""
         return self.plan.batches(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
 
+    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
+        """Return the same as runs of neighbours; None where samples do not come in runs."""
+        return self.plan.runs(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
+
 
 @dataclass(frozen=True)
 class EndlessPlan:
@@ -133,24 +169,51 @@ class EndlessPlan:
         """Return the samples of some batches, shape (steps, batch_size)."""
         return self.plan.batches(self.rank, epoch, (steps - 1) % self.plan.steps_per_epoch + 1)
 
+    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
+        """Return the same as runs of neighbours; None where samples do not come in runs."""
+        return self.plan.runs(self.rank, epoch, (steps - 1) % self.plan.steps_per_epoch + 1)
+
+
+class PlannedBatch(NamedTuple):
+    """One batch, ready to be read."""
+
+    samples: NDArray[np.int64] | Runs
+    """Sample numbers in their order."""
+    sample_hash: int
+    """`hash_samples` of them."""
+
 
 class PlanAhead:
     """Asks a plan for many batches at a time: a shuffle costs as much for one sample as for hundreds."""
 
     _SAMPLES = 4096
+    _STEPS_OF_RUNS = 64
 
     def __init__(self, plan: BatchPlan, batch_size: int) -> None:
         self._plan, self._steps = plan, max(1, self._SAMPLES // batch_size)
         self._epoch, self._first = -1, 0
-        self._ids: NDArray[np.int64] = np.empty((0, batch_size), np.int64)
+        self._batches: Sequence[NDArray[np.int64] | Runs] = ()
+        self._hashes: list[int] = []
+        """Of the same batches; none where they are so large that hashing one by one costs no more."""
 
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch, shape (batch_size,)."""
-        if epoch != self._epoch or not 0 <= step - self._first < len(self._ids):
-            self._epoch, self._first = epoch, step
-            self._ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
-        ids: NDArray[np.int64] = self._ids[step - self._first]
-        return ids
+    def batch(self, epoch: int, step: int) -> PlannedBatch:
+        """Return the batch of a step, both counted from 1."""
+        if epoch != self._epoch or not 0 <= step - self._first < len(self._batches):
+            self._plan_from(epoch, step)
+        samples = self._batches[step - self._first]
+        if self._hashes:
+            return PlannedBatch(samples, self._hashes[step - self._first])
+        return PlannedBatch(samples, hash_runs(samples) if isinstance(samples, Runs) else hash_samples(samples))
+
+    def _plan_from(self, epoch: int, step: int) -> None:
+        self._epoch, self._first = epoch, step
+        runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._STEPS_OF_RUNS)))
+        if runs is None:
+            ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
+            self._batches, self._hashes = list(ids), _hash_rows(ids.astype(np.uint64))
+        else:
+            self._batches = runs
+            self._hashes = _hash_each(runs) if self._steps >= self._STEPS_OF_RUNS else []
 
 
 def hash_samples(sample_ids: NDArray[np.int64]) -> int:
@@ -158,8 +221,28 @@ def hash_samples(sample_ids: NDArray[np.int64]) -> int:
 
     Constants: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
     """
-    z = sample_ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return int(z.sum(dtype=np.uint64).astype(np.int64))
+    return _hash_rows(sample_ids.astype(np.uint64).reshape(1, -1))[0]
+
+
+def hash_runs(runs: Runs) -> int:
+    """Return `hash_samples` of the samples of runs."""
+    return _hash_each([runs])[0]
+
+
+def _hash_each(batches: Sequence[Runs]) -> list[int]:
+    """Return `hash_samples` of some batches of equal size."""
+    ids = [np.arange(first, first + count, dtype=np.uint64) for batch in batches for first, count in batch.runs]
+    return _hash_rows((np.concatenate(ids) if len(ids) > 1 else ids[0]).reshape(len(batches), -1))
+
+
+def _hash_rows(z: NDArray[np.uint64]) -> list[int]:
+    """Return `hash_samples` of each row, whose memory is used up: of many samples, fresh memory costs half of it."""
+    z += np.uint64(0x9E3779B97F4A7C15)
+    shifted = z >> np.uint64(30)
+    z ^= shifted
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= np.right_shift(z, np.uint64(27), out=shifted)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= np.right_shift(z, np.uint64(31), out=shifted)
+    hashes: list[int] = z.sum(axis=1, dtype=np.uint64).astype(np.int64).tolist()
+    return hashes

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
+from datagen.runs import Runs
 from dlemu.plan.permutation import permute
 from dlemu.plan.samples import BatchPlan, Plan
 
@@ -94,6 +95,10 @@ class StreamPlan(Plan):
             return np.asarray(files * self.num_samples_per_file + record)
         return np.asarray(files * self.num_samples_per_file + record * self.ranks + ranks)
 
+    def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
+        """Return None: files take turns."""
+        return None
+
     def streams(self, rank: int, epoch: int, steps: int) -> Streams:
         """Return what a rank reads for the first `steps` steps of an epoch: files in order, and how much of each."""
         wanted = steps * self.batch_size
@@ -133,6 +138,10 @@ class RankStreamPlan:
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some batches, shape (steps, batch_size); steps beyond the last repeat it."""
         return self.plan.batches(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
+
+    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
+        """Return None: files take turns."""
+        return None
 
     def streams(self, epoch: int, steps: int) -> Streams:
         """Return what to read for the first `steps` steps of an epoch."""

@@ -15,6 +15,7 @@ from datagen.spec import PICTURES, DatasetSpec
 from dlemu.accelerators.accelerator_base import AcceleratorSpec, draw_ns
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
+from dlemu.metrics.rows import Rows
 from dlemu.plan.samples import Plan
 
 Floats = NDArray[np.float64]
@@ -70,7 +71,7 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
     return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
 
 
-def law_bytes(workload: Workload, plan: Plan, rows: NDArray[np.void]) -> float:
+def law_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
     """Return the bytes that the law of sizes gives the batches of these rows."""
     by_file = bytes_by_file(workload.dataset)
     if len(by_file) == 1:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.metrics.limit import SCALES, Scaling
+from dlemu.metrics.rows import Rows
 from dlemu.metrics.t_interval import FEWEST, estimate
 from dlemu.prediction.batches import law_bytes
 from dlemu.prediction.curve import Curve, CurvePoint, flat, rates
@@ -137,7 +138,7 @@ def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
     return (*curve, CurvePoint(readers=scaling.more_readers, mb_per_second=more))
 
 
-def _stamps(rows: NDArray[np.void]) -> tuple[Floats, Floats, Floats]:
+def _stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
     """Return begin and end of each batch and the start of its epoch, in seconds, epochs one after the other.
 
     Each rank's stamps count from its own start of the epoch, which is one moment on all of them.
@@ -154,16 +155,17 @@ def _stamps(rows: NDArray[np.void]) -> tuple[Floats, Floats, Floats]:
     return begin + origin, end + origin, origin
 
 
-def _between_batches(rows: NDArray[np.void], begin: Floats, end: Floats) -> float:
+def _between_batches(rows: Rows, begin: Floats, end: Floats) -> float:
     """Return what a worker takes from one batch to the next when the next is waiting for it: the quick quarter."""
-    order = np.lexsort((begin, rows["worker"], rows["rank"]))
-    same = (np.diff(rows["rank"][order]) == 0) & (np.diff(rows["worker"][order]) == 0)
+    rank, worker = rows["rank"], rows["worker"]
+    order = np.lexsort((begin, worker, rank))
+    same = (np.diff(rank[order]) == 0) & (np.diff(worker[order]) == 0)
     gaps = (begin[order][1:] - end[order][:-1])[same]
     gaps = gaps[gaps >= 0]
     return float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0
 
 
-def _host_costs(rows: NDArray[np.void], begin: Floats, origin: Floats, gap: float) -> HostCosts:
+def _host_costs(rows: Rows, begin: Floats, origin: Floats, gap: float) -> HostCosts:
     first = begin - origin  # of each batch, since its epoch's start
     by_rank = [first[rows["rank"] == rank] for rank in np.unique(rows["rank"])]
     late = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]

@@ -302,6 +302,9 @@ class _Once:
         positions = (steps[:, np.newaxis] - 1) * self.samples + np.arange(self.samples)
         return plan.samples_at(epoch, positions.ravel() % plan.num_samples).reshape(positions.shape)
 
+    def runs(self, epoch: int, steps: NDArray[np.int64]) -> None:
+        return None
+
 
 def _level(job: Job, spec: LoaderSpec, samples: int, readers: int, seconds: float) -> Level:
     """Read with so many readers for so long."""

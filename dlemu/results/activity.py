@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.causes import waits_of
 from dlemu.metrics.device import Delivered, mean_between
 from dlemu.metrics.limit import Device, HotDrive
 from dlemu.metrics.rates import per_second
-from dlemu.metrics.spread import by_epoch, known
-from dlemu.metrics.windows import Window, mean_within
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
+from dlemu.metrics.spread import known
+from dlemu.metrics.windows import Windows, mean_within
 from dlemu.results.summary import HostDevice, MeterPower, RecorderCost, TelemetrySummary
 from dlemu.telemetry import HostTelemetry
 from dlemu.telemetry.probe_base import DeviceFacts
@@ -50,9 +50,10 @@ class Activity:
     """The devices behind the dataset together."""
 
 
-def activity_during(run: Run, rows: StepRows) -> Activity:
+def activity_during(run: Run, rows: Rows) -> Activity:
     """Return what was seen in the epochs of the training rows."""
-    hosts = [(host, _windows(rows[np.isin(rows["rank"], ranks_on(run, host))])) for host in run.telemetry]
+    rows = in_order(rows)
+    hosts = [(host, _windows(rows.of("rank", ranks_on(run, host)))) for host in run.telemetry]
     cores = [_cores(run, host, windows) for host, windows in hosts]
     busiest = max(cores, key=lambda host: host.busy_percent or 0, default=Activity())
     tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
@@ -121,7 +122,7 @@ def ranks_on(run: Run, host: HostTelemetry) -> tuple[int, ...]:
 def cut_short(run: Run) -> Iterator[str]:
     """Yield a sentence for each time of training in which a host's recorder, killed or stopped, read nothing."""
     for host in run.telemetry:
-        own = run.training[np.isin(run.training["rank"], ranks_on(run, host))]
+        own = run.training.of("rank", ranks_on(run, host))
         if not len(own):
             continue
         begin_ns, end_ns = int(own["free_ns"].min()), int(own["met_ns"].max())
@@ -161,9 +162,9 @@ def _notes(run: Run) -> Iterator[str]:
 
 def _power(run: Run) -> Iterator[MeterPower]:
     """Yield each meter's mean in training, and what the run read for it."""
-    gb_per_second = per_second(float(run.training["app_bytes"].sum()) / 1e9, run.training)
+    gb_per_second = per_second(float(sum_of(run.training, "app_bytes")) / 1e9, run.training)
     for host in run.telemetry:
-        own = run.training[np.isin(run.training["rank"], ranks_on(run, host))]
+        own = run.training.of("rank", ranks_on(run, host))
         begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)
         for source in host.sources("power"):
             watts = known(mean_between(*host.readings("power", source, "watts"), begin_ns, end_ns))
@@ -171,23 +172,23 @@ def _power(run: Run) -> Iterator[MeterPower]:
             yield MeterPower(host=host.host, source=source, mean_watts=watts, gb_per_second_per_watt=share)
 
 
-def _windows(rows: StepRows) -> list[Window]:
-    return [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in by_epoch(rows)]
+def _windows(rows: StepTable) -> Windows:
+    return [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in rows.by_epoch]
 
 
-def _while_waiting(run: Run, rows: StepRows) -> list[tuple[HostTelemetry, list[Window]]]:
+def _while_waiting(run: Run, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
     """Return each host's times in which accelerators waited, by its own clock; nothing where none did.
 
     What its devices do at other times tells little: readers whose prefetch queues are full leave them idle.
     """
     late = []
     for host in run.telemetry:
-        begins, ends = waits_of(rows[np.isin(rows["rank"], ranks_on(run, host))])
-        late.append((host, list(zip(begins.tolist(), ends.tolist(), strict=True))))
-    return late if all(windows for _, windows in late) else []
+        windows: Windows = np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)
+        late.append((host, windows))
+    return late if all(len(windows) for _, windows in late) else []
 
 
-def _cores(run: Run, host: HostTelemetry, windows: list[Window]) -> Activity:
+def _cores(run: Run, host: HostTelemetry, windows: Windows) -> Activity:
     """Return what one host's cores did; time that is neither idle nor waiting for a device is busy, stolen time too."""
     facts = run.facts.journal.hosts[host.node]
     resting = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
@@ -201,7 +202,7 @@ def _cores(run: Run, host: HostTelemetry, windows: list[Window]) -> Activity:
     )
 
 
-def _cores_used(host: HostTelemetry, windows: list[Window]) -> float:
+def _cores_used(host: HostTelemetry, windows: Windows) -> float:
     """Return how many cores' time the host's ranks used, with all their processes; NaN when nobody looked."""
     used = []
     for rank in host.sources("process"):
@@ -211,7 +212,7 @@ def _cores_used(host: HostTelemetry, windows: list[Window]) -> float:
     return sum(used) if used else math.nan
 
 
-def _hot_drive(hosts: list[tuple[HostTelemetry, list[Window]]]) -> HotDrive | None:
+def _hot_drive(hosts: list[tuple[HostTelemetry, Windows]]) -> HotDrive | None:
     """Return the drive below the dataset that passed its own limit most; None where none did, or none tells."""
     hot = []
     for host, windows in hosts:
@@ -227,7 +228,7 @@ def _hot_drive(hosts: list[tuple[HostTelemetry, list[Window]]]) -> HotDrive | No
     return max(hot, key=lambda drive: drive.celsius - drive.limit_celsius, default=None)
 
 
-def _network(host: HostTelemetry, windows: list[Window]) -> Iterator[float]:
+def _network(host: HostTelemetry, windows: Windows) -> Iterator[float]:
     """Yield how much each interface that knows its speed received of it, %."""
     for interface in host.sources("network"):
         _, limits = host.readings("network", interface, "link_mb_per_second")
@@ -236,7 +237,7 @@ def _network(host: HostTelemetry, windows: list[Window]) -> Iterator[float]:
             yield 100 * received / float(limits[-1])
 
 
-def _device(run: Run, hosts: list[tuple[HostTelemetry, list[Window]]]) -> Device | None:
+def _device(run: Run, hosts: list[tuple[HostTelemetry, Windows]]) -> Device | None:
     """Add up the queues of the block devices that the dataset lies on."""
     windows_by_node = {host.node: windows for host, windows in hosts}
     depths, busy, written = [], [], []

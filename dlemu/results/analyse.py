@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.formats.format_base import LibraryReads, library_reads
 from datagen.layout import subfolder_name
 from dlemu.config.duration import is_zero
-from dlemu.emulator.steplog import EVALUATION, StepRows
-from dlemu.metrics.au import Rows, au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
+from dlemu.emulator.steplog import EVALUATION
+from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.changes import find_speed_changes, find_stalls
@@ -32,6 +33,7 @@ from dlemu.metrics.rates import (
     percentiles_ms,
     training_ns,
 )
+from dlemu.metrics.rows import Rows, StepTable, chunks, sum_of
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
@@ -99,7 +101,7 @@ def analyse(run: Run) -> Summary:
         seed=facts.seed,
         metrics=metrics,
         requests=requests_of(facts.journal.requests, facts.workload.metric),
-        evaluation=_evaluation(run.rows[run.rows["phase"] == EVALUATION]),
+        evaluation=_evaluation(run.ordered.of("phase", (EVALUATION,))),
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
         audit=tuple(_audit(run)),
@@ -132,7 +134,7 @@ def analyse(run: Run) -> Summary:
         loss_percent=loss_percent(run.training, kept),
         kept_loss_percent=kept_loss_percent(kept),
         loss_percent_per_epoch=tuple(
-            loss_percent(part, kept[kept["epoch"] == part["epoch"][0]]) for part in by_epoch(run.training)
+            loss_percent(part, kept.of("epoch", part.values("epoch"))) for part in run.training.by_epoch
         ),
         limited_by=_limit(run, kept, proof, summary, biased=_is_biased(evidence)),
         page_cache=PageCache(
@@ -166,12 +168,12 @@ def _tls_percent(run: Run, requests: Requests) -> float | None:
     return min(100.0, 1e11 * requests.tls_cpu_seconds / reader_ns)
 
 
-def _metrics(run: Run, kept: StepRows) -> Metrics:
+def _metrics(run: Run, kept: StepTable) -> Metrics:
     facts, journal, rows = run.facts, run.facts.journal, run.training
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
     cpu_seconds = sum(journal.cpu_seconds) if journal.cpu_seconds else None
-    app_bytes = int(rows["app_bytes"].sum())
+    app_bytes = sum_of(rows, "app_bytes")
     metrics = Metrics(
         ceiling_au_percent=journal.ceiling_au_percent,
         au_threshold_percent=100 * settings.au,
@@ -187,9 +189,7 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
     whole = pooled(rows, au_percent)
     reader_cpu, ratio = _reader_cpu_seconds_per_gb(rows), _library_cpu_ratio(facts)
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
-    woke_late_ns = rows["slept_ns"] - (rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"])
-    by_rank = [rows[rows["rank"] == rank] for rank in sorted(set(rows["rank"].tolist()))]
-    rank_waits = [percentiles_ms(part["wait_ns"]) for part in by_rank]
+    rank_waits = [percentiles_ms(part["wait_ns"]) for part in rows.by_rank]
     return replace(
         metrics,
         au_percent=pooled(kept, au_percent),
@@ -206,12 +206,12 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
         app_mb_per_second=_rate(rows, "app_bytes", MB),
         app_mib_per_second=_rate(rows, "app_bytes", MIB),
         app_bytes=app_bytes,
-        read_calls=int(rows["read_calls"].sum()),
+        read_calls=sum_of(rows, "read_calls"),
         asked_request_bytes=_asked_request_bytes(rows),
         device_request_kib=device_request_kib(rows, *read_requests(run)),
         reader_cpu_seconds_per_gb=reader_cpu,
         library_cpu_seconds_per_gb=reader_cpu * ratio if reader_cpu and ratio else None,
-        samples=int(rows["samples"].sum()),
+        samples=sum_of(rows, "samples"),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
         wait_ms=Waits(
@@ -222,23 +222,27 @@ def _metrics(run: Run, kept: StepRows) -> Metrics:
         ),
         read_ms=percentiles_ms(rows["read_ns"]),
         handover_share_of_wait=late_handover_share(kept),
-        host_oversleep_ms=percentiles_ms(woke_late_ns),
+        host_oversleep_ms=percentiles_ms(np.concatenate([_woke_late_ns(part) for part in chunks(rows)])),
         device_mb_per_second=device_rate,
         device_bytes_percent_of_app=device_share,
     )
 
 
-def _asked_request_bytes(rows: StepRows) -> Mean:
+def _woke_late_ns(rows: StepTable) -> NDArray[np.int64]:
+    return rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
+
+
+def _asked_request_bytes(rows: StepTable) -> Mean:
     def mean_bytes(part: Rows) -> float:
-        calls = int(part["read_calls"].sum())
-        return int(part["app_bytes"].sum()) / calls if calls else math.nan
+        calls = sum_of(part, "read_calls")
+        return sum_of(part, "app_bytes") / calls if calls else math.nan
 
     return Mean(mean=known(mean_bytes(rows)), per_epoch=all_known(map(mean_bytes, by_epoch(rows))))
 
 
-def _reader_cpu_seconds_per_gb(rows: StepRows) -> float | None:
-    app_bytes = int(rows["app_bytes"].sum())
-    return int(rows["cpu_ns"].sum()) / app_bytes if app_bytes and rows["cpu_ns"].any() else None
+def _reader_cpu_seconds_per_gb(rows: StepTable) -> float | None:
+    app_bytes = sum_of(rows, "app_bytes")
+    return sum_of(rows, "cpu_ns") / app_bytes if app_bytes and rows["cpu_ns"].any() else None
 
 
 def _library(facts: Facts) -> LibraryReads:
@@ -265,7 +269,7 @@ def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
 
 def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
     """Return units per second of training: over the whole run (`mean`: total over total), per epoch and rank."""
-    return pooled(rows, lambda part: per_second(float(part[column].sum()) / unit, part))
+    return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
 
 
 def _ended_at(facts: Facts) -> str | None:
@@ -276,14 +280,14 @@ def _ended_at(facts: Facts) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
 
 
-def _evaluation(rows: StepRows) -> Evaluation | None:
+def _evaluation(rows: StepTable) -> Evaluation | None:
     if not len(rows):
         return None
     return Evaluation(
         seconds=training_ns(rows) / 1e9,
-        samples=int(rows["samples"].sum()),
-        samples_per_second=known(per_second(float(rows["samples"].sum()), rows)),
-        app_mb_per_second=known(per_second(float(rows["app_bytes"].sum()) / MB, rows)),
+        samples=sum_of(rows, "samples"),
+        samples_per_second=known(per_second(float(sum_of(rows, "samples")), rows)),
+        app_mb_per_second=known(per_second(float(sum_of(rows, "app_bytes")) / MB, rows)),
     )
 
 
@@ -306,14 +310,15 @@ def _asynchronous(run: Run) -> AsynchronousCheckpoints | None:
     saved = [part for part in run.facts.journal.checkpoints if part.released_ns is not None]
     if not saved:
         return None
-    rows = run.training[run.training["rank"] == 0]
+    rows = run.training.of("rank", (0,))
     seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
     # The first step of a block waits for a queue that ran on while training stood still, or for one that is empty.
     counted = rows["step"] > 1
-    counted[1:] &= rows["block"][1:] == rows["block"][:-1]
-    during = np.zeros(len(rows), bool)
+    block = rows["block"]
+    counted[1:] &= block[1:] == block[:-1]
+    during, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
     for part in saved:
-        during |= (rows["free_ns"] >= (part.released_ns or 0)) & (rows["free_ns"] < part.ended_ns)
+        during |= (free_ns >= (part.released_ns or 0)) & (free_ns < part.ended_ns)
     groups = seconds[during & counted], seconds[~during & counted]
     slow, usual = (float(part.mean()) if len(part) else None for part in groups)
     drain = float(np.mean([(part.ended_ns - (part.released_ns or 0)) / 1e9 for part in saved]))
@@ -334,7 +339,7 @@ def _audit(run: Run) -> Iterator[EpochAudit]:
     if not len(run.training):
         return
     for epoch in run.facts.schedule:
-        rows = run.training[run.training["epoch"] == epoch.number]
+        rows = run.training.of("epoch", (epoch.number,))
         yield audit_epoch(run.facts.train_plan, epoch.number, epoch.steps, rows)
 
 
@@ -452,14 +457,14 @@ def _other_readers(run: Run, metrics: Metrics, proof: CacheProof) -> OtherReader
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
-    given_mb, own_mb = rate.mean * seconds, float(run.training["storage_bytes"].sum()) / MB
+    given_mb, own_mb = rate.mean * seconds, float(sum_of(run.training, "storage_bytes")) / MB
     percent = 100 * (given_mb - own_mb) / given_mb
     if percent < OTHERS_PERCENT:
         return None
     return OtherReaders(mb_per_second=(given_mb - own_mb) / seconds, percent=percent)
 
 
-def _limit(run: Run, kept: StepRows, proof: CacheProof, summary: Summary, *, biased: bool) -> Limit | None:
+def _limit(run: Run, kept: StepTable, proof: CacheProof, summary: Summary, *, biased: bool) -> Limit | None:
     """Say what limited the kept steps; all steps where batches of these may have been read during first ones."""
     judged = run.training if biased else kept
     if not len(judged) or not judged["compute_ns"].any():

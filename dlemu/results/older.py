@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from datetime import datetime
 
+import numpy as np
+
 from datagen.errors import UserError
 from datagen.inspection import Dataset
 from datagen.layout import layouts
@@ -12,8 +14,9 @@ from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config import load
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
-from dlemu.emulator.steplog import StepRows
+from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.emulator.trainer import RunLog
+from dlemu.metrics.rows import Rows
 from dlemu.results.run import Facts, make_facts
 from dlemu.results.summary import Summary, TelemetrySummary
 from dlemu.telemetry import DeviceFacts, RecorderHead
@@ -22,7 +25,7 @@ OLDER = 0
 """`facts_version` of such facts. What was never written down (what more readers got after the run) is missing."""
 
 
-def facts_of_older(folder: str, saved: Summary, rows: StepRows) -> Facts:
+def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
     """Return what was noted in the summary, as facts; raises UserError without a configuration that loads."""
     path = os.path.join(folder, "config.yaml")
     if not os.path.exists(path):
@@ -46,10 +49,16 @@ def facts_of_older(folder: str, saved: Summary, rows: StepRows) -> Facts:
         started_at=saved.started_at,
     )
     recorders = tuple(_recorders(saved.telemetry)) if saved.telemetry else ()
-    return make_facts(job, RunLog(rows, _journal(saved, rows)), saved.failure, facts_version=OLDER, recorders=recorders)
+    return make_facts(
+        job,
+        RunLog(np.empty(0, STEP_DTYPE), _journal(saved, rows)),
+        saved.failure,
+        facts_version=OLDER,
+        recorders=recorders,
+    )
 
 
-def _journal(saved: Summary, rows: StepRows) -> Journal:
+def _journal(saved: Summary, rows: Rows) -> Journal:
     metrics, started_ns = saved.metrics, int(rows["free_ns"].min()) if len(rows) else 0
     ended_ns = None if metrics.total_seconds is None else started_ns + round(metrics.total_seconds * 1e9)
     ended_at = datetime.fromisoformat(saved.ended_at).timestamp() if saved.ended_at else None

@@ -7,14 +7,15 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.schedule import Epoch, make_schedule
-from dlemu.emulator.steplog import STEP_COLUMNS, TRAINING, StepRows
+from dlemu.emulator.steplog import STEP_COLUMNS, TRAINING
 from dlemu.emulator.trainer import RunLog
+from dlemu.metrics.over_time import Floats, Intervals
+from dlemu.metrics.rows import Rows, StepTable, chunks, in_order
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.analyse import analyse
@@ -22,7 +23,8 @@ from dlemu.results.summary import Summary
 from dlemu.telemetry import RecorderHead, Telemetry, trace_to_table
 
 FACTS_VERSION = 1
-Floats = NDArray[np.float64]
+READ_BINS = 320
+"""Parts of a run's time whose throughput is told apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +93,8 @@ class Run:
     folder: str
     """Where its files lie."""
     facts: Facts
-    rows: StepRows
-    """The step logs of all ranks, training and evaluation."""
+    rows: Rows
+    """The step logs of all ranks, training and evaluation: a structured array, or a table where they were read."""
     telemetry: Telemetry = ()
     """What the recorders of the hosts read, in node order."""
 
@@ -107,36 +109,60 @@ class Run:
         return pa.table({name: self.rows[name] for name in STEP_COLUMNS})
 
     @cached_property
-    def training(self) -> StepRows:
-        """The training rows; empty when no step was measured."""
-        rows: StepRows = self.rows[self.rows["phase"] == TRAINING]
-        return rows
+    def ordered(self) -> StepTable:
+        """All rows in the order of ranks, epochs and steps."""
+        return in_order(self.rows)
 
     @cached_property
-    def _rank_start_ns(self) -> dict[int, int]:
+    def training(self) -> StepTable:
+        """The training rows; empty when no step was measured."""
+        return self.ordered.of("phase", (TRAINING,))
+
+    @cached_property
+    def rank_start_ns(self) -> dict[int, int]:
         """When training began, by each rank's clock: its first step is free at the same moment on all of them."""
         if not len(self.training):
             return {}
-        rows = self.training[self.training["epoch"] == self.training["epoch"].min()]
-        first = rows[rows["step"] == rows["step"].min()]
-        return dict(zip(first["rank"].tolist(), first["free_ns"].tolist(), strict=True))
+        ranks, (step, free_ns), _ = self.training.by_epoch[0].ends("step", "free_ns")
+        first = step == step.min()
+        return dict(zip(ranks[first].tolist(), free_ns[first].tolist(), strict=True))
 
     @cached_property
     def host_start_ns(self) -> dict[str, int]:
         """When training began, by each host's clock."""
         starts: dict[str, int] = {}
         journal = self.facts.journal
-        for rank, start_ns in self._rank_start_ns.items():
+        for rank, start_ns in self.rank_start_ns.items():
             host = journal.hosts[journal.rank_nodes[rank]].host
             starts[host] = min(starts.get(host, start_ns), start_ns)
         return starts
 
-    def seconds(self, column: str, rows: StepRows) -> Floats:
+    @cached_property
+    def span_seconds(self) -> tuple[float, float]:
+        """When the first step began and the last one ended, since the start of training."""
+        latest = 0.0
+        for part in chunks(self.ordered):
+            ends = part["free_ns"] + part["wait_ns"] + part["compute_ns"] + part["sync_ns"]
+            latest = max(latest, (int(ends.max()) - self.rank_start_ns.get(part.values("rank")[0], 0)) / 1e9)
+        return 0.0, latest
+
+    @cached_property
+    def read_mb_per_second(self) -> Floats | None:
+        """What the loaders of all ranks read in each of READ_BINS equal parts of `span_seconds`; None for nothing."""
+        edges, total, is_any = np.linspace(*self.span_seconds, READ_BINS + 1), np.zeros(READ_BINS), False
+        for part in chunks(self.ordered):
+            fetched = part[(part["app_bytes"] > 0) & (part["finished_ns"] > part["started_ns"])]
+            if len(fetched):
+                begins, ends = self.seconds("started_ns", fetched), self.seconds("finished_ns", fetched)
+                total += Intervals(begins, ends, edges).rates(fetched["app_bytes"] / 1e6)
+                is_any = True
+        return total if is_any else None
+
+    def seconds(self, column: str, rows: StepTable) -> Floats:
         """Return a column of stamps as seconds since the start of training, each rank by its own clock."""
-        starts = self._rank_start_ns
-        begins = np.array([starts.get(rank, 0) for rank in range(int(rows["rank"].max()) + 1)])
-        stamps: Floats = (rows[column] - begins[rows["rank"]]) / 1e9
-        return stamps
+        starts = self.rank_start_ns
+        parts = [(part[column] - starts.get(part.values("rank")[0], 0)) / 1e9 for part in rows.by_rank]
+        return np.concatenate(parts) if parts else np.empty(0)
 
     def series(self, probe: str, *metrics: str) -> list[Series]:
         """Return the telemetry of a probe's metrics (all without a name), by host, source and metric."""

@@ -5,36 +5,29 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import signal
-import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from datagen.atomic import write_text
-from datagen.errors import DlemuError, SpaceError, UserError, shortage
-from dlemu.comm import Comm, PeerLostError, detect_launcher, interrupt_once
-from dlemu.comm.comm_base import Interrupted
+from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.comm import Comm, Interrupted, PeerLostError, detect_launcher
 from dlemu.comm.failure import Failure, first_failure
 from dlemu.comm.guardian import Guardian, watch
-from dlemu.comm.hosted import Host, are_alike, lead, stand_in
+from dlemu.comm.hosted import Host, lead, stand_in
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.mpi import MpiComm
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
 from dlemu.run.events import Frontend, RankFailed
+from dlemu.run.launched import ECHO_SECONDS, ending_all, join, start_seconds, told
 from dlemu.run.save_run import Kept
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
 """Saves what was measured up to a failure, whose message it is given; None when nothing was."""
 
-ECHO_SECONDS = 2.0
-"""How long a rank that only lost a peer lets the rank with the cause speak first."""
-
-_TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 _KILLED = "the ranks were killed from outside (a rank died and the launcher ended the others, or a time limit)"
 
 
@@ -119,54 +112,15 @@ def with_ranks(frontend: Frontend, body: Callable[[Ranks], T]) -> T | None:
     """
     if detect_launcher() != "mpi":
         return body(ForkedRanks())
-    comm = MpiComm(start_seconds(frontend.overrides))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt_once())
-    try:
-        result = _launched(comm, body)
-    except BaseException as error:
-        if isinstance(error, PeerLostError):
-            time.sleep(ECHO_SECONDS)
-        where = f"rank {comm.rank} on {socket.gethostname()}: " if comm.size > 1 and comm.rank else ""
-        message, status = _describe(error)
-        frontend.tell(RankFailed(where + message))
-        comm.abort(status)
-        raise SystemExit(status) from None
-    comm.close()
-    return result
-
-
-def _launched(comm: MpiComm, body: Callable[[Ranks], T]) -> T | None:
-    if not are_alike(comm):
-        return body(LaunchedRanks(comm))
-    if comm.local_rank > 0:
-        stand_in(comm)
-        return None
-    with lead(comm) as host:
-        return body(HostedRanks(host))
-
-
-def start_seconds(overrides: Sequence[str]) -> float:
-    """Return how long ranks may wait for each other before the configuration is known.
-
-    What the command line says of `timeout_seconds`, else its default: a workload's file is read by rank 0 alone, later.
-    """
-    given = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
-    try:
-        return float(given[-1]) or Workload.timeout_seconds
-    except (IndexError, ValueError):
-        return Workload.timeout_seconds
-
-
-def _describe(error: BaseException) -> tuple[str, int]:
-    """Return what to say of the error that ends a rank, and its exit status."""
-    if isinstance(error, DlemuError):
-        return str(error), error.exit_status
-    if short := shortage(error):
-        return short, SpaceError.exit_status
-    if isinstance(error, Interrupted):
-        return f"interrupted by {signal.Signals(error.signal_number).name}", error.exit_status
-    return "".join(traceback.format_exception(error)).rstrip(), DlemuError.exit_status
+    joined = join(start_seconds(frontend.overrides))
+    with ending_all(joined.comm, lambda message: frontend.tell(RankFailed(message))):
+        if not joined.hosted:
+            return body(LaunchedRanks(joined.comm))
+        if joined.comm.local_rank > 0:
+            stand_in(joined.comm)
+            return None
+        with lead(joined.comm) as host:
+            return body(HostedRanks(host))
 
 
 class ForkedRanks:
@@ -245,7 +199,7 @@ class LaunchedRanks:
             with going_on(job.folder) if self.leads else contextlib.nullcontext():
                 yield
         except (DlemuError, Interrupted) as error:
-            message, _ = _describe(error)
+            message, _ = told(error)
             leave_word(job.live_folder, self._comm.rank, message, echo=isinstance(error, PeerLostError))
             raise
         if self._guardian is not None:
@@ -275,7 +229,7 @@ class HostedRanks(LaunchedRanks):
 
     def _leave_word(self, comm: Comm, error: BaseException) -> None:
         if self._live_folder and isinstance(error, (DlemuError, Interrupted)):
-            leave_word(self._live_folder, comm.rank, _describe(error)[0], echo=isinstance(error, PeerLostError))
+            leave_word(self._live_folder, comm.rank, told(error)[0], echo=isinstance(error, PeerLostError))
 
 
 def _save_lost(job: Guarded, save_failed: SaveFailed) -> None:

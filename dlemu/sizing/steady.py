@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.au import Rows, blocks
+from dlemu.metrics.au import blocks
+from dlemu.metrics.rows import Columns, Rows
 
 Values = NDArray[np.float64]
 
@@ -50,7 +51,7 @@ def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySer
     )
 
 
-def _of_rank(part: Rows, ahead: int, window_ns: int) -> SteadySeries:
+def _of_rank(part: Columns, ahead: int, window_ns: int) -> SteadySeries:
     last = len(part) - 1 - ahead
     if last <= 1:
         return SteadySeries(busy=np.empty(0), fed=np.empty(0))
@@ -62,7 +63,7 @@ def _of_rank(part: Rows, ahead: int, window_ns: int) -> SteadySeries:
     )
 
 
-def _computed_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
+def _computed_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
     """Return the compute time that is over at each edge."""
     begin = part["free_ns"] + part["wait_ns"]
     stamps = np.stack([begin, begin + part["compute_ns"]], axis=1).ravel()
@@ -72,7 +73,7 @@ def _computed_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
     return computed
 
 
-def _read_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
+def _read_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
     """Return the compute time of what is read at each edge, as if each batch was read evenly while it was made."""
     took = np.maximum(part["finished_ns"] - part["started_ns"], 1)
     read = np.zeros(len(edges))

@@ -16,7 +16,21 @@ from types import FrameType
 
 import psutil
 
-from benchmarks import au, beside, ceiling, checkpoint, datagen, help, library, many_files, objects, pack, read, start
+from benchmarks import (
+    au,
+    barrier,
+    beside,
+    ceiling,
+    checkpoint,
+    datagen,
+    help,
+    library,
+    many_files,
+    objects,
+    pack,
+    read,
+    start,
+)
 from benchmarks.bench import Bench
 from benchmarks.cases import CASES
 from benchmarks.figure import Figure, Unmeasured
@@ -25,7 +39,7 @@ from datagen.errors import DlemuError
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure | Unmeasured]]] = {
     module.__name__.rpartition(".")[2]: module.measure
-    for module in (help, read, objects, library, datagen, checkpoint, many_files, pack, ceiling, au, start)
+    for module in (help, barrier, read, objects, library, datagen, checkpoint, many_files, pack, ceiling, au, start)
 } | {name: partial(beside.measure, case) for name, case in CASES.items()}
 """Name -> what measures it; the short ones come first."""
 WORKLOADS = "workloads"

@@ -8,6 +8,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +18,10 @@ from benchmarks.figure import Figure, Unmeasured, Wanted, compare
 from benchmarks.peer import Peer, PeerFailed
 from benchmarks.peer_columns import check_reading, peer_columns, peer_subset
 from benchmarks.processes import run, run_together
+from datagen.formats.parquet import Format
 from datagen.layout import nominal_sample_bytes
+from datagen.records import SmallReads
+from datagen.storage.storage_base import FOLDERS, open_storage
 from dlemu.config import load
 from dlemu.config.schema import Reader
 
@@ -46,7 +50,9 @@ def measure(case: Case, bench: Bench) -> Iterator[Figure | Unmeasured]:
     reading = _Reading(case, bench)
     ways = [reading.by_dlemu, reading.by_plain] + [reading.by_plain_batches] * case.fills_places
     rounds = bench.interleaved(ROUNDS, *ways)
-    yield from _figures([took[:2] for took in rounds], bench, "plain read of the same files", None, case.plain_cost)
+    yield from _figures(
+        [took[:2] for took in rounds], bench, "plain read of the same bytes", case.plain_speed, case.plain_cost
+    )
     if case.fills_places:
         costs = [(took[0].cpu_seconds_per_gb, took[2].cpu_seconds_per_gb) for took in rounds]
         yield compare(f"CPU for each GB{_how(bench)}", "s/GB", costs, "plain read into batches", None)
@@ -123,12 +129,12 @@ class _Reading:
         )
         train = os.path.join(self._folder, "train")
         self._paths = [os.path.join(train, name) for name in sorted(os.listdir(train)) if name.endswith(case.format)]
-        all_samples = int(self._dataset["num_files_train"]) * int(self._dataset["num_samples_per_file"])
+        self._all_samples = int(self._dataset["num_files_train"]) * int(self._dataset["num_samples_per_file"])
         self._batch = case.batch_size * bench.ranks
         """Samples of a step of all ranks."""
-        self._samples = all_samples // self._batch * self._batch
+        self._samples = self._all_samples // self._batch * self._batch
         """Of an epoch."""
-        self._sample_mb = sum(map(os.path.getsize, self._paths)) / all_samples / MB
+        self._sample_mb = sum(map(os.path.getsize, self._paths)) / self._all_samples / MB
         """Of the files' bytes."""
 
     def by_dlemu(self) -> Took:
@@ -151,17 +157,39 @@ class _Reading:
         return self._by_plain(places=self._case.batch_size * _BATCHES_PER_READER)
 
     def _by_plain(self, places: int) -> Took:
-        """Read by plain processes, each its share of the files."""
-        settings = str(max(1, self._epochs)), str(places), "0", "0"
+        """Read by plain processes, each its share of the files: of those with columns the bytes that dlemu reads."""
+        epochs = str(max(1, self._epochs))
         readers = min(self._case.read_threads * self._bench.ranks, len(self._paths), len(os.sched_getaffinity(0)))
-        commands = [
-            self._bench.module("plain_read", *settings, *self._paths[first::readers]) for first in range(readers)
-        ]
+        shares = [self._paths[first::readers] for first in range(readers)]
+        if self._columns.parquet.columns:
+            words = [("plain_spans", epochs, self._spans_of(share, number)) for number, share in enumerate(shares)]
+        else:
+            words = [("plain_read", epochs, str(places), "0", "0", *share) for share in shares]
+        commands = [self._bench.module(*command) for command in words]
         readers_took = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
         read_bytes = sum(took["bytes"] for took in readers_took)
         mb_per_second = sum(took["bytes"] / took["wall_seconds"] for took in readers_took) / MB
         cpu_seconds = sum(took["cpu_seconds"] for took in readers_took)
-        return Took(mb_per_second / self._sample_mb, mb_per_second, cpu_seconds / (read_bytes / 1e9), math.nan)
+        sample_mb = read_bytes / MB / (self._all_samples * int(epochs))
+        return Took(mb_per_second / sample_mb, mb_per_second, cpu_seconds / (read_bytes / 1e9), math.nan)
+
+    def _spans_of(self, paths: Sequence[str], number: int) -> str:
+        """Write where in the files the columns lie that are read for each batch; return that file's path.
+
+        A row group that two batches share is there twice, as it is read by both.
+        """
+        rows, batch_size = int(self._dataset["num_samples_per_file"]), self._case.batch_size
+        spec, listed, storage = replace(self._columns, num_samples_per_file=rows), [], open_storage(FOLDERS)
+        for path in paths:
+            reader = storage.open(path)
+            groups = Format().open_groups(SmallReads(path, reader, storage.alignment), spec)
+            batches = [groups.groups_of(first, min(batch_size, rows - first)) for first in range(0, rows, batch_size)]
+            listed.append([path, [[span for group in batch for span in groups.spans(group)] for batch in batches]])
+            reader.close()
+        name = f"{self._folder}-spans-{number}.json"
+        with open(name, "w", encoding="utf-8") as out:
+            json.dump(listed, out)
+        return name
 
     def by_peer(self, peer: Peer) -> Took:
         """Read by DLIO, which finds the dataset that dlemu made."""

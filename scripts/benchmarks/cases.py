@@ -35,6 +35,8 @@ class Case:
     """Of samples/s beside the peer's."""
     peer_cost: Wanted | None = None
     """Of CPU for each GB beside the peer's."""
+    plain_speed: Wanted | None = None
+    """Of samples/s beside a plain read of the same bytes."""
     plain_cost: Wanted | None = None
     """Of CPU for each GB beside a plain read of the same files."""
     peer_making: Wanted | None = None
@@ -177,6 +179,7 @@ CASES: dict[str, Case] = {
         read_threads=2,
         epochs=20,
         quick_files=80,
+        plain_speed=ratio_at_least(0.6),
         peer_making=ratio_at_least(1),
     ),
 }

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.bench import Bench
-from benchmarks.figure import Figure, Wanted, compare, ratio_at_least, ratio_at_most, value_at_most
+from benchmarks.figure import Figure, Unmeasured, Wanted, compare, ratio_at_least, ratio_at_most, value_at_most
+from benchmarks.peer import Peer, PeerFailed, PeerSaved
 from benchmarks.processes import run
+from dlemu.results.checkpoint_folder import read_checkpoint_run
 
 ROUNDS = 5
 CHECKPOINTS = 3
 MODELS = {"llama3_8b": 8, "llama3_70b": 64, "llama3_405b": 512, "llama3_1t": 1024}
 PIECE_BYTES = 8 << 20
+PEER_WORKLOAD = "llama_8b_zero3"
+"""The same model among DLIO's own workloads (its sources of 2026; its release 2.0.0 has none by layers)."""
+SHRUNKEN = {"vocab_size": 8016, "hidden_size": 256, "ffn_hidden_size": 896}
+PEER_ROUNDS = 3
 READERS = 4
 
 
@@ -32,12 +39,14 @@ class Moved(NamedTuple):
     """Without what making the bytes took: the plain program makes none."""
 
 
-def measure(bench: Bench) -> Iterator[Figure]:
+def measure(bench: Bench) -> Iterator[Figure | Unmeasured]:
     """Files of 44 and 10 MB in buffered and direct mode, then every model planned and written to null storage."""
     _by_plain(bench, False)  # the first to fill this much memory in a virtual machine pays for all
     for name, direct in (("page cache", False), ("O_DIRECT", True)):
         rounds = bench.interleaved(ROUNDS, partial(_by_dlemu, bench, direct), partial(_by_plain, bench, direct))
         yield from _figures(name, rounds)
+    if bench.peer is not None:
+        yield from _beside_peer(bench, bench.peer)
     for workload, ranks in MODELS.items():
         done = json.loads(run(bench.module("null_checkpoint", workload, str(ranks))).output)
         size = f"{workload}, {ranks} ranks"
@@ -61,6 +70,52 @@ def _figures(name: str, rounds: list[tuple[Moved, ...]]) -> Iterator[Figure]:
 def _alone(what: str, unit: str, value: float, wanted: Wanted | None) -> Figure:
     nothing = float("nan")
     return Figure(what=what, unit=unit, dlemu=value, beside=nothing, beside_what="-", ratio=nothing, wanted=wanted)
+
+
+def _beside_peer(bench: Bench, peer: Peer) -> Iterator[Figure | Unmeasured]:
+    """Compare with DLIO at the same shrunken model: without fsync, which it does not call, and from the page cache."""
+    by_peer = partial(peer.save, os.path.join(bench.folder, "peer"), PEER_WORKLOAD, SHRUNKEN, 8, bench.rounds(3))
+    try:
+        rounds = bench.interleaved(PEER_ROUNDS, partial(_as_peer, bench), by_peer)
+    except PeerFailed as error:
+        yield Unmeasured(what="a model's checkpoints", who="DLIO", why=str(error))
+        return
+    finally:
+        shutil.rmtree(os.path.join(bench.folder, "peer"), ignore_errors=True)
+    for what, unit, field, scale, wanted in (
+        ("seconds to the first checkpoint", "s", "seconds_to_first", 1.0, None),
+        ("write, page cache without fsync, rank 0", "GiB/s", "write_gib_per_second", 1.0, None),
+        ("read, page cache, rank 0", "GiB/s", "read_gib_per_second", 1.0, None),
+        ("memory of all ranks", "MB", "pss_bytes", 1e-6, ratio_at_most(0.2)),
+    ):
+        pairs = [(scale * getattr(own, field), scale * getattr(other, field)) for own, other in rounds]
+        yield compare(what, unit, pairs, "DLIO, the same model", wanted)
+
+
+def _as_peer(bench: Bench) -> PeerSaved:
+    folder, result = os.path.join(bench.folder, "saved"), os.path.join(bench.folder, "result")
+    words = [
+        *("checkpoint", "workload=llama3_8b", "output.report=false", f"output.folder={result}"),
+        *(f"model.transformer.{name}={value}" for name, value in SHRUNKEN.items()),
+        f"checkpoint.checkpoint_folder={folder}",
+        f"checkpoint.num_checkpoints_write={bench.rounds(3)}",
+        f"checkpoint.num_checkpoints_read={bench.rounds(3)}",
+        *("checkpoint.time_between_checkpoints=0", "checkpoint.fsync=false", "checkpoint.evict_page_cache=false"),
+    ]
+    begun = time.time()
+    ended = run(bench.dlemu(*words))
+    done = read_checkpoint_run(result)
+    write, read = done.summary.write, done.summary.read
+    assert write is not None
+    assert read is not None
+    assert write.rank0_gib_per_second is not None
+    assert read.rank0_gib_per_second is not None
+    first_ns = int(done.whole["began_ns"].min()) + done.facts.journal.wall_clock_offset_ns
+    shutil.rmtree(folder)
+    shutil.rmtree(result)
+    return PeerSaved(
+        first_ns / 1e9 - begun, write.rank0_gib_per_second.mean, read.rank0_gib_per_second.mean, ended.pss_bytes
+    )
 
 
 def _by_dlemu(bench: Bench, direct: bool) -> Moved:

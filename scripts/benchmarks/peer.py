@@ -35,6 +35,17 @@ class PeerTrained(NamedTuple):
     """By read calls."""
 
 
+class PeerSaved(NamedTuple):
+    """What its checkpoints took."""
+
+    seconds_to_first: float
+    """From the command to the first checkpoint's begin."""
+    write_gib_per_second: float
+    """By rank 0."""
+    read_gib_per_second: float
+    pss_bytes: int
+
+
 class Peer:
     """DLIO in an environment; raises UserError when there is none."""
 
@@ -70,6 +81,37 @@ class Peer:
         except (OSError, ValueError, KeyError) as error:
             raise PeerFailed(f"it left no times of its steps ({error!r}): {_last_words(ended.output)}") from None
         return PeerTrained(seconds, ended.cpu_seconds, ended.pss_bytes, ended.read_bytes)
+
+    def save(self, folder: str, workload: str, model: Mapping[str, int], ranks: int, checkpoints: int) -> PeerSaved:
+        """Write and read checkpoints of one of its own workloads, cut to `model`. Raises PeerFailed."""
+        output = self._output(folder)
+        shutil.rmtree(output, ignore_errors=True)
+        saves = {
+            "checkpoint_folder": folder,
+            "num_checkpoints_write": checkpoints,
+            "num_checkpoints_read": checkpoints,
+            "time_between_checkpoints": 0,
+        }
+        words = [f"++workload.checkpoint.{name}={value}" for name, value in saves.items()]
+        words += [f"++workload.model.transformer.{name}={value}" for name, value in model.items()]
+        words += [f"hydra.run.dir={output}", f"++workload.output.folder={output}"]
+        launcher = [os.path.join(self._bin, "mpirun"), "-np", str(ranks)]
+        begun = datetime.now()
+        ended = run(
+            [*launcher, self._python, "-W", "ignore", "-c", _COMMAND, f"workload={workload}", *words],
+            accepted=range(-64, 256),
+        )
+        first = re.search(_STAMP + "Starting saving checkpoint 1 ", ended.output)
+        if ended.status or not first:
+            raise PeerFailed(f"it ended with status {ended.status}: {_last_words(ended.output)}")
+        with open(os.path.join(output, "summary.json")) as lines:
+            metric = json.load(lines)["metric"]
+        return PeerSaved(
+            (datetime.fromisoformat(first[1]) - begun).total_seconds(),
+            metric["save_checkpoint_io_mean_GB_per_second"],
+            metric["load_checkpoint_io_mean_GB_per_second"],
+            ended.pss_bytes,
+        )
 
     def _run(self, folder: str, dataset: Mapping[str, int | str], *changes: str, ranks: int = 1) -> Ended:
         """Run DLIO's command; keys are given by their old names too."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 
+import click
 import pytest
 
-from dlemu.cli import COMMANDS
+from dlemu.cli import COMMANDS, guarded
 
 HEAVY = {"hydra", "msgspec", "numpy", "omegaconf", "psutil", "pyarrow", "rich", "torch", "yaml"}
 
@@ -29,3 +31,25 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     ran = subprocess.run([sys.executable, "-c", code, *words, "--help"], capture_output=True, text=True, check=True)
     assert ran.stdout.startswith("Usage: dlemu")
     assert set(ran.stderr.split()) & HEAVY == set()
+
+
+def test_what_a_command_imports_is_not_looked_through_for_garbage_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collections: list[int] = []
+
+    @click.command()
+    def many() -> None:
+        """Make as many objects as a framework does that is imported."""
+        before = sum(generation["collections"] for generation in gc.get_stats())
+        kept = [[number] for number in range(300_000)]
+        collections.append(sum(generation["collections"] for generation in gc.get_stats()) - before)
+        kept.clear()
+
+    monkeypatch.setattr("sys.argv", ["many"])
+    threshold = gc.get_threshold()
+    try:
+        guarded(many, "many")
+    finally:
+        gc.set_threshold(*threshold)
+    assert collections[0] < 30

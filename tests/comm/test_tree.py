@@ -61,13 +61,19 @@ class MemoryLink:
         pass
 
 
-def run(size: int, work: Callable[[LocalTree, int], Result]) -> list[Result]:
+def unnumbered(incoming: Pipe, outgoing: Pipe, rank: int) -> MemoryLink:
+    return MemoryLink(incoming, outgoing)
+
+
+def run(
+    size: int, work: Callable[[LocalTree, int], Result], link: Callable[[Pipe, Pipe, int], MemoryLink] = unnumbered
+) -> list[Result]:
     trees = [LocalTree(rank, size) for rank in range(size)]
     for rank in range(1, size):
         up: Pipe = queue.Queue()
         down: Pipe = queue.Queue()
-        trees[rank].parent = MemoryLink(down, up)
-        trees[parent_of(rank)].children[rank] = MemoryLink(up, down)
+        trees[rank].parent = link(down, up, rank)
+        trees[parent_of(rank)].children[rank] = link(up, down, parent_of(rank))
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(work, trees, range(size)))
 
@@ -237,3 +243,51 @@ def test_a_closed_tree_has_let_go_of_its_neighbours() -> None:
 def test_messages_call_ranks_by_the_names_that_they_have_in_the_run() -> None:
     assert LocalTree(0, 3).name(2) == "rank 2"
     assert between()[0].name(2) == "rank 12"
+
+
+MANY = 1024
+"""Ranks of no host that there is: they meet as threads, by links whose hops are counted."""
+
+
+class CountedLink(MemoryLink):
+    """A link of which each frame arrives one hop after it was sent, by the clock of the rank that has the link."""
+
+    def __init__(self, incoming: Pipe, outgoing: Pipe, clock: list[int]) -> None:
+        super().__init__(incoming, outgoing)
+        self._clock, self.sent = clock, 0
+
+    def send(self, frame: Frame, number: int) -> None:
+        self.sent += 1
+        super().send(frame, (self._clock[0] + 1) << 32 | number)
+
+    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
+        stamped = super().receive(frame, started_seconds)
+        self._clock[0] = max(self._clock[0], stamped >> 32)
+        return stamped & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("size", [2, 18, 64, 256, MANY])
+def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int) -> None:
+    clocks = [[0] for _ in range(size)]
+    links: list[CountedLink] = []
+
+    def linked(incoming: Pipe, outgoing: Pipe, rank: int) -> CountedLink:
+        links.append(CountedLink(incoming, outgoing, clocks[rank]))
+        return links[-1]
+
+    highest = run(size, lambda tree, rank: tree.broadcast_number(tree.reduce_max(rank)), linked)
+    assert highest == [size - 1] * size
+    assert max(clock for (clock,) in clocks) == 2 * height(0, size), "the way up and the way down"
+    assert sum(link.sent for link in links) == 2 * (size - 1), "one frame each way for each rank but the first"
+
+
+@pytest.mark.parametrize("lost", [0, 511, MANY - 1])
+def test_of_very_many_ranks_too_a_loss_reaches_all_with_one_message(lost: int) -> None:
+    def work(tree: LocalTree, rank: int) -> str | None:
+        if rank == lost:
+            tree.announce_loss("rank x failed")
+        with pytest.raises(PeerLostError):
+            tree.broadcast_number(tree.reduce_max(0))
+        return tree.broken
+
+    assert run(MANY, work) == ["rank x failed"] * MANY

@@ -67,7 +67,7 @@ def test_crops_are_of_the_sample(dataset: Dataset, storage: str, samples_per_fil
     spec, fetch = dataset(num_samples_per_file=samples_per_file)
     samples = [4, 2, 0]
     result, data, _ = fetched(fetch(storage=storage_named(storage), resize_bytes=5000, seed=8), samples)
-    assert result.places == [(0, 5000), (5000, 5000), (10000, 5000)]
+    assert result.places.tolist() == [[0, 5000], [5000, 5000], [10000, 5000]]
     for sample, crop in zip(samples, data, strict=True):
         whole = truth(spec, sample)
         start = crop_start(8, sample, len(whole), 5000)

@@ -16,7 +16,8 @@ from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
 from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.records import MOST_OPEN_FILES, RecordReader, open_files_wanted, runs
+from datagen.records import MOST_OPEN_FILES, RecordReader, open_files_wanted
+from datagen.runs import Runs, runs_of
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
 from tests.datagen.record_sources import memory_dataset, record_format
@@ -43,7 +44,7 @@ def truth(spec: DatasetSpec, sample: int, size: int) -> bytes:
     return bytes(out[index * size :])
 
 
-def fetched(fetch: FetchSpec, samples: list[int]) -> tuple[Fetched, list[bytes]]:
+def fetched(fetch: FetchSpec, samples: list[int] | Runs) -> tuple[Fetched, list[bytes]]:
     out = AlignedBuffer().view(fetch.slot_bytes(len(samples)))
     out[:] = b"\xaa" * len(out)
     result = Fetcher(fetch).fetch(samples, out)
@@ -68,7 +69,7 @@ def test_crops_are_of_the_record(dataset: Dataset, storage: str, resize: int) ->
     samples = [*range(30), 7, 3]
     result, data = fetched(fetch(storage=storage_named(storage), resize_bytes=resize, seed=8, verify=True), samples)
     _, whole = fetched(fetch(), samples)
-    assert result.places == [(number * resize, resize) for number in range(32)]
+    assert result.places.tolist() == [[number * resize, resize] for number in range(32)]
     for sample, crop, full in zip(samples, data, whole, strict=True):
         start = crop_start(8, sample, len(full), resize)
         assert crop == full[start : start + resize].ljust(resize, b"\0")
@@ -201,15 +202,43 @@ def test_no_such_sample() -> None:
     for samples in ([-1], [15], [3, 99]):
         with pytest.raises(IndexError):
             reader.read(samples, memoryview(bytearray(10)))
-    assert reader.read([], memoryview(b"")) == []
+    assert reader.read([], memoryview(b"")).tolist() == []
 
 
 @given(samples=st.lists(st.integers(0, 30)), per_file=st.integers(1, 12))
 @settings(max_examples=200)
 def test_runs_are_the_batch_in_order(samples: list[int], per_file: int) -> None:
-    found = runs(samples, per_file)
+    found = runs_of(samples, per_file)
     assert [first + i for first, count in found for i in range(count)] == samples
     for first, count in found:
         assert first // per_file == (first + count - 1) // per_file
     for (first, count), (following, _) in pairwise(found):
         assert first + count != following or following % per_file == 0
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 70)), min_size=1, max_size=9),
+    per_file=st.integers(1, 40),
+)
+def test_runs_given_are_cut_where_files_end(pairs: list[tuple[int, int]], per_file: int) -> None:
+    given_runs = Runs(pairs)
+    samples = [first + place for first, count in pairs for place in range(count)]
+    assert (given_runs.tolist(), len(given_runs)) == (samples, len(samples))
+    cut = runs_of(given_runs, per_file)
+    assert [first + place for first, count in cut for place in range(count)] == samples
+    assert all(count > 0 and first // per_file == (first + count - 1) // per_file for first, count in cut)
+    assert len(cut) <= len(pairs) + sum(count // per_file + 1 for _, count in pairs)
+
+
+def test_a_batch_given_as_runs_is_read_as_one_given_by_numbers(dataset: Dataset) -> None:
+    _, fetch = dataset()
+    runs = Runs([(12, 9), (3, 1), (0, 3)])
+    for resize in (0, 300):
+        options = {"resize_bytes": resize, "verify": True}
+        by_number, by_run = fetched(fetch(**options), runs.tolist()), fetched(fetch(**options), runs)
+        assert by_number[1] == by_run[1]
+        assert by_number[0].app_bytes == by_run[0].app_bytes
+    out = memoryview(bytearray(fetch().slot_bytes(4)))
+    for outside in (Runs([(28, 3)]), Runs([(-1, 2)]), [28, 30], [-1, 0]):
+        with pytest.raises(IndexError):
+            Fetcher(fetch()).fetch(outside, out)

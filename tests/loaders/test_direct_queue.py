@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
+import threading
+from collections import deque
 from typing import Any
 
 import pytest
@@ -27,6 +29,29 @@ def test_items_cross_in_order(start_method: str) -> None:
     assert [answered.get(60) for _ in range(3)] == [1, ("train", 2, 3), b"x" * 1000]
     worker.join(60)
     assert worker.exitcode == 0
+
+
+def test_items_of_any_size_cross_whole_and_several_by_one_read() -> None:
+    waiting = DirectQueue(multiprocessing.get_context("fork"))
+    items = [b"a" * size for size in (0, 1, 3000, 300_000, 65_536, 7)]  # a pipe holds 64 KiB
+    writer = threading.Thread(target=lambda: deque(map(waiting.put, items), maxlen=0))
+    writer.start()
+    assert [waiting.get(60) for _ in items] == items
+    writer.join()
+    for number in range(5):
+        waiting.put(number)
+    assert [waiting.get(0) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(queue.Empty):
+        waiting.get(0)
+
+
+def test_a_queue_whose_writers_are_gone_says_so() -> None:
+    waiting = DirectQueue(multiprocessing.get_context("fork"))
+    waiting.put("last")
+    waiting._writer.close()
+    assert waiting.get(60) == "last"
+    with pytest.raises(EOFError):
+        waiting.get(60)
 
 
 def test_nothing_comes_in_time() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan, hash_samples
+from datagen.runs import Runs
+from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan, hash_runs, hash_samples
 
 plans = st.builds(
     Plan,
@@ -110,7 +111,8 @@ def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: lis
     mine = RankPlan(plan, rank % plan.ranks)
     ahead = PlanAhead(mine, plan.batch_size)
     for step in sorted({min(step, plan.steps_per_epoch) for step in steps}):
-        assert ahead.sample_ids(2, step).tolist() == mine.sample_ids(2, step).tolist()
+        assert ahead.batch(2, step).samples.tolist() == mine.sample_ids(2, step).tolist()
+        assert ahead.batch(2, step).sample_hash == hash_samples(mine.sample_ids(2, step))
 
 
 @given(plan=plans, epoch=st.integers(1, 3))
@@ -127,6 +129,30 @@ def test_a_file_shuffle_moves_whole_files_however_many_samples_are_asked_for(pla
 def test_the_seed_of_an_epoch_is_dlios_the_seed_plus_its_number(changing: bool, seeds: list[int]) -> None:
     plan = make(seed_change_epoch=changing)
     assert [plan.epoch_seed(epoch) for epoch in (1, 2, 3)] == seeds
+
+
+@given(plan=plans, epoch=st.integers(1, 3), shuffled=st.booleans())
+def test_runs_are_the_batches_in_order(plan: Plan, epoch: int, shuffled: bool) -> None:
+    plan = replace(
+        plan, file_shuffle=shuffled, sample_shuffle=False, num_samples_per_file=plan.num_samples_per_file + 1
+    )
+    for rank in range(plan.ranks if plan.steps_per_epoch else 0):
+        steps = np.arange(1, plan.steps_per_epoch + 1)
+        runs = plan.runs(rank, epoch, steps)
+        assert runs is not None
+        assert [batch.tolist() for batch in runs] == plan.batches(rank, epoch, steps).tolist()
+        assert [hash_runs(batch) for batch in runs] == [hash_samples(ids) for ids in plan.batches(rank, epoch, steps)]
+
+
+def test_a_batch_of_neighbours_is_planned_by_its_files_not_by_its_samples() -> None:
+    plan = make(num_files=7, num_samples_per_file=100_000, batch_size=30_000, ranks=1, file_shuffle=True)
+    ahead = PlanAhead(RankPlan(plan, 0), plan.batch_size)
+    for step in range(1, plan.steps_per_epoch + 1):
+        samples = ahead.batch(1, step).samples
+        assert isinstance(samples, Runs)
+        assert len(samples.runs) <= 2
+    assert replace(plan, sample_shuffle=True).runs(0, 1, np.array([1])) is None
+    assert make(num_samples_per_file=1).runs(0, 1, np.array([1])) is None
 
 
 def test_hashes_are_those_of_splitmix64() -> None:
@@ -157,13 +183,16 @@ class Counting:
         self.asked.append([epoch, int(steps[0]), len(steps)])
         return self.plan.batches(epoch, steps)
 
+    def runs(self, epoch: int, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        return None
+
 
 def test_planning_ahead_asks_once_for_4096_samples_and_again_at_its_end_or_another_epoch() -> None:
     counting = Counting(make(num_files=5000))
     ahead = PlanAhead(counting, 5)
     for epoch, step in ((1, 1), (1, 2), (1, 819), (1, 820), (1, 821), (1, 819), (2, 819), (2, 820)):
-        assert ahead.sample_ids(epoch, step).tolist() == counting.plan.sample_ids(epoch, step).tolist()
+        assert ahead.batch(epoch, step).samples.tolist() == counting.plan.sample_ids(epoch, step).tolist()
     assert counting.asked == [[1, 1, 819], [1, 820, 819], [1, 819, 819], [2, 819, 819]]
     large = Counting(make(num_files=5000))
-    PlanAhead(large, 5000).sample_ids(1, 1)
+    PlanAhead(large, 5000).batch(1, 1)
     assert large.asked == [[1, 1, 1]]

@@ -8,7 +8,8 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.comm.failure import Failure, killed
-from dlemu.run.ranks import ForkedRanks, RunFailedError, RunUserError, cause, leave_word, start_seconds
+from dlemu.run.launched import start_seconds
+from dlemu.run.ranks import ForkedRanks, RunFailedError, RunUserError, cause, leave_word
 from dlemu.run.save_run import Kept
 from tests.runs import make_job
 

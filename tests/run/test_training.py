@@ -7,10 +7,13 @@ import pytest
 
 from dlemu.emulator import job as jobs
 from dlemu.emulator.loop import StepRange
-from dlemu.emulator.steplog import TRAINING, StepLog
+from dlemu.emulator.steplog import TRAINING, StepLog, StepRecord
+from dlemu.loaders.loader_base import BatchTrace
+from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.run import training
 from dlemu.run.events import Event, TrainingBegan, TrainingStep
 from dlemu.run.training import progress_of
-from tests.runs import make_job
+from tests.runs import make_job, make_log, with_blocks
 
 
 def test_progress_is_told_once_in_a_while_and_of_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +30,27 @@ def test_progress_is_told_once_in_a_while_and_of_the_last_step(monkeypatch: pyte
     assert first == TrainingStep(epoch=2, epochs=3, step=1, steps=5, au_percent=None, mb_per_second=0.0)
     assert isinstance(last, TrainingStep)
     assert last.step == 5
+
+
+@pytest.mark.parametrize("looks", [1, 3, 40])
+def test_the_au_so_far_is_that_of_the_epochs_kept_steps_whenever_one_looks(
+    monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    monkeypatch.setattr(training, "PROGRESS_SECONDS", -1)
+    job = make_job(ranks=1, epochs=2, steps=20, **with_blocks(7))
+    rows, events = make_log(job).rows, list[Event]()
+    look, log = progress_of(job, events.append), StepLog(40)
+    for taken, row in enumerate(rows, start=1):
+        record, values = StepRecord(*row.tolist()[: len(StepRecord._fields)]), row.tolist()[len(StepRecord._fields) :]
+        log.add(record, BatchTrace(0, [], *values))
+        if taken % looks == 0:
+            epoch, step = int(row["epoch"]), int(row["step"])
+            step_range = StepRange(phase=TRAINING, epoch=epoch, block=1, first_step=1, compute_ns=np.zeros(1, np.int64))
+            look(step_range, step, log)
+            so_far = rows[:taken][rows[:taken]["epoch"] == epoch]
+            wanted = au_percent(kept_rows(so_far, job.workload.metric.exclude_start_steps, 0))
+            told = events[-1]
+            assert isinstance(told, TrainingStep)
+            assert told.au_percent == (None if np.isnan(wanted) else pytest.approx(wanted))
+            seconds = float(so_far["met_ns"][-1] - so_far["asked_ns"][0]) / 1e9
+            assert told.mb_per_second == pytest.approx(so_far["app_bytes"].sum() / 1e6 / seconds)

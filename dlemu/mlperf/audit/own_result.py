@@ -292,8 +292,8 @@ def _recomputed(run: Run) -> Recomputed:
     formulas = {"dlio_v1": metrics.au_dlio_v1_percent, "dlio": metrics.au_dlio_percent}
     return Recomputed(
         basis="steps",
-        ranks_kept=len(set(rows["rank"].tolist())),
-        epochs=len(set(rows["epoch"].tolist())),
+        ranks_kept=len(rows.values("rank")),
+        epochs=len(rows.values("epoch")),
         steps_per_epoch=max(metrics.steps_per_epoch, default=None),
         formulas={name: Formula(au_by_epoch=_known(spread)) for name, spread in formulas.items()},
         au_whole_percent=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,

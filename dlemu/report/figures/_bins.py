@@ -10,8 +10,9 @@ import altair as alt
 import numpy as np
 import pyarrow.compute as pc
 
+from dlemu.metrics.over_time import Floats
 from dlemu.report.figures.figure_base import AMBER, BLUE, INK, PAPER, Canvas, Row, colours, data, legend, rounded
-from dlemu.results.run import Floats, Run
+from dlemu.results.run import Run
 
 OPERATIONS = ("read", "write")
 _PERCENTILES = (50, 90, 99)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import altair as alt
 import numpy as np
 
-from dlemu.metrics.over_time import mean_rates
+from dlemu.metrics.over_time import Floats, mean_rates
 from dlemu.report.figures.figure_base import AMBER, BLUE, MUTED, RED, Canvas, Row, colours, data, legend, rounded
-from dlemu.results.run import Floats, Run, Series
+from dlemu.results.run import READ_BINS, Run, Series
 
-BINS, NARROW_BINS = 320, 160
+BINS, NARROW_BINS = READ_BINS, READ_BINS // 2
 """Points of a line: more can't be told apart at the figures' width."""
 _NAMED_EPOCHS = 12
 APPLICATION, DEVICE = "read by the loader", "read from the devices"
@@ -19,31 +19,25 @@ _HOST_PROBES = ("cpu", "pressure", "memory", "power")
 _BUSY = ("user_percent", "system_percent", "steal_percent")
 
 
-def span_seconds(run: Run) -> tuple[float, float]:
-    """Return when the first step began and the last one ended."""
-    rows = run.rows
-    ends = run.seconds("free_ns", rows) + (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
-    return 0.0, float(ends.max())
-
-
 def edges(run: Run, canvas: Canvas) -> Floats:
     """Return the bins' edges for a line over the whole run."""
-    return np.linspace(*span_seconds(run), (NARROW_BINS if canvas.narrow else BINS) + 1)
+    return np.linspace(*run.span_seconds, (NARROW_BINS if canvas.narrow else BINS) + 1)
 
 
 def x_axis(run: Run, *, named: bool = True) -> alt.X:
     """Return the axis of `at`, in seconds; not `named` it is a bare line, for all panels but the lowest."""
-    scale = alt.Scale(domain=list(span_seconds(run)), nice=False)
+    scale = alt.Scale(domain=list(run.span_seconds), nice=False)
     title = "seconds since training began" if named else None
     return alt.X("at:Q", scale=scale, title=title, axis=alt.Axis(grid=False, labels=named, ticks=named))
 
 
 def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
     """Draw a line where each epoch begins, with its number when there are few."""
-    rows, begun = run.training, []
-    for epoch in np.unique(rows["epoch"]):
-        first = rows[rows["epoch"] == epoch]
-        begun.append({"at": round(float(run.seconds("free_ns", first).min()), 3), "name": f"epoch {epoch}"})
+    begun = []
+    for rows in run.training.by_epoch:
+        ranks, (first,), _ = rows.ends("free_ns")
+        starts = [free - run.rank_start_ns[rank] for rank, free in zip(ranks.tolist(), first.tolist(), strict=True)]
+        begun.append({"at": round(min(starts) / 1e9, 3), "name": f"epoch {rows.values('epoch')[0]}"})
     marks = alt.Chart(data(begun)).mark_rule(color=MUTED, strokeDash=[2, 3], strokeWidth=1).encode(x="at:Q")
     if not named or len(begun) > _NAMED_EPOCHS:
         return alt.layer(marks)
@@ -106,12 +100,11 @@ def throughput_rows(run: Run, canvas: Canvas) -> list[Row]:
     """Return what the loaders of all ranks read over time, and what the devices did; nothing without steps."""
     if not len(run.training):
         return []
-    fetched = run.rows[(run.rows["app_bytes"] > 0) & (run.rows["finished_ns"] > run.rows["started_ns"])]
-    if not len(fetched):
+    rates = run.read_mb_per_second
+    if rates is None:
         return []
     bounds = edges(run, canvas)
-    starts, ends = run.seconds("started_ns", fetched), run.seconds("finished_ns", fetched)
-    lines = {APPLICATION: mean_rates(starts, ends, fetched["app_bytes"] / 1e6, bounds)}
+    lines = {APPLICATION: rates.reshape(len(bounds) - 1, -1).mean(axis=1)}
     devices = run.device_series("block", "read_mb_per_second")
     if devices:
         lines[DEVICE] = summed(devices, bounds)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
+from dlemu.metrics.rows import StepTable, chunks
 from dlemu.report.figures._bins import Bins, histogram
 from dlemu.report.figures.figure_base import Canvas, Figure
-from dlemu.results.run import Floats, Run
+from dlemu.results.run import Run
 
 ORDER = 62
-_BINS, _NARROW_BINS = 60, 30
+_BINS = 60
+"""Twice as many as a narrow picture has."""
 
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
-    read_ms = run.training["read_ns"][run.training["read_ns"] > 0] / 1e6
-    if not len(read_ms):
+    bins = run.training.once(_read_bins)
+    if bins is None:
         return None
-    bins = _log_bins(read_ms, _NARROW_BINS if canvas.narrow else _BINS)
+    if canvas.narrow:
+        bins = Bins(bins.lows[::2], bins.highs[1::2], bins.weights.reshape(-1, 2).sum(axis=1))
     chart = histogram(
         {"read": bins}, canvas, x="ms in reads for one batch (log)", y="share of batches, %", log=True, marks=True
     )
@@ -24,10 +27,18 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     return Figure("Read time of a batch", says, chart.properties(width=canvas.width, height=180))
 
 
-def _log_bins(values: Floats, count: int) -> Bins:
-    low, high = float(values.min()), float(values.max()) * 1.0001
+def _read_bins(rows: StepTable) -> Bins | None:
+    """Return how many batches took how long in reads, in ms; None where none did."""
+    bounds = [
+        (int(values[values > 0].min()), int(values.max())) for part in chunks(rows) if (values := part["read_ns"]).any()
+    ]
+    if not bounds:
+        return None
+    low, high = min(low for low, _ in bounds) / 1e6, max(high for _, high in bounds) / 1e6 * 1.0001
     if high / low < 1.05:
         low, high = low / 1.05, high * 1.05
-    edges = np.geomspace(low, high, count + 1)
-    weights = np.histogram(values, edges)[0].astype(np.float64)
+    edges = np.geomspace(low, high, _BINS + 1)
+    weights = np.zeros(_BINS)
+    for part in chunks(rows):
+        weights += np.histogram(part["read_ns"] / 1e6, edges)[0]  # 0 lies below all edges
     return Bins(edges[:-1], edges[1:], weights)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import altair as alt
 import numpy as np
-from numpy.typing import NDArray
 
-from dlemu.emulator.steplog import StepRows
 from dlemu.metrics.loss import PARTS as WAITS
 from dlemu.metrics.loss import wait_parts
+from dlemu.metrics.over_time import Floats
+from dlemu.metrics.rows import StepTable, chunks
 from dlemu.report.figures.figure_base import Canvas, Figure, Row, data, legend, part_colours, part_name, parts
 from dlemu.results.run import Run
-
-Whole = NDArray[np.int64]
 
 ORDER = 30
 _MOST_BARS, _NARROW_BARS = 32, 16
@@ -22,10 +20,9 @@ _SHOWN = ("computing", *WAITS, "sync")
 def draw(run: Run, canvas: Canvas) -> Figure | None:
     if not len(run.training):
         return None
-    rows = run.training
-    split = _split_ns(rows)
+    split = run.training.once(_split)
     most = _NARROW_BARS if canvas.narrow else _MOST_BARS
-    ranks, epochs = (_panel(_rows(rows[name], split, most), name, canvas) for name in ("rank", "epoch"))
+    ranks, epochs = (_panel(_rows(split[name], most), name, canvas) for name in ("rank", "epoch"))
     says = (
         "All steps, the first of each epoch included. Reading, decoding, queueing in the loader and hand-over are what "
         "an accelerator waited for; a rank that is slow shows there, and the others wait for it: sync."
@@ -33,24 +30,27 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     return Figure("The accelerators' time", says, ranks & epochs if canvas.narrow else ranks | epochs)
 
 
-def _split_ns(rows: StepRows) -> dict[str, Whole]:
-    waits = dict(zip(WAITS, wait_parts(rows).T, strict=True))
-    return {"computing": rows["compute_ns"]} | waits | {"sync": rows["sync_ns"]}
+def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
+    """Return what each rank, and each epoch, spent on each part, in ns, in the order of `_SHOWN`."""
+    sums: dict[str, dict[int, Floats]] = {"rank": {}, "epoch": {}}
+    for own in chunks(rows):
+        for part in own.by_epoch:
+            waits = wait_parts(part).sum(axis=0).tolist()
+            spent = np.array([int(part["compute_ns"].sum()), *waits, int(part["sync_ns"].sum())], np.float64)
+            for label, by_label in sums.items():
+                (value,) = part.values(label)
+                by_label[value] = by_label.get(value, np.zeros(len(spent))) + spent
+    return sums
 
 
-def _rows(
-    owners: Whole,
-    split: dict[str, Whole],
-    most: int,
-) -> list[Row]:
+def _rows(sums: dict[int, Floats], most: int) -> list[Row]:
     """Return the share of each part for each owner, or of very many for neighbours together."""
     rows = []
-    sums = {part: np.bincount(owners, values.astype(np.float64)) for part, values in split.items()}
-    for group in parts(np.unique(owners).tolist(), most):
+    for group in parts(sorted(sums), most):
         name = str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
-        each = {part: float(values[group].sum()) for part, values in sums.items()}
-        total = sum(each.values()) or 1.0
-        for place, (part, value) in enumerate(each.items()):
+        each = sum((sums[owner] for owner in group), start=np.zeros(len(_SHOWN)))
+        total = float(each.sum()) or 1.0
+        for place, (part, value) in enumerate(zip(_SHOWN, each.tolist(), strict=True)):
             percent = float(f"{100 * value / total:.4g}")
             rows.append({"at": name, "part": part_name(part), "percent": percent, "order": place})
     return rows

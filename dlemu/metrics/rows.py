@@ -1,0 +1,481 @@
+"""Step rows by column and in order, so that a result of 1e7 steps is computed in little memory and time.
+
+`in_order` makes a `StepTable` of the rows of one or more ranks. Its columns are fetched when they are asked for, kept
+as narrow as their values allow and given back when others are wanted, so what is computed from a few columns, or rank
+by rank, never has all of a large result in memory. A table knows its blocks: those of one rank, or of one epoch, are
+found without a look at the rows.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+Whole = NDArray[np.int64]
+Made = TypeVar("Made")
+
+LABELS = ("rank", "epoch", "phase", "block")
+"""What all rows of a block have in common; with `step` the order of a table."""
+STAMPS = ("asked_ns", "got_ns", "slept_ns", "met_ns", "ready_ns", "started_ns", "finished_ns")
+"""Moments of a step: kept as their distance from its `free_ns`, which is short."""
+MOST_KEPT_BYTES = 448 << 20
+"""Of the columns that a table keeps for later."""
+GROUP_ROWS = 1 << 20
+"""Rows that are read, and made narrow, together."""
+_CHUNK, _SHORT_SPAN = 1 << 16, 256
+"""Rows that are worked on at a time (larger ones leave the caches, and their memory is given back and taken again);
+and how many lie together for copying them together to be worth it."""
+
+
+class Columns(Protocol):
+    """Rows of which nothing but their columns is asked for: a structured array or a StepTable."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, name: str, /) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Narrow:
+    """Whole numbers in as few bytes as their range wants."""
+
+    least: int
+    above: NDArray[Any] | None
+    """By how much each is more than the least; None where all are the same."""
+    length: int
+    """Values."""
+
+    @property
+    def kept_bytes(self) -> int:
+        return 0 if self.above is None else self.above.nbytes
+
+    def part(self, start: int, stop: int) -> Whole:
+        if self.above is None:
+            same: Whole = np.broadcast_to(np.int64(self.least), max(0, min(stop, self.length) - start))
+            return same
+        above = self.above[start:stop]
+        values: Whole = above.astype(np.int64, copy=False)
+        if self.least:
+            values += self.least
+        return values
+
+    def at(self, places: NDArray[np.integer]) -> Whole:
+        if self.above is None:
+            return np.full(len(places), self.least)
+        values: Whole = self.above[places].astype(np.int64) + self.least  # of what is kept as it is the least is 0
+        return values
+
+    def total(self, start: int, stop: int) -> int:
+        count = max(0, min(stop, self.length) - start)
+        return self.least * count + (0 if self.above is None else int(self.above[start:stop].sum(dtype=np.int64)))
+
+
+def _narrowed(values: Whole) -> _Narrow:
+    if not len(values):
+        return _Narrow(0, None, 0)
+    least, most = int(values.min()), int(values.max())
+    if least == most:
+        return _Narrow(least, None, len(values))
+    kind = next((kind for kind in (np.uint8, np.uint16, np.uint32) if most - least <= np.iinfo(kind).max), None)
+    if kind is None:
+        return _Narrow(0, np.array(values), len(values))
+    return _Narrow(least, (values - least).astype(kind), len(values))
+
+
+class _Column:
+    """A column, group of rows by group."""
+
+    def __init__(self, begins: Whole, groups: list[_Narrow]) -> None:
+        self._begins, self._groups = begins, groups
+        self.kept_bytes = sum(group.kept_bytes for group in groups)
+
+    def part(self, start: int, stop: int) -> Whole:
+        parts = [group.part(first, last) for group, first, last in self._within(start, stop)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, np.int64)])
+
+    def at(self, places: NDArray[np.integer]) -> Whole:
+        if len(self._groups) == 1:
+            return self._groups[0].at(places)
+        values, numbers = np.empty(len(places), np.int64), np.searchsorted(self._begins, places, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            own = numbers == number
+            values[own] = self._groups[number].at(places[own] - self._begins[number])
+        return values
+
+    def total(self, start: int, stop: int) -> int:
+        return sum(group.total(first, last) for group, first, last in self._within(start, stop))
+
+    def _within(self, start: int, stop: int) -> Iterator[tuple[_Narrow, int, int]]:
+        """Yield the groups between two rows, with their own first and last rows of these."""
+        number = int(np.searchsorted(self._begins, start, side="right")) - 1
+        while start < stop:
+            begin, group = int(self._begins[number]), self._groups[number]
+            last = min(stop - begin, group.length)
+            if last > start - begin:
+                yield group, start - begin, last
+            start, number = begin + group.length, number + 1
+
+
+class ColumnStore:
+    """All rows of a result, in the order of rank, epoch, phase, block and step."""
+
+    def __init__(self, names: Sequence[str], groups: Sequence[int], load: Callable[[str, int], Whole]) -> None:
+        """Rows in groups of so many, of which `load` returns a column of each, again and again if need be."""
+        self.names, self.length, self._load = tuple(names), sum(groups), load
+        self._begins = np.cumsum([0, *groups])[:-1]
+        self._kept: OrderedDict[str, _Column] = OrderedDict()
+        self._order: NDArray[np.intp] | None = None
+        changes = self._changes()
+        if changes is None:
+            keys = [self._column(name).part(0, self.length) for name in ("step", "block", "phase", "epoch", "rank")]
+            self._order = np.lexsort(keys)
+            self._kept.clear()
+            changes = self._changes()
+            assert changes is not None
+        self.block_starts = changes
+        self.labels = {name: self._column(name).at(changes) for name in LABELS}
+
+    def load_all(self) -> None:
+        """Fetch all columns, which must be no more than are kept: `load` is not asked again, nor kept."""
+        for name in self.names:
+            self._column(name)
+        self._load = _gone
+
+    def part(self, name: str, start: int, stop: int) -> Whole:
+        """Return some rows' values; not to be written to."""
+        values = self._column(name).part(start, stop)
+        return values + self._column("free_ns").part(start, stop) if name in STAMPS else values
+
+    def at(self, name: str, places: NDArray[np.integer]) -> Whole:
+        """Return the values of some rows."""
+        values = self._column(name).at(places)
+        return values + self._column("free_ns").at(places) if name in STAMPS else values
+
+    def total(self, name: str, start: int, stop: int) -> int:
+        """Return the sum of some rows' values, which are no stamps."""
+        return self._column(name).total(start, stop)
+
+    def _column(self, name: str) -> _Column:
+        kept = self._kept.get(name)
+        if kept is None:
+            kept = self._kept[name] = _Column(self._begins, [_narrowed(values) for values in self._groups(name)])
+            while len(self._kept) > 2 and sum(column.kept_bytes for column in self._kept.values()) > MOST_KEPT_BYTES:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(name)
+        return kept
+
+    def _groups(self, name: str) -> Iterator[Whole]:
+        """Yield a column group by group, in order, stamps by their distance."""
+        count = len(self._begins)
+        if self._order is not None:
+            column = np.concatenate([self._load(name, group) for group in range(count)])[self._order]
+            parts = iter(np.split(column, self._begins[1:]))
+        else:
+            parts = (self._load(name, group) for group in range(count))
+        for begin, values in zip(self._begins.tolist(), parts, strict=True):
+            if name in STAMPS:
+                yield values - self._column("free_ns").part(begin, begin + len(values))
+            else:
+                yield values
+
+    def _changes(self) -> Whole | None:
+        """Return where each block begins; None where the rows are not in order."""
+        found = [np.zeros(1 if self.length else 0, np.int64)]
+        columns = [self._column(name) for name in ("step", "block", "phase", "epoch", "rank")]
+        for start in range(0, self.length - 1, _CHUNK):
+            stop = min(start + _CHUNK, self.length - 1)
+            in_order = differ = np.zeros(stop - start, np.bool_)
+            for column in columns:
+                values = column.part(start, stop + 1)
+                same = values[1:] == values[:-1]
+                in_order = (values[1:] > values[:-1]) | (same & (in_order if column is not columns[0] else True))
+                if column is not columns[0]:
+                    differ = differ | ~same
+            if not in_order.all():
+                return None
+            found.append(np.flatnonzero(differ) + start + 1)
+        return np.concatenate(found)
+
+
+def _gone(name: str, group: int) -> Whole:
+    raise KeyError(name)
+
+
+class StepTable:
+    """Some rows of a result, in its order. What is computed of a table may be kept with it: see `once`."""
+
+    def __init__(self, store: ColumnStore, pieces: tuple[Whole, Whole] | None = None) -> None:
+        """Of a store all rows, or those from each start up to its stop: none reaches over the end of a block."""
+        self._store = store
+        if pieces is None:
+            pieces = store.block_starts, np.append(store.block_starts[1:], store.length)[: len(store.block_starts)]
+        self._starts, self._stops = pieces
+        self._length = int((self._stops - self._starts).sum())
+        self._once: dict[object, Any] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, key: str) -> Whole: ...
+
+    @overload
+    def __getitem__(self, key: slice | NDArray[np.bool_]) -> StepTable: ...
+
+    def __getitem__(self, key: str | slice | NDArray[np.bool_]) -> Whole | StepTable:
+        """Return a column, not to be written to, or the rows of a slice or a mask."""
+        if isinstance(key, str):
+            return self._column(key)
+        if not isinstance(key, slice):
+            return self._where(np.asarray(key))
+        start, stop, step = key.indices(len(self))
+        if step == 1:
+            return self._cut(start, max(start, stop))
+        mask = np.zeros(len(self), np.bool_)
+        mask[key] = True
+        return self._where(mask)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.void]:
+        rows = np.empty(len(self), [(name, np.int64) for name in self._store.names])
+        for name in self._store.names:
+            rows[name] = self[name]
+        return rows
+
+    def once(self, make: Callable[[StepTable], Made]) -> Made:
+        """Return what a function makes of the table; it is made once, and lives as long as the table."""
+        if make not in self._once:
+            self._once[make] = make(self)
+        made: Made = self._once[make]
+        return made
+
+    def take(self, places: NDArray[np.integer]) -> Columns:
+        """Return the rows at some places, in their order."""
+        return _Taken(self, places)
+
+    @cached_property
+    def by_rank(self) -> list[StepTable]:
+        """The rows of each rank, in the order of ranks."""
+        return list(self._grouped("rank").values())
+
+    @cached_property
+    def by_epoch(self) -> list[StepTable]:
+        """The rows of each epoch, in the order of epochs."""
+        return list(self._grouped("epoch").values())
+
+    @cached_property
+    def by_block(self) -> list[StepTable]:
+        """The rows of each block of each rank, in order."""
+        if not len(self._starts):
+            return []
+        bounds = np.flatnonzero(np.diff(self._blocks)) + 1
+        parts = zip(np.split(self._starts, bounds), np.split(self._stops, bounds), strict=True)
+        return [StepTable(self._store, pieces) for pieces in parts]
+
+    def of(self, label: str, values: Sequence[int]) -> StepTable:
+        """Return the rows of some ranks, epochs, phases or blocks."""
+        return self._chosen(np.isin(self.label(label), values))
+
+    def label(self, name: str) -> Whole:
+        """Return the rank, epoch, phase or block of each piece: each value that some row has, in order of the rows."""
+        return self._store.labels[name][self._blocks]
+
+    def values(self, label: str) -> list[int]:
+        """Return which ranks, epochs, phases or blocks there are, sorted."""
+        found: list[int] = np.unique(self.label(label)).tolist()
+        return found
+
+    def trimmed(self, first: int, last: int) -> StepTable:
+        """Return the table less the first and last rows of each block of each rank."""
+        numbers, lengths = self._blocks, self._stops - self._starts
+        if len(np.unique(numbers)) == len(numbers):
+            starts, stops = self._starts + first, self._stops - last
+            there = stops > starts
+            return StepTable(self._store, (starts[there], stops[there]))
+        begins = np.flatnonzero(np.append(True, np.diff(numbers) != 0))
+        sizes = np.add.reduceat(lengths, begins)
+        place = np.arange(len(self)) - np.repeat(np.append(0, np.cumsum(sizes)[:-1]), sizes)
+        return self._where((place >= first) & (place < np.repeat(sizes, sizes) - last))
+
+    def ends(self, *names: str) -> tuple[Whole, list[Whole], list[Whole]]:
+        """Return for each block of each rank its rank, the columns' values of its first row, and of its last."""
+        begins = np.flatnonzero(np.append(True, np.diff(self._blocks) != 0))[: len(self._starts)]
+        closes = np.append(begins[1:], len(self._starts))[: len(begins)] - 1
+        first, last = self._starts[begins], self._stops[closes] - 1
+        at = self._store.at
+        return self.label("rank")[begins], [at(name, first) for name in names], [at(name, last) for name in names]
+
+    @cached_property
+    def _blocks(self) -> NDArray[np.intp]:
+        """Number in the store of each piece's block."""
+        return np.searchsorted(self._store.block_starts, self._starts, side="right") - 1
+
+    def _grouped(self, label: str) -> dict[int, StepTable]:
+        labels = self.label(label)
+        values = np.unique(labels)
+        if len(values) == 1:
+            return {int(values[0]): self}
+        order = np.argsort(labels, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(order) else []
+        return {int(labels[part[0]]): StepTable(self._store, (self._starts[part], self._stops[part])) for part in parts}
+
+    def _chosen(self, chosen: NDArray[np.bool_]) -> StepTable:
+        return self if chosen.all() else StepTable(self._store, (self._starts[chosen], self._stops[chosen]))
+
+    def _cut(self, start: int, stop: int) -> StepTable:
+        ends = np.cumsum(self._stops - self._starts)
+        before = np.clip(start - (ends - (self._stops - self._starts)), 0, None)
+        behind = np.clip(ends - stop, 0, None)
+        starts, stops = self._starts + before, self._stops - behind
+        there = stops > starts
+        return StepTable(self._store, (starts[there], stops[there]))
+
+    def _where(self, mask: NDArray[np.bool_]) -> StepTable:
+        if mask.dtype != np.bool_ or mask.shape != (len(self),):
+            raise IndexError(f"rows are chosen by a slice or a mask of {len(self)} values")
+        if mask.all():
+            return self
+        ends = np.cumsum(self._stops - self._starts)
+        own_starts = ends - (self._stops - self._starts)
+        edges = np.unique(np.concatenate([own_starts, np.flatnonzero(mask[1:] != mask[:-1]) + 1, [len(mask)]]))
+        starts = edges[:-1]
+        there = mask[starts]
+        starts, stops = starts[there], edges[1:][there]
+        piece = np.searchsorted(ends, starts, side="right")
+        shift = self._starts[piece] - own_starts[piece]
+        return StepTable(self._store, (starts + shift, stops + shift))
+
+    def _column(self, name: str) -> Whole:
+        if not len(self):
+            return np.empty(0, np.int64)
+        begins, stops = self._spans
+        if len(begins) == 1:
+            return self._store.part(name, int(begins[0]), int(stops[0]))
+        if len(begins) * _SHORT_SPAN > len(self):
+            lengths = stops - begins
+            places = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(len(self))
+            return self._store.at(name, places)
+        spans = zip(begins.tolist(), stops.tolist(), strict=True)
+        return np.concatenate([self._store.part(name, begin, stop) for begin, stop in spans])
+
+    def total(self, name: str) -> int:
+        """Return the sum of a column that is no stamp; no column is made for it."""
+        if not len(self):
+            return 0
+        begins, stops = self._spans
+        if len(begins) * _SHORT_SPAN > len(self):
+            return int(self._column(name).sum())
+        return sum(self._store.total(name, *span) for span in zip(begins.tolist(), stops.tolist(), strict=True))
+
+    @cached_property
+    def _spans(self) -> tuple[Whole, Whole]:
+        """The pieces, those put together that follow on each other."""
+        apart = self._starts[1:] != self._stops[:-1]
+        return self._starts[np.append(True, apart)], self._stops[np.append(apart, True)]
+
+
+class _Taken:
+    """Rows at some places of others."""
+
+    def __init__(self, rows: Columns, places: NDArray[np.integer]) -> None:
+        self._rows, self._places = rows, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        values: NDArray[Any] = self._rows[name][self._places]
+        return values
+
+
+Rows = NDArray[np.void] | StepTable
+"""Rows of STEP_DTYPE, shape (rows,), in any order; or the same as a table."""
+
+
+def in_order(rows: Rows) -> StepTable:
+    """Return the rows as a table."""
+    if isinstance(rows, StepTable):
+        return rows
+    names = rows.dtype.names or ()
+    groups = [min(GROUP_ROWS, len(rows) - begin) for begin in range(0, len(rows), GROUP_ROWS)]
+    return StepTable(
+        ColumnStore(names, groups, lambda name, group: rows[name][group * GROUP_ROWS : (group + 1) * GROUP_ROWS])
+    )
+
+
+def sum_of(rows: Rows, name: str) -> int:
+    """Return the sum of a column that is no stamp."""
+    return rows.total(name) if isinstance(rows, StepTable) else int(rows[name].sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The steps that the rows of all ranks make up, in the order of epochs, blocks and steps."""
+
+    count: int
+    keys: tuple[Whole, Whole, Whole]
+    """Epoch, block and step of each."""
+    parts: tuple[tuple[int, StepTable, NDArray[np.intp] | slice], ...]
+    """Of each rank: its first row's place in the table, its rows, and which step each of these is of."""
+
+
+def steps_of(table: StepTable) -> Steps:
+    """Return the steps of a table's rows."""
+    ranks = table.by_rank
+    if not ranks:
+        nothing = np.empty(0, np.int64)
+        return Steps(0, (nothing, nothing, nothing), ())
+    keys = _keys(ranks[0])
+    places: list[tuple[Whole, ...] | None] = []
+    for part in ranks:
+        own = _keys(part)
+        same = len(own[0]) == len(keys[0]) and all(np.array_equal(*pair) for pair in zip(own, keys, strict=True))
+        places.append(None if same else own)
+    firsts = np.append(0, np.cumsum([len(part) for part in ranks])[:-1]).tolist()
+    if not any(own is not None for own in places):
+        whole = slice(0, len(keys[0]))
+        return Steps(len(keys[0]), keys, tuple((first, part, whole) for first, part in zip(firsts, ranks, strict=True)))
+    every = np.concatenate([np.stack(keys if own is None else own) for own in places], axis=1)
+    order = np.lexsort(every[::-1])
+    ordered = every[:, order]
+    new = np.append(True, (ordered[:, 1:] != ordered[:, :-1]).any(axis=0))
+    number = np.empty(len(order), np.intp)
+    number[order] = np.cumsum(new) - 1
+    found = ordered[:, new]
+    parts = tuple((first, part, number[first : first + len(part)]) for first, part in zip(firsts, ranks, strict=True))
+    return Steps(found.shape[1], (found[0], found[1], found[2]), parts)
+
+
+def add_at(totals: Whole, place: NDArray[np.intp] | slice, values: Whole | int) -> None:
+    """Add the values of one rank's rows to those of their steps; a place may stand several times among them."""
+    if isinstance(place, slice):
+        totals[place] += values
+    else:
+        np.add.at(totals, place, values)
+
+
+def raise_at(most: Whole, place: NDArray[np.intp] | slice, values: Whole) -> None:
+    """Let the values of one rank's rows stand at their steps where they are greater."""
+    if isinstance(place, slice):
+        np.maximum(most[place], values, out=most[place])
+    else:
+        np.maximum.at(most, place, values)
+
+
+def _keys(part: StepTable) -> tuple[Whole, Whole, Whole]:
+    return part["epoch"], part["block"], part["step"]
+
+
+def chunks(table: StepTable, most: int = _CHUNK) -> Iterator[StepTable]:
+    """Yield all rows, rank by rank and no more than so many at a time: what is made of them is small."""
+    for part in table.by_rank:
+        if len(part) <= most:
+            yield part
+            continue
+        for start in range(0, len(part), most):
+            yield part[start : start + most]

@@ -1,0 +1,100 @@
+"""What a process does that mpirun or srun started, with as little imported as can be: most of them only stand in."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from datagen.errors import DlemuError, SpaceError, shortage
+from dlemu.comm import Interrupted, PeerLostError, detect_launcher, interrupt_once
+from dlemu.comm.hosted import are_alike, stand_in
+from dlemu.comm.mpi import MpiComm
+from dlemu.config.schema import Workload
+
+ECHO_SECONDS = 2.0
+"""How long a rank that only lost a peer lets the rank with the cause speak first."""
+
+_TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """This process among the launcher's."""
+
+    comm: MpiComm
+    hosted: bool
+    """The first process of each host runs all of its ranks."""
+
+
+@functools.cache
+def join(timeout_seconds: float) -> Joined:
+    """Start MPI and find the others; a process can do it once.
+
+    Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive in time.
+    """
+    comm = MpiComm(timeout_seconds)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    return Joined(comm, are_alike(comm))
+
+
+def stands_in(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
+    """Stand in for the rank that another process runs for this one, where it does; say whether that was so.
+
+    A command calls it before its imports: they take longer than all else that such a process does. How the rank failed
+    is told, and ends all ranks. Raises what `join` raises.
+    """
+    if detect_launcher() != "mpi":
+        return False
+    joined = join(start_seconds(overrides))
+    if not joined.hosted or joined.comm.local_rank == 0:
+        return False
+    with ending_all(joined.comm, tell):
+        stand_in(joined.comm)
+    return True
+
+
+@contextlib.contextmanager
+def ending_all(comm: MpiComm, tell: Callable[[str], None]) -> Iterator[None]:
+    """Leave MPI at the end; tell what is raised and end all ranks with it, this process by SystemExit."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, PeerLostError):
+            time.sleep(ECHO_SECONDS)
+        where = f"rank {comm.rank} on {socket.gethostname()}: " if comm.size > 1 and comm.rank else ""
+        message, status = told(error)
+        tell(where + message)
+        comm.abort(status)
+        raise SystemExit(status) from None
+    comm.close()
+
+
+def start_seconds(overrides: Sequence[str]) -> float:
+    """Return how long ranks may wait for each other before the configuration is known.
+
+    What the command line says of `timeout_seconds`, else its default: a workload's file is read by rank 0 alone, later.
+    """
+    given = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
+    try:
+        return float(given[-1]) or Workload.timeout_seconds
+    except (IndexError, ValueError):
+        return Workload.timeout_seconds
+
+
+def told(error: BaseException) -> tuple[str, int]:
+    """Return what to say of the error that ends a rank, and its exit status."""
+    if isinstance(error, DlemuError):
+        return str(error), error.exit_status
+    if short := shortage(error):
+        return short, SpaceError.exit_status
+    if isinstance(error, Interrupted):
+        return f"interrupted by {signal.Signals(error.signal_number).name}", error.exit_status
+    return "".join(traceback.format_exception(error)).rstrip(), DlemuError.exit_status

@@ -1,0 +1,80 @@
+"""Step tables: the same rows as a plain array has, in order, whatever is chosen of them and however little is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.metrics import rows as module
+from dlemu.metrics.rows import ColumnStore, StepTable, chunks, in_order, steps_of
+from tests.metrics.test_loss import any_rows, make_steps
+
+
+def plain(rows: StepRows) -> StepRows:
+    """The rows in the order of a table."""
+    return rows[np.lexsort([rows[name] for name in ("step", "block", "phase", "epoch", "rank")])]
+
+
+@given(rows=any_rows(), data=st.data())
+def test_a_table_has_the_rows_that_an_array_has(rows: StepRows, data: st.DataObject) -> None:
+    table, ordered = in_order(rows), plain(rows)
+    assert np.array_equal(np.asarray(table), ordered)
+    mask = np.random.default_rng(data.draw(st.integers(0, 99))).random(len(rows)) < data.draw(st.floats(0, 1))
+    start, stop = (data.draw(st.integers(0, len(rows))) for _ in range(2))
+    step = data.draw(st.integers(1, 3))
+    for chosen, wanted in ((table[mask], ordered[mask]), (table[start:stop:step], ordered[start:stop:step])):
+        assert np.array_equal(np.asarray(chosen), wanted)
+        assert chosen.values("rank") == np.unique(wanted["rank"]).tolist()
+        for name, parts in (("rank", chosen.by_rank), ("epoch", chosen.by_epoch)):
+            groups = [wanted[wanted[name] == value] for value in np.unique(wanted[name])]
+            assert all(np.array_equal(np.asarray(part), group) for part, group in zip(parts, groups, strict=True))
+        again = np.concatenate([np.asarray(part) for part in chunks(chosen, 2)] or [wanted[:0]])
+        assert np.array_equal(again, wanted)
+
+
+@given(rows=any_rows(), first=st.integers(0, 3), last=st.integers(0, 3), share=st.floats(0.3, 1))
+def test_the_ends_of_blocks_are_left_out(rows: StepRows, first: int, last: int, share: float) -> None:
+    some = plain(rows)[np.random.default_rng(1).random(len(rows)) < share]
+    wanted = [part[first : max(first, len(part) - last)] for part in np.split(some, _block_starts(some))]
+    assert np.array_equal(np.asarray(in_order(some).trimmed(first, last)), np.concatenate(wanted))
+    holes = np.arange(len(some)) % 3 > 0
+    wanted = [part[first : max(first, len(part) - last)] for part in np.split(some[holes], _block_starts(some[holes]))]
+    assert np.array_equal(np.asarray(in_order(some)[holes].trimmed(first, last)), np.concatenate(wanted))
+
+
+def _block_starts(rows: StepRows) -> list[int]:
+    keys = np.stack([rows[name] for name in ("rank", "epoch", "block")])
+    found: list[int] = (np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1).tolist()
+    return found
+
+
+def test_ranks_that_were_cut_short_share_the_steps_they_have() -> None:
+    rows = make_steps([[0.0] * 3] * 4)
+    steps = steps_of(in_order(rows[(rows["rank"] != 1) | (rows["step"] < 3)]))
+    assert steps.count == 4
+    assert [np.arange(4)[place].tolist() for _, _, place in steps.parts] == [[0, 1, 2, 3], [0, 1], [0, 1, 2, 3]]
+
+
+def test_columns_that_are_not_kept_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_steps(
+        [[float(rank + step) for rank in range(3)] for step in range(50)], read_ns=np.arange(150).reshape(50, 3)
+    )
+    fetched: list[str] = []
+
+    def load(name: str, group: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        fetched.append(name)
+        column: np.ndarray[tuple[int], np.dtype[np.int64]] = rows[name]
+        return column
+
+    monkeypatch.setattr(module, "MOST_KEPT_BYTES", 1)
+    table = StepTable(ColumnStore(STEP_DTYPE.names or (), [len(rows)], load))
+    for _ in range(2):
+        for name in STEP_DTYPE.names or ():
+            assert np.array_equal(table[name], plain(rows)[name])
+    assert fetched.count("read_ns") == 2, "more than is kept was asked for in between"
+    fetched.clear()
+    assert table.by_rank[1].values("rank") == [1]
+    assert not fetched, "which ranks there are is known without a look at the rows"

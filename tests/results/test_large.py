@@ -1,0 +1,101 @@
+"""Large results are read in little memory, and no work is done for a single row: what holds of some, holds of 1e7."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tracemalloc
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from dlemu.metrics import rows
+from dlemu.mlperf.audit.own_result import audit_own
+from dlemu.report.run_report import run_page
+from dlemu.results import folder
+from dlemu.results.folder import read_run
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+RANKS, EPOCHS = 16, 2
+STEPS = {"small": 500, "large": 5_000}
+MOST_ROW_BYTES = 90
+"""At 1e7 rows 0.9 GB, of the 1 GB that a report may take. The rows themselves have 208."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Results of the same run, short and long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        make = importlib.import_module("benchmarks.make_result")
+        folders = {name: str(tmp_path_factory.mktemp(name)) for name in STEPS}
+        for name, steps in STEPS.items():
+            patch.setattr(folder, "GROUP_ROWS", RANKS * EPOCHS * steps // 9)  # as many groups as 1e7 rows have
+            folder.write_run(make.long_run(folders[name], ranks=RANKS, epochs=EPOCHS, steps=steps))
+    return folders
+
+
+@pytest.fixture(autouse=True)
+def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep no more bytes a row, and read no more rows at once, than of 1e7."""
+    row_count = RANKS * EPOCHS * STEPS["large"]
+    monkeypatch.setattr(rows, "MOST_KEPT_BYTES", rows.MOST_KEPT_BYTES * row_count // 10**7)
+    monkeypatch.setattr(folder, "_READ_AT_ONCE", 0)
+
+
+def show(path: str) -> None:
+    """What `dlemu report` does before it draws."""
+    run = read_run(path)
+    run_page(run, "")
+    assert run.read_mb_per_second is not None
+
+
+def test_a_large_result_takes_little_memory_a_row(results: dict[str, str]) -> None:
+    show(results["small"])  # what is imported and kept once is not the rows'
+    tracemalloc.start()
+    try:
+        show(results["large"])
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes / (RANKS * EPOCHS * STEPS["large"]) < MOST_ROW_BYTES
+
+
+@pytest.mark.parametrize("command", [show, audit_own])
+def test_nothing_is_called_for_each_row(results: dict[str, str], command: Any) -> None:
+    command(results["small"])
+    calls = {name: _calls(command, path) for name, path in results.items()}
+    more_rows = RANKS * EPOCHS * (STEPS["large"] - STEPS["small"])
+    assert calls["large"] - calls["small"] < more_rows / 10
+
+
+def _calls(command: Any, path: str) -> int:
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        command(path)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_damaged_column_is_named_when_it_is_read(results: dict[str, str], tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from datagen.errors import UserError
+
+    for name in ("facts.json", "summary.json", "config.yaml"):
+        (tmp_path / name).write_bytes((Path(results["small"]) / name).read_bytes())
+    table = pq.read_table(Path(results["small"]) / "steps.parquet")
+    waits = pa.array([-1] * table.num_rows, pa.int64())
+    pq.write_table(table.set_column(table.column_names.index("wait_ns"), "wait_ns", waits), tmp_path / "steps.parquet")
+    with pytest.raises(UserError, match="its column wait_ns goes from -1 to -1, wanted 0 to"):
+        read_run(str(tmp_path))
