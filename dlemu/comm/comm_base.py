@@ -99,7 +99,7 @@ def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
 
 def launcher_rank(environment: Mapping[str, str] = os.environ) -> int:
     """Return this process's rank by its launcher's variables, 0 without any."""
-    return max((int(environment.get(name, "0") or 0) for name in _RANK_VARIABLES), default=0)
+    return max(int(environment.get(name) or 0) for name in _RANK_VARIABLES)
 
 
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:

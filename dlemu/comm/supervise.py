@@ -92,10 +92,9 @@ class Ending:
         self.running.pop(process, None)
         self._stopped.pop(process, None)
         rank, failure = self._ranks[process], self._explain(process, code, now_ns)
-        status = 128 - code if code < 0 else code
         if failure is not None:
-            status = failure.status
             self._start(now_ns)
+        status = 0 if failure is None else failure.status
         self._ends[rank] = RankEnd(rank=rank, status=status, signal=max(-code, 0), failure=failure)
 
     def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:

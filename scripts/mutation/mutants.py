@@ -30,7 +30,7 @@ def _keep_words(node: cst.BaseString) -> Iterable[cst.BaseString]:
     yield from mutators.operator_string(node)
 
 
-def plant(sample: int | None, seed: int) -> None:
+def plant(sample: int | None, seed: int, without: tuple[str, ...]) -> None:
     """Make the mutants and run each one's tests; with `sample` so many of them, drawn by the seed."""
     operators: list[Any] = file_mutation.mutation_operators  # the very list that its visitor is given
     at = [operator for _, operator in operators].index(mutators.operator_string)
@@ -39,7 +39,9 @@ def plant(sample: int | None, seed: int) -> None:
 
     def draw(*, mutant_names: tuple[str, ...]) -> Any:
         mutants, by_path = collect(mutant_names=mutant_names)
-        mutants.sort(key=lambda mutant: mutant[1])
+        mutants = sorted(
+            (mutant for mutant in mutants if _owner(mutant[1]) not in without), key=lambda mutant: mutant[1]
+        )
         if sample is not None and sample < len(mutants):
             mutants = random.Random(seed).sample(mutants, sample)
         return mutants, by_path
@@ -53,6 +55,12 @@ def plant(sample: int | None, seed: int) -> None:
 
     PytestRunner.run_tests = fastest_first
     mutmut_main._run((), 1)
+
+
+def _owner(name: str) -> str:
+    """Return the class or the function that a mutant changes, of `module.xǁClassǁmethod__mutmut_1`."""
+    changed = name.rpartition(".")[2].rpartition("__mutmut_")[0]
+    return changed.split("ǁ")[1] if "ǁ" in changed else changed.removeprefix("x_")
 
 
 def outcomes() -> dict[str, str]:

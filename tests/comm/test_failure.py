@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -52,18 +53,21 @@ def test_descriptions_say_who_what_and_where_to_look() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "kind", "status", "echo", "said"),
+    ("describe", "kind", "status", "echo", "said"),
     [
-        (killed(2, 40, signal.SIGTERM, 7), "Signal", 143, False, "rank 2 (process 40) was killed by SIGTERM"),
-        (exited(2, 3, 7), "Exit", 3, False, "rank 2 ended with exit status 3"),
-        (stuck(2, 40, 0.5, 7), "Stuck", 137, True, "rank 2 (process 40) did not stop within 0.5 s and was killed"),
-        (stopped(2, 40, 60.0, 7), "Stopped", 3, False, "rank 2 (process 40) was stopped from outside"),
-        (unkillable(2, 40, 7), "Stuck", 137, True, "rank 2 (process 40) was killed but does not end"),
-        (interrupted(2, signal.SIGINT, 7, echo=True), "Interrupted", 130, True, "interrupted by Ctrl-C (SIGINT)"),
-        (interrupted(2, signal.SIGTERM, 7, echo=False), "Interrupted", 143, False, "interrupted by SIGTERM"),
+        (lambda: killed(2, 40, signal.SIGTERM, 7), "Signal", 143, False, "rank 2 (process 40) was killed by SIGTERM"),
+        (lambda: exited(2, 3, 7), "Exit", 3, False, "rank 2 ended with exit status 3"),
+        (lambda: stuck(2, 40, 0.5, 7), "Stuck", 137, True, "rank 2 (process 40) did not stop within 0.5 s and was"),
+        (lambda: stopped(2, 40, 60.0, 7), "Stopped", 3, False, "rank 2 (process 40) was stopped from outside"),
+        (lambda: unkillable(2, 40, 7), "Stuck", 137, True, "rank 2 (process 40) was killed but does not end"),
+        (lambda: interrupted(2, signal.SIGINT, 7, echo=True), "Interrupted", 130, True, "interrupted by Ctrl-C"),
+        (lambda: interrupted(2, signal.SIGTERM, 7, echo=False), "Interrupted", 143, False, "interrupted by SIGTERM"),
     ],
 )
-def test_every_description_is_whole(failure: Failure, kind: str, status: int, echo: bool, said: str) -> None:
+def test_every_description_is_whole(
+    describe: Callable[[], Failure], kind: str, status: int, echo: bool, said: str
+) -> None:
+    failure = describe()
     assert (failure.rank, failure.at_ns, failure.traceback) == (2, 7, "")
     assert (failure.kind, failure.status, failure.echo) == (kind, status, echo)
     assert failure.message.startswith(said)

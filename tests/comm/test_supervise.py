@@ -145,6 +145,9 @@ def why(run: Run, rank: int) -> tuple[str, bool, int]:
     assert end.failure is not None
     assert end.failure.rank == rank
     assert end.status == end.failure.status
+    assert 1_000 * SECOND_NS <= end.failure.at_ns <= run.now_ns
+    if "process" in end.failure.message:
+        assert f"rank {rank} (process {100 + rank})" in end.failure.message
     return end.failure.kind, end.failure.echo, end.status
 
 

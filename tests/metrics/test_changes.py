@@ -177,3 +177,82 @@ def test_no_steps_have_neither() -> None:
 
 def test_a_moment_is_written_as_a_clock_shows_it() -> None:
     assert [clock(6.9), clock(725), clock(3661)] == ["00:06", "12:05", "1:01:01"]
+
+
+# by hand
+
+
+def levels(*parts: tuple[int, float], limits: bool = True) -> Supply:
+    """So many windows of each speed, with a little noise that has no trend."""
+    values = np.concatenate([speed + 0.01 * speed * (-1.0) ** np.arange(count) for count, speed in parts])
+    return Supply(WINDOW * np.arange(len(values), dtype=np.float64), values, np.full(len(values), limits))
+
+
+def test_one_fall_by_hand() -> None:
+    (fall,) = changes_of(levels((20, 100.0), (30, 50.0)))
+    assert fall.at_seconds == WINDOW * 20
+    assert (fall.mb_per_second_before, fall.mb_per_second_after) == (100.0, 50.0)
+    assert fall.percent == pytest.approx(50.0)
+
+
+def test_a_speed_that_lasts_a_while_has_two_ends() -> None:
+    rise, fall = changes_of(levels((25, 50.0), (25, 200.0), (25, 50.0)))
+    assert (rise.at_seconds, fall.at_seconds) == (WINDOW * 25, WINDOW * 50)
+    assert (rise.mb_per_second_before, rise.mb_per_second_after) == pytest.approx((50.0, 200.0), rel=0.011)
+    assert (fall.mb_per_second_before, fall.mb_per_second_after) == pytest.approx((200.0, 50.0), rel=0.011)
+    assert (rise.percent, fall.percent) == pytest.approx((400.0, 25.0), rel=0.021)
+
+
+def test_a_difference_that_is_small_or_short_is_none() -> None:
+    assert changes_of(levels((30, 100.0), (30, 81.0))) == ()
+    (told,) = changes_of(levels((30, 100.0), (30, 79.0)))
+    assert told.percent == pytest.approx(79)
+    assert changes_of(levels((30, 100.0), (4, 10.0), (30, 100.0))) == ()
+    assert changes_of(levels((5, 100.0), (6, 10.0))) == ()
+    assert changes_of(levels((30, 100.0), (30, 10.0), limits=False)) == (), "nobody waited: it gave what was asked for"
+    assert changes_of(Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))) == ()
+
+
+def reads(speeds_mb_per_second: list[float], *, seconds: float = 0.5, late_s: float = 0.0) -> StepRows:
+    """Batches of one reader that follow one another, each so long at its speed; the accelerator waits for all."""
+    rows = np.zeros(len(speeds_mb_per_second), STEP_DTYPE)
+    rows["epoch"], rows["block"], rows["step"] = 1, 1, np.arange(1, len(rows) + 1)
+    length = round(seconds * 1e9)
+    rows["started_ns"] = 10**12 + length * np.arange(len(rows))
+    rows["finished_ns"] = rows["started_ns"] + length
+    rows["free_ns"], rows["wait_ns"] = rows["started_ns"], length
+    rows["read_ns"] = length
+    rows["app_bytes"] = np.array(speeds_mb_per_second) * seconds * MB
+    return rows
+
+
+def test_what_was_read_before_a_change_is_counted_in_bytes() -> None:
+    rows = reads([200.0] * 60 + [80.0] * 60)
+    (fall,) = find_speed_changes(rows)
+    assert fall.at_seconds == pytest.approx(30, abs=2)
+    assert (fall.mb_per_second_before, fall.mb_per_second_after) == pytest.approx((200, 80))
+    whole = np.floor(fall.at_seconds / 0.5)
+    assert fall.gb_before == pytest.approx(min(whole, 60) * 0.1 + max(0, whole - 60) * 0.04)
+    half = rows.copy()
+    half["storage_bytes"] = half["app_bytes"] // 2
+    (same,) = find_speed_changes(half)
+    assert same.mb_per_second_before == pytest.approx(100), "what the storage gave, not what was read"
+    assert same.gb_before == pytest.approx(fall.gb_before / 2)
+
+
+def test_a_stall_by_hand() -> None:
+    rows = reads([100.0] * 20)
+    rows["finished_ns"][10:] += 3 * 10**9
+    rows["started_ns"][11:] += 3 * 10**9
+    rows["free_ns"][11:] += 3 * 10**9
+    rows["wait_ns"][10] += 3 * 10**9
+    rows["read_ns"][10] += 3 * 10**9
+    (stall,) = find_stalls(rows)
+    assert (stall.at_seconds, stall.seconds) == pytest.approx((5.0, 3.5))
+    unread = rows.copy()
+    unread["read_ns"][10] = 10**9
+    assert find_stalls(unread) == (), "who reads nothing shows nothing of the storage"
+    unwanted = rows.copy()
+    unwanted["wait_ns"] = 0
+    assert find_stalls(unwanted) == ()
+    assert find_stalls(reads([100.0] * 20)) == find_stalls(rows[:0]) == ()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.metrics.sustained import au_sustained_percent, prefetch_credit_percent
+from dlemu.metrics.sustained import Supply, au_sustained_percent, prefetch_credit_percent, supply_of
 
 C = 100_000_000
 
@@ -130,3 +130,64 @@ def test_without_steps_there_is_none() -> None:
     nothing = np.zeros(0, STEP_DTYPE)
     assert au_sustained_percent(nothing, nothing).mean is None
     assert prefetch_credit_percent(nothing, nothing) is None
+
+
+S = 1_000_000_000
+
+
+def by_hand(*, rank: int = 0, clock_s: int = 0, pause_s: int = 0) -> StepRows:
+    """Batches of 4 s of computation, read in 5 s each, one after the other; a checkpoint after the second."""
+    rows = np.zeros(4, STEP_DTYPE)
+    rows["rank"], rows["epoch"], rows["block"], rows["step"] = rank, 1, [1, 1, 2, 2], [1, 2, 3, 4]
+    rows["free_ns"], rows["wait_ns"] = np.array([0, 9, 14, 19]) * S, np.array([5, 1, 1, 1]) * S
+    rows["free_ns"][2:] += pause_s * S
+    rows["compute_ns"] = 4 * S
+    rows["started_ns"], rows["finished_ns"] = np.array([0, 5, 10, 15]) * S, np.array([5, 10, 15, 20]) * S
+    rows["started_ns"][2:] += pause_s * S
+    rows["finished_ns"][2:] += pause_s * S
+    for name in ("free_ns", "started_ns", "finished_ns"):
+        rows[name] += clock_s * S
+    return rows
+
+
+def test_a_supply_by_hand() -> None:
+    # Up to the begin of the last batch, at 15 s, three were read.
+    assert supply_of(by_hand()) == Supply(read_ns=12 * S, time_ns=15 * S, edge_ns=0)
+    assert supply_of(by_hand()).percent == 80
+    assert supply_of(by_hand(clock_s=1000)) == supply_of(by_hand())
+    # The checkpoint, from 14 to 44 s, is left out, and so is the second that the reader worked in it: none here.
+    assert supply_of(by_hand(pause_s=30)).time_ns == 14 * S + 1 * S
+    assert supply_of(by_hand()[:0]) == Supply(read_ns=0, time_ns=0)
+    assert np.isnan(Supply(read_ns=0, time_ns=0).percent)
+
+
+def test_the_supply_of_ranks_ends_when_the_first_of_them_reads_its_last_batch() -> None:
+    early = by_hand(rank=2, clock_s=500)
+    early["started_ns"][3] -= 2 * S  # its last batch is begun at 13 s, while both still read their third
+    both = supply_of(np.concatenate([by_hand(), early]))
+    # Each: two batches and 3 of 5 s of the third in 13 s.
+    assert both.time_ns == 26 * S
+    assert both.read_ns == pytest.approx(2 * (8 + 4 * 3 / 5) * S)
+    # Half read, all or nothing: a share that is anything from 0 to 1 of 4 s on each.
+    assert both.edge_ns == pytest.approx((2 * 4**2 / 12) ** 0.5 * S)
+
+
+def test_epochs_add_up_and_the_headline_is_the_most_that_is_said() -> None:
+    first, second = by_hand(), by_hand(clock_s=100)
+    second["epoch"], second["finished_ns"] = 2, second["finished_ns"] - 2 * S  # read in 3 s each
+    rows = np.concatenate([first, second])
+    sustained = au_sustained_percent(rows, kept_rows(rows, 1, 0))
+    # Epoch 1: 80 % and 2 x (4 of 5 s) without the first step of each block; epoch 2: 12 of 15 s are read, too.
+    assert sustained.per_epoch == pytest.approx((80, 80))
+    assert sustained.mean == pytest.approx(80)
+    starved = first.copy()
+    starved["sync_ns"] = 11 * S
+    assert au_sustained_percent(starved, starved).mean == pytest.approx(100 * 16 / (8 + 16 + 44))
+
+
+def test_a_credit_by_hand() -> None:
+    rows = by_hand()
+    kept = kept_rows(rows, 1, 0)
+    # Of blocks of two steps the second ones are kept: at 9 s 4 of 5 s of the first, at 19 s 4 of 5 s of the other.
+    assert prefetch_credit_percent(rows, kept) == pytest.approx(80)
+    assert prefetch_credit_percent(rows, rows) == pytest.approx(100 * (4 / 5) / 4), "0, 0, at 14 s 4 of 5 s, 0"

@@ -27,6 +27,32 @@ def test_quantiles_are_those_of_the_tables(share: float, degrees: int, wanted: f
     assert quantile(share, degrees) == pytest.approx(wanted, rel=0.02, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("share", "degrees", "wanted", "within"),
+    [
+        (0.9, 3, 1.637744, 2e-4),
+        (0.9, 10, 1.372184, 1e-6),
+        (0.975, 3, 3.182446, 1.3e-3),
+        (0.975, 5, 2.570582, 1.2e-4),
+        (0.975, 10, 2.228139, 4e-6),
+        (0.995, 3, 5.840909, 8e-3),
+        (0.995, 5, 4.032143, 8e-4),
+        (0.995, 10, 3.169273, 3e-5),
+        (0.9995, 5, 6.868827, 5.2e-3),
+        (0.9995, 20, 3.849516, 8e-6),
+    ],
+)
+def test_the_expansion_is_as_near_to_the_tables_as_its_four_terms_bring_it(
+    share: float, degrees: int, wanted: float, within: float
+) -> None:
+    assert quantile(share, degrees) == pytest.approx(wanted, rel=within)
+
+
+def test_values_that_are_all_alike_leave_nothing_open() -> None:
+    alike = estimate(np.array([90.0] * 8), 0.95)
+    assert (alike.au_percent, alike.half_width_percent) == (90.0, 0.0)
+
+
 def test_one_value_says_nothing() -> None:
     assert half_width(1.0, 1, 0.95) == math.inf
     assert not estimate(np.array([95.0]), 0.95).decides(90)

@@ -8,6 +8,7 @@ import pytest
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.sustained import au_sustained_percent
+from dlemu.metrics.t_interval import estimate
 from dlemu.metrics.uncertainty import Uncertainty, uncertainty_of
 
 C = 100_000_000
@@ -95,3 +96,62 @@ def test_accelerators_that_never_wait_are_certain() -> None:
 def test_too_little_says_nothing() -> None:
     rows = jittery(1, ratio=0.6, steps=3, epochs=1, spread=0.3)
     assert uncertainty_of(rows[:1], rows[:0]) is None
+
+
+S = 1_000_000_000
+
+
+def even(computed_s: list[float]) -> StepRows:
+    """Steps of 10 s each of which so much is computation; nothing was read that is known of."""
+    rows = np.zeros(len(computed_s), STEP_DTYPE)
+    rows["epoch"], rows["block"], rows["step"] = 1, 1, np.arange(1, len(rows) + 1)
+    rows["compute_ns"] = np.array(computed_s) * S
+    rows["wait_ns"] = 10 * S - rows["compute_ns"]
+    rows["free_ns"] = 10 * S * np.arange(len(rows))
+    rows["started_ns"] = rows["finished_ns"] = rows["free_ns"][0]
+    return rows
+
+
+def test_a_budget_by_hand() -> None:
+    rows = even([4.0, 6.0] * 4)
+    uncertainty = uncertainty_of(rows, rows)
+    assert uncertainty is not None
+    spread, edge, stamps = uncertainty.budget
+    assert [(part.name, part.kind) for part in uncertainty.budget] == [
+        ("spread between windows of time", "A"),
+        ("batches half read where an epoch's window ends", "B"),
+        ("clock and stamps", "B"),
+    ]
+    # Windows of 2 x 5 s: 40 and 60 % in turn. A t-interval of 95.45 % of eight such values, halved: k is 2.
+    assert spread.percent == pytest.approx(estimate(np.array([40.0, 60.0] * 4), 0.9545).half_width_percent / 2)
+    assert edge.percent == 0
+    assert stamps.percent == pytest.approx(100 * 1000 * 8**0.5 / (80 * S))
+    assert uncertainty.expanded_percent == pytest.approx(2 * (spread.percent**2 + stamps.percent**2) ** 0.5)
+
+
+def test_a_supply_is_uncertain_by_what_was_under_way_at_its_end() -> None:
+    rows = even([9.0] * 8)
+    # Two workers in turn take 24 s for a batch, one of them begun every 12 s: 75 % of 12 s are 9.
+    rows["started_ns"] = 12 * S * np.arange(8)
+    rows["finished_ns"] = rows["started_ns"] + 24 * S
+    uncertainty = uncertainty_of(rows, rows)
+    assert uncertainty is not None
+    # When the last batch is begun one is being read; what was read is judged in the 80 s of training.
+    assert uncertainty.budget[1].percent == pytest.approx(100 * 9 / 12**0.5 / 80)
+    assert uncertainty.budget[2].percent == pytest.approx(100 * 1000 * 8**0.5 / (80 * S))
+
+
+@pytest.mark.parametrize(("epochs", "told"), [(2, False), (3, True)])
+def test_epochs_too_short_for_windows_are_the_values_themselves(epochs: int, told: bool) -> None:
+    parts = []
+    for epoch in range(epochs):
+        part = even([4.0 + epoch])
+        part["epoch"], part["compute_ns"] = epoch + 1, (4 + epoch) * S
+        part["wait_ns"] = 10 * S - part["compute_ns"]
+        parts.append(part)
+    rows = np.concatenate(parts)
+    uncertainty = uncertainty_of(rows, rows)
+    assert (uncertainty is not None) == told
+    if uncertainty is not None:
+        widths = estimate(np.array([40.0, 50.0, 60.0]), 0.9545).half_width_percent
+        assert uncertainty.budget[0].percent == pytest.approx(widths / 2)

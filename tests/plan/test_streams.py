@@ -117,3 +117,11 @@ def test_a_file_that_gives_nothing_is_not_opened_and_the_windows_seed_is_the_epo
         [5, 5, 5, 1],
     ]
     assert plan.streams(0, 3, 2).seed == plan.epoch_seed(3) == 14
+
+
+def test_batches_of_a_rank_are_its_steps_and_beyond_the_last_the_last() -> None:
+    part = RankStreamPlan(make_plan(), 1)
+    last = part.plan.steps_per_epoch
+    assert last == 7
+    rows = part.batches(2, np.array([1, 3, last, last + 5]))
+    assert rows.tolist() == [part.sample_ids(2, step).tolist() for step in (1, 3, last, last)]

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
+from dlemu.metrics.limit import Limit
 from dlemu.results.summary import Mean
-from dlemu.sizing.answers import RunFigures
-from dlemu.sizing.compare_sides import Extras, compare, compare_runs
+from dlemu.sizing.answers import ComparedCount, RunFigures, RunPair
+from dlemu.sizing.compare_sides import Extras, compare, compare_runs, economy
 from dlemu.sizing.sides import Settings, Side, read_side, read_sides, side_of_runs
 
 SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
@@ -134,6 +135,132 @@ def test_the_verdict_is_a_sentence() -> None:
     )
     assert "no difference in time is shown: A to B +0.0 % +- 5.6" in verdict((100, 101, 99), (100, 102, 98))
     assert "25.0 % more time than B (one epoch: no uncertainty)" in verdict((100,), (80,))
+
+
+def test_a_comparison_has_both_sides_whole() -> None:
+    limit = Limit(what="storage", confidence="high", evidence=())
+    good, bad = figures(200.0, ranks=4, epochs=2, limited_by=limit), figures(300.0, ranks=4, epochs=3, passed=False)
+    settings: Settings = (("ranks", "4"), ("reader.read_threads", "2"))
+    count = ComparedCount(
+        accelerators=4, passed=True, limited_by=None, threshold_percent=90.0, ceiling_au_percent=None, metrics={}
+    )
+    known = {"accelerators": 4, "gb_per_second": 2.5, "counts": (count,), "warnings": ("w",)}
+    a = Side(name="fast", workload="unet3d", runs={settings: good}, **known)  # type: ignore[arg-type]  # by name
+    b = Side(name="slow", workload="bert", runs={settings: bad, (("ranks", "9"),): bad})
+    comparison = compare(a, b)
+    assert (comparison.a, comparison.b) == ("fast", "slow")
+    (pair,) = comparison.runs
+    assert pair.settings == {"ranks": "4", "reader.read_threads": "2"}
+    assert (pair.ranks, pair.passed, pair.limited_by) == ((4, 4), (True, False), ("storage", None))
+    time = pair.metrics["total_seconds"]
+    assert (time.a, time.b) == (200.0, 300.0)
+    assert time.difference_percent == pytest.approx(-100 / 3)
+    assert (time.a_half_width, time.b_half_width, time.half_width_percent, time.distinct) == (None,) * 4
+    plan = pair.plan
+    assert plan is not None
+    assert plan.epochs == 100
+    assert plan.hours_per_model == pytest.approx((100 * 100 / 3600, 100 * 100 / 3600))
+    assert plan.models_per_year == pytest.approx((8760 / (1e4 / 3600),) * 2)
+    assert plan.days_saved_per_year == pytest.approx(0)
+    assert [side.name for side in comparison.sides] == ["fast", "slow"]
+    assert [side.workload for side in comparison.sides] == ["unet3d", "bert"]
+    assert [side.counts for side in comparison.sides] == [(count,), ()]
+    assert comparison.issues == ("A ran unet3d and B bert: the difference is not the storage's alone", "A: w")
+    assert [each.gb_per_second for each in comparison.economy] == [2.5, None]
+    assert comparison.verdict == (
+        "with 4 accelerators, reader.read_threads=2 A takes 33.3 % less time than B (one epoch: no uncertainty); "
+        "A feeds 4 accelerators, B none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fed", "words"),
+    [
+        ((1, 2), "A feeds 1 accelerator, B 2"),
+        ((0, 2), "A feeds no accelerators, B 2"),
+        ((None, 2), "A feeds no accelerators, B 2"),
+        ((3, None), "A feeds 3 accelerators, B none"),
+        ((3, 0), "A feeds 3 accelerators, B none"),
+        ((1, 1), "A and B feed 1 accelerator each"),
+        ((3, 3), "A and B feed 3 accelerators each"),
+        ((None, None), "no figure is known of both"),
+    ],
+)
+def test_what_each_side_feeds_is_counted_in_words(fed: tuple[int | None, int | None], words: str) -> None:
+    sides = [Side(name=name, accelerators=count) for name, count in zip("ab", fed, strict=True)]
+    assert compare(sides[0], sides[1]).verdict == words
+
+
+def test_where_neither_passes_that_is_said_and_only_there() -> None:
+    def said(*passed: bool | None) -> str:
+        runs = [Side(name=name, runs={(): figures(None, passed=each)}) for name, each in zip("ab", passed, strict=True)]
+        return compare(runs[0], runs[1]).verdict
+
+    assert said(False, False) == "neither passes"
+    assert said(False, None) == said(True, False) == said(None, None) == "no figure is known of both"
+
+
+def test_runs_of_which_one_side_has_none_are_refused_with_what_there_is() -> None:
+    search, runs = Side(name="a", accelerators=3), Side(name="b", runs={(("x", "1"), ("y", "2")): figures()})
+    with pytest.raises(UserError, match="no run with the same settings: a search against x=1 y=2; compare"):
+        compare(search, runs)
+    with pytest.raises(UserError, match="one run; ranks=3 against a search"):
+        compare(Side(name="a", runs={(): figures(), (("ranks", "3"),): figures()}), Side(name="b", accelerators=3))
+
+
+def test_two_single_runs_are_a_pair_whatever_was_set() -> None:
+    a, b = Side(name="a", runs=with_ranks(2)), Side(name="b", runs=with_ranks(3, seconds=2))
+    (pair,) = compare(a, b).runs
+    assert pair.settings == {}
+    assert pair.metrics["total_seconds"].difference_percent == -50
+
+
+def pair_of(a: Mean | None, b: Mean | None) -> RunPair:
+    return compare_runs(figures(samples_per_second=a), figures(samples_per_second=b))
+
+
+def test_a_difference_where_one_of_both_is_nothing() -> None:
+    ten = Mean(mean=10.0, per_epoch=(9.0, 11.0))
+    zero = Mean(mean=0.0, per_epoch=(-1.0, 1.0))
+    to_zero = pair_of(ten, zero).metrics["samples_per_second"]
+    assert (to_zero.a, to_zero.b, to_zero.difference_percent, to_zero.half_width_percent) == (10.0, 0.0, None, None)
+    of_zero = pair_of(zero, ten).metrics["samples_per_second"]
+    assert (of_zero.difference_percent, of_zero.half_width_percent, of_zero.distinct) == (-100.0, None, None)
+    assert "samples_per_second" not in pair_of(None, ten).metrics
+    assert "samples_per_second" not in pair_of(ten, None).metrics
+    same = pair_of(ten, ten).metrics["samples_per_second"]
+    # t of one degree is 12.706, the deviation sqrt(2), of 2 values: 12.706 each; relative to 10, twice in squares.
+    assert same.a_half_width == pytest.approx(12.706, rel=1e-4)
+    assert same.b_half_width == pytest.approx(12.706, rel=1e-4)
+    assert same.half_width_percent == pytest.approx(100 * 1.2706 * 2**0.5, rel=1e-4)
+    assert same.distinct is False
+
+
+def test_no_plan_without_the_time_of_both() -> None:
+    for seconds in (None, 0.0):
+        assert compare_runs(figures(seconds), figures()).plan is None
+        assert compare_runs(figures(), figures(seconds)).plan is None
+    plan = compare_runs(figures(36.0, epochs=1), figures(72.0, epochs=1)).plan
+    assert plan is not None
+    assert (plan.hours_per_model, plan.models_per_year) == ((1.0, 2.0), (8760.0, 4380.0))
+    assert plan.days_saved_per_year == 182.5
+
+
+def test_prices_of_nothing_and_of_what_is_not_known() -> None:
+    side = Side(name="a", accelerators=4, gb_per_second=8.0)
+    free = economy(side, Extras(price=0.0, watts=2.0, years=1, energy_price=0.5))
+    assert free.cost_per_accelerator == 0
+    assert free.energy_kwh_per_accelerator == pytest.approx(0.5 * 8.76)
+    assert free.cost_over_years_per_accelerator == pytest.approx(0.5 * 8.76 * 0.5)
+    assert (free.accelerators_fed, free.gb_per_second, free.gb_per_second_per_watt, free.years) == (4, 8.0, 4.0, 1)
+    nothing = economy(Side(name="a", accelerators=0, gb_per_second=None), Extras(price=5, watts=2.0, years=1))
+    assert nothing.cost_per_accelerator is None
+    assert nothing.watts_per_accelerator is None
+    assert nothing.gb_per_second_per_watt is None
+    unpriced = economy(side, Extras(price=8, watts=2.0, years=1))
+    assert unpriced.energy_kwh_per_accelerator is not None
+    assert unpriced.cost_over_years_per_accelerator is None
+    assert economy(side, Extras(watts=2.0, years=1, energy_price=0.5)).cost_over_years_per_accelerator is None
 
 
 def test_a_count_of_one_is_an_accelerator() -> None:

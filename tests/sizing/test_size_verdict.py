@@ -158,6 +158,7 @@ def test_the_edge_lies_below_the_first_failure(counts: Sequence[Count], expected
         ([counted(1, 85, trials=1)], LIMITS, 1),
         ([counted(1, 85, trials=2)], LIMITS, None),
         # Too close to tell: one below is shown to pass.
+        ([counted(2, 90.2, trials=5), counted(3, 85)], LIMITS, 1),
         ([counted(7, 90.1, trials=4), counted(8, 90.2, trials=5), counted(9, 85)], LIMITS, 7),
         ([counted(6, 95), counted(7, 90.1, trials=5), counted(8, 90.2, trials=5), counted(9, 85)], LIMITS, None),
         ([counted(5, 95), counted(7, 90.1, trials=5), counted(8, 90.2, trials=5), counted(9, 85)], LIMITS, 6),

@@ -1,0 +1,71 @@
+"""Answers of commands come back as they were saved, and what is none of ours is told in one line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer, to_json
+
+NAME = "answer.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One as commands have them."""
+
+    schema_version: int = ANSWER_VERSION
+    drive: str
+    rate: float = 0.0
+
+
+def test_what_is_saved_is_read(tmp_path: Path) -> None:
+    assert read_answer(str(tmp_path), NAME, Answer) is None
+    save_answer(str(tmp_path), NAME, Answer(drive="fast", rate=2.5))
+    assert read_answer(str(tmp_path), NAME, Answer) == Answer(drive="fast", rate=2.5)
+    save_answer(str(tmp_path), NAME, Answer(drive="slow"))
+    assert read_answer(str(tmp_path), NAME, Answer) == Answer(drive="slow")
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+def test_people_can_read_it() -> None:
+    text = to_json(Answer(drive="fast", rate=2.5))
+    assert text == '{\n  "schema_version": 1,\n  "drive": "fast",\n  "rate": 2.5\n}\n'
+
+
+def test_keys_that_are_not_known_or_missing_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"schema_version": 1, "drive": "x", "of a later version": [1]}')
+    assert read_answer(str(tmp_path), NAME, Answer) == Answer(drive="x")
+    assert asdict(Answer(drive="x"))["rate"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is no JSON"),
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[1]", "has no schema_version"),
+        ("7", "has no schema_version"),
+        ('{"drive": "x"}', "has no schema_version"),
+        ('{"schema_version": 2, "drive": "x"}', "has schema_version 2, wanted 1"),
+        ('{"schema_version": "1", "drive": "x"}', "has schema_version '1', wanted 1"),
+        ('{"schema_version": 1}', "is damaged .*drive"),
+        ('{"schema_version": 1, "drive": 3}', "is damaged"),
+    ],
+)
+def test_what_is_no_answer_is_told_with_its_path(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(UserError, match=said) as caught:
+        read_answer(str(tmp_path), NAME, Answer)
+    assert str(tmp_path / NAME) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_link_to_nothing_is_told_and_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / NAME).symlink_to(tmp_path / "gone")
+    with pytest.raises((UserError, OSError)):
+        read_answer(str(tmp_path), NAME, Answer)
