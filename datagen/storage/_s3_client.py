@@ -33,7 +33,10 @@ LEAST_BYTES = 64 << 10
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0
 AGAIN = (408, 429, 500, 502, 503, 504)
 """Answers that may be others when asked again."""
-AGAIN_CODES = ("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable")
+AGAIN_CODES = (
+    *("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"),
+    *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # what was sent did not arrive as it was
+)
 OVER = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 SKEWED = "RequestTimeTooSkewed"
 NO_TLS = "WRONG_VERSION_NUMBER"

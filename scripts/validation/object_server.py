@@ -21,6 +21,11 @@ from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import escape
 
 PIECE_BYTES = 256 << 10
+_LISTED = (
+    "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag><Size>1</Size>"
+    "<StorageClass>STANDARD</StorageClass>"
+)
+"""What every object is listed with: clients of others want it."""
 SLICE_SECONDS = 0.02
 """The token bucket lets no more than this much of its rate pass at once."""
 
@@ -234,11 +239,13 @@ class ObjectServer:
             total, names = len(plain), plain[begin : begin + most]
             folders = folders if begin == 0 else []
         more = begin + len(names) < total
+        page = f"<Name>bucket</Name><Prefix>{escape(prefix)}</Prefix><MaxKeys>{most}</MaxKeys>"
         token = f"<NextContinuationToken>{begin + len(names)}</NextContinuationToken>" if more else ""
-        contents = "".join(f"<Contents><Key>{escape(name)}</Key><Size>1</Size></Contents>" for name in names)
+        contents = "".join(f"<Contents><Key>{escape(name)}</Key>{_LISTED}</Contents>" for name in names)
         prefixes = "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
         truncated = str(more).lower()
-        return f"<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}</ListBucketResult>"
+        page += f"<IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}"
+        return f"<ListBucketResult>{page}</ListBucketResult>"
 
     def _send(
         self,

@@ -132,6 +132,45 @@ def test_a_server_that_is_down_is_named() -> None:
         storage.preflight("data")
 
 
+@pytest.mark.parametrize(
+    ("method", "kind", "words"),
+    [
+        ("PUT", "error", {"status": 503}),
+        ("PUT", "error", {"status": 400, "code": "XAmzContentSHA256Mismatch"}),  # it did not arrive as it was sent
+        ("PUT", "drop", {}),
+        ("PUT", "hang", {}),
+        ("POST", "error", {"status": 500, "code": "InternalError"}),
+        ("POST", "error", {"status": 200, "code": "InternalError"}),  # a success that turns out to be none
+    ],
+)
+def test_an_upload_that_is_troubled_is_sent_again_and_counted(method: str, kind: str, words: dict[str, Any]) -> None:
+    with own_server() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_s3_upload, "PART_BYTES", 200_000)
+        storage = storage_of(server, options=FAST)
+        server.behaviour.fault = first_of(kind, method, times=2, **words)
+        write(storage, "a")
+        assert server.objects == {"a": DATA}
+        assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
+
+
+def test_a_server_that_says_when_to_come_again_is_left_alone_so_long() -> None:
+    later = {"Retry-After": "1"}
+    with own_server() as server:
+        storage = storage_of(server)
+        write(storage, "a")
+        server.behaviour.fault = first_of("error", status=503, headers=later)
+        began = time.monotonic()
+        assert read(storage, "a") == DATA
+        assert time.monotonic() - began >= 1
+
+
+def test_a_clock_that_stays_wrong_is_told() -> None:
+    with own_server(fault=lambda request: fault("error", status=403, code="RequestTimeTooSkewed")) as server:
+        with pytest.raises(UserError, match=r"the clocks of this host and of the server differ too much: set them"):
+            storage_of(server).preflight("data")
+        assert len(server.requests) <= 2
+
+
 def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
     with own_server() as server:
         storage = storage_of(server, options={"s3_max_attempts": 3})
