@@ -52,8 +52,9 @@ class MemberFailedError(DlemuError):
 def are_alike(comm: MpiComm) -> bool:
     """Say whether on every host one process may run the ranks of all others there. Collective."""
     alike = comm.gather_host(_surroundings())
-    odd = alike is not None and any(each != alike[0] for each in alike)
-    return comm.all_reduce_max(int(odd)) == 0
+    odd = comm.gather(alike is not None and any(each != alike[0] for each in alike))
+    same: bool = comm.broadcast(odd is not None and not any(odd))
+    return same
 
 
 def _surroundings() -> tuple[object, ...]:
