@@ -15,13 +15,13 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.comm import Comm, Interrupted, PeerLostError, detect_launcher
 from dlemu.comm.failure import Failure, first_failure
 from dlemu.comm.guardian import Guardian, watch
-from dlemu.comm.hosted import Host, lead, stand_in
+from dlemu.comm.hosted import Host, lead
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.mpi import MpiComm
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
 from dlemu.run.events import Frontend, RankFailed
-from dlemu.run.launched import ECHO_SECONDS, ending_all, join, start_seconds, told
+from dlemu.run.launched import ECHO_SECONDS, ending_all, join, stands_in, start_seconds, told
 from dlemu.run.save_run import Kept
 
 T = TypeVar("T")
@@ -112,13 +112,16 @@ def with_ranks(frontend: Frontend, body: Callable[[Ranks], T]) -> T | None:
     """
     if detect_launcher() != "mpi":
         return body(ForkedRanks())
+
+    def tell(message: str) -> None:
+        frontend.tell(RankFailed(message))
+
+    if stands_in(frontend.overrides, tell):
+        return None
     joined = join(start_seconds(frontend.overrides))
-    with ending_all(joined.comm, lambda message: frontend.tell(RankFailed(message))):
+    with ending_all(joined.comm, tell):
         if not joined.hosted:
             return body(LaunchedRanks(joined.comm))
-        if joined.comm.local_rank > 0:
-            stand_in(joined.comm)
-            return None
         with lead(joined.comm) as host:
             return body(HostedRanks(host))
 
