@@ -10,10 +10,10 @@ from functools import cached_property
 from rich.console import Console
 
 from datagen.errors import UserError
-from dlemu.report.comparison_report import digits, signed, width_of, with_width
+from dlemu.report.comparison_report import digits, host_facts, signed, width_of, with_width
 from dlemu.report.page import Page, TileRow, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
-from dlemu.report.units import flat, plain, short_names, size
+from dlemu.report.units import flat, plain, side_names
 from dlemu.results.answer_files import read_answer
 from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS, CheckpointComparison, ComparedCheckpoints
 
@@ -37,7 +37,6 @@ METRICS = {
     "asynchronous_safe_seconds": ("safe after, asynchronous", "s"),
 }
 """Compared metrics: in words, and their units."""
-_SHOWN_HOSTS = 4
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,8 @@ class OpenedCheckpointComparison:
 
     @cached_property
     def names(self) -> tuple[str, str]:
-        """What figures call the sides: `A: ` and the part of its path that is not the other's too."""
-        a, b = self.answer.a, self.answer.b
-        short = short_names([a, b])
-        return f"A: {short[a]}", f"B: {short[b]}"
+        """What figures call the sides."""
+        return side_names(self.answer.a, self.answer.b)
 
 
 def open_checkpoint_comparison(folder: str) -> OpenedCheckpointComparison:
@@ -136,18 +133,11 @@ def _tables(answer: CheckpointComparison) -> Iterator[Table]:
 
 
 def _facts(side: ComparedCheckpoints) -> Sequence[tuple[str, str]]:
-    hosts, storage = side.hosts, side.storage
-    first = hosts[0] if hosts else None
-    more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
+    storage = side.storage
     return [
         ("measured", side.started_at or "not known"),
         ("ranks", str(side.ranks)),
         *((name.replace("_", " "), plain(value)) for name, value in flat(side.what)),
-        ("hosts", ", ".join(host.host for host in hosts[:_SHOWN_HOSTS]) + more),
-        ("processor", plain(first and first.processor)),
-        ("cores usable", plain(first and first.cpu_usable)),
-        ("memory", size(first.memory_bytes) if first else "not known"),
-        ("kernel", plain(first and first.kernel)),
-        ("dlemu", plain(first and first.dlemu)),
+        *host_facts(side.hosts),
         ("file system", plain(storage.file_system if storage else None)),
     ]

@@ -10,10 +10,11 @@ from functools import cached_property
 from rich.console import Console
 
 from datagen.errors import UserError
+from dlemu.emulator.environment import HostFacts
 from dlemu.report.page import Page, TileRow, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
-from dlemu.report.units import at, count, flat, number, plain, short_names, size, verdict_word, with_unit
+from dlemu.report.units import at, count, flat, number, plain, side_names, size, verdict_word, with_unit
 from dlemu.results.answer_files import read_answer
 from dlemu.sizing.answers import COMPARE, ComparedCount, ComparedSide, Comparison, Conditions, Economy, RunPair, Value
 from dlemu.sizing.compare_sides import PLANNED_EPOCHS, pair_settings
@@ -55,10 +56,8 @@ class OpenedComparison:
 
     @cached_property
     def names(self) -> tuple[str, str]:
-        """What figures call the sides: `A: ` and the part of its path that is not the other's too."""
-        a, b = self.answer.a, self.answer.b
-        short = short_names([a, b])
-        return f"A: {short[a]}", f"B: {short[b]}"
+        """What figures call the sides."""
+        return side_names(self.answer.a, self.answer.b)
 
     @cached_property
     def series(self) -> RunSeries:
@@ -312,10 +311,23 @@ def _conditions_rows(a: Conditions, b: Conditions) -> Iterator[tuple[str, str, s
         yield name.replace("_", " "), plain(setting), plain(other_setting)
 
 
+def host_facts(hosts: Sequence[HostFacts]) -> list[tuple[str, str]]:
+    """Return which hosts these were, and what the first of them is."""
+    first = hosts[0] if hosts else None
+    more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
+    return [
+        ("hosts", ", ".join(host.host for host in hosts[:_SHOWN_HOSTS]) + more),
+        ("processor", plain(first and first.processor)),
+        ("cores usable", plain(first and first.cpu_usable)),
+        ("memory", size(first.memory_bytes) if first else "not known"),
+        ("kernel", plain(first and first.kernel)),
+        ("dlemu", plain(first and first.dlemu)),
+    ]
+
+
 def _facts(side: Conditions) -> Sequence[tuple[str, str]]:
     hosts, storage, data = side.hosts, side.storage, side.dataset
     first = hosts[0] if hosts else None
-    more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
     packages = first.packages.items() if first else ()
     devices = [
         ", ".join(filter(None, [device.name, device.model, size(device.size_bytes) if device.size_bytes else ""]))
@@ -323,12 +335,7 @@ def _facts(side: Conditions) -> Sequence[tuple[str, str]]:
     ]
     return [
         ("measured", side.started_at or "not known"),
-        ("hosts", ", ".join(host.host for host in hosts[:_SHOWN_HOSTS]) + more),
-        ("processor", plain(first and first.processor)),
-        ("cores usable", plain(first and first.cpu_usable)),
-        ("memory", size(first.memory_bytes) if first else "not known"),
-        ("kernel", plain(first and first.kernel)),
-        ("dlemu", plain(first and first.dlemu)),
+        *host_facts(hosts),
         ("packages", ", ".join(f"{name} {version}" for name, version in packages)),
         ("dataset", f"{data.num_files_train:,} {data.format} files, {size(data.total_bytes)}"),
         ("folder", data.data_folder),

@@ -129,3 +129,9 @@ def short_names(values: Iterable[str]) -> dict[str, str]:
     before = next((n for n in range(shortest) if len({part[n] for part in parts.values()}) > 1), 0)
     after = next((n for n in range(shortest) if len({part[-1 - n] for part in parts.values()}) > 1), 0)
     return {value: os.sep.join(part[before : len(part) - after]) or value for value, part in parts.items()}
+
+
+def side_names(a: str, b: str) -> tuple[str, str]:
+    """Return what figures call the sides of a comparison: `A: ` and the part of its path that is not the other's."""
+    short = short_names([a, b])
+    return f"A: {short[a]}", f"B: {short[b]}"
