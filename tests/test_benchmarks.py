@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 import signal
@@ -14,6 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from tests.object_stores import BUCKET, KEYS, own_server
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -55,6 +58,22 @@ def test_reading_is_measured_beside_plain_reading(tmp_path: Path) -> None:
         assert "with preadv of 256 KiB" in line or "processes with preadv" in line
         assert line.endswith("for information")  # little data is held to no bound
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("client", ["bare", "signed", "obstore"])
+def test_plain_clients_fetch_each_object_and_sign_as_they_say(client: str) -> None:
+    if client == "obstore":
+        pytest.importorskip("obstore")
+    with own_server() as server:
+        server.objects |= {"set/a": bytes(100_000), "set/b": bytes(1000)}
+        address = server.endpoint.removeprefix("http://").split(":")
+        command = [sys.executable, "-m", "benchmarks.plain_get", client, "3", "1", *address, BUCKET, "set/a", "set/b"]
+        environment = os.environ | KEYS | {"PYTHONPATH": str(SCRIPTS)}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        assert json.loads(ran.stdout)["bytes"] == 2 * 101_000  # the first epoch warms up
+        assert [request.key for request in server.requests] == 3 * ["set/a", "set/b"]
+        assert {"authorization" in request.headers for request in server.requests} == {client != "bare"}
 
 
 @pytest.mark.slow
