@@ -306,8 +306,7 @@ def _training(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
 
 def _snapshot_seconds(facts: CheckpointRunFacts) -> float:
     """Return how long the rank with most bytes stands still for a snapshot."""
-    sizes = [sum(layout.size_bytes for layout in facts.plan.files(rank)) for rank in facts.plan.ranks]
-    return max(sizes) / 1e9 / facts.workload.checkpoint.snapshot_gb_per_second
+    return max(facts.plan.rank_bytes) / 1e9 / facts.workload.checkpoint.snapshot_gb_per_second
 
 
 def _asynchronous(run: CheckpointRun, write: PhaseSummary | None) -> Asynchronous | None:
