@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from rich.console import Console
@@ -15,9 +15,11 @@ from dlemu.report.page import Page, TileRow, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import flat, plain, side_names
 from dlemu.results.answer_files import read_answer
+from dlemu.results.checkpoint_summary import CheckpointFacts
 from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS, CheckpointComparison, ComparedCheckpoints
 
 METRICS = {
+    "checkpoint_gib": ("tensors of one checkpoint", "GiB"),
     "write_slowest_gib_per_second": ("written, slowest rank", "GiB/s"),
     "write_slowest_seconds": ("one checkpoint written", "s"),
     "write_fsync_percent": ("fsync, of that time", "%"),
@@ -127,17 +129,18 @@ def _tables(answer: CheckpointComparison) -> Iterator[Table]:
     ]
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5))
     yield Table(title="A and B", columns=head, rows=[*rows, *_limits(answer)])
-    facts = zip(*(_facts(side) for side in answer.sides), strict=True)
+    named = [field.name for field in fields(CheckpointFacts)] if any(side.what for side in answer.sides) else []
+    facts = zip(*(_facts(side, named) for side in answer.sides), strict=True)
     where = [(name, fact, other) for (name, fact), (_, other) in facts]
     yield Table(title="What was measured, and where", columns=columns("", "A", "B"), rows=where)
 
 
-def _facts(side: ComparedCheckpoints) -> Sequence[tuple[str, str]]:
-    storage = side.storage
+def _facts(side: ComparedCheckpoints, named: Sequence[str]) -> Sequence[tuple[str, str]]:
+    storage, known = side.storage, dict(flat(side.what)) if side.what else {}
     return [
         ("measured", side.started_at or "not known"),
         ("ranks", str(side.ranks)),
-        *((name.replace("_", " "), plain(value)) for name, value in flat(side.what)),
+        *((name.replace("_", " "), plain(known.get(name))) for name in named),
         *host_facts(side.hosts),
         ("file system", plain(storage.file_system if storage else None)),
     ]
