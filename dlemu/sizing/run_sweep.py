@@ -9,10 +9,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import TypeVar
 
 from datagen.errors import DlemuError, UserError
 from datagen.inspection import inspect
-from datagen.storage.storage_base import FOLDER_TYPES, open_storage
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, open_storage
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.stored import folder_of, remove_checkpoint, stored_checkpoints
 from dlemu.config import check_checkpoints, check_runnable, datagen_command, load
@@ -38,6 +40,8 @@ from dlemu.sizing.prerequisites import check_launcher, take_word
 from dlemu.sizing.sides import run_figures
 from dlemu.sizing.sizing_events import OnEvent, PointBegan, PointEnded, SweepBegan, ignore
 from dlemu.sizing.train_process import run_train
+
+T = TypeVar("T")
 
 RunPoint = Callable[[Point, str], RunFigures | CheckpointFigures]
 """Runs a point into a folder; raises DlemuError with what the run said."""
@@ -77,23 +81,38 @@ def sweep(
 
 def _check(all_points: Sequence[Point], config_dir: str | None) -> list[Workload]:
     """Check every point before any of them runs; return their workloads."""
-    workloads: list[Workload] = []
-    problems: dict[str, str] = {}
-    for point in all_points:
-        try:
-            workload = load(point.words, config_dir=config_dir)
-            if _only_saves(workload):
-                _check_saves(with_checkpoints(workload))
-            else:
-                _check_training(workload, workloads)
-            workloads.append(workload)
-        except UserError as error:
-            problems.setdefault(str(error), named(point.settings))  # one missing dataset is one problem
-    if problems:
-        raise UserError("\n".join(f"{name}: {error}" for error, name in problems.items()))
+    inspected: list[tuple[DatasetSpec, StorageSpec]] = []
+
+    def check(point: Point) -> Workload:
+        workload = load(point.words, config_dir=config_dir)
+        if _only_saves(workload):
+            _check_saves(with_checkpoints(workload))
+            return workload
+        check_runnable(workload)
+        data = workload.dataset, workload.storage_spec
+        if data not in inspected:
+            inspect(workload.dataset, command_hint=partial(datagen_command, workload), storage=workload.storage_spec)
+            inspected.append(data)
+        return workload
+
+    workloads = check_each(all_points, check)
     if len(set(map(_only_saves, workloads))) > 1:
         raise UserError("some points train and some only save checkpoints, which have no figure in common: sweep apart")
     return workloads
+
+
+def check_each(all_points: Sequence[Point], check: Callable[[Point], T]) -> list[T]:
+    """Return what `check` makes of every point; raises one UserError with all that it raised."""
+    checked: list[T] = []
+    problems: dict[str, str] = {}
+    for point in all_points:
+        try:
+            checked.append(check(point))
+        except UserError as error:
+            problems.setdefault(str(error), named(point.settings))  # one missing dataset is one problem
+    if problems:
+        raise UserError("\n".join(f"{name}: {error}" if name else error for error, name in problems.items()))
+    return checked
 
 
 def _only_saves(workload: Workload) -> bool:
@@ -110,13 +129,6 @@ def _check_saves(workload: Workload) -> None:
             "checkpoint.node_local is true: a sweep removes what each point wrote, and can't do so on other hosts; run "
             "`dlemu checkpoint` with each value instead"
         )
-
-
-def _check_training(workload: Workload, others: Sequence[Workload]) -> None:
-    check_runnable(workload)
-    storage = workload.storage_spec
-    if (workload.dataset, storage) not in [(other.dataset, other.storage_spec) for other in others]:
-        inspect(workload.dataset, command_hint=partial(datagen_command, workload), storage=storage)
 
 
 def named(settings: dict[str, str]) -> str:

@@ -113,9 +113,7 @@ def test_what_no_point_could_do_is_told_before_the_first(
     assert not saved
 
 
-def test_a_storage_root_is_not_joined_twice(
-    tmp_path: Path, saved: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_root_is_not_joined_twice(tmp_path: Path, saved: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     place = ("storage.storage_root=below", "checkpoint.checkpoint_folder=saved", "checkpoint.writers=1,2")
     swept = dlemu.sweep(words(tmp_path, *place))
