@@ -15,7 +15,7 @@ from datagen.errors import UserError
 from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileNotes, proc_file
-from dlemu.checkpoints.started_pool import started_pool
+from dlemu.checkpoints.started_pool import StartedPool
 from dlemu.checkpoints.write_files import MovedFile
 from dlemu.config.schema import Checkpoint
 
@@ -74,7 +74,7 @@ class CheckpointReader:
 
     def __init__(self, storage: StorageBase, manner: ReadManner, *, verify: bool) -> None:
         self._storage, self._manner, self._verify = storage, manner, verify
-        self._pool = started_pool(manner.threads - 1, "checkpoint-reader")
+        self._pool = StartedPool(manner.threads, "checkpoint-reader")
         piece_bytes = -(-manner.piece_bytes // _ALIGNMENT) * _ALIGNMENT
         whole = AlignedBuffer(manner.threads * piece_bytes)  # together they are large enough for huge pages
         whole.take_pages()
@@ -104,16 +104,7 @@ class CheckpointReader:
             _check_size(file, reader)
             lanes = _lanes(file, manner)
             stop = threading.Event()
-            others = [
-                self._pool.submit(self._move, file, reader, lanes[lane], lane, notes, stop)
-                for lane in range(1, manner.threads)
-            ]
-            try:
-                self._move(file, reader, lanes[0], 0, notes, stop)
-            finally:
-                failures = [failure for other in others if (failure := other.exception())]
-            if failures:
-                raise failures[0]
+            self._pool.run(lambda lane: self._move(file, reader, lanes[lane], lane, notes, stop))
             moved_ns = time.monotonic_ns()
         except OSError as error:
             raise _unreadable(file, error) from error

@@ -12,10 +12,11 @@ import itertools
 import json
 import mmap
 import os
-import resource
 import sys
-import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+
+from benchmarks.plain_read import timed
 
 Batches = Sequence[Sequence[tuple[int, int]]]
 
@@ -27,15 +28,7 @@ def read_spans(files: Sequence[tuple[str, Batches]], epochs: int, places: int) -
     memory = memoryview(mmap.mmap(-1, places * largest))
     memory[:: mmap.PAGESIZE] = bytes(len(memory) // mmap.PAGESIZE)  # takes its pages
     in_turn = itertools.cycle([memory[begin : begin + largest] for begin in range(0, len(memory), largest)])
-    _read_once(files, in_turn)
-    total, started, cpu_before = 0, time.monotonic(), _cpu_seconds()
-    for _ in range(epochs):
-        total += _read_once(files, in_turn)
-    return {
-        "bytes": total,
-        "wall_seconds": time.monotonic() - started,
-        "cpu_seconds": _cpu_seconds() - cpu_before,
-    }
+    return timed(partial(_read_once, files, in_turn), epochs)
 
 
 def _read_once(files: Sequence[tuple[str, Batches]], places: Iterator[memoryview]) -> int:
@@ -49,11 +42,6 @@ def _read_once(files: Sequence[tuple[str, Batches]], places: Iterator[memoryview
             total += at
         os.close(descriptor)
     return total
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
