@@ -37,6 +37,13 @@ class Address:
         self.authority = name if port == (443 if self.is_tls else 80) else f"{name}:{port}"
 
 
+class _Socket(socket.socket):
+    """Closed when nobody holds it, without a warning: where a cycle goes, it may go before its `Connection`."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Connection:
     """An open connection, which serves one request after the other."""
 
@@ -49,7 +56,8 @@ class Connection:
         self.tls_cpu_ns = 0
         """CPU time of this thread that TLS took so far: its handshake, and reading, as every 16th read tells it."""
         self._reads = 0
-        plain = socket.create_connection((address.host, address.port), connect_seconds)
+        plain = _Socket(fileno=socket.create_connection((address.host, address.port), connect_seconds).detach())
+        plain.settimeout(connect_seconds)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             began_ns = time.thread_time_ns()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import select
 import socket
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -113,6 +115,15 @@ def test_answers_that_end_or_are_none_are_told(answer: bytes, words: str, wait: 
         exchange = asked(connection, bytearray(len(BODY)))
         with pytest.raises(BrokenAnswerError, match=words):
             until_whole(exchange, wait=wait)
+
+
+def test_a_connection_that_nobody_closed_says_nothing_in_whatever_order_it_goes() -> None:
+    with warnings.catch_warnings(record=True) as told, socket.create_server(("127.0.0.1", 0)) as listening:
+        warnings.simplefilter("always")
+        connection = Connection(Address("http", "127.0.0.1", listening.getsockname()[1]), None, 10, 10)
+        vars(connection).clear()
+        gc.collect()
+    assert not [warning for warning in told if "127.0.0.1" in str(warning.message)]
 
 
 def test_a_read_that_waits_comes_back_when_its_patience_is_over() -> None:
