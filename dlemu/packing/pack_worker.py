@@ -31,7 +31,7 @@ from datagen.packing.packed_set import PackedFile, Skipped
 from datagen.packing.recipe import DamagedError, Recipe, prepare
 from datagen.registry import find
 from datagen.storage.storage_base import Bytes, StorageBase, StorageSpec, Writer, open_storage
-from dlemu.loaders._thread_accounting import ThreadAccount, process_storage_bytes
+from dlemu.comm.thread_accounting import ThreadAccount, process_storage_bytes
 
 TASK = struct.Struct("<q")
 """A file's number in the pipe of tasks: a read of 8 bytes takes one whole."""
