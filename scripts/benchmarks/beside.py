@@ -164,7 +164,7 @@ class _Reading:
         if self._columns.parquet.columns:
             words = [("plain_spans", epochs, self._spans_of(share, number)) for number, share in enumerate(shares)]
         else:
-            words = [("plain_read", epochs, str(places), "0", "0", *share) for share in shares]
+            words = [("plain_read", epochs, str(places), "0", "cache", *share) for share in shares]
         commands = [self._bench.module(*command) for command in words]
         readers_took = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
         read_bytes = sum(took["bytes"] for took in readers_took)
