@@ -15,7 +15,7 @@ from datagen.errors import UserError
 from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileNotes
-from dlemu.checkpoints.started_pool import started_pool
+from dlemu.checkpoints.started_pool import StartedPool
 from dlemu.checkpoints.write_files import MovedFile
 from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.config.schema import Checkpoint
@@ -75,7 +75,7 @@ class CheckpointReader:
 
     def __init__(self, storage: StorageBase, manner: ReadManner, *, verify: bool) -> None:
         self._storage, self._manner, self._verify = storage, manner, verify
-        self._pool = started_pool(manner.threads - 1, "checkpoint-reader")
+        self._pool = StartedPool(manner.threads, "checkpoint-reader")
         self._accounting = ThreadAccounting()
         piece_bytes = -(-manner.piece_bytes // _ALIGNMENT) * _ALIGNMENT
         whole = AlignedBuffer(manner.threads * piece_bytes)  # together they are large enough for huge pages
@@ -106,16 +106,7 @@ class CheckpointReader:
             _check_size(file, reader)
             lanes = _lanes(file, manner)
             stop = threading.Event()
-            others = [
-                self._pool.submit(self._move, file, reader, lanes[lane], lane, notes, stop)
-                for lane in range(1, len(lanes))
-            ]
-            try:
-                self._move(file, reader, lanes[0], 0, notes, stop)
-            finally:
-                failures = [failure for other in others if (failure := other.exception())]
-            if failures:
-                raise failures[0]
+            self._pool.run(lambda lane: self._move(file, reader, lanes[lane], lane, notes, stop), len(lanes))
             moved_ns = time.monotonic_ns()
         except OSError as error:
             raise _unreadable(file, error) from error

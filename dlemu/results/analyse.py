@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,7 +96,7 @@ def analyse(run: Run) -> Summary:
         hosts=tuple(host.host for host in journal.hosts),
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
         started_at=facts.started_at,
-        ended_at=_ended_at(facts),
+        ended_at=journal.ended_at,
         seed=facts.seed,
         metrics=metrics,
         requests=requests_of(facts.journal.requests, facts.workload.metric),
@@ -270,14 +269,6 @@ def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
 def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
     """Return units per second of training: over the whole run (`mean`: total over total), per epoch and rank."""
     return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
-
-
-def _ended_at(facts: Facts) -> str | None:
-    journal = facts.journal
-    if journal.ended_ns is None:
-        return None
-    seconds = (journal.ended_ns + journal.wall_clock_offset_ns) / 1e9
-    return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
 
 
 def _evaluation(rows: StepTable) -> Evaluation | None:

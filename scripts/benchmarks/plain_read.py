@@ -16,7 +16,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 
@@ -36,6 +36,11 @@ def read_files(paths: Sequence[str], epochs: int, places: int, transfer: int, so
     in_turn = itertools.cycle([memory[begin : begin + largest] for begin in range(0, len(memory), largest)])
     flags = os.O_DIRECT if direct else 0
     read_once = partial(_read_once, paths, in_turn, transfer or largest, flags, evict=source == "evicted")
+    return timed(read_once, epochs)
+
+
+def timed(read_once: Callable[[], int], epochs: int) -> dict[str, float]:
+    """Return what `epochs` readings took, after a first one; `read_once` returns the bytes that it read."""
     read_once()
     total, started, cpu_before = 0, time.monotonic(), _cpu_seconds()
     for _ in range(epochs):

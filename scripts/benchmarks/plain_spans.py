@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import resource
 import sys
-import time
 from collections.abc import Sequence
+from functools import partial
+
+from benchmarks.plain_read import timed
 
 Batches = Sequence[Sequence[tuple[int, int]]]
 
@@ -23,15 +24,7 @@ def read_spans(files: Sequence[tuple[str, Batches]], epochs: int) -> dict[str, f
     """Read every stretch of every file, `epochs` times over."""
     largest = max(sum(size for _, size in batch) for _, batches in files for batch in batches)
     memory = memoryview(mmap.mmap(-1, -(-largest // mmap.PAGESIZE) * mmap.PAGESIZE))
-    _read_once(files, memory)
-    total, started, cpu_before = 0, time.monotonic(), _cpu_seconds()
-    for _ in range(epochs):
-        total += _read_once(files, memory)
-    return {
-        "bytes": total,
-        "wall_seconds": time.monotonic() - started,
-        "cpu_seconds": _cpu_seconds() - cpu_before,
-    }
+    return timed(partial(_read_once, files, memory), epochs)
 
 
 def _read_once(files: Sequence[tuple[str, Batches]], memory: memoryview) -> int:
@@ -45,11 +38,6 @@ def _read_once(files: Sequence[tuple[str, Batches]], memory: memoryview) -> int:
             total += at
         os.close(descriptor)
     return total
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
