@@ -13,9 +13,9 @@ import numpy as np
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.places import Places
+from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.config.schema import Duration
-from dlemu.loaders._thread_accounting import ThreadAccounting
 from dlemu.loaders.traits_base import Interleave
 from dlemu.plan.samples import BatchPlan, PlanAhead
 

@@ -174,7 +174,7 @@ class _Reading:
             words = [("plain_spans", epochs, places, self._spans_of(*numbered)) for numbered in enumerate(shares)]
         else:
             places = str(max(1, batches * self._case.batch_size))
-            words = [("plain_read", epochs, places, "0", "0", *share) for share in shares]
+            words = [("plain_read", epochs, places, "0", "cache", *share) for share in shares]
         commands = [self._bench.module(*command) for command in words]
         readers_took = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
         read_bytes = sum(took["bytes"] for took in readers_took)
