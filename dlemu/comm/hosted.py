@@ -37,15 +37,15 @@ _RUN, _END, _DONE = b"r", b"e", b"d"
 _LONGEST_WORD = 100_000
 _LOOK_SECONDS = 0.01
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
-LastWord = Callable[[Comm, BaseException], None]
-"""Leaves a failed member's message where the run is saved."""
+LastWord = Callable[[Failure], None]
+"""Leaves what ended a member where the run is saved."""
 
 
 class MemberFailedError(DlemuError):
     """What ended the member that this process stands in for."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__((failure.traceback or failure.message).rstrip())
+        super().__init__(failure.text)
         self.exit_status = failure.status
 
 
@@ -273,7 +273,7 @@ def _work(
     except BaseException as error:
         failure = describe(comm.world_rank(local_rank), error)
         if own is not None:
-            last_word(own, error)
+            last_word(failure)
             own.leave(failure.status)
         voice.say(failure.to_json().encode())
         return failure.status
