@@ -49,8 +49,8 @@ def test_reading_is_measured_beside_plain_reading(tmp_path: Path) -> None:
     ran = _bench("read", "--quick", "--folder", str(tmp_path))
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()[1:]
-    assert len(lines) == 8
-    assert ["processes with preadv" in line for line in lines] == [True, True, False, False, True, True, False, False]
+    assert len(lines) == 10
+    assert ["processes with preadv" in line for line in lines] == [True, True, False, False] * 2 + [False, False]
     for line in lines:
         assert "with preadv of 256 KiB" in line or "processes with preadv" in line
         assert line.endswith("for information")  # little data is held to no bound
@@ -99,21 +99,27 @@ def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path, stop:
 FIGURES = ("samples/s", "MB/s", "CPU for each GB", "memory (PSS)")
 BESIDE_PLAIN = [
     *((what, "plain read of the same bytes") for what in FIGURES),
+    ("samples/s", "plain read into batches"),
     ("CPU for each GB", "plain read into batches"),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "told"), [((), ""), (("--ranks", "2", "--engine", "library"), ", 2 ranks, library engine")]
+    ("name", "words", "told"),
+    [
+        ("hdf5", (), ""),
+        ("hdf5", ("--ranks", "2", "--engine", "library"), ", 2 ranks, library engine"),
+        ("dlrm", (), ""),
+    ],
 )
 def test_a_workload_is_measured_beside_a_plain_read_of_its_files(
-    tmp_path: Path, words: tuple[str, ...], told: str
+    tmp_path: Path, name: str, words: tuple[str, ...], told: str
 ) -> None:
-    ran = _bench("hdf5", "--quick", "--folder", str(tmp_path), *words)
+    ran = _bench(name, "--quick", "--folder", str(tmp_path), *words)
     assert ran.returncode == 0, ran.stderr
     for line, (what, other) in zip(ran.stdout.splitlines()[1:], BESIDE_PLAIN, strict=True):
-        assert line.startswith(f"hdf5         {what}{told} ")
+        assert line.startswith(f"{name:<12} {what}{told} ")
         assert other in line
         assert line.endswith("for information")
     assert not os.listdir(tmp_path)

@@ -18,9 +18,12 @@ class StartedPool:
             self._pool.submit(started.wait)
         started.wait()
 
-    def run(self, work: Callable[[int], None]) -> None:
-        """Do the work on each thread, which is told its number; raises what it raised once all have ended."""
-        others = [self._pool.submit(work, number) for number in range(1, self._threads)]
+    def run(self, work: Callable[[int], None], threads: int | None = None) -> None:
+        """Do the work on each thread, which is told its number; raises what it raised once all have ended.
+
+        With `threads` on so many of them: one that is woken for nothing costs as much as a small read.
+        """
+        others = [self._pool.submit(work, number) for number in range(1, threads or self._threads)]
         try:
             work(0)
         finally:

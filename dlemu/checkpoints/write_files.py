@@ -14,6 +14,7 @@ from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileNotes
 from dlemu.checkpoints.piece_ring import PieceRing
 from dlemu.checkpoints.started_pool import StartedPool
+from dlemu.comm.thread_accounting import ThreadAccounting
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -81,6 +82,7 @@ class CheckpointWriter:
         self._storage, self._files, self._threads, self._fsync = storage, files, threads, fsync
         self._ring = PieceRing([(file.size_bytes, file.content.fill) for file in files], buffers, threads)
         self._pool = StartedPool(threads, "checkpoint-writer")
+        self._accounting = ThreadAccounting()
         self._named: list[str] = []
 
     def wait_ready(self) -> None:
@@ -142,7 +144,7 @@ class CheckpointWriter:
     def _move(self, number: int, writer: Writer, notes: FileNotes) -> None:
         """Write pieces of a file until none is left; after an error nobody gets any more."""
         try:
-            with notes.mover():
+            with notes.mover(self._accounting):
                 while True:
                     asked_ns = time.monotonic_ns()
                     taken = self._ring.take(number)

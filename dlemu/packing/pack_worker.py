@@ -39,7 +39,7 @@ from datagen.storage.storage_base import (
     open_storage,
     write_whole,
 )
-from dlemu.loaders._thread_accounting import ThreadAccount, process_storage_bytes
+from dlemu.comm.thread_accounting import ThreadAccount, process_storage_bytes
 
 TASK = struct.Struct("<q")
 """A file's number in the pipe of tasks: a read of 8 bytes takes one whole."""
