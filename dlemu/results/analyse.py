@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from datagen.errors import UserError
 from datagen.formats.format_base import LibraryReads, library_reads
 from datagen.layout import subfolder_name
+from dlemu.comm import name_ranks
 from dlemu.config.duration import is_zero
 from dlemu.emulator.steplog import EVALUATION
 from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
@@ -114,7 +115,7 @@ def analyse(run: Run) -> Summary:
         how=_read_settings(facts, metrics.read_calls),
         environment=Environment(hosts=journal.hosts, storage=journal.storage),
         telemetry=summarise_telemetry(run),
-        issues=(*_issues(facts, metrics, evidence), *cut_short(run)),
+        issues=(*_lost_steps(run), *_issues(facts, metrics, evidence), *cut_short(run)),
     )
     if proof is None:
         return summary
@@ -378,6 +379,21 @@ def _is_biased(evidence: Evidence) -> bool:
         return False
     factor = warm_up_bias(evidence)
     return factor is None or factor > _TOO_MUCH_BIAS
+
+
+def _lost_steps(run: Run) -> Iterator[str]:
+    """Yield a sentence for each host of a failed run with ranks of which no step was kept."""
+    if run.facts.failure is None or not len(run.rows):
+        return
+    journal, kept = run.facts.journal, set(run.ordered.values("rank"))
+    for node, host in enumerate(journal.hosts):
+        lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in kept]
+        if lost:
+            yield (
+                f"what {name_ranks(lost)} on {host.host} measured is lost and not in these numbers: that host does not "
+                "see the run's folder, where steps outlive their ranks (set output.folder to one that all hosts see), "
+                "or was lost before its first step"
+            )
 
 
 def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[str]:
