@@ -40,5 +40,5 @@ def write_file(folder: str, name: str, write: Callable[[str], None], *, advice: 
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             message = f"the disk is full: {path} could not be written; free some space, or {advice}"
         else:
-            message = f"{path} could not be written: {error.strerror}; {advice}"
+            message = f"{path} could not be written: {error.strerror or error}; {advice}"
         raise SpaceError(message) from error

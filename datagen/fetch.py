@@ -5,7 +5,6 @@ A `FetchSpec` crosses to worker processes; a `Fetcher` is opened where it is use
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
@@ -160,9 +159,6 @@ class FetchSpec:
         return batch_size * self.place_bytes + PLACE_BYTES  # one more, for memory that is not aligned itself
 
 
-_NoBytes = ctypes.c_char * 0
-
-
 class Fetched(NamedTuple):
     """What one batch took."""
 
@@ -256,7 +252,7 @@ class Fetcher:
         return even_places(0, size, size, len(samples))
 
     def _fetch_records(self, reader: RecordReader, samples: Samples, out: memoryview) -> Places:
-        begin = -_address(out) % PLACE_BYTES
+        begin = -address_of(out) % PLACE_BYTES
         places = shifted(reader.read(samples, out[begin:]), begin)
         if self._verify:
             listed = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
@@ -265,7 +261,7 @@ class Fetcher:
         return places
 
     def _fetch_groups(self, reader: GroupReader, samples: Samples, out: memoryview) -> Places:
-        begin = -_address(out) % PLACE_BYTES
+        begin = -address_of(out) % PLACE_BYTES
         places = reader.read(samples, out[begin:])
         for values in reader.values:
             self._compare(Sample(values.data, values.data, values.payload_offset), values.file)
@@ -294,13 +290,13 @@ class Fetcher:
         self._compare(Sample(data, data, index * len(data)), file)
 
     def _fetch_whole(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
-        base, place_bytes = _address(out), self._spec.place_bytes
+        base, place_bytes = address_of(out), self._spec.place_bytes
         begin = -base % PLACE_BYTES
         flat: list[int] = []
         for sample in samples:
             data = self._read(engine, sample, out[begin : begin + place_bytes]).data
             size = len(data)
-            offset = -1 if data.readonly else _address(data) - base
+            offset = -1 if data.readonly else address_of(data) - base
             if not 0 <= offset < len(out):  # it was decoded elsewhere
                 if begin + size > len(out):
                     raise SpaceError(
@@ -366,11 +362,6 @@ def _engine(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) ->
             storage = open_storage(StorageSpec(type="mapped"))
         return RecordReader(storage, file_format, spec.layout, spec.verify, transfer_bytes)
     return FastEngine(storage, file_format, samples, 0 if spec.in_place else spec.max_file_bytes, transfer_bytes)
-
-
-def _address(memory: memoryview) -> int:
-    """Return where writable memory begins, in a sixth of the time that an array over it takes to tell."""
-    return ctypes.addressof(_NoBytes.from_buffer(memory))
 
 
 PLACE_BYTES = 4096

@@ -19,7 +19,7 @@ from datagen.layout import layouts
 from datagen.manifest import Manifest
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, open_storage
+from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, WriterAround, open_storage
 from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
@@ -164,16 +164,12 @@ class _Maker:
             self.bytes += size_bytes
 
 
-class _CountingWriter:
+class _CountingWriter(WriterAround):
     """A writer that tells the tally of every write, and so ends when the others have."""
 
     def __init__(self, writer: Writer, tally: Tally) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._tally = tally
-
-    @property
-    def position(self) -> int:
-        return self._writer.position
 
     def write(self, data: Bytes) -> None:
         self._writer.write(data)
@@ -182,18 +178,6 @@ class _CountingWriter:
     def skip(self, size_bytes: int) -> None:
         self._writer.skip(size_bytes)
         self._tally.add(size_bytes=size_bytes)
-
-    def write_at(self, data: Bytes, offset: int) -> None:
-        self._writer.write_at(data, offset)
-
-    def sync(self) -> None:
-        self._writer.sync()
-
-    def commit(self) -> None:
-        self._writer.commit()
-
-    def discard(self) -> None:
-        self._writer.discard()
 
 
 def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:

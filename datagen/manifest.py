@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError, UserError
 from datagen.spec import DatasetSpec, build
-from datagen.storage.storage_base import StorageBase, read_whole
+from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
 SCHEMA_VERSION = 1
@@ -68,14 +68,7 @@ def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
     values = asdict(manifest)
     for key in FREE_KEYS:
         del values["spec"][key]
-    writer = storage.create(_path(data_folder))
-    try:
-        writer.write((json.dumps(values, indent=2) + "\n").encode())
-        writer.sync()
-        writer.commit()
-    except BaseException:
-        writer.discard()
-        raise
+    write_whole(storage, _path(data_folder), (json.dumps(values, indent=2) + "\n").encode(), sync=True)
 
 
 def _path(data_folder: str) -> str:

@@ -16,6 +16,7 @@ from dlemu.comm import detect_launcher
 from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
+from dlemu.mlperf.foreign_checkpoints import foreign_checkpoints
 from dlemu.mlperf.foreign_side import foreign_side
 from dlemu.mlperf.foreign_times import foreign_run
 from dlemu.packing import run_pack
@@ -47,8 +48,8 @@ from dlemu.sizing.answers import COMPARE, SIZE, SWEEP, Comparison, SizeAnswer, S
 from dlemu.sizing.compare_checkpoints import (
     COMPARE_CHECKPOINTS,
     CheckpointComparison,
-    are_checkpoints,
-    compare_checkpoint_folders,
+    checkpoint_sides,
+    compare_checkpoints,
 )
 from dlemu.sizing.compare_sides import Extras
 from dlemu.sizing.compare_sides import compare as compare_sides
@@ -276,6 +277,7 @@ def sweep(
 ) -> SweepAnswer:
     """Run over several values: `dlemu sweep`. A list is what to go through: `ranks=[1, 2, 4]`, `drives=["/a", "/b"]`.
 
+    At each point a workload of checkpoints alone writes and reads them in a folder of its own, which is removed again.
     A point that fails is noted in the answer, and the others go on. Raises UserError for what is wrong with any.
     """
     words = _words(source, settings, several=True)
@@ -353,14 +355,15 @@ def compare(
 ) -> Comparison | CheckpointComparison:
     """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a Run.
 
-    Two runs of checkpoints are compared by their own figures. A sweep over two drives alone compares these. `price` and
-    `watts` are those of both storages, `energy_price` of a kWh, over so many `years`.
+    Two runs of checkpoints (DLIO's too) are compared by their own figures, a sweep over two drives alone compares
+    these. `price` and `watts` are those of both storages, `energy_price` of a kWh, over so many `years`.
 
     Raises UserError for what can't be compared.
     """
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
-    if are_checkpoints(folders, (price, watts, years, energy_price)):
-        return compare_checkpoint_folders(*folders)
+    checkpoints = checkpoint_sides(folders, (price, watts, years, energy_price), foreign_checkpoints)
+    if checkpoints is not None:
+        return compare_checkpoints(*checkpoints)
     sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)
     first, second = (

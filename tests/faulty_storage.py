@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from datagen.storage import posix
-from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Names, Reader, StorageSpec, Writer
+from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Names, Reader, StorageSpec, Writer, WriterAround
 
 CALLS = ("open", "read", "create", "write", "sync", "rename", "close", "list", "size", "sync_folder", "free", "folder")
 ERRORS = ("EIO", "ENOSPC", "ESTALE", "EACCES")
@@ -125,22 +125,16 @@ class _Reader:
         self._reader.close()
 
 
-class _Writer:
+class _Writer(WriterAround):
     """The same of a writer."""
 
     def __init__(self, writer: Writer, plan: Plan, path: str) -> None:
-        self._writer, self._plan, self._path = writer, plan, path
-
-    @property
-    def position(self) -> int:
-        return self._writer.position
+        super().__init__(writer)
+        self._plan, self._path = plan, path
 
     def write(self, data: Bytes) -> None:
         self._plan.meet("write", self._path)
         self._writer.write(data)
-
-    def skip(self, size_bytes: int) -> None:
-        self._writer.skip(size_bytes)
 
     def write_at(self, data: Bytes, offset: int) -> None:
         self._plan.meet("write", self._path)
@@ -153,6 +147,3 @@ class _Writer:
     def commit(self) -> None:
         self._plan.meet("rename", self._path)
         self._writer.commit()
-
-    def discard(self) -> None:
-        self._writer.discard()

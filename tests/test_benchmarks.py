@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 import signal
@@ -14,6 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from tests.object_stores import BUCKET, KEYS, own_server
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -49,12 +52,28 @@ def test_reading_is_measured_beside_plain_reading(tmp_path: Path) -> None:
     ran = _bench("read", "--quick", "--folder", str(tmp_path))
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()[1:]
-    assert len(lines) == 8
-    assert ["processes with preadv" in line for line in lines] == [True, True, False, False, True, True, False, False]
+    assert len(lines) == 10
+    assert ["processes with preadv" in line for line in lines] == [True, True, False, False] * 2 + [False, False]
     for line in lines:
         assert "with preadv of 256 KiB" in line or "processes with preadv" in line
         assert line.endswith("for information")  # little data is held to no bound
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("client", ["bare", "signed", "obstore"])
+def test_plain_clients_fetch_each_object_and_sign_as_they_say(client: str) -> None:
+    if client == "obstore":
+        pytest.importorskip("obstore")
+    with own_server() as server:
+        server.objects |= {"set/a": bytes(100_000), "set/b": bytes(1000)}
+        address = server.endpoint.removeprefix("http://").split(":")
+        command = [sys.executable, "-m", "benchmarks.plain_get", client, "3", "1", *address, BUCKET, "set/a", "set/b"]
+        environment = os.environ | KEYS | {"PYTHONPATH": str(SCRIPTS)}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        assert json.loads(ran.stdout)["bytes"] == 2 * 101_000  # the first epoch warms up
+        assert [request.key for request in server.requests] == 3 * ["set/a", "set/b"]
+        assert {"authorization" in request.headers for request in server.requests} == {client != "bare"}
 
 
 @pytest.mark.slow
@@ -99,21 +118,27 @@ def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path, stop:
 FIGURES = ("samples/s", "MB/s", "CPU for each GB", "memory (PSS)")
 BESIDE_PLAIN = [
     *((what, "plain read of the same bytes") for what in FIGURES),
+    ("samples/s", "plain read into batches"),
     ("CPU for each GB", "plain read into batches"),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "told"), [((), ""), (("--ranks", "2", "--engine", "library"), ", 2 ranks, library engine")]
+    ("name", "words", "told"),
+    [
+        ("hdf5", (), ""),
+        ("hdf5", ("--ranks", "2", "--engine", "library"), ", 2 ranks, library engine"),
+        ("dlrm", (), ""),
+    ],
 )
 def test_a_workload_is_measured_beside_a_plain_read_of_its_files(
-    tmp_path: Path, words: tuple[str, ...], told: str
+    tmp_path: Path, name: str, words: tuple[str, ...], told: str
 ) -> None:
-    ran = _bench("hdf5", "--quick", "--folder", str(tmp_path), *words)
+    ran = _bench(name, "--quick", "--folder", str(tmp_path), *words)
     assert ran.returncode == 0, ran.stderr
     for line, (what, other) in zip(ran.stdout.splitlines()[1:], BESIDE_PLAIN, strict=True):
-        assert line.startswith(f"hdf5         {what}{told} ")
+        assert line.startswith(f"{name:<12} {what}{told} ")
         assert other in line
         assert line.endswith("for information")
     assert not os.listdir(tmp_path)

@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.formats.format_base import Extents, MovedError, OpenSide, Source, damaged, no_such_record
+from datagen.formats.format_base import Extents, MovedError, OffsetRecords, OpenSide, Source, damaged, no_such_record
 from datagen.places import even_places
 
 HEAD_BYTES = 12
@@ -41,29 +41,17 @@ def mask(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + CRC_MASK) & _FULL
 
 
-class TfrecordFile:
+class TfrecordFile(OffsetRecords):
     """One file. Its records are taken to have one length until one of them says otherwise; then its index is read."""
 
-    scattered = False
-
     def __init__(self, source: Source, samples: int, side: OpenSide) -> None:
-        self._source = source
-        self._samples = samples
+        record_bytes, rest = divmod(source.size_bytes, samples)
+        super().__init__(source, samples, record_bytes)
         self._side = side
-        self._offsets: NDArray[np.int64] | None = None
-        self._record_bytes, rest = divmod(source.size_bytes, samples)
         self._before = b""
         self._image_bytes = 0
-        if rest or self._record_bytes < FRAME_BYTES:
+        if rest or record_bytes < FRAME_BYTES:
             self._offsets = self._find_offsets()
-
-    def span(self, index: int, count: int) -> tuple[int, int]:
-        if not 0 <= index <= index + count <= self._samples:
-            raise no_such_record(self._source.path, index, self._samples)
-        if self._offsets is None:
-            return index * self._record_bytes, count * self._record_bytes
-        start = int(self._offsets[index])
-        return start, int(self._offsets[index + count]) - start
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
         before, size = self._before, self._record_bytes
@@ -80,7 +68,7 @@ class TfrecordFile:
     def largest_bytes(self) -> int:
         if self._samples > 1 and self._offsets is None:
             self._offsets = self._find_offsets()
-        return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
+        return super().largest_bytes()
 
     def _parsed(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
         """Take records apart one by one, and remember what an ordinary one looks like."""

@@ -382,6 +382,30 @@ class RecordSamples:
         return Sample(payload, payload, index * size)
 
 
+class OffsetRecords:
+    """A file of records that are taken to have one length, until `_offsets` tells where each of them lies."""
+
+    scattered = False
+
+    def __init__(self, source: Source, samples: int, record_bytes: int) -> None:
+        self._source = source
+        self._samples = samples
+        self._record_bytes = record_bytes
+        self._offsets: NDArray[np.int64] | None = None
+        """Where each record begins, and the last one ends."""
+
+    def span(self, index: int, count: int) -> tuple[int, int]:
+        if not 0 <= index <= index + count <= self._samples:
+            raise no_such_record(self._source.path, index, self._samples)
+        if self._offsets is None:
+            return index * self._record_bytes, count * self._record_bytes
+        start = int(self._offsets[index])
+        return start, int(self._offsets[index + count]) - start
+
+    def largest_bytes(self) -> int:
+        return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
+
+
 def no_such_record(path: str, index: int, samples: int) -> DatasetError:
     """Say that a file has fewer records than the settings state."""
     return DatasetError(

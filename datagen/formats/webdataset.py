@@ -19,6 +19,7 @@ from datagen.formats.format_base import (
     FileJob,
     LibraryReads,
     MovedError,
+    OffsetRecords,
     OpenSide,
     PackedSample,
     RecordSamples,
@@ -174,27 +175,14 @@ class Packer:
         return b""
 
 
-class TarRecords:
+class TarRecords(OffsetRecords):
     """One file. Its samples are taken to have one size until one of them says otherwise; then all headers are read."""
 
-    scattered = False
-
     def __init__(self, source: Source, samples: int) -> None:
-        self._source = source
-        self._samples = samples
-        self._offsets: NDArray[np.int64] | None = None
-        first = self._member(0)
-        self._record_bytes = first.whole_bytes
+        first = _first_member(source)
+        super().__init__(source, samples, first.whole_bytes)
         if first.kind not in _FILE_TYPES or source.size_bytes != samples * self._record_bytes + len(TAIL):
             self._offsets = self._walk()
-
-    def span(self, index: int, count: int) -> tuple[int, int]:
-        if not 0 <= index <= index + count <= self._samples:
-            raise no_such_record(self._source.path, index, self._samples)
-        if self._offsets is None:
-            return index * self._record_bytes, count * self._record_bytes
-        start = int(self._offsets[index])
-        return start, int(self._offsets[index + count]) - start
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
         places, at = [], 0
@@ -207,9 +195,6 @@ class TarRecords:
             places.append((at + place[0], place[1]))
             at += size
         return places
-
-    def largest_bytes(self) -> int:
-        return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
 
     def _extent(self, record: memoryview, offset: int, size: int) -> tuple[int, int] | None:
         """Return where a sample's data begins and how long it is; None where no sample of such a size lies there."""
@@ -259,13 +244,14 @@ class TarRecords:
         if self._source.size_bytes % BLOCK or at + len(TAIL) > self._source.size_bytes:
             raise damaged(self._source.path, "a tar file without its end", self._source.size_bytes)
 
-    def _member(self, offset: int) -> Member:
-        if self._source.size_bytes < BLOCK:
-            raise damaged(self._source.path, "no tar header", offset)
-        member = parse(self._source.read(offset, BLOCK), self._source.path, offset)
-        if member is None:
-            raise no_such_record(self._source.path, 0, 0)
-        return member
+
+def _first_member(source: Source) -> Member:
+    if source.size_bytes < BLOCK:
+        raise damaged(source.path, "no tar header", 0)
+    member = parse(source.read(0, BLOCK), source.path, 0)
+    if member is None:
+        raise no_such_record(source.path, 0, 0)
+    return member
 
 
 def parse(block: memoryview, path: str, offset: int) -> Member | None:

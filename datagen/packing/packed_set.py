@@ -14,7 +14,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, UserError
 from datagen.layout import Layout
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StorageBase, read_whole
+from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 from datagen.strict import build
 from datagen.verify import Finding, Kind
 
@@ -128,14 +128,8 @@ def _finished(lines: list[bytes]) -> Iterator[PackedFile]:
 
 def write_set(folder: str, packed: PackedSet, storage: StorageBase) -> None:
     """Write the list of a complete set, on the device before it has its name. Raises OSError."""
-    writer = storage.create(os.path.join(folder, PACKED_NAME))
-    try:
-        writer.write((json.dumps(asdict(packed), indent=1) + "\n").encode())
-        writer.sync()
-        writer.commit()
-    except BaseException:
-        writer.discard()
-        raise
+    data = (json.dumps(asdict(packed), indent=1) + "\n").encode()
+    write_whole(storage, os.path.join(folder, PACKED_NAME), data, sync=True)
 
 
 def training_spec(folder: str, packed: PackedSet, sample_bytes: int) -> DatasetSpec:

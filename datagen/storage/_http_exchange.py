@@ -1,4 +1,4 @@
-"""One request and its answer over HTTP/1.1 (RFC 9112), on a socket that never blocks, its body read where it belongs.
+"""One request and its answer over HTTP/1.1 (RFC 9112), its body read where it belongs.
 
 Own code because of what it costs: at objects of 128 KiB a library's client takes 1.4 (obstore) to 14 (boto3) CPU
 seconds a GB, this 0.5, for it makes no object of the answer and copies no byte of it.
@@ -7,10 +7,12 @@ seconds a GB, this 0.5, for it makes no object of the answer and copies no byte 
 from __future__ import annotations
 
 import errno
+import select
 import socket
 import ssl
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 HEAD_BYTES = 16 << 10
 """Most bytes of an answer's head, and those of a first read."""
@@ -35,17 +37,27 @@ class Address:
         self.authority = name if port == (443 if self.is_tls else 80) else f"{name}:{port}"
 
 
+class _Socket(socket.socket):
+    """Closed when nobody holds it, without a warning: where a cycle goes, it may go before its `Connection`."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Connection:
     """An open connection, which serves one request after the other."""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float) -> None:
-        """Connect. Raises OSError."""
+    def __init__(
+        self, address: Address, tls: ssl.SSLContext | None, connect_seconds: float, patience_seconds: float
+    ) -> None:
+        """Connect within `connect_seconds`; reads that wait do so for `patience_seconds`. Raises OSError."""
         self.address = address
         self.scratch = bytearray(HEAD_BYTES)
         self.tls_cpu_ns = 0
         """CPU time of this thread that TLS took so far: its handshake, and reading, as every 16th read tells it."""
         self._reads = 0
-        plain = socket.create_connection((address.host, address.port), timeout_seconds)
+        plain = _Socket(fileno=socket.create_connection((address.host, address.port), connect_seconds).detach())
+        plain.settimeout(connect_seconds)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             began_ns = time.thread_time_ns()
@@ -55,10 +67,30 @@ class Connection:
         except BaseException:
             plain.close()
             raise
-        self.receive_into = self._receive_tls if tls else self.socket.recv_into
-        self.socket.setblocking(False)
+        self.number = self.socket.fileno()
+        self._poller = select.poll()
+        self._poller.register(self.number, select.POLLIN)
+        receive: Callable[[memoryview | bytearray, int, int], int] = self._receive_tls if tls else plain.recv_into
+        self.receive_into = receive
+        """Takes a buffer, the most bytes (0: as many as it holds) and flags; TLS never waits, whatever these say."""
+        self.send_flags = 0 if tls else socket.MSG_DONTWAIT
+        self.socket.setblocking(tls is None)
+        if tls is None:
+            microseconds = max(1, round(1e6 * patience_seconds))
+            patience = struct.pack("ll", *divmod(microseconds, 1_000_000))  # struct timeval
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
 
-    def _receive_tls(self, buffer: memoryview | bytearray) -> int:
+    def is_quiet(self) -> bool:
+        """Say whether nothing came that nobody asked for: the end of a connection that the server closed."""
+        return not self._poller.poll(0)
+
+    def wait_for(self, events: int, seconds: float) -> bool:
+        """Wait until there is something to read or room to send; return whether there is."""
+        poller = select.poll()
+        poller.register(self.number, events)
+        return bool(poller.poll(1000 * seconds))
+
+    def _receive_tls(self, buffer: memoryview | bytearray, _most: int, _flags: int) -> int:
         self._reads += 1
         if self._reads % TIMED_READS:
             return self.socket.recv_into(buffer)
@@ -94,7 +126,6 @@ class Exchange:
         """
         self.connection = connection
         self.status = 0
-        self.headers: dict[str, str] = {}
         self.body = b""
         """The answer's body where `target` does not have it."""
         self.got = 0
@@ -111,6 +142,10 @@ class Exchange:
         self._out = [memoryview(head), *body]
         self._head = connection.scratch
         self._head_bytes = 0
+        self._text = self._lower = ""
+        """The answer's head; and in small letters."""
+        self._early: memoryview | None = None
+        """What came of the body together with the head; it lies where the head was read."""
         self._collected: bytearray | None = None
         self._chunked = False
 
@@ -118,43 +153,58 @@ class Exchange:
     def wants_to_send(self) -> bool:
         return bool(self._out)
 
-    @property
-    def has_head(self) -> bool:
-        return self.status != 0
+    def header(self, name: str) -> str:
+        """Return what a header of the answer says, of several the last; empty where there is none.
 
-    def advance(self, *, to_head: bool = False) -> bool:
+        `name` is in small letters. Most headers are never asked for: none is taken out of the head before it is.
+        """
+        begin = self._lower.rfind(f"\r\n{name}:")
+        if begin < 0:
+            return ""
+        begin += len(name) + 3
+        return self._text[begin : self._text.index("\r\n", begin)].strip()
+
+    def advance(self, *, to_head: bool = False, wait: bool = False) -> bool:
         """Send and read as far as the socket lets it; return whether the answer is whole, or its head with `to_head`.
+
+        With `wait`, for requests that are alone, the kernel waits in the read itself, without TLS, and for the whole
+        body: one call where each piece that arrives would take a poll, a read and one that finds nothing. False comes
+        back then when the patience of the connection is over, or a read was cut short.
 
         Raises OSError: the connection broke, or what came is no answer.
         """
         try:
             while self._out:
                 self._send()
-            while not self.has_head:
-                self._read_head()
+            while not self.status:
+                self._read_head(0 if wait else socket.MSG_DONTWAIT)
+                if wait and not self.status:
+                    return False
             if to_head:
                 return True
+            if self._early is not None:
+                self._collected, self._early = bytearray(self._early), None
             while not self._is_whole():
-                self._read_body()
+                self._read_body(wait)
+                if wait and not self._is_whole():
+                    return False
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
-        if self._chunked:
-            self._collected = _unchunked(self._collected or bytearray())
-        self.body = bytes(self._collected or b"")
+        if self._collected is not None:
+            self.body = bytes(_unchunked(self._collected) if self._chunked else self._collected)
         return True
 
     def into(self, target: memoryview) -> None:
         """Say where the body belongs once the head is known."""
         self._target = target
-        if self._collected is not None and not self._chunked:
-            early = self._collected[: len(target)]
+        if self._early is not None:
+            early, self._early = self._early[: len(target)], None
             target[: len(early)] = early
-            self._collected = None
 
     def _send(self) -> None:
         piece = self._out[0]
         try:
-            sent = self.connection.socket.send(piece[:PIECE_BYTES])
+            sent = self.connection.socket.send(piece[:PIECE_BYTES], self.connection.send_flags)
         except (BrokenPipeError, ConnectionResetError):
             # A server that refuses a large body answers and hangs up; its answer may lie here already.
             self._out.clear()
@@ -166,11 +216,11 @@ class Exchange:
         else:
             self._out[0] = piece[sent:]
 
-    def _read_head(self) -> None:
+    def _read_head(self, flags: int) -> None:
         room = memoryview(self._head)[self._head_bytes :]
         if not room:
             raise BrokenAnswerError(errno.EPROTO, "the head of the answer does not end")
-        count = self.connection.receive_into(room)
+        count = self.connection.receive_into(room, 0, flags)
         if not count:
             raise BrokenAnswerError(errno.ECONNRESET, "the server closed the connection without an answer")
         if not self._head_bytes:
@@ -178,46 +228,46 @@ class Exchange:
         searched = max(0, self._head_bytes - 3)
         self._head_bytes += count
         self.progress_bytes += count
-        end = self._head.find(b"\r\n\r\n", searched, self._head_bytes)
-        if end >= 0:
-            self._parse_head(bytes(self._head[:end]))
+        while (end := self._head.find(b"\r\n\r\n", searched, self._head_bytes)) >= 0:
+            self._parse_head(self._head[: end + 2].decode("latin-1"))
             rest = memoryview(self._head)[end + 4 : self._head_bytes]
-            if self.status == 100 and not self._bodiless:  # Continue: another head follows
-                self.status, self._head_bytes = 0, len(rest)
-                self._head[: len(rest)] = bytes(rest)
+            if self.status != 100:
+                self._begin_body(rest)
                 return
-            self._begin_body(rest)
+            self.status, self._head_bytes, searched = 0, len(rest), 0  # Continue: another head follows
+            self._head[: len(rest)] = bytes(rest)
 
-    def _parse_head(self, head: bytes) -> None:
-        lines = head.decode("latin-1").split("\r\n")
-        words = lines[0].split(" ", 2)
-        if not words[0].startswith("HTTP/1.") or len(words) < 2 or not words[1].isdigit():
-            raise BrokenAnswerError(errno.EPROTO, f"the answer begins with {lines[0][:60]!r}, which is no HTTP")
+    def _parse_head(self, text: str) -> None:
+        first = text[: text.index("\r\n")]
+        words = first.split(" ", 2)
+        if not first.startswith("HTTP/1.") or len(words) < 2 or not words[1].isdigit():
+            raise BrokenAnswerError(errno.EPROTO, f"the answer begins with {first[:60]!r}, which is no HTTP")
         self.status = int(words[1])
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            self.headers[name.strip().lower()] = value.strip()
-        closing = self.headers.get("connection", "").lower()
-        if closing == "close" or (words[0] == "HTTP/1.0" and closing != "keep-alive"):
-            self.reusable = False
+        self._text, self._lower = text, text.lower()
+        is_old = words[0] == "HTTP/1.0"
+        if is_old or "close" in self._lower:
+            closing = self.header("connection").lower()
+            if closing == "close" or (is_old and closing != "keep-alive"):
+                self.reusable = False
 
     def _begin_body(self, rest: memoryview) -> None:
-        stated = self.headers.get("content-length", "")
+        stated = self.header("content-length")
         if self._bodiless or self.status in (204, 304):
             self.length = 0
-        elif "chunked" in self.headers.get("transfer-encoding", "").lower():
+        elif "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower():
             self._chunked = True
         elif stated.isdigit():
             self.length = int(stated)
         else:
             self.reusable = False
-        if not self.succeeded or self._chunked or self._target is None:
-            self._collected = bytearray(rest)
-            self.got = len(rest)
-            return
-        count = min(len(rest), len(self._target))
-        self._target[:count] = rest[:count]
         self.got = len(rest)
+        if not self.succeeded or self._chunked:
+            self._collected = bytearray(rest)
+        elif self._target is None:
+            self._early = rest
+        else:
+            count = min(len(rest), len(self._target))
+            self._target[:count] = rest[:count]
 
     @property
     def succeeded(self) -> bool:
@@ -228,14 +278,15 @@ class Exchange:
             return _ends_chunked(self._collected or bytearray())
         return self.length is not None and self.got >= self.length
 
-    def _read_body(self) -> None:
+    def _read_body(self, wait: bool) -> None:
         receive_into, target = self.connection.receive_into, self._target
         if self._collected is None and target is not None and self.got < len(target):
             most = len(target) if self.length is None else min(len(target), self.length)
-            count = receive_into(target[self.got : most])
+            flags = socket.MSG_WAITALL if wait else socket.MSG_DONTWAIT
+            count = receive_into(target[self.got : most], 0, flags)
         else:
             piece = bytearray(4 * HEAD_BYTES)
-            count = receive_into(piece)
+            count = receive_into(piece, 0, 0 if wait else socket.MSG_DONTWAIT)
             if self._collected is not None:
                 self._collected += piece[:count]
         self.got += count

@@ -1,12 +1,12 @@
 """Requests to an S3 server: signed, several in flight from one thread, asked again where that helps, counted, timed.
 
 One thread drives all of its requests by poll(2): a worker with many of them needs no threads of its own, its account of
-CPU time stays that of one thread, and nothing is left behind by a fork.
+CPU time stays that of one thread, and nothing is left behind by a fork. A request that is alone in flight is waited for
+in its read: at small objects each wake-up and each read that finds nothing costs as much as copying what comes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import email.utils
 import errno
 import heapq
@@ -98,6 +98,8 @@ class Client:
         self._signer = signer
         self._tls = tls
         self._idle: deque[Connection] = deque()
+        self._before_key = f"/{server.bucket}/" if server.path_style else "/"
+        self._patience_ns = round(1e9 * server.timeout_seconds)
         self._turn = itertools.count(os.getpid())
 
     def ask(self, ask: Ask) -> Exchange:
@@ -126,14 +128,15 @@ class Client:
             heapq.heappush(delayed, (time.monotonic() + seconds, next(order), ask))
 
         def go_on(each: Active) -> None:
-            if not self._progress(each, again):
-                number = each.exchange.connection.socket.fileno()
+            alone = not active and not delayed and (depth == 1 or following is None)
+            if not self._progress(each, again, wait=alone):
+                number = each.exchange.connection.number
                 active[number] = each
                 poller.register(number, _events(each))
 
         try:
             for each in begun:
-                each.until_ns = time.monotonic_ns() + round(1e9 * self.server.timeout_seconds)
+                each.until_ns = time.monotonic_ns() + self._patience_ns
                 go_on(each)
             while following is not None or delayed or active:
                 while len(active) < depth:
@@ -177,7 +180,7 @@ class Client:
         exchange = Exchange(
             connection, self._head(ask, connection.address), ask.body, ask.target, bodiless=ask.method == "HEAD"
         )
-        return Active(ask, exchange, exchange.began_ns + round(1e9 * self.server.timeout_seconds))
+        return Active(ask, exchange, exchange.began_ns + self._patience_ns)
 
     def send_ahead(self, ask: Ask) -> Active | None:
         """Send a request whose answer is wanted later; None where that failed: it is asked again then."""
@@ -226,20 +229,17 @@ class Client:
                 time.sleep(self._failed(ask, None, error))
 
     def _wait_for_head(self, begun: Active) -> None:
-        poller = select.poll()
-        number = begun.exchange.connection.socket.fileno()
-        until = time.monotonic() + self.server.timeout_seconds
-        while not begun.exchange.advance(to_head=True):
-            poller.register(number, _events(begun))
+        exchange, until = begun.exchange, time.monotonic() + self.server.timeout_seconds
+        while not exchange.advance(to_head=True, wait=True):
             left = until - time.monotonic()
-            if left <= 0 or not poller.poll(1000 * left):
+            if left <= 0 or not exchange.connection.wait_for(_events(begun), left):
                 text = f"no answer came in {self.server.timeout_seconds:g} s"
                 raise TimeoutError(errno.ETIMEDOUT, text)
 
-    def _progress(self, each: Active, again: Callable[[Ask, float], None]) -> bool:
+    def _progress(self, each: Active, again: Callable[[Ask, float], None], *, wait: bool) -> bool:
         """Go on with an answer; return whether nothing more will come over its connection."""
         try:
-            if not each.exchange.advance():
+            if not each.exchange.advance(wait=wait):
                 return False
         except OSError as error:
             self._give_up(each)
@@ -279,7 +279,8 @@ class Client:
             if code == SKEWED and self._learn_clock(exchange):
                 ask.renewed = True
                 return 0.0
-            if code in OVER and self._signer.credentials.renew():
+            signed_before = exchange.began_ns < self._signer.renewed_ns  # another request in flight met it first
+            if code in OVER and (signed_before or self._signer.renew()):
                 ask.renewed = True
                 return 0.0
         final = exchange is not None and status < 500 and status not in AGAIN and code not in AGAIN_CODES
@@ -299,7 +300,7 @@ class Client:
         if ask.attempts >= self.server.attempts:
             raise self._gave_up(ask, error) from error
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (ask.attempts - 1))
-        asked = exchange.headers.get("retry-after", "") if exchange is not None else ""
+        asked = exchange.header("retry-after") if exchange is not None else ""
         least = min(LONGEST_BACKOFF_SECONDS, float(asked)) if asked.isdigit() else 0.0
         return max(least, backoff * random.uniform(0.5, 1.0))
 
@@ -332,7 +333,7 @@ class Client:
             return UserError(f"{said}: the credentials are over, and there are no newer ones. They come from: {WAYS}")
         if code == SKEWED:
             return UserError(f"{said}: the clocks of this host and of the server differ too much: set them (ntp)")
-        region = exchange.headers.get("x-amz-bucket-region", "")
+        region = exchange.header("x-amz-bucket-region")
         if region or code in ("AuthorizationHeaderMalformed", "PermanentRedirect") or status in (301, 307):
             named = f" {region!r}" if region and region != self._signer.region else ""
             return UserError(
@@ -364,7 +365,7 @@ class Client:
     def _learn_clock(self, exchange: Exchange) -> bool:
         """Take over the server's clock; say whether it differs."""
         try:
-            there = email.utils.parsedate_to_datetime(exchange.headers.get("date", "")).timestamp()
+            there = email.utils.parsedate_to_datetime(exchange.header("date")).timestamp()
         except (TypeError, ValueError):
             return False
         offset = there - time.time()
@@ -374,42 +375,37 @@ class Client:
 
     def _head(self, ask: Ask, address: Address) -> bytes:
         server = self.server
-        key = quoted_path(ask.key)
-        path = (
-            f"/{server.bucket}/{key}"
-            if server.path_style and key
-            else f"/{server.bucket if server.path_style else key}"
-        )
+        path = self._before_key + quoted_path(ask.key) if ask.key else self._before_key.rstrip("/") or "/"
         host = address.authority if server.path_style else f"{server.bucket}.{address.authority}"
-        signed = self._signer.headers(ask.method, host, path, ask.query, ask.payload_sha256)
-        size_bytes = sum(len(part) for part in ask.body)
-        length = [("content-length", str(size_bytes))] if ask.method in ("PUT", "POST") else []
-        lines = "".join(f"{name}: {value}\r\n" for name, value in (*signed, *length, *ask.headers))
-        query = f"?{query_text(ask.query)}" if ask.query else ""
-        return f"{ask.method} {path}{query} HTTP/1.1\r\n{lines}\r\n".encode()
+        query = query_text(ask.query) if ask.query else ""
+        signed = self._signer.lines(ask.method, host, path, query, ask.payload_sha256)
+        others = "".join([f"{name}: {value}\r\n" for name, value in ask.headers])
+        if ask.method in ("PUT", "POST"):
+            others += f"content-length: {sum(len(part) for part in ask.body)}\r\n"
+        asked = f"{path}?{query}" if query else path
+        return f"{ask.method} {asked} HTTP/1.1\r\n{signed}{others}\r\n".encode()
 
     def _connection(self) -> Connection:
         """Return an open connection: one that is idle and was not closed by the server, or a new one."""
-        with contextlib.suppress(IndexError):
-            while True:
+        while self._idle:
+            try:
                 idle = self._idle.pop()
-                poller = select.poll()
-                poller.register(idle.socket.fileno(), select.POLLIN)
-                if not poller.poll(0):
-                    return idle
-                self._hang_up(idle)
+            except IndexError:  # another thread took it
+                break
+            if idle.is_quiet():
+                return idle
+            self._hang_up(idle)
         address = self.server.addresses[next(self._turn) % len(self.server.addresses)]
-        made = Connection(
-            address, self._tls if address.is_tls else None, min(CONNECT_SECONDS, self.server.timeout_seconds)
-        )
+        patience = self.server.timeout_seconds
+        made = Connection(address, self._tls if address.is_tls else None, min(CONNECT_SECONDS, patience), patience)
         self.counts.add("connections_opened")
         self.counts.add("connections_open")
         self._count_tls(made)
         return made
 
     def _count_tls(self, connection: Connection) -> None:
-        spent_us, connection.tls_cpu_ns = connection.tls_cpu_ns // 1000, 0
-        if spent_us:
+        if connection.tls_cpu_ns:
+            spent_us, connection.tls_cpu_ns = connection.tls_cpu_ns // 1000, 0
             self.counts.add(TLS_CPU_US, spent_us)
 
     def _finished(self, ask: Ask, exchange: Exchange) -> None:
@@ -446,7 +442,7 @@ class Client:
             if moved < LEAST_BYTES:
                 late.append(number)
             each.seen_bytes += moved
-            each.until_ns = now + round(1e9 * self.server.timeout_seconds)
+            each.until_ns = now + self._patience_ns
         return late
 
     def _patience_ms(self, active: dict[int, Active], delayed: list[tuple[float, int, Ask]]) -> float:

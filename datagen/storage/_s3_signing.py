@@ -1,8 +1,9 @@
 """Who asks an object store: credentials from where the ecosystem keeps them, and the signature of each request.
 
 Signature Version 4 with the payload's SHA-256, or `UNSIGNED-PAYLOAD` where there is none: "Authenticating Requests:
-Using the Authorization Header (AWS Signature Version 4)" of the Amazon S3 API reference. Signing a request costs 20
-microseconds here and 150 by botocore, whose chain of credentials is used where the environment has none.
+Using the Authorization Header (AWS Signature Version 4)" of the Amazon S3 API reference. Own code because of what it
+costs: all that requests of one second have in common is made once. botocore's chain of credentials is used where the
+environment has none.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from datagen.errors import UserError
 from datagen.extras import library
 
-UNSIGNED = "UNSIGNED-PAYLOAD"
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+_is_plain = re.compile(r"[\w/.~-]*", re.ASCII).fullmatch
 WAYS = (
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) in the environment, a profile of "
     "~/.aws/credentials (AWS_PROFILE, storage.storage_options.s3_profile), or the machine's role"
@@ -90,6 +96,31 @@ class Credentials:
         return found
 
 
+@dataclass(frozen=True, repr=False)
+class _Second:
+    """What the signatures of one second have in common. Its text shows no secret."""
+
+    number: int
+    """Since the epoch, by the server's clock."""
+    stamp: str
+    scope: str
+    keys: Keys
+    inner: _Hash
+    outer: _Hash
+    """The two hashes of HMAC (RFC 2104), begun with the day's key: to find HMAC takes OpenSSL longer than to do it."""
+    stems: dict[tuple[str, str], _Stem]
+    """By host and hash of the payload."""
+
+
+class _Stem(NamedTuple):
+    """What those to one host with the same payload have in common."""
+
+    signed: str
+    """The end of what is signed of a request: its headers and their names."""
+    lines: str
+    """The lines of its head, up to the signature."""
+
+
 class Signer:
     """Signs requests of one region. Threads share it."""
 
@@ -98,45 +129,59 @@ class Signer:
         self.credentials = credentials
         self.clock_offset_seconds = 0.0
         """What to add to this host's clock to have the server's."""
-        self._derived: tuple[str, str, bytes] = ("", "", b"")
+        self.renewed_ns = 0
+        """When credentials were last renewed, by the monotonic clock; 0: never."""
+        self._second: _Second | None = None
 
-    def headers(
-        self, method: str, host: str, path: str, query: Sequence[tuple[str, str]], payload_sha256: str = UNSIGNED
-    ) -> list[tuple[str, str]]:
-        """Return the headers that sign a request, `Host` among them; `path` is quoted, `query` is not.
+    def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str) -> str:
+        """Return the lines of a request's head that sign it, `Host` among them; path and query are quoted.
 
         Raises:
             UserError: there are no credentials.
         """
-        keys = self.credentials.keys()
-        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + self.clock_offset_seconds))
-        headers = [("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", now)]
-        if keys.token:
-            headers.append(("x-amz-security-token", keys.token))
-        names = ";".join(name for name, _ in headers)
-        listed = "".join(f"{name}:{value}\n" for name, value in headers)
-        request = f"{method}\n{path}\n{query_text(query)}\n{listed}\n{names}\n{payload_sha256}"
-        scope = f"{now[:8]}/{self.region}/s3/aws4_request"
-        digest = hashlib.sha256(request.encode()).hexdigest()
-        text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{digest}"
-        signature = hmac.new(self._key(keys.secret_key, now[:8]), text.encode(), "sha256").hexdigest()
-        headers.append(
-            (
-                "authorization",
-                f"AWS4-HMAC-SHA256 Credential={keys.access_key}/{scope}, SignedHeaders={names}, Signature={signature}",
-            )
-        )
-        return headers
+        number = int(time.time() + self.clock_offset_seconds)
+        second = self._second
+        if second is None or second.number != number:
+            second = self._second = self._begin(number)
+        stem = second.stems.get((host, payload_sha256)) or _stem(second, host, payload_sha256)
+        request = hashlib.sha256(f"{method}\n{path}\n{query}\n{stem.signed}".encode()).hexdigest()
+        inner, outer = second.inner.copy(), second.outer.copy()
+        inner.update(f"AWS4-HMAC-SHA256\n{second.stamp}\n{second.scope}\n{request}".encode())
+        outer.update(inner.digest())
+        return f"{stem.lines}{outer.hexdigest()}\r\n"
 
-    def _key(self, secret: str, day: str) -> bytes:
-        """Return the key of a day, which is derived once."""
-        known_secret, known_day, key = self._derived
-        if (known_secret, known_day) != (secret, day):
-            key = b"AWS4" + secret.encode()
-            for part in (day, self.region, "s3", "aws4_request"):
-                key = hmac.digest(key, part.encode(), "sha256")
-            self._derived = secret, day, key
-        return key
+    def renew(self) -> bool:
+        """Look anew for keys of which the server said that they are over; say whether there are others now."""
+        renewed = self.credentials.renew()
+        self._second = None
+        self.renewed_ns = time.monotonic_ns()
+        return renewed
+
+    def _begin(self, number: int) -> _Second:
+        keys = self.credentials.keys()
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(number))
+        parts = stamp[:8], self.region, "s3", "aws4_request"
+        key = b"AWS4" + keys.secret_key.encode()
+        for part in parts:
+            key = hmac.digest(key, part.encode(), "sha256")
+        padded = key.ljust(hashlib.sha256().block_size, b"\0")
+        inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))
+        return _Second(number, stamp, "/".join(parts), keys, inner, outer, {})
+
+
+def _stem(second: _Second, host: str, payload_sha256: str) -> _Stem:
+    """Make what is common to the requests to a host, for all of this second."""
+    keys = second.keys
+    headers = [("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", second.stamp)]
+    if keys.token:
+        headers.append(("x-amz-security-token", keys.token))
+    names = ";".join(name for name, _ in headers)
+    listed = "".join(f"{name}:{value}\n" for name, value in headers)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    credential = f"Credential={keys.access_key}/{second.scope}, SignedHeaders={names}, Signature="
+    stem = _Stem(f"{listed}\n{names}\n{payload_sha256}", f"{lines}authorization: AWS4-HMAC-SHA256 {credential}")
+    second.stems[host, payload_sha256] = stem
+    return stem
 
 
 def query_text(query: Sequence[tuple[str, str]]) -> str:
@@ -151,4 +196,4 @@ def quoted(text: str) -> str:
 
 def quoted_path(key: str) -> str:
     """Quote an object's key for a path."""
-    return quote(key, safe="/-_.~")
+    return key if _is_plain(key) else quote(key, safe="/-_.~")

@@ -122,7 +122,7 @@ class ObjectWriter:
         self._client.ask_all(asks.values(), PARTS_AT_A_TIME)
         for number, ask in asks.items():
             assert ask.answer is not None
-            self._etags[number] = ask.answer.headers.get("etag", "")
+            self._etags[number] = ask.answer.header("etag")
             ask.body = ()
             del self._parts[number]
             self._written.pop(number, None)

@@ -8,8 +8,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
+from datagen.buffers import address_of
 from datagen.errors import UserError
 from datagen.storage._directory import has_getdents, names_in
 from datagen.storage.storage_base import FOLDERS, Bytes, Names, Reader, StorageBase, StorageSpec
@@ -257,28 +256,26 @@ class DirectWriter(FileWriter):
     def __init__(self, path: str) -> None:
         with _explained(path, "checkpoint.odirect=false, or put the checkpoints"):
             super().__init__(path, flags=os.O_DIRECT)
-        self._buffered = os.open(self._part, os.O_WRONLY | os.O_CLOEXEC)
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data)
         aligned = len(view) - len(view) % DIRECT_ALIGNMENT
-        if offset % DIRECT_ALIGNMENT or np.frombuffer(view, np.uint8).ctypes.data % DIRECT_ALIGNMENT:
+        # Memory that can't be written to is that of a bytes object, which has no alignment.
+        if view.readonly or offset % DIRECT_ALIGNMENT or address_of(view) % DIRECT_ALIGNMENT:
             aligned = 0
         with _explained(self._path, "checkpoint.odirect=false, or put the checkpoints"):
-            done = _write_all(self._descriptor, view[:aligned], offset)
-        _write_all(self._buffered, view[aligned:], offset + done)
+            _write_all(self._descriptor, view[:aligned], offset)
+        if aligned < len(view):
+            buffered = os.open(self._part, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                _write_all(buffered, view[aligned:], offset + aligned)
+            finally:
+                os.close(buffered)
 
-    def _close(self) -> None:
-        try:
-            os.close(self._buffered)
-        finally:
-            super()._close()
 
-
-def _write_all(descriptor: int, view: memoryview, offset: int) -> int:
-    """Write every byte, however many calls that takes; return how many there were."""
+def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
+    """Write every byte, however many calls that takes."""
     done = 0
     while done < len(view):
         # One call moves at most 2 GiB - 4 KiB (Linux), and a signal may cut it short.
         done += os.pwrite(descriptor, view[done:], offset + done)
-    return done

@@ -26,6 +26,7 @@ from datagen.storage._s3_upload import ObjectWriter
 from datagen.storage.storage_base import Entry, Fill, LibraryFile, Listed, Reader, StorageBase, StorageSpec
 
 SCHEME = "s3://"
+NO_NAMES = ("", ".", "..")
 LISTED_AT_A_TIME = 1000
 ASKED_TOGETHER = 256
 HEADS_IN_FLIGHT = 32
@@ -47,6 +48,8 @@ class Storage(StorageBase):
         self._signer = Signer(Credentials(options.profile), options.region)
         self._tls = options.tls()
         self._clients: dict[str, Client] = {}
+        self._folders: dict[str, tuple[Client, str]] = {}
+        """What stands before the names of a folder's objects."""
         self._lock = threading.Lock()
         self._by_library: S3Library | None = None
         self._ahead = threading.local()
@@ -60,17 +63,19 @@ class Storage(StorageBase):
     def open(self, path: str) -> ObjectReader:
         client, key = self._place(path)
         answer = client.ask(Ask(kind="head", method="HEAD", key=key))
-        return ObjectReader(self, client, key, int(answer.headers.get("content-length", "0")), _etag(answer.headers))
+        return ObjectReader(self, client, key, int(answer.header("content-length") or 0), answer.header("etag"))
 
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
-        begun = client.head_of(self._announced(path) or client.begin(self._whole(key)))
-        headers = begun.exchange.headers
-        size = headers.get("content-range", "").rpartition("/")[2] or headers.get("content-length", "")
-        if not size.isdigit():  # an answer in chunks does not say how long it is
+        announced = self._requests_ahead().pop(path, None) if self.spec.io_depth > 1 else None
+        begun = client.head_of(announced or client.begin(self._whole(key)))
+        answer = begun.exchange
+        stated = answer.header("content-range").rpartition("/")[2] if self.spec.range_bytes else ""
+        size = int(stated) if stated.isdigit() else answer.length
+        if size is None:  # an answer in chunks does not say how long it is
             client.drop(begun)
             return self.open(path)
-        return ObjectReader(self, client, key, int(size), _etag(headers), begun)
+        return ObjectReader(self, client, key, size, answer.header("etag"), begun)
 
     def announce(self, paths: Iterable[str]) -> None:
         """Send the requests for the first `io_depth` of these files; each answer waits until its file is opened."""
@@ -125,7 +130,7 @@ class Storage(StorageBase):
 
     def size_bytes(self, path: str) -> int:
         client, key = self._place(path)
-        return int(client.ask(Ask(kind="head", method="HEAD", key=key)).headers.get("content-length", "0"))
+        return int(client.ask(Ask(kind="head", method="HEAD", key=key)).header("content-length") or 0)
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
         together: list[tuple[Client, Ask]] = []
@@ -186,9 +191,6 @@ class Storage(StorageBase):
         headers = [("range", f"bytes=0-{wanted - 1}")] if wanted else []
         return Ask(kind="get", method="GET", key=key, headers=headers)
 
-    def _announced(self, path: str) -> Active | None:
-        return self._requests_ahead().pop(path, None)
-
     def _requests_ahead(self) -> OrderedDict[str, Active]:
         ahead: OrderedDict[str, Active] | None = getattr(self._ahead, "requests", None)
         if ahead is None:
@@ -196,7 +198,17 @@ class Storage(StorageBase):
         return ahead
 
     def _place(self, path: str) -> tuple[Client, str]:
-        """Return who talks to a path's bucket, and its key there."""
+        """Return who talks to a path's bucket, and its key there; of a folder all is worked out once."""
+        folder, _, name = path.rpartition("/")
+        known = self._folders.get(folder)
+        if known is not None and name not in NO_NAMES:
+            return known[0], known[1] + name
+        client, key = self._new_place(path)
+        if folder and name not in NO_NAMES and key.endswith(f"/{name}"):
+            self._folders[folder] = client, key[: -len(name)]
+        return client, key
+
+    def _new_place(self, path: str) -> tuple[Client, str]:
         if path.startswith(SCHEME):
             bucket, _, key = path.removeprefix(SCHEME).partition("/")
         else:
@@ -277,7 +289,7 @@ class ObjectReader:
 
     def check(self, ask: Ask) -> None:
         """Raise DatasetError where an answer is of another object than the one that was opened."""
-        etag = _etag(ask.answer.headers) if ask.answer is not None else ""
+        etag = ask.answer.header("etag") if ask.answer is not None else ""
         if etag and self._etag and etag != self._etag:
             raise DatasetError(
                 f"{self.client.where(ask)}: the object was changed while it was read (its ETag was {self._etag}, then "
@@ -316,13 +328,9 @@ def _sizes(asked: Sequence[tuple[Client, Ask]]) -> Iterator[int | None]:
         client.ask_all([ask for one, ask in asked if one is client], HEADS_IN_FLIGHT)
     for _, ask in asked:
         answer = ask.answer
-        yield int(answer.headers.get("content-length", "0")) if answer is not None and answer.succeeded else None
+        yield int(answer.header("content-length") or 0) if answer is not None and answer.succeeded else None
 
 
 def _relative(path: str) -> str:
     """Return a path as the part of a key: `./data` and `/data` are `data`."""
     return os.path.normpath(path).lstrip("/") if path not in ("", ".") else ""
-
-
-def _etag(headers: dict[str, str]) -> str:
-    return headers.get("etag", "")

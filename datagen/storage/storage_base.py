@@ -223,6 +223,35 @@ class Writer(Protocol):
         ...
 
 
+class WriterAround:
+    """A `Writer` that hands on to another what it does not do itself."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    @property
+    def position(self) -> int:
+        return self._writer.position
+
+    def write(self, data: Bytes) -> None:
+        self._writer.write(data)
+
+    def skip(self, size_bytes: int) -> None:
+        self._writer.skip(size_bytes)
+
+    def write_at(self, data: Bytes, offset: int) -> None:
+        self._writer.write_at(data, offset)
+
+    def sync(self) -> None:
+        self._writer.sync()
+
+    def commit(self) -> None:
+        self._writer.commit()
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+
 class Entry(Protocol):
     """One name in a folder, shaped as os.DirEntry: that of a million local files costs nothing more than the name."""
 
@@ -437,6 +466,19 @@ def read_whole(storage: StorageBase, path: str) -> memoryview:
         return buffer[: min(reader.read_into(buffer, 0), reader.size_bytes)]
     finally:
         reader.close()
+
+
+def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> None:
+    """Write a small file; with `sync` it is on the device before it has its name. Raises OSError."""
+    writer = storage.create(path)
+    try:
+        writer.write(data)
+        if sync:
+            writer.sync()
+        writer.commit()
+    except BaseException:
+        writer.discard()
+        raise
 
 
 class Brought(NamedTuple):

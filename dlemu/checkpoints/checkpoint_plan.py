@@ -37,6 +37,11 @@ class CheckpointPlan:
         made: CheckpointFormat = registry.find(FORMATS, self.format, "Format")()
         return made
 
+    @cached_property
+    def rank_bytes(self) -> tuple[int, ...]:
+        """Bytes of the files of each rank that takes part here; counted once, also for those that it is sent to."""
+        return tuple(sum(layout.size_bytes for layout in self.files(rank)) for rank in self.ranks)
+
     def tensor_bytes(self, role: Role | None = None) -> int:
         """Return the tensor bytes of all ranks that take part here, of model and optimizer or of one of them."""
         return sum(

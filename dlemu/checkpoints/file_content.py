@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +116,13 @@ def content_of(layout: FileLayout, settings: Checkpoint, seed: int, number: File
     """Return the bytes of one file, as `checkpoint.content` says."""
     if settings.content != "unique" or not settings.randomize_tensor:
         number = FileNumber(0, number.rank, number.file)
-    return FileContent(layout, BulkContent(seed, _pattern(layout, settings)), number)
+    return FileContent(layout, _bulk(seed, _pattern(layout, settings)), number)
+
+
+@lru_cache(2)
+def _bulk(seed: int, pattern: Pattern) -> BulkContent:
+    """Return the content of a run's files: they share the pool, which takes as much to draw as some MB to make."""
+    return BulkContent(seed, pattern)
 
 
 def _pattern(layout: FileLayout, settings: Checkpoint) -> Pattern:

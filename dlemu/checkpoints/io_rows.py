@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import SpaceError
+from dlemu.comm.thread_accounting import ThreadAccounting
 
 WRITE, READ = 0, 1
 WHOLE = -1
@@ -80,39 +81,20 @@ class FileNotes:
     mover_cpu_wait_ns: list[int] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def mover(self) -> Iterator[None]:
+    def mover(self, accounting: ThreadAccounting) -> Iterator[None]:
         """Note what this thread has of the cores while it moves bytes."""
-        cpu_ns, wait_ns = _scheduled()
+        cpu_ns, (_, wait_ns) = time.thread_time_ns(), accounting.scheduled()
         try:
             yield
         finally:
-            cpu_after_ns, wait_after_ns = _scheduled()
-            self.mover_cpu_ns.append(cpu_after_ns - cpu_ns)
-            self.mover_cpu_wait_ns.append(wait_after_ns - wait_ns)
+            self.mover_cpu_ns.append(time.thread_time_ns() - cpu_ns)
+            self.mover_cpu_wait_ns.append(accounting.scheduled()[1] - wait_ns)
 
     def add(self, began_ns: int, ended_ns: int, size_bytes: int) -> None:
         """Note one call."""
         self.calls_ns.append(ended_ns - began_ns)
         self.ends_ns.append(ended_ns)
         self.sizes.append(size_bytes)
-
-
-def _scheduled() -> tuple[int, int]:
-    """Return for how long this thread has had a core and has wanted one, by /proc/thread-self/schedstat (proc(5))."""
-    try:
-        cpu_ns, wait_ns, _ = proc_file("/proc/thread-self/schedstat").split()
-        return int(cpu_ns), int(wait_ns)
-    except (OSError, ValueError):
-        return time.thread_time_ns(), 0
-
-
-def proc_file(path: str) -> bytes:
-    """Return a small file of /proc by three calls of the kernel: a stream's buffer and codec cost ten times as much."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 4096)
-    finally:
-        os.close(descriptor)
 
 
 class IoLog:

@@ -14,9 +14,10 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
-from dlemu.checkpoints.io_rows import FileNotes, proc_file
-from dlemu.checkpoints.started_pool import started_pool
+from dlemu.checkpoints.io_rows import FileNotes
+from dlemu.checkpoints.started_pool import StartedPool
 from dlemu.checkpoints.write_files import MovedFile
+from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.config.schema import Checkpoint
 
 _ALIGNMENT = 4096
@@ -74,7 +75,8 @@ class CheckpointReader:
 
     def __init__(self, storage: StorageBase, manner: ReadManner, *, verify: bool) -> None:
         self._storage, self._manner, self._verify = storage, manner, verify
-        self._pool = started_pool(manner.threads - 1, "checkpoint-reader")
+        self._pool = StartedPool(manner.threads, "checkpoint-reader")
+        self._accounting = ThreadAccounting()
         piece_bytes = -(-manner.piece_bytes // _ALIGNMENT) * _ALIGNMENT
         whole = AlignedBuffer(manner.threads * piece_bytes)  # together they are large enough for huge pages
         whole.take_pages()
@@ -93,7 +95,7 @@ class CheckpointReader:
 
     def _read(self, file: FileToRead) -> MovedFile:
         notes, manner = FileNotes(), self._manner
-        storage_before = _storage_bytes()
+        storage_before = process_storage_bytes()
         cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
         try:
             reader = (self._storage.open if manner.reads_ahead else self._storage.open_unread_ahead)(file.path)
@@ -104,16 +106,7 @@ class CheckpointReader:
             _check_size(file, reader)
             lanes = _lanes(file, manner)
             stop = threading.Event()
-            others = [
-                self._pool.submit(self._move, file, reader, lanes[lane], lane, notes, stop)
-                for lane in range(1, manner.threads)
-            ]
-            try:
-                self._move(file, reader, lanes[0], 0, notes, stop)
-            finally:
-                failures = [failure for other in others if (failure := other.exception())]
-            if failures:
-                raise failures[0]
+            self._pool.run(lambda lane: self._move(file, reader, lanes[lane], lane, notes, stop), len(lanes))
             moved_ns = time.monotonic_ns()
         except OSError as error:
             raise _unreadable(file, error) from error
@@ -129,7 +122,7 @@ class CheckpointReader:
             threads=manner.threads,
             cpu_ns=time.process_time_ns() - cpu_ns,
             content_cpu_ns=0,
-            storage_bytes=_storage_bytes() - storage_before,
+            storage_bytes=process_storage_bytes() - storage_before,
             notes=notes,
         )
 
@@ -143,7 +136,7 @@ class CheckpointReader:
         stop: threading.Event,
     ) -> None:
         try:
-            with notes.mover():
+            with notes.mover(self._accounting):
                 for offset, size_bytes in pieces:
                     if stop.is_set():
                         return
@@ -181,17 +174,21 @@ class CheckpointReader:
 
 
 def _lanes(file: FileToRead, manner: ReadManner) -> list[Iterator[tuple[int, int]]]:
-    """Return the pieces (offset, bytes) that each thread reads: its own, or the next of all."""
+    """Return the pieces (offset, bytes) that each thread reads: its own, or the next of all.
+
+    No thread is woken for a file that has no piece for it.
+    """
     if manner.own_parts:
-        each = -(-(file.end - file.begin) // (manner.threads * _ALIGNMENT)) * _ALIGNMENT
-        starts = [min(file.end, file.begin + lane * each) for lane in range(manner.threads)]
+        each = max(1, -(-(file.end - file.begin) // (manner.threads * _ALIGNMENT))) * _ALIGNMENT
+        starts = range(file.begin, max(file.end, file.begin + 1), each)
         return [_pieces(start, min(file.end, start + each), manner.piece_bytes) for start in starts]
     if manner.by_tensor:
         shared = _by_tensor(file, manner.piece_bytes)
     else:
         shared = _pieces(file.begin, file.end, manner.piece_bytes)
     turns = _Turns(shared)
-    return [iter(turns.next, None) for _ in range(manner.threads)]
+    pieces = -(-(file.end - file.begin) // manner.piece_bytes)
+    return [iter(turns.next, None) for _ in range(max(1, min(manner.threads, pieces)))]
 
 
 def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
@@ -235,12 +232,3 @@ def _unreadable(file: FileToRead, error: OSError) -> UserError:
             "write it again"
         )
     return UserError(f"{file.path} can't be read: {error.strerror or error}")
-
-
-def _storage_bytes() -> int:
-    """Return the bytes that this process has had fetched from storage (/proc/self/io); 0 where that is not told."""
-    try:
-        lines = proc_file("/proc/self/io").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(b"read_bytes:")), 0)

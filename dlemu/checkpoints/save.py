@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from datagen.storage.storage_base import StorageBase
-from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.file_content import FileNumber, content_of
 from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout
 from dlemu.checkpoints.piece_ring import make_buffers
@@ -131,6 +131,10 @@ class TrainingSaver:
         return sum(layout.size_bytes for rank in range(self.comm.size) for layout in self._of_rank(rank))
 
     @cached_property
+    def _plan(self) -> CheckpointPlan:
+        return plan_checkpoint(self.model, self.settings, self.comm.size)
+
+    @cached_property
     def _layouts(self) -> tuple[FileLayout, ...]:
         return self._of_rank(self.comm.rank)
 
@@ -141,8 +145,7 @@ class TrainingSaver:
 
     def _of_rank(self, rank: int) -> tuple[FileLayout, ...]:
         if self.model.has_layers:
-            plan = plan_checkpoint(self.model, self.settings, self.comm.size)
-            return plan.files(plan.ranks[rank])
+            return self._plan.files(self._plan.ranks[rank])
         if rank > 0 and self.settings.type != "all_ranks":
             return ()
         size_bytes = self.model.model_size_bytes

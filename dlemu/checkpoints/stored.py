@@ -15,7 +15,7 @@ import msgspec
 
 from datagen.bulk_content import BULK_VERSION
 from datagen.errors import UserError
-from datagen.storage.storage_base import StorageBase, read_whole
+from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 from dlemu.config.schema import Checkpoint, Model
 
 NOTE = ".dlemu-checkpoint.json"
@@ -86,15 +86,8 @@ def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
 
 def write_note(storage: StorageBase, folder: str, note: StoredNote, *, fsync: bool) -> None:
     """Write a checkpoint's note. Raises OSError."""
-    writer = storage.create(f"{folder}/{NOTE}")
-    try:
-        writer.write(msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
-        if fsync:
-            writer.sync()
-        writer.commit()
-    except BaseException:
-        writer.discard()
-        raise
+    data = msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n"
+    write_whole(storage, f"{folder}/{NOTE}", data, sync=fsync)
 
 
 def completed(note: StoredNote) -> StoredNote:

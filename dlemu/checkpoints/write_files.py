@@ -13,7 +13,8 @@ from datagen.storage.storage_base import StorageBase, Writer
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileNotes
 from dlemu.checkpoints.piece_ring import PieceRing
-from dlemu.checkpoints.started_pool import started_pool
+from dlemu.checkpoints.started_pool import StartedPool
+from dlemu.comm.thread_accounting import ThreadAccounting
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -80,7 +81,8 @@ class CheckpointWriter:
     ) -> None:
         self._storage, self._files, self._threads, self._fsync = storage, files, threads, fsync
         self._ring = PieceRing([(file.size_bytes, file.content.fill) for file in files], buffers, threads)
-        self._pool = started_pool(threads - 1, "checkpoint-writer")
+        self._pool = StartedPool(threads, "checkpoint-writer")
+        self._accounting = ThreadAccounting()
         self._named: list[str] = []
 
     def wait_ready(self) -> None:
@@ -113,13 +115,7 @@ class CheckpointWriter:
             writer = self._storage.create(file.path)
             opened_ns = time.monotonic_ns()
             try:
-                others = [self._pool.submit(self._move, number, writer, notes) for _ in range(self._threads - 1)]
-                try:
-                    self._move(number, writer, notes)
-                finally:
-                    failures = [failure for other in others if (failure := other.exception())]
-                if failures:
-                    raise failures[0]
+                self._pool.run(lambda _: self._move(number, writer, notes))
                 moved_ns = time.monotonic_ns()
                 if self._fsync:
                     writer.sync()
@@ -148,7 +144,7 @@ class CheckpointWriter:
     def _move(self, number: int, writer: Writer, notes: FileNotes) -> None:
         """Write pieces of a file until none is left; after an error nobody gets any more."""
         try:
-            with notes.mover():
+            with notes.mover(self._accounting):
                 while True:
                     asked_ns = time.monotonic_ns()
                     taken = self._ring.take(number)

@@ -35,7 +35,8 @@ def command(
     dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11 --years 5 --energy-price 0.3
 
     A and B are folders that `dlemu train`, `sweep` or `size` left, or that DLIO or MLPerf Storage did; a single sweep
-    over two drives compares these. Two folders of `dlemu checkpoint` are compared by their rates and times.
+    over two drives compares these. Two results of checkpoints, of `dlemu checkpoint` or of DLIO, are compared by their
+    rates and times.
 
     A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json (of checkpoints
     compare_checkpoints.json) and report.html go to a folder of their own, which a line at the end names.
@@ -44,20 +45,24 @@ def command(
     """
     from rich.console import Console
 
-    from dlemu.cli.options import report_result
+    from dlemu.mlperf.foreign_checkpoints import foreign_checkpoints
     from dlemu.mlperf.foreign_side import foreign_side
+    from dlemu.report.checkpoint_comparison import print_checkpoint_comparison
     from dlemu.report.comparison_report import print_comparison
-    from dlemu.results.answer_files import save_answer, to_json
-    from dlemu.run.run_folder import new_folder
     from dlemu.sizing.answers import COMPARE
-    from dlemu.sizing.compare_checkpoints import are_checkpoints
+    from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS, checkpoint_sides, compare_checkpoints
     from dlemu.sizing.compare_sides import Extras, compare
     from dlemu.sizing.sides import read_sides
 
     if output is not None:
         _check_free(output)
-    if are_checkpoints(folders, (price, watts, years, energy_price)):
-        _compare_checkpoints(folders[0], folders[1], output, report=report, as_json=as_json)
+    checkpoints = checkpoint_sides(folders, (price, watts, years, energy_price), foreign_checkpoints)
+    if checkpoints is not None:
+        compared = compare_checkpoints(*checkpoints)
+        if not as_json:
+            print_checkpoint_comparison(compared, Console())
+        workload = compared.sides[0].workload
+        _keep(compared, COMPARE_CHECKPOINTS, workload, output, report=report, as_json=as_json)
         return
     prices, powers = _two(price, "--price"), _two(watts, "--watts")
     a, b = read_sides(folders, foreign_side)
@@ -66,39 +71,24 @@ def command(
         Extras(price=price_of, watts=watts_of, years=years, energy_price=energy_price)
         for price_of, watts_of in zip(prices, powers, strict=True)
     )
-    extras = (first, second)
-    comparison = compare(a, b, extras)
-    if as_json:
-        click.echo(to_json(comparison), nl=False)
-    else:
-        print_comparison(comparison, Console())
-    folder = output or (None if as_json else new_folder(a.workload, "compare-"))
-    if folder is None:
-        return
-    save_answer(folder, COMPARE, comparison)
+    comparison = compare(a, b, (first, second))
     if not as_json:
-        click.echo(f"results: {folder}")
-        report_result(report, folder)
+        print_comparison(comparison, Console())
+    _keep(comparison, COMPARE, a.workload, output, report=report, as_json=as_json)
 
 
-def _compare_checkpoints(a: str, b: str, output: str | None, *, report: bool, as_json: bool) -> None:
-    from rich.console import Console
-
+def _keep(answer: object, name: str, workload: str, output: str | None, *, report: bool, as_json: bool) -> None:
+    """Save a comparison with its page, or print it as JSON and save it only where `output` says so."""
     from dlemu.cli.options import report_result
-    from dlemu.report.checkpoint_comparison import print_checkpoint_comparison
     from dlemu.results.answer_files import save_answer, to_json
     from dlemu.run.run_folder import new_folder
-    from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS, compare_checkpoint_folders
 
-    comparison = compare_checkpoint_folders(a, b)
     if as_json:
-        click.echo(to_json(comparison), nl=False)
-    else:
-        print_checkpoint_comparison(comparison, Console())
-    folder = output or (None if as_json else new_folder(comparison.sides[0].what.model, "compare-"))
+        click.echo(to_json(answer), nl=False)
+    folder = output or (None if as_json else new_folder(workload, "compare-"))
     if folder is None:
         return
-    save_answer(folder, COMPARE_CHECKPOINTS, comparison)
+    save_answer(folder, name, answer)
     if not as_json:
         click.echo(f"results: {folder}")
         report_result(report, folder)

@@ -3,7 +3,15 @@
 On a node ranks talk over a tree of Unix sockets that block in the kernel; MPI carries only what crosses nodes.
 """
 
-from dlemu.comm.comm_base import Comm, Interrupted, Launcher, PeerLostError, detect_launcher, launcher_size
+from dlemu.comm.comm_base import (
+    Comm,
+    Interrupted,
+    Launcher,
+    PeerLostError,
+    detect_launcher,
+    launcher_size,
+    name_ranks,
+)
 from dlemu.comm.failure import Failure, RankEnd, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.local import LocalComm
@@ -23,6 +31,7 @@ __all__ = [
     "first_failure",
     "interrupt_once",
     "launcher_size",
+    "name_ranks",
     "run_ranks",
     "within",
 ]

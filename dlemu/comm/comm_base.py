@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from datagen.errors import DlemuError
@@ -85,6 +85,13 @@ class Comm(Protocol):
     def abort(self, status: int) -> None:
         """End every rank now because this one failed; does not return where a launcher (MPI) does the ending."""
         ...
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return what messages call one or more ranks, given in rising order."""
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def launcher_size(environment: Mapping[str, str] = os.environ) -> int:

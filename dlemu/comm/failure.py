@@ -36,6 +36,11 @@ class Failure:
     traceback: str = ""
     """Of an exception that nobody foresaw; empty for those whose message is enough."""
 
+    @property
+    def text(self) -> str:
+        """All that can be said of it: its traceback, or where there is none its message."""
+        return (self.traceback or self.message).rstrip()
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
@@ -70,7 +75,7 @@ def describe(rank: int, error: BaseException) -> Failure:
     elif short := shortage(error):
         message, status = f"rank {rank}: {short}", SpaceError.exit_status
     elif isinstance(error, Interrupted):
-        message = f"rank {rank} was stopped by {signal.Signals(error.signal_number).name}"
+        message = f"rank {rank} was interrupted by {signal.Signals(error.signal_number).name}"
         status = error.exit_status
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
         message, status = f"rank {rank} ended with exit status {error.code}", error.code

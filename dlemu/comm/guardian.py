@@ -138,8 +138,7 @@ def start_within(seconds: float) -> Iterator[None]:
 def _keep_time(channel: int, seconds: float) -> NoReturn:
     try:
         name_process("dlemu-start")
-        turn_seconds = _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
-        if not select.select([channel], [], [], seconds + turn_seconds)[0]:
+        if not select.select([channel], [], [], seconds + turn_seconds())[0]:
             print(
                 f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
                 "hangs before it, or MPI can't reach it; look at the other hosts, or raise timeout_seconds",
@@ -152,6 +151,11 @@ def _keep_time(channel: int, seconds: float) -> NoReturn:
                 os.kill(os.getppid(), signal.SIGTERM)
     finally:
         os._exit(0)
+
+
+def turn_seconds() -> float:
+    """Return how long this rank of a launcher waits with what all would say: the first to say it ends the others."""
+    return _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
 
 
 def remove_shared_memory(process: int | str = "self") -> None:

@@ -4,7 +4,8 @@ mpirun starts N processes, each of which would import its loader's framework: se
 each. Instead the first process of each host, its leader, imports it and forks a member for every other rank of the
 host. The processes that the launcher started for these stand in for their members: they sleep, and end as their
 member ended, so that the launcher sees each rank's fate. A member has the CPUs and the environment of its stand-in, and
-dies with the leader.
+dies with the leader. A stand-in that somebody stops (SIGSTOP) stops no rank: the leader wakes it when the ranks end, as
+the launcher waits for all of its processes.
 
 Only processes that are alike may stand in for each other (`are_alike`): a launcher, or a script under it, may give
 each its own limits, memory policy or container.
@@ -37,15 +38,15 @@ _RUN, _END, _DONE = b"r", b"e", b"d"
 _LONGEST_WORD = 100_000
 _LOOK_SECONDS = 0.01
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
-LastWord = Callable[[Comm, BaseException], None]
-"""Leaves a failed member's message where the run is saved."""
+LastWord = Callable[[Failure], None]
+"""Leaves what ended a member where the run is saved."""
 
 
 class MemberFailedError(DlemuError):
     """What ended the member that this process stands in for."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__((failure.traceback or failure.message).rstrip())
+        super().__init__(failure.text)
         self.exit_status = failure.status
 
 
@@ -76,14 +77,16 @@ def _memory_policy() -> str:
 
 @dataclass(frozen=True)
 class _Place:
-    """What a member takes over of its stand-in."""
+    """A stand-in, and what its member takes over of it."""
 
+    process: int
+    """Its id."""
     cpus: set[int]
     environment: dict[str, str]
 
     @classmethod
     def own(cls) -> _Place:
-        return cls(os.sched_getaffinity(0), dict(os.environ))
+        return cls(os.getpid(), os.sched_getaffinity(0), dict(os.environ))
 
     def take(self) -> None:
         with contextlib.suppress(OSError):  # CPUs that the leader may not use: then where the leader is
@@ -113,6 +116,7 @@ class Host:
             own.close()
         except BaseException as error:
             own.leave(describe(own.rank, error).status)
+            self._wake_stand_ins()  # one of them may have the cause to tell
             raise
         for process in members:
             _reap(process, self.comm.timeout_seconds)
@@ -122,6 +126,7 @@ class Host:
         for stream in self._stand_ins.values():
             with contextlib.suppress(OSError):
                 stream.sendall(_END)
+        self._wake_stand_ins()
         for local_rank, stream in self._stand_ins.items():
             stream.settimeout(self.comm.timeout_seconds)
             with stream, contextlib.suppress(ConnectionResetError):
@@ -130,6 +135,11 @@ class Host:
                 except TimeoutError as error:
                     seconds = f"{self.comm.timeout_seconds:g} s"
                     raise PeerLostError(f"{self.comm.name(local_rank)} did not end within {seconds}") from error
+
+    def _wake_stand_ins(self) -> None:
+        for local_rank in self._stand_ins:
+            with contextlib.suppress(OSError):  # it has ended
+                os.kill(self._places[local_rank].process, signal.SIGCONT)
 
     def _fork_all(self, token: str, main: Callable[[Comm], None], last_word: LastWord) -> list[int]:
         sys.stdout.flush()
@@ -273,7 +283,7 @@ def _work(
     except BaseException as error:
         failure = describe(comm.world_rank(local_rank), error)
         if own is not None:
-            last_word(own, error)
+            last_word(failure)
             own.leave(failure.status)
         voice.say(failure.to_json().encode())
         return failure.status

@@ -9,11 +9,10 @@ sleeps, which grow from 50 microseconds to a millisecond. The only exception are
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dlemu.comm.comm_base import PeerLostError
@@ -22,6 +21,7 @@ _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
 _PINGS = 40
 _TAG = 1
+_WRITING_SECONDS = 3600.0  # far more than it takes, but a host that is cut off meanwhile never comes
 
 
 class Leaders:
@@ -35,13 +35,19 @@ class Leaders:
         self._mpi, self._comm, self.timeout_seconds = mpi, comm, timeout_seconds
         self.node: int = comm.Get_rank()
         self.nodes: int = comm.Get_size()
+        self.name_nodes([f"host {node}" for node in range(self.nodes)])
         self._abandoned: list[Any] = []
 
-    def all_reduce_max(self, value: int, *, forever: bool = False) -> int:
-        """Return the maximum (int64) over the nodes; `forever` waits without a deadline."""
+    def name_nodes(self, names: Sequence[str]) -> None:
+        """Set what messages call each node, and that which is missed in a call of all: any but this one."""
+        self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
+        self.others = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
+
+    def all_reduce_max(self, value: int, *, last: bool = False) -> int:
+        """Return the maximum (int64) over the nodes; `last` waits an hour longer, while rank 0 writes results."""
         own, highest = array("q", [value]), array("q", [0])
         request = self._comm.Iallreduce(own, highest, op=self._mpi.MAX)
-        self._wait(request, (own, highest), "another host", forever=forever)
+        self._wait(request, (own, highest), self.others, more_seconds=_WRITING_SECONDS * last)
         return highest[0]
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
@@ -63,11 +69,11 @@ class Leaders:
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
         """Return node 0's bytes on every node."""
         size = array("q", [len(payload)])
-        self._wait(self._comm.Ibcast(size, root=0), size, "another host")
+        self._wait(self._comm.Ibcast(size, root=0), size, self.others)
         if self.node != 0:
             payload = bytearray(size[0])
         for piece in _pieces(payload):
-            self._wait(self._comm.Ibcast([piece, self._mpi.BYTE], root=0), piece, "another host")
+            self._wait(self._comm.Ibcast([piece, self._mpi.BYTE], root=0), piece, self.others)
         return payload
 
     def clock_offsets(self) -> tuple[int, ...]:
@@ -81,7 +87,7 @@ class Leaders:
                 offsets_ns[node] = self._ping(node)
         else:
             self._answer_pings()
-        self._wait(self._comm.Ibcast(offsets_ns, root=0), offsets_ns, "another host")
+        self._wait(self._comm.Ibcast(offsets_ns, root=0), offsets_ns, self.others)
         return tuple(offsets_ns)
 
     def _ping(self, node: int) -> int:
@@ -102,27 +108,29 @@ class Leaders:
 
     def _receive_numbers(self, node: int, count: int, *, spin: bool = False) -> array[int]:
         numbers = array("q", bytes(8 * count))
-        self._wait(self._comm.Irecv(numbers, source=node, tag=_TAG), numbers, f"host {node}", spin=spin)
+        self._wait(self._comm.Irecv(numbers, source=node, tag=_TAG), numbers, self.names[node], spin=spin)
         return numbers
 
     def _receive_bytes(self, node: int, num_bytes: int) -> bytearray:
         data = bytearray(num_bytes)
         for piece in _pieces(data):
             request = self._comm.Irecv([piece, self._mpi.BYTE], source=node, tag=_TAG)
-            self._wait(request, piece, f"host {node}")
+            self._wait(request, piece, self.names[node])
         return data
 
     def _send(self, node: int, data: array[int] | memoryview, *, spin: bool = False) -> None:
         message = [data, self._mpi.BYTE] if isinstance(data, memoryview) else data
-        self._wait(self._comm.Isend(message, dest=node, tag=_TAG), data, f"host {node}", spin=spin)
+        self._wait(self._comm.Isend(message, dest=node, tag=_TAG), data, self.names[node], spin=spin)
 
-    def _wait(self, request: Any, buffers: object, awaited: str, *, spin: bool = False, forever: bool = False) -> None:
+    def _wait(
+        self, request: Any, buffers: object, awaited: str, *, spin: bool = False, more_seconds: float = 0.0
+    ) -> None:
         """Wait for a request; `buffers` must live as long as it does, and mpi4py's request does not see to that."""
-        timeout_seconds = math.inf if forever else self.timeout_seconds
-        with contact(self._mpi):
+        timeout_seconds = self.timeout_seconds + more_seconds
+        with contact(self._mpi, awaited):
             if not finished(request, timeout_seconds, spin=spin):
                 self._abandoned.append((request, buffers))  # MPI may still write there
-                raise PeerLostError(f"{awaited} did not arrive within {self.timeout_seconds:g} s")
+                raise PeerLostError(f"{awaited} did not arrive within {timeout_seconds:g} s")
 
 
 def finished(request: Any, timeout_seconds: float, *, spin: bool = False) -> bool:
@@ -141,12 +149,12 @@ def finished(request: Any, timeout_seconds: float, *, spin: bool = False) -> boo
 
 
 @contextlib.contextmanager
-def contact(mpi: Any) -> Iterator[None]:
-    """Turn MPI's errors into ours."""
+def contact(mpi: Any, peer: str = "another rank") -> Iterator[None]:
+    """Turn MPI's errors into ours, which name the peer."""
     try:
         yield
     except mpi.Exception as error:
-        raise PeerLostError(f"MPI lost contact with another rank: {error}") from error
+        raise PeerLostError(f"MPI lost contact with {peer}: {error}") from error
 
 
 def _pieces(data: bytes | bytearray) -> Iterator[memoryview]:

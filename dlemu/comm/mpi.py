@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from datagen.errors import SpaceError, UserError
-from dlemu.comm.comm_base import PeerLostError, launcher_size
+from dlemu.comm.comm_base import PeerLostError, launcher_size, name_ranks
 from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.comm.guardian import remove_shared_memory, start_within
 from dlemu.comm.leaders import Leaders, contact, finished
@@ -56,12 +56,17 @@ class MpiComm:
         self.node, self.hosts = self._name_hosts()
         self.synchronise_clocks()
 
+    @property
+    def other_hosts(self) -> str:
+        """What messages call the hosts besides this one; empty where there are none, or another rank leads this one."""
+        return "" if self._leaders is None else self._leaders.others
+
     def all_reduce_max(self, value_ns: int, *, forever: bool = False) -> int:
-        """`forever` waits without a deadline for ranks that live."""
+        """`forever` waits without a deadline for ranks of this host that live."""
         highest_ns = self._tree.reduce_max(value_ns, forever=forever)
         if self._leaders is not None:
             with self._tree.collective():
-                highest_node_0_ns = self._leaders.all_reduce_max(highest_ns + self._offset_ns, forever=forever)
+                highest_node_0_ns = self._leaders.all_reduce_max(highest_ns + self._offset_ns, last=forever)
                 highest_ns = highest_node_0_ns - self._offset_ns
         return self._tree.broadcast_number(highest_ns, forever=forever)
 
@@ -187,13 +192,15 @@ class MpiComm:
         return token.hex()
 
     def _name_hosts(self) -> tuple[int, tuple[str, ...]]:
-        node, hosts = 0, [socket.gethostname()]
+        node, hosts = 0, [(socket.gethostname(), self._members)]
         if self._leaders is not None:
             with self._tree.collective():
                 node = self._leaders.node
-                names = self._leaders.gather([(node, hosts[0].encode())])
-                hosts = pickle.loads(self._leaders.broadcast(dump([names[key].decode() for key in sorted(names)])))
-        own: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, tuple(hosts)))))
+                parts = self._leaders.gather([(node, dump(hosts[0]))])
+                hosts = pickle.loads(self._leaders.broadcast(dump([pickle.loads(parts[key]) for key in sorted(parts)])))
+                self._leaders.name_nodes([f"host {name} ({name_ranks(members)})" for name, members in hosts])
+        names = tuple(name for name, _ in hosts)
+        own: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, names))))
         return own
 
     def _wait(self, request: Any) -> None:

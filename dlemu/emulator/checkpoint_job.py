@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from datagen.storage.storage_base import StorageSpec
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
@@ -83,10 +82,10 @@ class CheckpointJob:
         """How long a rank waits for the others' checkpoint: one slower than 10 MB/s a rank is taken to hang."""
         return max(self.workload.timeout_seconds, self.largest_rank_bytes / 10e6)
 
-    @cached_property
+    @property
     def rank_bytes(self) -> tuple[int, ...]:
         """Bytes of each rank's files."""
-        return tuple(sum(layout.size_bytes for layout in self.plan.files(rank)) for rank in self.plan.ranks)
+        return self.plan.rank_bytes
 
     @property
     def largest_rank_bytes(self) -> int:

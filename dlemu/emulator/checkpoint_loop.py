@@ -27,8 +27,9 @@ from dlemu.checkpoints.write_files import CheckpointWriter, MovedFile, explained
 from dlemu.comm import Comm
 from dlemu.comm.clock import MonotonicClock
 from dlemu.emulator.checkpoint_job import CheckpointJob, ReadSource
-from dlemu.emulator.checkpoint_journal import CheckpointJournal, UnderWay, read_checkpoint_journal
+from dlemu.emulator.checkpoint_journal import CheckpointJournal, UnderWay
 from dlemu.emulator.environment import describe_hosts, describe_storage, existing_folder
+from dlemu.emulator.journal import read_journal
 from dlemu.emulator.recording import recorder_for
 from dlemu.emulator.request_account import request_folder, requests_so_far
 from dlemu.telemetry import HostTelemetry, Telemetry
@@ -100,7 +101,7 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
 
 def salvage_checkpoints(live_folder: str) -> CheckpointLog | None:
     """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
-    journal = read_checkpoint_journal(live_folder)
+    journal = read_journal(live_folder, CheckpointJournal)
     if journal is None:
         return None
     noted = journal.noting(requests=requests_so_far(live_folder))

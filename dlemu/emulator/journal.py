@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
@@ -13,7 +14,6 @@ from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.metrics.limit import Scaling
 
-_FILE = "journal.json"
 ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
 """What to do when a file of a run can't be written."""
 
@@ -28,48 +28,69 @@ class StoppedEarly:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Journal:
-    """Everything a result needs besides the step logs."""
+class RunJournal:
+    """What is noted of any run."""
+
+    FILE: ClassVar[str]
 
     wall_clock_offset_ns: int
     """What to add to rank 0's CLOCK_MONOTONIC to get nanoseconds since 1970 (UTC)."""
     started_ns: int
-    """CLOCK_MONOTONIC of rank 0 when the ranks were up and the first epoch had not begun."""
+    """CLOCK_MONOTONIC of rank 0 when the ranks were up and nothing had begun."""
+    ended_ns: int | None = None
     hosts: tuple[HostFacts, ...] = ()
     """Of each node, in node order."""
     rank_nodes: tuple[int, ...] = ()
     """Index in `hosts` of each rank's node."""
     storage: StorageFacts | None = None
-    """Where the dataset lies."""
+    """Where the dataset, or the checkpoints, lie."""
+    requests: tuple[int, ...] = ()
+    """What all ranks' requests to an object store came to (`RequestCounts.values`); empty where none were made."""
+    cpu_seconds: tuple[float, ...] = ()
+    """CPU time of each rank, with its workers: from the first epoch's start to the end of the last, or in all."""
+
+    @property
+    def ended_at(self) -> str | None:
+        """When it ended, ISO 8601 with zone."""
+        if self.ended_ns is None:
+            return None
+        seconds = (self.ended_ns + self.wall_clock_offset_ns) / 1e9
+        return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
+
+    def noting(self, **changes: Any) -> Self:
+        """Return the journal with something noted."""
+        return replace(self, **changes)
+
+    def save(self, folder: str) -> None:
+        """Write it by rename; raises SpaceError."""
+        write_text(folder, self.FILE, msgspec.json.encode(self).decode(), advice=ADVICE)
+
+
+J = TypeVar("J", bound=RunJournal)
+
+
+def read_journal(folder: str, kind: type[J]) -> J | None:
+    """Return what a run noted before it ended, None if it never came so far."""
+    try:
+        with open(os.path.join(folder, kind.FILE), "rb") as lines:
+            return msgspec.json.decode(lines.read(), type=kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journal(RunJournal):
+    """Everything that a result of training needs besides the step logs."""
+
+    FILE = "journal.json"
+
     ceiling_au_percent: float | None = None
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     eviction_seconds: tuple[float, ...] = ()
     """How long dropping the dataset's pages took, each time."""
     stopped_early: StoppedEarly | None = None
     """None for a run that was not asked to end early."""
-    ended_ns: int | None = None
     scaling: Scaling | None = None
     """What more readers got after the run, where that was asked."""
-    requests: tuple[int, ...] = ()
-    """What all ranks' requests to an object store came to (`RequestCounts.values`); empty where none were made."""
     clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
     """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""
-    cpu_seconds: tuple[float, ...] = ()
-    """CPU time of each rank with its workers, from the first epoch's start to the end of the last."""
-
-    def noting(self, **changes: Any) -> Journal:
-        """Return the journal with something noted."""
-        return replace(self, **changes)
-
-    def save(self, folder: str) -> None:
-        """Write it by rename; raises SpaceError."""
-        write_text(folder, _FILE, msgspec.json.encode(self).decode(), advice=ADVICE)
-
-
-def read_journal(folder: str) -> Journal | None:
-    """Return what a run noted before it ended, None if it never came so far."""
-    try:
-        with open(os.path.join(folder, _FILE), "rb") as lines:
-            return msgspec.json.decode(lines.read(), type=Journal)
-    except (FileNotFoundError, NotADirectoryError):
-        return None

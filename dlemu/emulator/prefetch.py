@@ -61,7 +61,7 @@ class PrefetchQueue:
         self._batches, self._clock = batches, clock
         self._timeout_seconds, self._rank = timeout_seconds, rank
         self._handed: queue.SimpleQueue[TakenBatch | BaseException] = queue.SimpleQueue()
-        self._taken = threading.Semaphore(0)
+        self._taken: queue.SimpleQueue[None] = queue.SimpleQueue()  # threading.Semaphore is all Python: 10 us a batch
         self._stopped = False
         self._thread = threading.Thread(target=self._pump, name="dlemu-prefetch", daemon=True)
 
@@ -73,7 +73,7 @@ class PrefetchQueue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped = True
-        self._taken.release()
+        self._taken.put(None)
         if error is None:
             self._thread.join()  # after a failure the thread may hang in the loader; as a daemon it ends with the rank
 
@@ -81,7 +81,7 @@ class PrefetchQueue:
         try:
             for batch in self._batches:
                 self._handed.put(TakenBatch(self._clock.now_ns(), batch))
-                self._taken.acquire()
+                self._taken.get()
                 if self._stopped:
                     return
         except BaseException as error:  # carried to the trainer, whatever it is
@@ -98,5 +98,5 @@ class PrefetchQueue:
             ) from None
         if isinstance(handed, BaseException):
             raise handed
-        self._taken.release()
+        self._taken.put(None)
         return handed

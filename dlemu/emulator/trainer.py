@@ -85,7 +85,7 @@ def measure_ceiling(job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Lo
 
 def salvage(live_folder: str) -> RunLog | None:
     """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
-    journal = read_journal(live_folder)
+    journal = read_journal(live_folder, Journal)
     if journal is None:
         return None
     logs = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))

@@ -12,13 +12,13 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError
 from datagen.fetch import Fetcher
 from datagen.places import NO_PLACES
+from dlemu.comm.thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.loaders import _dali_graph as graph
 from dlemu.loaders._dali_files import Files, Unread
 from dlemu.loaders._dali_records import Records
 from dlemu.loaders._dali_settings import num_threads
 from dlemu.loaders._process import lowered
-from dlemu.loaders._thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase
 
 _POOL = "[DALI][TP"

@@ -19,11 +19,10 @@ from dlemu.loaders._process import keep_freed_memory, lowered
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders._tf_records import Records
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Phase, Samples
+from dlemu.loaders.traits_base import traits_of
 
 _plain = tf.autograph.experimental.do_not_convert
 """There is no Python control flow for TensorFlow to rewrite."""
-_HELD = 4
-"""Slots beside those under way or ready: one that the pipeline hands over, two with the trainer, one being begun."""
 
 
 class Loader:
@@ -85,7 +84,7 @@ class _Mapped:
     def __init__(self, spec: LoaderSpec, phases: dict[str, Phase]) -> None:
         own = replace(spec, phases=phases)
         self._threads, self._prefetch = max(1, spec.read_threads), spec.prefetch_size
-        self._slots = self._threads + self._prefetch + _HELD
+        self._slots = traits_of("tensorflow").batch_buffers(spec)
         self._memory = SharedSlots(self._slots, own.slot_bytes)
         self._resize = {name: phase.fetch.resize_bytes for name, phase in phases.items()}
         self._rank = spec.rank

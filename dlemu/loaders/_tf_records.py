@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from datagen.places import NO_PLACES
+from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.duration import is_zero
-from dlemu.loaders._thread_accounting import process_storage_bytes
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, preprocess
 from dlemu.loaders.traits_base import Interleave
 from dlemu.plan.samples import hash_samples

@@ -8,6 +8,7 @@ a slot when they are asked for.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -27,8 +28,8 @@ from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples
 
-Token = tuple[str, int, int]
-"""Phase, epoch, step: all a worker needs to know which samples to fetch."""
+Token = tuple[str, int, int, int]
+"""Phase, epoch, step, and the slot to put it in: all a worker needs to know to make a batch."""
 
 
 _READY = ""
@@ -38,11 +39,13 @@ _READY = ""
 class _Tokens(Sampler[Token]):
     """Hands the DataLoader the steps of the epoch it is about to run."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, slots: int) -> None:
         self.phase, self.epoch, self.steps = _READY, 0, workers
+        self._turns = itertools.cycle(range(slots))
+        """Goes on from epoch to epoch: the first batches of one do not lie where the last of the other do."""
 
     def __iter__(self) -> Iterator[Token]:
-        return ((self.phase, self.epoch, step) for step in range(1, self.steps + 1))
+        return ((self.phase, self.epoch, *turn) for turn in zip(range(1, self.steps + 1), self._turns, strict=False))
 
     def __len__(self) -> int:
         return self.steps
@@ -54,7 +57,7 @@ class _Batches(Dataset[bytes | DlemuError | None]):
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
         self._spec, self._slots = spec, slots
         self._maker: BatchMaker | None = None
-        self._worker, self._turn = 0, 0
+        self._worker = 0
 
     def __getitem__(self, token: Token) -> bytes | DlemuError | None:
         """Return the batch's trace, packed, or as a value what went wrong: PyTorch would wrap it in a traceback."""
@@ -62,9 +65,7 @@ class _Batches(Dataset[bytes | DlemuError | None]):
             maker = self._maker or self._open()
             if token[0] == _READY:
                 return None
-            slot = self._first_slot() + self._turn % self._spec.slots_per_worker
-            self._turn += 1
-            return maker.make(*token, slot, self._slots.slot(slot)).packed()
+            return maker.make(*token, self._slots.slot(token[-1])).packed()
         except DlemuError as error:
             return error
         except MemoryError:
@@ -79,12 +80,9 @@ class _Batches(Dataset[bytes | DlemuError | None]):
         """Make ready for the first batch, in the process that makes it: formats opened, memory taken."""
         info = get_worker_info()
         self._worker = 0 if info is None else info.id
-        self._slots.take_pages(self._first_slot(), self._spec.slots_per_worker)
+        self._slots.take_pages(0, self._spec.slots)
         self._maker = BatchMaker(self._spec, self._worker)
         return self._maker
-
-    def _first_slot(self) -> int:
-        return self._worker * self._spec.slots_per_worker
 
 
 def _as_it_is(item: Any) -> Any:
@@ -122,8 +120,8 @@ class Loader:
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
-        self._slots = SharedSlots(max(1, spec.read_threads) * spec.slots_per_worker, spec.slot_bytes)
-        self._tokens = _Tokens(max(1, spec.read_threads))
+        self._slots = SharedSlots(spec.slots, spec.slot_bytes)
+        self._tokens = _Tokens(max(1, spec.read_threads), spec.slots)
         self._pin = self._pinning()
         workers: dict[str, Any] = {}
         if spec.read_threads > 0:

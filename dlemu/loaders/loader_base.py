@@ -13,9 +13,9 @@ import numpy as np
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.places import Places
+from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.config.schema import Duration
-from dlemu.loaders._thread_accounting import ThreadAccounting
 from dlemu.loaders.traits_base import Interleave
 from dlemu.plan.samples import BatchPlan, PlanAhead
 
@@ -60,9 +60,13 @@ class LoaderSpec:
         return max(2, self.computation_threads)
 
     @property
-    def slots_per_worker(self) -> int:
-        """Batch buffers of a worker: those ready or under way, one that the prefetch thread holds, one in training."""
-        return self.prefetch_per_worker + 2
+    def slots(self) -> int:
+        """Batch buffers of a rank whose batches come in order: those ready or under way, and the trainer's two.
+
+        One of these is with the prefetch thread, the other in training. Batch k lies in buffer k modulo so many,
+        whichever worker makes it.
+        """
+        return max(1, self.read_threads) * self.prefetch_per_worker + 2
 
     @property
     def slot_bytes(self) -> int:

@@ -67,6 +67,13 @@ class Traits(LoaderTraits):
         waiting = spec.shuffle_window + samples_read_ahead(spec, spec.interleave)
         return spec.prefetch_size + spec.computation_calls + 1 + ceil(waiting / spec.phases["train"].batch_size)
 
+    def batch_buffers(self, spec: LoaderSpec) -> int:
+        """Return how many batches there is memory for, where they are mapped.
+
+        Beside those under way or ready: one that the pipeline hands over, two with the trainer, one being begun.
+        """
+        return self.batches_ahead(spec) + 4
+
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return what a rank's stream holds: records read ahead, batches of them, those ready or with the trainer."""
         if spec.interleave is None:

@@ -32,7 +32,7 @@ class Loader:
         self._spec = spec
         self._threads = max(1, spec.read_threads)
         self._window = self._threads * spec.prefetch_per_worker
-        self._slots = SharedSlots(self._window + 2, spec.slot_bytes)
+        self._slots = SharedSlots(spec.slots, spec.slot_bytes)
         self._local = threading.local()
         self._numbers = iter(range(self._threads))
         self._numbering = threading.Lock()
@@ -46,7 +46,7 @@ class Loader:
 
     def start(self) -> None:
         """Start every thread (none is idle until all are there) and take the batches' memory."""
-        self._slots.take_pages(0, self._window + 2)
+        self._slots.take_pages(0, self._spec.slots)
         barrier = threading.Barrier(self._threads)
         for future in [self._pool.submit(barrier.wait) for _ in range(self._threads)]:
             future.result()
@@ -68,7 +68,7 @@ class Loader:
 
     def _make(self, phase: str, epoch: int, step: int) -> BatchTrace:
         maker: BatchMaker = self._local.maker
-        slot = step % (self._window + 2)
+        slot = step % self._spec.slots
         try:
             return maker.make(phase, epoch, step, slot, self._slots.slot(slot))
         except DlemuError:

@@ -86,11 +86,16 @@ class LoaderTraits:
         """Return the most batches that a rank's loader has ready or under way, the trainer's own not among them."""
         return spec.read_threads * spec.prefetch_per_worker
 
+    def batch_buffers(self, spec: LoaderSpec) -> int:
+        """Return how many batches there is memory for, those with the trainer among them."""
+        return spec.slots
+
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the memory that a rank and its workers will touch: processes, batch buffers, read buffers."""
         workers = max(1, spec.read_threads)
         reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if not phase.fetch.reads_nothing)
-        return workers * (spec.slots_per_worker * spec.slot_bytes + reading) + (workers + 1) * PROCESS_BYTES
+        batches = self.batch_buffers(spec) * spec.slot_bytes
+        return batches + workers * reading + (workers + 1) * PROCESS_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
         """Return what a reader of the result must know of how the loader was measured, as sentences."""

@@ -30,8 +30,16 @@ from datagen.packing.image_list import ImageList
 from datagen.packing.packed_set import PackedFile, Skipped
 from datagen.packing.recipe import DamagedError, Recipe, prepare
 from datagen.registry import find
-from datagen.storage.storage_base import Bytes, StorageBase, StorageSpec, Writer, open_storage
-from dlemu.loaders._thread_accounting import ThreadAccount, process_storage_bytes
+from datagen.storage.storage_base import (
+    Bytes,
+    StorageBase,
+    StorageSpec,
+    Writer,
+    WriterAround,
+    open_storage,
+    write_whole,
+)
+from dlemu.comm.thread_accounting import ThreadAccount, process_storage_bytes
 
 TASK = struct.Struct("<q")
 """A file's number in the pipe of tasks: a read of 8 bytes takes one whole."""
@@ -325,28 +333,18 @@ class _PackedFile:
         if not content:
             return
         side = sides_of(find("datagen.formats", self._job.format, "Format")())[0]
-        writer = self._storage.create(side.path(self._job.layout, self._number))
-        try:
-            writer.write(content)
-            writer.commit()
-        except BaseException:
-            writer.discard()
-            raise
+        write_whole(self._storage, side.path(self._job.layout, self._number), content, sync=False)
 
     def discard(self) -> None:
         self._writer.discard()
 
 
-class _Summing:
+class _Summing(WriterAround):
     """A writer that sums up what it writes."""
 
     def __init__(self, writer: Writer) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self.crc32 = 0
-
-    @property
-    def position(self) -> int:
-        return self._writer.position
 
     def write(self, data: Bytes) -> None:
         self.crc32 = isal_zlib.crc32(data, self.crc32)
@@ -357,15 +355,6 @@ class _Summing:
 
     def write_at(self, data: Bytes, offset: int) -> None:
         raise NotImplementedError  # packed files are written front to back
-
-    def sync(self) -> None:
-        self._writer.sync()
-
-    def commit(self) -> None:
-        self._writer.commit()
-
-    def discard(self) -> None:
-        self._writer.discard()
 
 
 class _Row:

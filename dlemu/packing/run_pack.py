@@ -23,7 +23,7 @@ from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.run.run_folder import new_folder
 from dlemu.sizing.answers import check_same
 from dlemu.sizing.prerequisites import take_word
-from dlemu.sizing.run_sweep import named
+from dlemu.sizing.run_sweep import check_each
 from dlemu.sizing.train_process import run_command
 
 
@@ -101,7 +101,7 @@ def pack(
     if detect_launcher() == "mpi":
         raise UserError("dlemu pack was started by mpirun or srun: start it once, without; it starts its processes")
     wanted_folder, words = take_word(overrides, "output.folder")
-    checked = _check(points(words), config_dir)
+    checked = check_each(points(words), lambda point: _Checked(point, *read_words(point.words, config_dir)))
     folder = wanted_folder or new_folder(PACK.partition(".")[0])
     question = PackQuestion(overrides=tuple(words))
     finished = _finished(folder, question)
@@ -129,19 +129,6 @@ def pack(
         )
         save_answer(folder, PACK, answer)
     return answer
-
-
-def _check(all_points: Sequence[Point], config_dir: str | None) -> list[_Checked]:
-    checked: list[_Checked] = []
-    problems: dict[str, str] = {}
-    for point in all_points:
-        try:
-            checked.append(_Checked(point, *read_words(point.words, config_dir)))
-        except UserError as error:
-            problems.setdefault(str(error), named(point.settings))
-    if problems:
-        raise UserError("\n".join(f"{name}: {error}" if name else error for error, name in problems.items()))
-    return checked
 
 
 def _finished(folder: str, question: PackQuestion) -> tuple[PackPoint, ...]:

@@ -11,7 +11,6 @@ import psutil
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
-from datagen.storage.storage_base import open_storage
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.schema import Workload
 from dlemu.emulator.cgroup_limits import cpu_limit
@@ -21,7 +20,7 @@ from dlemu.prediction.from_probe import calibrate_from_levels
 from dlemu.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.prediction.make_prediction import predict
 from dlemu.prediction.prediction import PREDICT, Prediction
-from dlemu.probing.cold import treatment
+from dlemu.probing.cold import treatment_of
 from dlemu.probing.pattern import Level, probe_pattern
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.folder import CONFIG, read_run
@@ -99,24 +98,15 @@ def calibrate_by_probe(
 
     `readers` is the number whose speed is wanted most; 0: the fewest that get all.
     """
-    storage = workload.storage_spec
     found = inspect(
         workload.dataset,
         command_hint=lambda: (
             f"{datagen_command(workload)} (or say --make here, --from RESULTS of a run, or --mb-per-second X)"
         ),
-        storage=storage,
+        storage=workload.storage_spec,
     )
     job = make_job(workload, 1, found, folder=os.devnull, started_at="")
-    opened = open_storage(storage.buffered)
-    how = treatment(
-        direct=storage.direct,
-        cached=cached,
-        total_bytes=found.total_bytes,
-        memory_bytes=psutil.virtual_memory().total,
-        memory_kind=opened.memory_kind(workload.dataset.data_folder),
-        remote=opened.is_remote,
-    )
+    how = treatment_of(workload, found.total_bytes, cached=cached)
     began, others = time.monotonic(), _others_cpu_seconds()
     levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=on_level)
     return calibrate_from_levels(

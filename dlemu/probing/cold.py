@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import psutil
+
 from datagen.errors import UserError
+from datagen.storage.storage_base import open_storage
+from dlemu.config.schema import Workload
 from dlemu.metrics.cache import WANTED_RATIO
 
 Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
@@ -31,3 +35,16 @@ def treatment(
     if remote:
         return "remote"
     return "large" if total_bytes >= WANTED_RATIO * memory_bytes else "evicted"
+
+
+def treatment_of(workload: Workload, total_bytes: int, *, cached: bool) -> Treatment:
+    """Return the treatment on this host of a workload's dataset of so many bytes; raises UserError."""
+    storage = open_storage(workload.storage_spec.buffered)
+    return treatment(
+        direct=workload.storage_spec.direct,
+        cached=cached,
+        total_bytes=total_bytes,
+        memory_bytes=psutil.virtual_memory().total,
+        memory_kind=storage.memory_kind(workload.dataset.data_folder),
+        remote=storage.is_remote,
+    )

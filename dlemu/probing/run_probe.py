@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-import psutil
-
 from datagen.errors import SpaceError, UserError
 from datagen.inspection import inspect
 from datagen.storage.s3 import SCHEME
-from datagen.storage.storage_base import open_storage, storage_spec
+from datagen.storage.storage_base import storage_spec
 from dlemu.config import check_runnable, datagen_command, load, workload_names
 from dlemu.config.translate import without_secrets
 from dlemu.emulator.environment import describe_folder, describe_host, existing_folder
 from dlemu.emulator.job import make_job
 from dlemu.metrics.demand import demand
-from dlemu.probing.cold import treatment
+from dlemu.probing.cold import treatment_of
 from dlemu.probing.object_gets import objects_to_read
 from dlemu.probing.pattern import Level, probe_pattern
 from dlemu.probing.probe_answers import (
@@ -181,18 +179,10 @@ def probe_workload(
     """Measure a workload's own pattern at rising numbers of readers; return the answer and its folder."""
     workload = load(overrides, config_dir=config_dir)
     check_runnable(workload)
-    storage = workload.storage_spec
-    found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
+    spec = workload.storage_spec
+    found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=spec)
     folder = _results_folder(workload.output.folder or new_folder(workload.model.name, "probe-"))
-    opened = open_storage(storage.buffered)
-    how = treatment(
-        direct=storage.direct,
-        cached=cached,
-        total_bytes=found.total_bytes,
-        memory_bytes=psutil.virtual_memory().total,
-        memory_kind=opened.memory_kind(workload.dataset.data_folder),
-        remote=opened.is_remote,
-    )
+    how = treatment_of(workload, found.total_bytes, cached=cached)
     question = ProbeQuestion(
         target=workload.dataset.data_folder,
         workload=workload.model.name,

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from rich.console import Console
 
 from datagen.errors import UserError
-from dlemu.report.comparison_report import digits, host_facts, signed, width_of, with_width
+from dlemu.report.comparison_report import full_rows, host_facts, short_rows
 from dlemu.report.page import Page, TileRow, Words, tiles
-from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import flat, plain, side_names
 from dlemu.results.answer_files import read_answer
+from dlemu.results.checkpoint_summary import CheckpointFacts
 from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS, CheckpointComparison, ComparedCheckpoints
 
 METRICS = {
+    "checkpoint_gib": ("tensors of one checkpoint", "GiB"),
     "write_slowest_gib_per_second": ("written, slowest rank", "GiB/s"),
     "write_slowest_seconds": ("one checkpoint written", "s"),
     "write_fsync_percent": ("fsync, of that time", "%"),
@@ -64,18 +66,9 @@ def open_checkpoint_comparison(folder: str) -> OpenedCheckpointComparison:
 def print_checkpoint_comparison(answer: CheckpointComparison, console: Console) -> None:
     """Print one table, what makes the difference more than the storage's, and the verdict."""
     print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
-    rows: list[tuple[Cell, ...]] = [
-        (
-            f"{METRICS[name][0]} ({METRICS[name][1]})",
-            digits(difference.a),
-            digits(difference.b),
-            signed(difference.difference_percent),
-            width_of(difference.half_width_percent),
-        )
-        for name, difference in answer.metrics.items()
-    ]
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
-    print_table(Table(title=answer.sides[0].title, columns=head, rows=[*rows, *_limits(answer)]), console)
+    rows = [*short_rows(answer.metrics, METRICS), *_limits(answer)]
+    print_table(Table(title=answer.sides[0].title, columns=head, rows=rows), console)
     print_lines([Line(f"- {issue}", "caution") for issue in answer.issues], console)
     print_lines([Line(answer.verdict, "strong")], console, wrap=True)
 
@@ -115,29 +108,20 @@ def _tiles(answer: CheckpointComparison) -> Iterator[TileRow]:
 
 
 def _tables(answer: CheckpointComparison) -> Iterator[Table]:
-    rows: list[tuple[str, ...]] = [
-        (
-            ", ".join(METRICS[name]),
-            with_width(difference.a, difference.a_half_width),
-            with_width(difference.b, difference.b_half_width),
-            signed(difference.difference_percent),
-            width_of(difference.half_width_percent),
-        )
-        for name, difference in answer.metrics.items()
-    ]
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5))
-    yield Table(title="A and B", columns=head, rows=[*rows, *_limits(answer)])
-    facts = zip(*(_facts(side) for side in answer.sides), strict=True)
+    yield Table(title="A and B", columns=head, rows=[*full_rows(answer.metrics, METRICS), *_limits(answer)])
+    named = [field.name for field in fields(CheckpointFacts)] if any(side.what for side in answer.sides) else []
+    facts = zip(*(_facts(side, named) for side in answer.sides), strict=True)
     where = [(name, fact, other) for (name, fact), (_, other) in facts]
     yield Table(title="What was measured, and where", columns=columns("", "A", "B"), rows=where)
 
 
-def _facts(side: ComparedCheckpoints) -> Sequence[tuple[str, str]]:
-    storage = side.storage
+def _facts(side: ComparedCheckpoints, named: Sequence[str]) -> Sequence[tuple[str, str]]:
+    storage, known = side.storage, dict(flat(side.what)) if side.what else {}
     return [
         ("measured", side.started_at or "not known"),
         ("ranks", str(side.ranks)),
-        *((name.replace("_", " "), plain(value)) for name, value in flat(side.what)),
+        *((name.replace("_", " "), plain(known.get(name))) for name in named),
         *host_facts(side.hosts),
         ("file system", plain(storage.file_system if storage else None)),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,10 +13,20 @@ from datagen.errors import UserError
 from dlemu.emulator.environment import HostFacts
 from dlemu.report.page import Page, TileRow, Words, tiles
 from dlemu.report.series import Point, RunSeries
-from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import at, count, flat, number, plain, side_names, size, verdict_word, with_unit
 from dlemu.results.answer_files import read_answer
-from dlemu.sizing.answers import COMPARE, ComparedCount, ComparedSide, Comparison, Conditions, Economy, RunPair, Value
+from dlemu.sizing.answers import (
+    COMPARE,
+    ComparedCount,
+    ComparedSide,
+    Comparison,
+    Conditions,
+    Difference,
+    Economy,
+    RunPair,
+    Value,
+)
 from dlemu.sizing.compare_sides import PLANNED_EPOCHS, pair_settings
 
 METRICS = {
@@ -114,35 +124,41 @@ def print_comparison(answer: Comparison, console: Console) -> None:
 def _short_table(pair: RunPair) -> Table:
     """Return the differences of one pair with its year below."""
     title = " ".join(f"{key}={value}" for key, value in pair.settings.items()) or pair_settings(pair)
-    rows: list[tuple[Cell, ...]] = [
-        (
-            f"{METRICS[name][0]} ({METRICS[name][1]})",
-            digits(difference.a),
-            digits(difference.b),
-            signed(difference.difference_percent),
-            width_of(difference.half_width_percent),
-        )
-        for name, difference in pair.metrics.items()
-    ]
-    rows.append(("verdict", *map(verdict_word, pair.passed), "", ""))
+    rows = [*short_rows(pair.metrics, METRICS), ("verdict", *map(verdict_word, pair.passed), "", "")]
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
     return Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)))
 
 
-def digits(value: float) -> str:
+def short_rows(metrics: Mapping[str, Difference], words: Mapping[str, tuple[str, str]]) -> list[tuple[str, ...]]:
+    """Return a row a metric for the terminal; `words` has their names and units."""
+    return [
+        (f"{words[key][0]} ({words[key][1]})", _digits(each.a), _digits(each.b), *_apart(each))
+        for key, each in metrics.items()
+    ]
+
+
+def full_rows(metrics: Mapping[str, Difference], words: Mapping[str, tuple[str, str]]) -> list[tuple[str, ...]]:
+    """Return the same for the page, with the intervals of both sides."""
+    return [
+        (
+            ", ".join(words[key]),
+            with_width(each.a, each.a_half_width),
+            with_width(each.b, each.b_half_width),
+            *_apart(each),
+        )
+        for key, each in metrics.items()
+    ]
+
+
+def _apart(metric: Difference) -> tuple[str, str]:
+    percent, width = metric.difference_percent, metric.half_width_percent
+    return "-" if percent is None else f"{percent:+.1f} %", "-" if width is None else f"{width:.1f}"
+
+
+def _digits(value: float) -> str:
     """Return a number with as many digits as a table has room for."""
     digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1
     return f"{value:,.{digits}f}"
-
-
-def signed(percent: float | None) -> str:
-    """Return a difference in percent with its sign."""
-    return "-" if percent is None else f"{percent:+.1f} %"
-
-
-def width_of(half_width_percent: float | None) -> str:
-    """Return a half width in points; `-` where it is not known."""
-    return "-" if half_width_percent is None else f"{half_width_percent:.1f}"
 
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
@@ -249,16 +265,7 @@ def _tables(answer: Comparison) -> Iterator[Table]:
 
 
 def _full_table(pair: RunPair, *, folded: bool) -> Table:
-    rows: list[tuple[str, ...]] = [
-        (
-            ", ".join(METRICS[name]),
-            with_width(difference.a, difference.a_half_width),
-            with_width(difference.b, difference.b_half_width),
-            signed(difference.difference_percent),
-            width_of(difference.half_width_percent),
-        )
-        for name, difference in pair.metrics.items()
-    ]
+    rows = full_rows(pair.metrics, METRICS)
     rows.append(("verdict", *(verdict_word(passed) for passed in pair.passed), "", ""))
     rows.append(("limited by", *(limit or "-" for limit in pair.limited_by), "", ""))
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5))

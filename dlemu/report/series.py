@@ -14,10 +14,12 @@ from dlemu.prediction.ask import read_prediction
 from dlemu.prediction.prediction import Prediction
 from dlemu.report.units import short_names
 from dlemu.results.answer_files import read_answer
-from dlemu.results.folder import holds_run, read_run
+from dlemu.results.checkpoint_folder import read_checkpoint_run
+from dlemu.results.checkpoint_run import CheckpointRun
+from dlemu.results.folder import holds_checkpoints, holds_run, read_run
 from dlemu.results.run import Run
 from dlemu.results.summary import Mean
-from dlemu.sizing.answers import SIZE, SWEEP, RunFigures, SizeAnswer, SweepAnswer, Trial
+from dlemu.sizing.answers import SIZE, SWEEP, CheckpointFigures, RunFigures, SizeAnswer, SweepAnswer, Trial
 from dlemu.sizing.sides import run_figures
 
 ACCELERATORS = "accelerators"
@@ -47,6 +49,8 @@ class Point:
     mean_device_read_latency_ms: float | None = None
     limited_by: str = ""
     folder: str = ""
+    checkpoints: CheckpointFigures | None = None
+    """Of a run of checkpoints, which has nothing of the above."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,13 @@ class RunSeries:
     points: tuple[Point, ...]
     answer: SizeAnswer | SweepAnswer | None = None
     """None for runs that a user put side by side."""
-    run: Run | None = None
+    run: Run | CheckpointRun | None = None
     """One of the runs, for what they have in common: host, storage, configuration."""
+
+    @property
+    def of_checkpoints(self) -> bool:
+        """Whether its runs wrote and read checkpoints."""
+        return any(point.checkpoints for point in self.points)
 
     @property
     def axis(self) -> str:
@@ -81,7 +90,7 @@ class RunSeries:
     def threshold_percent(self) -> float | None:
         """The AU at which a run passes, None where nothing says it."""
         known = [point.threshold_percent for point in self.points if point.threshold_percent is not None]
-        if known or self.run is None:
+        if known or not isinstance(self.run, Run):
             return known[0] if known else None
         return self.run.summary.metrics.au_threshold_percent
 
@@ -115,7 +124,7 @@ def open_result(folder: str) -> Run | RunSeries:
 def open_together(folders: Sequence[str]) -> RunSeries:
     """Read several results as one series, each by the name of its folder."""
     points: list[Point] = []
-    common: Run | None = None
+    common: Run | CheckpointRun | None = None
     for folder in folders:
         name = os.path.basename(os.path.abspath(folder))
         predicted = read_prediction(folder)
@@ -234,6 +243,16 @@ def _sweep_points(answer: SweepAnswer) -> Iterator[Point]:
     for point in answer.points:
         if point.figures is not None:
             yield _point(point.figures, point.settings, point.folder)
+        elif point.checkpoints is not None:
+            yield Point(
+                line=point.checkpoints.workload,
+                settings=point.settings,
+                accelerators=point.checkpoints.ranks,
+                passed=None,
+                au_percent=None,
+                folder=point.folder,
+                checkpoints=point.checkpoints,
+            )
 
 
 def _mean(figure: Mean | None) -> float | None:
@@ -245,12 +264,14 @@ def _mean_of(values: Iterator[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _first_run(folder: str, points: Sequence[Point]) -> Run | None:
+def _first_run(folder: str, points: Sequence[Point]) -> Run | CheckpointRun | None:
     """Return the first run that is still there and whole; of a series that was sent on alone, none."""
     for point in points:
         path = os.path.join(folder, point.folder)
-        if point.folder and holds_run(path):
-            with contextlib.suppress(UserError):  # the series has its own numbers; this is for hosts and settings
+        with contextlib.suppress(UserError):  # the series has its own numbers; this is for hosts and settings
+            if point.folder and holds_checkpoints(path):
+                return read_checkpoint_run(path)
+            if point.folder and holds_run(path):
                 return read_run(path)
     return None
 

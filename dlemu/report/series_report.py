@@ -7,13 +7,16 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from dlemu.report.checkpoint_comparison import METRICS
+from dlemu.report.comparison_report import with_width
 from dlemu.report.page import Page, State, Text, Words, tiles
-from dlemu.report.run_report import environment_tables, facts_table
+from dlemu.report.run_report import environment_of, environment_tables, facts_table
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import count, flat, number, plain, short_names, verdict_word
+from dlemu.results.checkpoint_summary import CheckpointSummary
 from dlemu.results.summary import Mean
-from dlemu.sizing.answers import CountResult, RunFigures, SizeAnswer, SweepAnswer, SweepPoint
+from dlemu.sizing.answers import CheckpointFigures, CountResult, RunFigures, SizeAnswer, SweepAnswer, SweepPoint
 
 _SHOWN_HOSTS = 4
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
@@ -27,6 +30,16 @@ _SIZE_TILES = (
     ("time to the answer", "seconds", "s", "all trials"),
     ("the naive way", "naive_seconds", "s", "every count at full length, nominal"),
 )
+_SHOWN_OF_CHECKPOINTS = {
+    "checkpoint_gib": "size\nGiB",
+    "write_slowest_gib_per_second": "write\nGiB/s",
+    "write_slowest_seconds": "write\ns",
+    "write_fsync_percent": "fsync\n%",
+    "read_slowest_gib_per_second": "read\nGiB/s",
+    "read_slowest_seconds": "read\ns",
+    "read_from_storage_percent": "storage\n%",
+}
+"""Metrics of a run of checkpoints, and the heads of their columns on the terminal."""
 _SWEEP_COLUMNS = (
     "total\ns",
     "au\n%",
@@ -106,18 +119,38 @@ def print_sweep(swept: SweepAnswer, folder: str, console: Console) -> None:
 def _sweep_table(swept: SweepAnswer) -> Table:
     axes = list(swept.points[0].settings)
     short = {axis: short_names(point.settings[axis] for point in swept.points) for axis in axes}
-    names = [*(axis.split(".")[-1].replace("_", "\n", 1) for axis in axes), *_SWEEP_COLUMNS, "verdict"]
+    saved = any(point.checkpoints for point in swept.points)
+    numbers = list(_SHOWN_OF_CHECKPOINTS.values() if saved else _SWEEP_COLUMNS)
+    words = ["write limited by", "read limited by"] if saved else ["verdict"]
+    cells = _checkpoint_cells if saved else _training_cells
+    names = [*(axis.split(".")[-1].replace("_", "\n", 1) for axis in axes), *numbers, *words]
     rows: list[tuple[Cell, ...]] = [
-        (*(short[axis][point.settings[axis]] for axis in axes), *_sweep_cells(point.figures), _sweep_verdict(point))
-        for point in swept.points
+        (*(short[axis][point.settings[axis]] for axis in axes), *cells(point)) for point in swept.points
     ]
-    head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
+    head = columns(*names, right=range(len(names) - len(words)), whole=range(len(names)))
     return Table(columns=head, rows=rows, dense=True)
 
 
-def _sweep_cells(figures: RunFigures | None) -> list[str]:
+def _checkpoint_cells(point: SweepPoint) -> list[Cell]:
+    if point.checkpoints is None:
+        return [*["-"] * len(_SHOWN_OF_CHECKPOINTS), Line("failed", "bad"), "-"]
+    return [*_checkpoint_row(point.checkpoints)]
+
+
+def _checkpoint_row(figures: CheckpointFigures) -> Iterator[str]:
+    for name in _SHOWN_OF_CHECKPOINTS:
+        value = figures.metrics.get(name)
+        # Rates are what is compared: they have their interval beside them.
+        width = value.half_width if value and name.endswith("per_second") else None
+        yield with_width(value.mean, width) if value else "-"
+    yield figures.write_limited_by or "-"
+    yield figures.read_limited_by or "-"
+
+
+def _training_cells(point: SweepPoint) -> list[Cell]:
+    figures = point.figures
     if figures is None:
-        return ["-"] * len(_SWEEP_COLUMNS)
+        return [*["-"] * len(_SWEEP_COLUMNS), Line("failed", "bad")]
     return [
         _digits(figures.total_seconds, 1),
         _digits(figures.au_percent, 2),
@@ -128,6 +161,7 @@ def _sweep_cells(figures: RunFigures | None) -> list[str]:
         _digits(figures.device_mb_per_second, 1),
         _digits(figures.max_device_mb_per_second, 1),
         _digits(figures.mean_device_read_latency_ms, 2),
+        _sweep_verdict(figures),
     ]
 
 
@@ -136,10 +170,8 @@ def _digits(figure: Mean | float | None, digits: int) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _sweep_verdict(point: SweepPoint) -> Line:
-    if point.figures is None:
-        return Line("failed", "bad")
-    word, limit = verdict_word(point.figures.passed), point.figures.limited_by
+def _sweep_verdict(figures: RunFigures) -> Line:
+    word, limit = verdict_word(figures.passed), figures.limited_by
     named = f"{word}: {limit.what}" if limit and word != "pass" else word
     return Line(named, _TONES.get(word, "open"))
 
@@ -176,7 +208,11 @@ def _lead(series: RunSeries) -> str:
         return ""
     summary = series.run.summary
     hosts = ", ".join(summary.hosts[:_SHOWN_HOSTS])
-    return f"{summary.started_at}, on {hosts}. Dataset in {summary.dataset.data_folder}."
+    if isinstance(summary, CheckpointSummary):
+        where = f"Checkpoints in {summary.what.folder}"
+    else:
+        where = f"Dataset in {summary.dataset.data_folder}"
+    return f"{summary.started_at}, on {hosts}. {where}."
 
 
 def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
@@ -190,8 +226,10 @@ def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
             sentence = f"{answer.max_accelerators} of {answer.at_least} wanted. {sentence}"
         state: State = "open" if answer.passed is None else "passed" if answer.passed else "failed"
         return state, (verdict_word(answer.passed).upper(), f": {sentence}")
-    passed = sum(point.passed is True for point in series.points)
     interrupted = " so far: the sweep was interrupted" if answer and not answer.complete else ""
+    if answer and series.of_checkpoints:
+        return "open", (f"{len(series.points)} of {len(answer.points)}", f" points completed{interrupted}")
+    passed = sum(point.passed is True for point in series.points)
     return "open", (f"{passed} of {len(series.points)}", f" runs passed{interrupted}")
 
 
@@ -219,16 +257,20 @@ def _size_words(answer: SizeAnswer) -> Iterator[Words]:
 
 
 def _tables(series: RunSeries) -> Iterator[Table]:
-    yield _points_table(series)
+    yield _checkpoints_table(series) if series.of_checkpoints else _points_table(series)
     if isinstance(series.answer, SizeAnswer):
         yield _trials_table(series.answer)
     if series.answer:
         yield facts_table(
             "The question", ((key.replace("_", " "), value) for key, value in flat(series.answer.question))
         )
-    if series.run is not None:
-        yield facts_table("How it was measured", flat(series.run.summary.how))
-        yield from environment_tables(series.run.summary)
+    summary = series.run.summary if series.run is not None else None
+    if isinstance(summary, CheckpointSummary):
+        yield facts_table("What was measured, and how", flat(summary.what))
+        yield from environment_of(summary.environment, "the checkpoints")
+    elif summary is not None:
+        yield facts_table("How it was measured", flat(summary.how))
+        yield from environment_tables(summary)
 
 
 def _points_table(series: RunSeries) -> Table:
@@ -260,6 +302,18 @@ def _points_table(series: RunSeries) -> Table:
     ]
     head = columns(*names, right=range(1, len(known) + 2))
     return Table(title="Counts" if sized else "Runs", columns=head, rows=rows)
+
+
+def _checkpoints_table(series: RunSeries) -> Table:
+    """Return a row a point of checkpoints."""
+    rows = [
+        (_point_name(series, point), str(point.accelerators), *_checkpoint_row(point.checkpoints))
+        for point in series.points
+        if point.checkpoints
+    ]
+    shown = [", ".join(METRICS[name]) for name in _SHOWN_OF_CHECKPOINTS]
+    head = columns("run", "ranks", *shown, "write limited by", "read limited by", right=range(1, len(shown) + 2))
+    return Table(title="Points", columns=head, rows=rows)
 
 
 def _point_name(series: RunSeries, point: Point) -> str:

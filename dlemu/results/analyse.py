@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from datagen.errors import UserError
 from datagen.formats.format_base import LibraryReads, library_reads
 from datagen.layout import subfolder_name
+from dlemu.comm import name_ranks
 from dlemu.config.duration import is_zero
 from dlemu.emulator.steplog import EVALUATION
 from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
@@ -97,7 +97,7 @@ def analyse(run: Run) -> Summary:
         hosts=tuple(host.host for host in journal.hosts),
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
         started_at=facts.started_at,
-        ended_at=_ended_at(facts),
+        ended_at=journal.ended_at,
         seed=facts.seed,
         metrics=metrics,
         requests=requests_of(facts.journal.requests, facts.workload.metric),
@@ -115,7 +115,7 @@ def analyse(run: Run) -> Summary:
         how=_read_settings(facts, metrics.read_calls),
         environment=Environment(hosts=journal.hosts, storage=journal.storage),
         telemetry=summarise_telemetry(run),
-        issues=(*_issues(facts, metrics, evidence), *cut_short(run)),
+        issues=(*_lost_steps(run), *_issues(facts, metrics, evidence), *cut_short(run)),
     )
     if proof is None:
         return summary
@@ -270,14 +270,6 @@ def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
     return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
 
 
-def _ended_at(facts: Facts) -> str | None:
-    journal = facts.journal
-    if journal.ended_ns is None:
-        return None
-    seconds = (journal.ended_ns + journal.wall_clock_offset_ns) / 1e9
-    return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
-
-
 def _evaluation(rows: StepTable) -> Evaluation | None:
     if not len(rows):
         return None
@@ -385,6 +377,21 @@ def _is_biased(evidence: Evidence) -> bool:
         return False
     factor = warm_up_bias(evidence)
     return factor is None or factor > _TOO_MUCH_BIAS
+
+
+def _lost_steps(run: Run) -> Iterator[str]:
+    """Yield a sentence for each host of a failed run with ranks of which no step was kept."""
+    if run.facts.failure is None or not len(run.rows):
+        return
+    journal, kept = run.facts.journal, set(run.ordered.values("rank"))
+    for node, host in enumerate(journal.hosts):
+        lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in kept]
+        if lost:
+            yield (
+                f"what {name_ranks(lost)} on {host.host} measured is lost and not in these numbers: that host does not "
+                "see the run's folder, where steps outlive their ranks (set output.folder to one that all hosts see), "
+                "or was lost before its first step"
+            )
 
 
 def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,7 +64,7 @@ def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
         hosts=tuple(host.host for host in journal.hosts),
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
         started_at=facts.started_at,
-        ended_at=_ended_at(facts),
+        ended_at=journal.ended_at,
         what=_what(facts),
         write=write,
         read=read,
@@ -306,8 +305,7 @@ def _training(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
 
 def _snapshot_seconds(facts: CheckpointRunFacts) -> float:
     """Return how long the rank with most bytes stands still for a snapshot."""
-    sizes = [sum(layout.size_bytes for layout in facts.plan.files(rank)) for rank in facts.plan.ranks]
-    return max(sizes) / 1e9 / facts.workload.checkpoint.snapshot_gb_per_second
+    return max(facts.plan.rank_bytes) / 1e9 / facts.workload.checkpoint.snapshot_gb_per_second
 
 
 def _asynchronous(run: CheckpointRun, write: PhaseSummary | None) -> Asynchronous | None:
@@ -391,14 +389,6 @@ def _at(partial: PartialCheckpoint) -> str:
     verb = "written" if partial.phase == "write" else "read"
     files = f"{partial.files} of {partial.of_files} files"
     return f"checkpoint {partial.checkpoint} was being {verb}: {files}, {partial.bytes / 2**30:.3f} GiB, were whole"
-
-
-def _ended_at(facts: CheckpointRunFacts) -> str | None:
-    journal = facts.journal
-    if journal.ended_ns is None:
-        return None
-    seconds = (journal.ended_ns + journal.wall_clock_offset_ns) / 1e9
-    return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
 
 
 def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[str]:

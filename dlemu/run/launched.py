@@ -8,18 +8,18 @@ import re
 import signal
 import socket
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from datagen.errors import DlemuError, SpaceError, shortage
-from dlemu.comm import Interrupted, PeerLostError, detect_launcher, interrupt_once
+from dlemu.comm import detect_launcher, interrupt_once
+from dlemu.comm.failure import describe
+from dlemu.comm.guardian import turn_seconds
 from dlemu.comm.hosted import are_alike, stand_in
 from dlemu.comm.mpi import MpiComm
 from dlemu.config.schema import Workload
 
 ECHO_SECONDS = 2.0
-"""How long a rank that only lost a peer lets the rank with the cause speak first."""
+"""How long a rank that only lost a peer lets the rank with the cause speak first; after that one speaks for all."""
 
 _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 
@@ -67,13 +67,12 @@ def ending_all(comm: MpiComm, tell: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, PeerLostError):
-            time.sleep(ECHO_SECONDS)
-        where = f"rank {comm.rank} on {socket.gethostname()}: " if comm.size > 1 and comm.rank else ""
-        message, status = told(error)
-        tell(where + message)
-        comm.abort(status)
-        raise SystemExit(status) from None
+        failure = describe(comm.rank, error)
+        if failure.echo:
+            time.sleep(ECHO_SECONDS + turn_seconds())
+        tell(f"{socket.gethostname()}: {failure.text}" if comm.rank else failure.text)
+        comm.abort(failure.status)
+        raise SystemExit(failure.status) from None
     comm.close()
 
 
@@ -87,14 +86,3 @@ def start_seconds(overrides: Sequence[str]) -> float:
         return float(given[-1]) or Workload.timeout_seconds
     except (IndexError, ValueError):
         return Workload.timeout_seconds
-
-
-def told(error: BaseException) -> tuple[str, int]:
-    """Return what to say of the error that ends a rank, and its exit status."""
-    if isinstance(error, DlemuError):
-        return str(error), error.exit_status
-    if short := shortage(error):
-        return short, SpaceError.exit_status
-    if isinstance(error, Interrupted):
-        return f"interrupted by {signal.Signals(error.signal_number).name}", error.exit_status
-    return "".join(traceback.format_exception(error)).rstrip(), DlemuError.exit_status

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.comm import Comm, Interrupted, PeerLostError, detect_launcher
-from dlemu.comm.failure import Failure, first_failure
+from dlemu.comm import Comm, detect_launcher
+from dlemu.comm.failure import Failure, describe, first_failure
 from dlemu.comm.guardian import Guardian, watch
 from dlemu.comm.hosted import Host, lead
 from dlemu.comm.launch import run_ranks
@@ -21,14 +21,12 @@ from dlemu.comm.mpi import MpiComm
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
 from dlemu.run.events import Frontend, RankFailed
-from dlemu.run.launched import ECHO_SECONDS, ending_all, join, stands_in, start_seconds, told
+from dlemu.run.launched import ECHO_SECONDS, ending_all, join, stands_in, start_seconds
 from dlemu.run.save_run import Kept
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
 """Saves what was measured up to a failure, whose message it is given; None when nothing was."""
-
-_KILLED = "the ranks were killed from outside (a rank died and the launcher ended the others, or a time limit)"
 
 
 class RunFailedError(DlemuError):
@@ -197,13 +195,13 @@ class LaunchedRanks:
     @contextlib.contextmanager
     def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
         if self.leads:
-            self._guardian = watch(lambda: _save_lost(job, save_failed), job.workload.timeout_seconds)
+            others = self._comm.other_hosts
+            self._guardian = watch(lambda: _save_lost(job, save_failed, others), job.workload.timeout_seconds)
         try:
             with going_on(job.folder) if self.leads else contextlib.nullcontext():
                 yield
-        except (DlemuError, Interrupted) as error:
-            message, _ = told(error)
-            leave_word(job.live_folder, self._comm.rank, message, echo=isinstance(error, PeerLostError))
+        except BaseException as error:
+            leave_word(job.live_folder, describe(self._comm.rank, error))
             raise
         if self._guardian is not None:
             self._guardian.release()
@@ -222,7 +220,7 @@ class HostedRanks(LaunchedRanks):
         return agreed
 
     def run(self, main: Callable[[Comm], None]) -> None:
-        self._host.run(main, self._leave_word)
+        self._host.run(main, lambda failure: leave_word(self._live_folder, failure))
 
     @contextlib.contextmanager
     def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
@@ -230,39 +228,40 @@ class HostedRanks(LaunchedRanks):
         with super().guard(job, save_failed):
             yield
 
-    def _leave_word(self, comm: Comm, error: BaseException) -> None:
-        if self._live_folder and isinstance(error, (DlemuError, Interrupted)):
-            leave_word(self._live_folder, comm.rank, told(error)[0], echo=isinstance(error, PeerLostError))
 
-
-def _save_lost(job: Guarded, save_failed: SaveFailed) -> None:
+def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
     """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, which nobody listens to."""
     time.sleep(ECHO_SECONDS)  # other ranks may still be writing their last word
     try:
-        save_failed(cause(job.live_folder))
+        save_failed(cause(job.live_folder, other_hosts))
     except Exception:
         write_text(job.folder, "log.txt", f"the run was lost, and saving it failed:\n{traceback.format_exc()}")
         raise
 
 
-def leave_word(folder: str, rank: int, message: str, *, echo: bool) -> None:
-    """Leave this rank's failure in the run's live folder: the launcher may kill it while it speaks.
+def leave_word(folder: str, failure: Failure) -> None:
+    """Leave a rank's failure in the run's live folder: the launcher may kill it while it speaks.
 
-    `echo` says that the failure only follows another rank's. Nothing is left on a host that can't see the folder. The
-    word has its name when it is whole.
+    Nothing is left on a host that can't see the folder. The word has its name when it is whole.
     """
     if os.path.isdir(folder):
-        word = json.dumps({"echo": echo, "at": time.time(), "message": message})
+        word = json.dumps({"echo": failure.echo, "at": time.time(), "message": failure.message})
         with contextlib.suppress(SpaceError):
-            write_text(folder, f"failure_{rank:05d}.json", word)
+            write_text(folder, f"failure_{failure.rank:05d}.json", word)
 
 
-def cause(folder: str) -> str:
-    """Return the first message that is no echo; without any word, that the ranks were killed from outside."""
+def cause(folder: str, other_hosts: str = "") -> str:
+    """Return the first message that is no echo; without any word, that the ranks were killed from outside.
+
+    `other_hosts` is what to call those besides this one: a launcher that loses one kills all others.
+    """
     words = []
     for name in os.listdir(folder):
         if name.startswith("failure_") and name.endswith(".json"):
             with open(os.path.join(folder, name), encoding="utf-8") as lines:
                 word = json.load(lines)
             words.append((word["echo"], word["at"], word["message"]))
-    return str(min(words)[2]) if words else _KILLED
+    if words:
+        return str(min(words)[2])
+    died = f"a rank or {other_hosts}" if other_hosts else "a rank"
+    return f"the ranks were killed from outside ({died} died and the launcher ended the others, or a time limit)"

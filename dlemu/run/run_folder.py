@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from datagen.errors import SpaceError
-from dlemu.emulator.checkpoint_journal import read_checkpoint_journal
-from dlemu.emulator.journal import read_journal
+from dlemu.emulator.checkpoint_journal import CheckpointJournal
+from dlemu.emulator.journal import Journal, read_journal
 from dlemu.results.live import goes_on
 from dlemu.results.live_place import LIVE
 
@@ -48,7 +48,7 @@ def check_folder(folder: str) -> None:
     if goes_on(folder):
         raise SpaceError(f"{folder} is that of another run, which still goes on; set output.folder to a new folder")
     live = os.path.join(folder, LIVE)
-    if read_journal(live) is not None or read_checkpoint_journal(live) is not None:
+    if any(read_journal(live, kind) is not None for kind in (Journal, CheckpointJournal)):
         raise SpaceError(
             f"{folder} holds what another run had measured before it was killed: `dlemu report {folder}` shows it; set "
             "output.folder to a new folder"

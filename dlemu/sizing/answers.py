@@ -238,6 +238,19 @@ class RunFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointFigures:
+    """What is compared of a run of checkpoints."""
+
+    workload: str
+    ranks: int
+    verdict: str = ""
+    write_limited_by: str | None = None
+    read_limited_by: str | None = None
+    metrics: dict[str, Value]
+    """By name as in compare_checkpoints.json, those that the run has: means over its checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepQuestion:
     """What was asked; two sweeps with equal questions may share their points."""
 
@@ -259,7 +272,9 @@ class SweepPoint:
     exit_status: int | None = None
     """Of a run that failed."""
     figures: RunFigures | None = None
-    """None for a run that failed."""
+    """None for a run that failed, and for one of checkpoints."""
+    checkpoints: CheckpointFigures | None = None
+    """Of a run of checkpoints that completed."""
 
 
 @dataclass(frozen=True, kw_only=True)

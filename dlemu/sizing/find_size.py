@@ -8,19 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 
-import psutil
-
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
-from datagen.storage.storage_base import open_storage
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
-from dlemu.probing.cold import Treatment, treatment
+from dlemu.probing.cold import Treatment, treatment_of
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.run.run_folder import new_folder
 from dlemu.sizing.answers import SIZE, Question, SizeAnswer, Trial, check_same
@@ -263,28 +260,19 @@ class _Prepared:
 
 def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
     """Look at the dataset; raises UserError where it can't be sized with."""
-    storage = workload.storage_spec
     found = inspect(
         workload.dataset,
         command_hint=lambda: f"{datagen_command(workload)} (or say --make here)",
-        storage=storage,
+        storage=workload.storage_spec,
     )
     job = make_job(workload, 1, found, folder=folder, started_at="")
     step_seconds = mean_seconds(workload.train.computation_time)
     window_seconds = max(WINDOW_SECONDS, WINDOW_STEPS * step_seconds)
     ahead = job.batches_ahead + (not workload.train.synchronous)
-    opened = open_storage(storage.buffered)
     return _Prepared(
         question=question,
         job=job,
-        page_cache=treatment(
-            direct=storage.direct,
-            cached=question.cached,
-            total_bytes=found.total_bytes,
-            memory_bytes=psutil.virtual_memory().total,
-            memory_kind=opened.memory_kind(workload.dataset.data_folder),
-            remote=opened.is_remote,
-        ),
+        page_cache=treatment_of(workload, found.total_bytes, cached=question.cached),
         capacity=measure_capacity(
             samples=found.train.num_samples,
             samples_per_file=found.train.num_samples_per_file,

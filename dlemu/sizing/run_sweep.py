@@ -1,29 +1,49 @@
-"""The same run over several values: one full `dlemu train` for each point, put beside each other in sweep.json."""
+"""The same run over several values: one full `dlemu train` or `checkpoint` for each point, together in sweep.json."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import TypeVar
 
 from datagen.errors import DlemuError, UserError
 from datagen.inspection import inspect
-from dlemu.config import check_runnable, datagen_command, load
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, open_storage
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.stored import folder_of, remove_checkpoint, stored_checkpoints
+from dlemu.config import check_checkpoints, check_runnable, datagen_command, load
+from dlemu.config.overrides import override
 from dlemu.config.points import Point, check_points, points
 from dlemu.config.schema import Workload
 from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.folder import read_run
+from dlemu.run.prepare_checkpoints import with_checkpoints
 from dlemu.run.run_folder import new_folder
-from dlemu.sizing.answers import SWEEP, RunFigures, SweepAnswer, SweepPoint, SweepQuestion, check_same
+from dlemu.sizing.answers import (
+    SWEEP,
+    CheckpointFigures,
+    RunFigures,
+    SweepAnswer,
+    SweepPoint,
+    SweepQuestion,
+    check_same,
+)
+from dlemu.sizing.compare_checkpoints import checkpoint_figures
 from dlemu.sizing.prerequisites import check_launcher, take_word
 from dlemu.sizing.sides import run_figures
 from dlemu.sizing.sizing_events import OnEvent, PointBegan, PointEnded, SweepBegan, ignore
 from dlemu.sizing.train_process import run_train
 
-RunPoint = Callable[[Point, str], RunFigures]
+T = TypeVar("T")
+
+RunPoint = Callable[[Point, str], RunFigures | CheckpointFigures]
 """Runs a point into a folder; raises DlemuError with what the run said."""
 
 
@@ -33,7 +53,8 @@ def sweep(
     """Run every combination of the values given; a point that fails is noted, and the others go on.
 
     Args:
-        overrides: as of `dlemu train`, some keys with several values; also `output.folder=...`.
+        overrides: as of `dlemu train`, or of `dlemu checkpoint` for a workload of checkpoints alone, some keys with
+            several values; also `output.folder=...`.
         launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
         config_dir: a folder with workload/NAME.yaml.
         on_event: is called with what goes on.
@@ -47,37 +68,67 @@ def sweep(
     wanted_folder, words = take_word(words, "output.folder")
     all_points = points(words)
     check_points(all_points)
-    first = _check(all_points, config_dir)
+    workloads = _check(all_points, config_dir)
+    first = workloads[0]
     folder = wanted_folder or new_folder(first.model.name, "sweep-")
     question = SweepQuestion(overrides=tuple(words), launcher=launcher)
     finished = finished_points(folder, question)
     on_event(SweepBegan(folder=folder, workload=first, points=len(all_points), finished_points=len(finished)))
     options = ("--config-dir", config_dir) if config_dir else ()
-    return run_points(question, all_points, folder, finished, _train(options, launcher), on_event)
+    of_point = {point.words: workload for point, workload in zip(all_points, workloads, strict=True)}
+    return run_points(question, all_points, folder, finished, partial(_run, of_point, options, launcher), on_event)
 
 
-def _check(all_points: Sequence[Point], config_dir: str | None) -> Workload:
-    """Check every point before any of them runs; return the first one's workload."""
-    workloads: list[Workload] = []
+def _check(all_points: Sequence[Point], config_dir: str | None) -> list[Workload]:
+    """Check every point before any of them runs; return their workloads."""
+    inspected: list[tuple[DatasetSpec, StorageSpec]] = []
+
+    def check(point: Point) -> Workload:
+        workload = load(point.words, config_dir=config_dir)
+        if _only_saves(workload):
+            _check_saves(with_checkpoints(workload))
+            return workload
+        check_runnable(workload)
+        data = workload.dataset, workload.storage_spec
+        if data not in inspected:
+            inspect(workload.dataset, command_hint=partial(datagen_command, workload), storage=workload.storage_spec)
+            inspected.append(data)
+        return workload
+
+    workloads = check_each(all_points, check)
+    if len(set(map(_only_saves, workloads))) > 1:
+        raise UserError("some points train and some only save checkpoints, which have no figure in common: sweep apart")
+    return workloads
+
+
+def check_each(all_points: Sequence[Point], check: Callable[[Point], T]) -> list[T]:
+    """Return what `check` makes of every point; raises one UserError with all that it raised."""
+    checked: list[T] = []
     problems: dict[str, str] = {}
     for point in all_points:
         try:
-            workload = load(point.words, config_dir=config_dir)
-            if workload.workflow.checkpoint and not (workload.workflow.train or workload.workflow.generate_data):
-                raise UserError(
-                    f"{workload.model.name} asks for checkpoints alone, and a sweep runs `dlemu train`: run "
-                    "`dlemu checkpoint` with each value and an output.folder of its own, then `dlemu compare A B`"
-                )
-            check_runnable(workload)
-            storage = workload.storage_spec
-            if (workload.dataset, storage) not in [(other.dataset, other.storage_spec) for other in workloads]:
-                inspect(workload.dataset, command_hint=partial(datagen_command, workload), storage=storage)
-            workloads.append(workload)
+            checked.append(check(point))
         except UserError as error:
             problems.setdefault(str(error), named(point.settings))  # one missing dataset is one problem
     if problems:
-        raise UserError("\n".join(f"{name}: {error}" for error, name in problems.items()))
-    return workloads[0]
+        raise UserError("\n".join(f"{name}: {error}" if name else error for error, name in problems.items()))
+    return checked
+
+
+def _only_saves(workload: Workload) -> bool:
+    """Say whether a workload is of checkpoints alone: `dlemu checkpoint` runs it."""
+    return workload.workflow.checkpoint and not (workload.workflow.train or workload.workflow.generate_data)
+
+
+def _check_saves(workload: Workload) -> None:
+    settings = workload.checkpoint
+    check_checkpoints(workload)
+    plan_checkpoint(workload.model, settings, workload.ranks)
+    if settings.node_local and settings.num_checkpoints_write > 0:
+        raise UserError(
+            "checkpoint.node_local is true: a sweep removes what each point wrote, and can't do so on other hosts; run "
+            "`dlemu checkpoint` with each value instead"
+        )
 
 
 def named(settings: dict[str, str]) -> str:
@@ -123,19 +174,46 @@ def _run_point(point: Point, folder: str, name: str, run: RunPoint) -> SweepPoin
     shutil.rmtree(path, ignore_errors=True)  # a point that was interrupted
     os.makedirs(path)
     try:
-        return SweepPoint(settings=point.settings, folder=name, figures=run(point, path))
+        figures = run(point, path)
     except DlemuError as error:
         return SweepPoint(settings=point.settings, folder=name, failure=str(error), exit_status=error.exit_status)
+    if isinstance(figures, CheckpointFigures):
+        return SweepPoint(settings=point.settings, folder=name, checkpoints=figures)
+    return SweepPoint(settings=point.settings, folder=name, figures=figures)
 
 
-def _train(options: Sequence[str], launcher: str) -> RunPoint:
-    """Return what runs a point by `dlemu train`."""
-
-    def run(point: Point, folder: str) -> RunFigures:
-        given = (word.split("=", 1)[1] for word in reversed(point.words) if word.startswith("ranks="))
-        ranks = point.settings.get("ranks") or next(given, "1")
+def _run(
+    workloads: Mapping[tuple[str, ...], Workload], options: Sequence[str], launcher: str, point: Point, folder: str
+) -> RunFigures | CheckpointFigures:
+    """Run a point by `dlemu train` or `dlemu checkpoint`; `workloads` are those of the points' words."""
+    workload = workloads[point.words]
+    words, start = [*options, *point.words], shlex.split(launcher.format(ranks=workload.ranks))
+    if not _only_saves(workload):
         # a point runs to its end, whatever it shows on the way
-        run_train([*options, *point.words], folder, lambda: None, shlex.split(launcher.format(ranks=ranks)))
+        run_train(words, folder, lambda: None, start)
         return run_figures(read_run(folder))
+    with _own_checkpoints(with_checkpoints(workload), os.path.basename(folder)) as own:
+        run_train([*words, *own], folder, lambda: None, start, "checkpoint")
+    return checkpoint_figures(read_checkpoint_run(folder).summary)
 
-    return run
+
+@contextlib.contextmanager
+def _own_checkpoints(workload: Workload, name: str) -> Iterator[list[str]]:
+    """Yield the words that have a point write into a folder of its own, below the one asked for; then remove that.
+
+    A run replaces no checkpoints of other ranks, formats or models, and those of all points together want much room.
+    """
+    settings, storage = workload.checkpoint, open_storage(workload.storage_spec.buffered)
+    if settings.num_checkpoints_write < 1:
+        yield []
+        return
+    folder = f"{settings.checkpoint_folder.rstrip('/')}/{name}"
+    if workload.storage.storage_type in FOLDER_TYPES:
+        folder = os.path.abspath(folder)  # it is joined with the storage's root already
+    try:
+        yield [override(("checkpoint", "checkpoint_folder"), folder)]
+    finally:
+        with contextlib.suppress(OSError, UserError):  # what is left takes room, and says so when that is short
+            for number in stored_checkpoints(storage, folder):
+                remove_checkpoint(storage, folder_of(folder, number))
+            storage.remove_folder(folder)

@@ -128,6 +128,11 @@ def side_of_runs(name: str, runs: Mapping[Settings, RunFigures], summaries: Sequ
 
 
 def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
+    if any(point.checkpoints for point in swept.points):
+        raise UserError(
+            f"{folder} is a sweep of checkpoints: wanted two of its points, as in `dlemu compare {folder}/point-01 "
+            f"{folder}/point-02`"
+        )
     drives: dict[str, dict[Settings, RunFigures]] = {}
     run_folders: dict[str, list[str]] = {}
     for point in swept.points:
@@ -243,7 +248,11 @@ def value_of(figures: RunFigures, metric: str) -> Value | None:
 
 
 def _half_width(figure: Mean) -> float | None:
-    values = [value for value in figure.per_epoch if value is not None]
+    return half_width_of([value for value in figure.per_epoch if value is not None])
+
+
+def half_width_of(values: Sequence[float]) -> float | None:
+    """Return the half width of the 95 % interval of repetitions' mean; None where nothing was repeated."""
     if len(values) < 2:
         return None
     return half_width(float(np.std(values, ddof=1)), len(values), CONFIDENCE)

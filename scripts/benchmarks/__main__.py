@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from types import FrameType
 
 import psutil
 
@@ -35,6 +34,7 @@ from benchmarks.bench import Bench
 from benchmarks.cases import CASES
 from benchmarks.figure import Figure, Unmeasured
 from benchmarks.peer import Peer
+from benchmarks.processes import interrupt_once
 from datagen.errors import DlemuError
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure | Unmeasured]]] = {
@@ -53,7 +53,7 @@ def main() -> int:
     """
     asked = _arguments()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt_once)
+        signal.signal(number, interrupt_once)
     try:
         os.makedirs(asked.folder, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.folder) as folder:
@@ -136,13 +136,6 @@ def _machine() -> str:
         f"{datetime.now().astimezone():%Y-%m-%d %H:%M}, {len(os.sched_getaffinity(0))} cores, {memory_gb:.0f} GB, "
         f"{platform.machine()}, load of the last minute {os.getloadavg()[0]:.1f}"
     )
-
-
-def _interrupt_once(signal_number: int, frame: FrameType | None) -> None:
-    """Begin to clean up, which a second signal must not cut short."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

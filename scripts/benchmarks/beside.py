@@ -27,8 +27,8 @@ from dlemu.config.schema import Reader
 
 FEW_EPOCHS = 2
 _PEER = "DLIO"
-_BATCHES_PER_READER = 4
-"""Of dlemu: two ahead, one that is handed over and one in training."""
+_BATCHES_AHEAD, _BATCHES_HELD = 2, 2
+"""Of each of dlemu's readers; and of its trainer, which is handed one while it trains on another."""
 _DEFAULT_ENGINE = "fast"
 """The bounds are its own."""
 ROUNDS = 3
@@ -48,12 +48,15 @@ class Took(NamedTuple):
 def measure(case: Case, bench: Bench) -> Iterator[Figure | Unmeasured]:
     """Compare dlemu with plain reads; then with the peer, which reads the dataset that dlemu made."""
     reading = _Reading(case, bench)
-    ways = [reading.by_dlemu, reading.by_plain] + [reading.by_plain_batches] * case.fills_places
+    into_batches = case.fills_places or reading.reads_columns
+    ways = [reading.by_dlemu, reading.by_plain] + [reading.by_plain_batches] * into_batches
     rounds = bench.interleaved(ROUNDS, *ways)
     yield from _figures(
         [took[:2] for took in rounds], bench, "plain read of the same bytes", case.plain_speed, case.plain_cost
     )
-    if case.fills_places:
+    if into_batches:
+        speeds = [(took[0].samples_per_second, took[2].samples_per_second) for took in rounds]
+        yield compare(f"samples/s{_how(bench)}", "/s", speeds, "plain read into batches", None)
         costs = [(took[0].cpu_seconds_per_gb, took[2].cpu_seconds_per_gb) for took in rounds]
         yield compare(f"CPU for each GB{_how(bench)}", "s/GB", costs, "plain read into batches", None)
     if bench.peer is None:
@@ -104,6 +107,7 @@ class _Reading:
         self._peer_epochs = min(self._epochs, case.peer_epochs or self._epochs)
         self._dataset = case.dataset(bench.quick)
         self._columns = load([f"workload={case.workload}"]).dataset
+        self.reads_columns = bool(self._columns.parquet.columns)
         made = {} if bench.quick or not case.making_files else {"num_files_train": case.making_files}
         self._made = self._dataset | made
         self._folder = os.path.join(bench.folder, f"{case.workload}-{case.format}-{case.record_bytes}")
@@ -149,22 +153,28 @@ class _Reading:
         return Took(rate, rate * read_mb, _slope(cpu_seconds, more_gb), _mb(many.pss_bytes))
 
     def by_plain(self) -> Took:
-        """Read by as many plain processes as dlemu has readers, each file to the same place in memory."""
-        return self._by_plain(places=1)
+        """Read by as many plain processes as dlemu has readers, each file or batch to the same place in memory."""
+        return self._by_plain(batches=0)
 
     def by_plain_batches(self) -> Took:
-        """The same into as much memory as dlemu's batches have, one file behind the other."""
-        return self._by_plain(places=self._case.batch_size * _BATCHES_PER_READER)
+        """The same into as much memory as dlemu's batches have, one behind the other."""
+        threads = self._case.read_threads
+        return self._by_plain(batches=-(-(_BATCHES_AHEAD * threads + _BATCHES_HELD) // threads))
 
-    def _by_plain(self, places: int) -> Took:
-        """Read by plain processes, each its share of the files: of those with columns the bytes that dlemu reads."""
+    def _by_plain(self, batches: int) -> Took:
+        """Read by plain processes, each its share of the files: of those with columns the bytes that dlemu reads.
+
+        Each has memory for so many batches, or for one file or the columns of one batch.
+        """
         epochs = str(max(1, self._epochs))
         readers = min(self._case.read_threads * self._bench.ranks, len(self._paths), len(os.sched_getaffinity(0)))
         shares = [self._paths[first::readers] for first in range(readers)]
-        if self._columns.parquet.columns:
-            words = [("plain_spans", epochs, self._spans_of(share, number)) for number, share in enumerate(shares)]
+        if self.reads_columns:
+            places = str(max(1, batches))
+            words = [("plain_spans", epochs, places, self._spans_of(*numbered)) for numbered in enumerate(shares)]
         else:
-            words = [("plain_read", epochs, str(places), "0", "0", *share) for share in shares]
+            places = str(max(1, batches * self._case.batch_size))
+            words = [("plain_read", epochs, places, "0", "cache", *share) for share in shares]
         commands = [self._bench.module(*command) for command in words]
         readers_took = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
         read_bytes = sum(took["bytes"] for took in readers_took)
@@ -173,7 +183,7 @@ class _Reading:
         sample_mb = read_bytes / MB / (self._all_samples * int(epochs))
         return Took(mb_per_second / sample_mb, mb_per_second, cpu_seconds / (read_bytes / 1e9), math.nan)
 
-    def _spans_of(self, paths: Sequence[str], number: int) -> str:
+    def _spans_of(self, number: int, paths: Sequence[str]) -> str:
         """Write where in the files the columns lie that are read for each batch; return that file's path.
 
         A row group that two batches share is there twice, as it is read by both.
@@ -210,7 +220,7 @@ class _Reading:
         )
         few, many = (trained(train__epochs=epochs) for epochs in (FEW_EPOCHS, self._peer_epochs))
         more_gb = (self._peer_epochs - FEW_EPOCHS) * self._samples * self._sample_mb / 1e3
-        if self._columns.parquet.columns:
+        if self.reads_columns:
             more_columns_gb = (
                 (self._peer_epochs - FEW_EPOCHS) * self._samples * nominal_sample_bytes(self._columns) / 1e9
             )

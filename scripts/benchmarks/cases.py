@@ -42,7 +42,7 @@ class Case:
     peer_making: Wanted | None = None
     """Of MB/s of datagen beside the peer's; None where another case makes the same."""
     making_files: int = 0
-    """Files to make for that, where those to read are over in the time it takes to begin; 0: as many."""
+    """Files to make for that, where those to read are over in the time it takes to begin, or many; 0: as many."""
 
     @property
     def fills_places(self) -> bool:
@@ -83,7 +83,8 @@ CASES: dict[str, Case] = {
         resize_bytes=2_097_152,
         batch_size=2,
         read_threads=2,
-        epochs=14,
+        epochs=60,
+        peer_epochs=14,
         peer_cost=ratio_at_most(1 / 2.5),
         plain_cost=ratio_at_most(1.5),
         peer_making=ratio_at_least(5),
@@ -94,7 +95,8 @@ CASES: dict[str, Case] = {
         record_bytes=4_194_304,
         batch_size=4,
         read_threads=2,
-        epochs=40,
+        epochs=160,
+        peer_epochs=40,
         peer_cost=ratio_at_most(1 / 2.5),
         plain_cost=ratio_at_most(1.5),
         peer_making=ratio_at_least(3),
@@ -174,13 +176,14 @@ CASES: dict[str, Case] = {
         workload="dlrm",
         format="parquet",
         files=4,
-        samples_per_file=98_304,
+        samples_per_file=393_216,  # 96 steps an epoch, of less than 1 ms each
         batch_size=16_384,
         read_threads=2,
         epochs=20,
         quick_files=80,
         plain_speed=ratio_at_least(0.6),
         peer_making=ratio_at_least(1),
+        making_files=1,
     ),
 }
 """Name -> case. Record sizes are the workloads' own; files, batches and threads are as few as a short run asks for."""

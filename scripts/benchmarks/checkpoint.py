@@ -14,8 +14,12 @@ from benchmarks.bench import Bench
 from benchmarks.figure import Figure, Unmeasured, Wanted, compare, ratio_at_least, ratio_at_most, value_at_most
 from benchmarks.peer import Peer, PeerFailed, PeerSaved
 from benchmarks.processes import run
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.config import load
 from dlemu.results.checkpoint_folder import read_checkpoint_run
 
+WORKLOAD = "workload=llama3_8b", "scale=laptop"
+RANKS = 8
 ROUNDS = 5
 CHECKPOINTS = 3
 MODELS = {"llama3_8b": 8, "llama3_70b": 64, "llama3_405b": 512, "llama3_1t": 1024}
@@ -121,7 +125,7 @@ def _as_peer(bench: Bench) -> PeerSaved:
 def _by_dlemu(bench: Bench, direct: bool) -> Moved:
     folder, result = os.path.join(bench.folder, "saved"), os.path.join(bench.folder, "result")
     words = [
-        *("checkpoint", "workload=llama3_8b", "scale=laptop", "output.report=false", f"output.folder={result}"),
+        *("checkpoint", *WORKLOAD, "output.report=false", f"output.folder={result}"),
         f"checkpoint.checkpoint_folder={folder}",
         f"checkpoint.num_checkpoints_write={bench.rounds(CHECKPOINTS)}",
         f"checkpoint.num_checkpoints_read={bench.rounds(CHECKPOINTS)}",
@@ -148,7 +152,9 @@ def _by_dlemu(bench: Bench, direct: bool) -> Moved:
 def _by_plain(bench: Bench, direct: bool) -> Moved:
     """Write, drop from the page cache and read as many bytes as often, by the same calls, from memory that is ready."""
     folder = os.path.join(bench.folder, "plain")
-    sizes = ["7886720,47092736"] * 8  # of llama3_8b with scale=laptop, whole blocks
+    workload = load(WORKLOAD)
+    plan = plan_checkpoint(workload.model, workload.checkpoint, RANKS)
+    sizes = [",".join(str(layout.size_bytes) for layout in plan.files(rank)) for rank in plan.ranks]
     words = (folder, str(int(direct)), str(bench.rounds(CHECKPOINTS)), str(READERS), str(PIECE_BYTES))
     done = json.loads(run(bench.module("plain_checkpoint", *words, *sizes)).output)
     shutil.rmtree(folder)

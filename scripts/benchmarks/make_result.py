@@ -22,18 +22,7 @@ from dlemu.results.folder import write_run
 from dlemu.results.run import Facts, Run
 
 COMPUTE_NS, READ_NS, BATCH, SAMPLE_BYTES = 1_000_000, 900_000, 1, 150_000
-_HOST = HostFacts(
-    host="here",
-    processor="",
-    cpu_count=64,
-    cpu_usable=64,
-    cpu_limit=None,
-    memory_bytes=64 << 30,
-    kernel="",
-    python="",
-    dlemu="",
-    packages={},
-)
+_HOST = HostFacts(host="here", cpu_count=64, cpu_usable=64, memory_bytes=64 << 30)
 
 
 def long_run(folder: str, *, ranks: int, epochs: int, steps: int, seed: int = 1) -> Run:

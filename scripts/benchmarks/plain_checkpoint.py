@@ -2,8 +2,9 @@
 
 For each SIZE,SIZE,... one writes files of these sizes, one after another, as CHECKPOINTS checkpoints; drops them from
 the page cache; and reads them back. Writing is one thread with memory that is ready, PIECE bytes a call, then fsync, a
-rename, and fsync of the folder; reading is READERS threads, PIECE bytes a call. DIRECT is 1 for O_DIRECT. All begin
-each checkpoint together. Memory is as aligned, as large and in as large pages as that of `dlemu checkpoint`.
+rename, and fsync of the folder; reading is READERS threads, PIECE bytes a call. DIRECT is 1 for O_DIRECT, which takes
+whole blocks: the bytes behind a file's last one are written through the page cache. All begin each checkpoint together.
+Memory is as aligned, as large and in as large pages as that of `dlemu checkpoint`.
 
 Prints one JSON object: of `write` and of `read` bytes, wall_seconds from the first begin to the last end of each
 checkpoint, added up, and cpu_seconds.
@@ -11,6 +12,7 @@ checkpoint, added up, and cpu_seconds.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
@@ -114,9 +116,13 @@ def _path(asked: Asked, checkpoint: int, rank: int, number: int) -> str:
 def _write(path: str, size: int, places: Sequence[memoryview], *, direct: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | (os.O_DIRECT if direct else 0)
     descriptor = os.open(path + ".part", flags, 0o666)
-    for turn, offset in enumerate(range(0, size, len(places[0]))):
+    whole = size - size % _ALIGNMENT if direct else size
+    for turn, offset in enumerate(range(0, whole, len(places[0]))):
         place = places[turn % len(places)]
-        os.pwrite(descriptor, place[: _whole(min(len(place), size - offset))], offset)
+        os.pwrite(descriptor, place[: min(len(place), whole - offset)], offset)
+    if whole < size:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_WRONLY)
+        os.pwrite(descriptor, places[0][: size - whole], whole)
     os.fsync(descriptor)
     os.close(descriptor)
     os.rename(path + ".part", path)

@@ -1,57 +1,49 @@
-"""The plain reader of columns: `plain_spans EPOCHS SPANS` reads stretches of files by preadv and tells what it took.
+"""The plain reader of columns: `plain_spans EPOCHS PLACES SPANS` preadvs stretches of files and tells what it took.
 
-SPANS is a file, a list of [path, [[[offset, bytes], ...] of a batch, ...]] as JSON. Each batch is read to the same
-place in memory, its stretches one behind the other.
+SPANS is a file, a list of [path, [[[offset, bytes], ...] of a batch, ...]] as JSON. A batch is read to the next of
+PLACES places of memory, its stretches one behind the other; after the last place comes the first.
 
 Prints one JSON object: bytes, wall_seconds and cpu_seconds of the reading alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
-import resource
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from benchmarks.plain_read import timed
 
 Batches = Sequence[Sequence[tuple[int, int]]]
 
 
-def read_spans(files: Sequence[tuple[str, Batches]], epochs: int) -> dict[str, float]:
+def read_spans(files: Sequence[tuple[str, Batches]], epochs: int, places: int) -> dict[str, float]:
     """Read every stretch of every file, `epochs` times over."""
     largest = max(sum(size for _, size in batch) for _, batches in files for batch in batches)
-    memory = memoryview(mmap.mmap(-1, -(-largest // mmap.PAGESIZE) * mmap.PAGESIZE))
-    _read_once(files, memory)
-    total, started, cpu_before = 0, time.monotonic(), _cpu_seconds()
-    for _ in range(epochs):
-        total += _read_once(files, memory)
-    return {
-        "bytes": total,
-        "wall_seconds": time.monotonic() - started,
-        "cpu_seconds": _cpu_seconds() - cpu_before,
-    }
+    largest = -(-largest // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = memoryview(mmap.mmap(-1, places * largest))
+    memory[:: mmap.PAGESIZE] = bytes(len(memory) // mmap.PAGESIZE)  # takes its pages
+    in_turn = itertools.cycle([memory[begin : begin + largest] for begin in range(0, len(memory), largest)])
+    return timed(partial(_read_once, files, in_turn), epochs)
 
 
-def _read_once(files: Sequence[tuple[str, Batches]], memory: memoryview) -> int:
+def _read_once(files: Sequence[tuple[str, Batches]], places: Iterator[memoryview]) -> int:
     total = 0
     for path, batches in files:
         descriptor = os.open(path, os.O_RDONLY)
-        for batch in batches:
+        for batch, place in zip(batches, places, strict=False):
             at = 0
             for offset, size in batch:
-                at += os.preadv(descriptor, [memory[at : at + size]], offset)
+                at += os.preadv(descriptor, [place[at : at + size]], offset)
             total += at
         os.close(descriptor)
     return total
 
 
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 if __name__ == "__main__":
-    with open(sys.argv[2], encoding="utf-8") as lines:
-        print(json.dumps(read_spans(json.load(lines), int(sys.argv[1]))))
+    with open(sys.argv[3], encoding="utf-8") as lines:
+        print(json.dumps(read_spans(json.load(lines), int(sys.argv[1]), int(sys.argv[2]))))

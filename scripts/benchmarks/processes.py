@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Self
 
 import psutil
@@ -201,3 +202,10 @@ def tree_pss_bytes(processes: Sequence[psutil.Process]) -> int:
 def _pss_bytes(pid: int) -> int:
     with open(f"/proc/{pid}/smaps_rollup") as lines:
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def interrupt_once(signal_number: int, frame: FrameType | None) -> None:
+    """Begin to clean up, which a second signal must not cut short: a handler of signals."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt

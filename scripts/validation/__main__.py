@@ -7,7 +7,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
+
+from benchmarks.processes import interrupt_once
 
 from datagen.errors import DlemuError
 from validation import (
@@ -70,7 +71,7 @@ def main() -> int:
     """Measure and return the exit status: 0 all hold (or nothing can be measured here), 1 some do not."""
     asked = _arguments()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt_once)
+        signal.signal(number, interrupt_once)
     reason = why_no_drive()
     if reason:
         print(f"validate: skipped: {reason}")
@@ -135,13 +136,6 @@ def _arguments() -> argparse.Namespace:
     asked.groups = asked.groups or [group for group in GROUPS if group not in BY_NAME]
     table.check_argument(parser, asked.table, asked.groups)
     return asked
-
-
-def _interrupt_once(signal_number: int, frame: FrameType | None) -> None:
-    """Begin to clean up, which a second signal must not cut short."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -109,7 +109,6 @@ class Case:
             f"metric.exclude_start_steps={EDGE_STEPS}",
             f"metric.exclude_end_steps={EDGE_STEPS}",
             "metric.ceiling_seconds=0",
-            "metric.scaling_seconds=0",  # reads after the run would stand in the count of the drive too
             f"ranks={self.ranks}",
         ]
 
@@ -164,7 +163,7 @@ def check(case: Case, ran: Ran) -> Iterator[Check]:
     if case.ratio > 1:
         yield _throughput(case, ran)
     if case.odirect:
-        counted = 100 * ran.watch.bytes / float(ran.metrics["app_bytes"])
+        counted = 100 * ran.watch_of_training.bytes / float(ran.metrics["app_bytes"])
         device_percent = ran.metrics["device_bytes_percent_of_app"]["mean"]
         for what, percent in (
             ("drive's own count / bytes read", counted),
@@ -172,7 +171,7 @@ def check(case: Case, ran: Ran) -> Iterator[Check]:
         ):
             yield Check(case=case.name, what=what, theory=100.0, measured=percent, unit="%", within=2)
     if case.reads_per_second:
-        requests = 100 * ran.watch.reads / float(ran.metrics["samples"])
+        requests = 100 * ran.watch_of_training.reads / float(ran.metrics["samples"])
         yield Check(case=case.name, what="requests / samples", theory=100.0, measured=requests, unit="%", within=2)
 
 

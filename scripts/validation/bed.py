@@ -104,6 +104,11 @@ class Ran:
         return (moment_ns - int(self._steps("free_ns").min())) / 1e9
 
     @property
+    def watch_of_training(self) -> Watch:
+        """What was seen until the last step was over: what dlemu then asks of more readers is no part of it."""
+        return self.watch.until(int(self._steps("met_ns").max()))
+
+    @property
     def watched_mb(self) -> float:
         """What the drive gave to anybody while dlemu trained, measured from outside."""
         began, ended = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())

@@ -47,6 +47,10 @@ class Watch:
         """Requests that it answered."""
         return self.looks[-1].reads - self.looks[0].reads
 
+    def until(self, moment_ns: int) -> Watch:
+        """Return what was seen up to a moment."""
+        return Watch(self.device, [one for one in self.looks if one.time_ns <= moment_ns])
+
     def bytes_between(self, begin_ns: int, end_ns: int) -> int:
         """What was read of it between two moments."""
         within = [one.sectors for one in self.looks if begin_ns <= one.time_ns <= end_ns]

@@ -23,3 +23,14 @@ def transformer(*, layers: int, tensor: int = 1, pipeline: int = 1, zero_stage: 
         parallelism=Parallelism(tensor=tensor, pipeline=pipeline, zero_stage=zero_stage, **cut),
         transformer=Transformer(**(tiny | shape)),
     )
+
+
+SMALL_WORDS = {
+    "model.name": "small",
+    "model.type": "transformer",
+    "model.num_layers": "2",
+    "model.parallelism": "{tensor: 1, pipeline: 1, zero_stage: 3}",
+    "model.transformer": "{vocab_size: 512, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4}",
+    "workflow": "{train: false, checkpoint: true}",
+}
+"""Overrides of a run that writes and reads checkpoints of a few megabytes."""

@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -92,6 +93,19 @@ def test_what_is_written_is_read_back_in_every_manner(threads: int, direct: bool
         literals = len(wanted) * (len(HEAD) + len(TAIL))
         extra = tails - literals if manner == "torch_load" else 0
         assert sum(file.bytes for file in moved) == sum(file.size_bytes for file in wanted) + extra
+
+
+@pytest.mark.parametrize(
+    ("manner", "threads"), [("fast", [3, 3, 1]), ("mlperf_v3", [4, 4, 1]), ("torch_load", [1, 1, 1])]
+)
+def test_no_thread_is_woken_for_a_file_that_has_no_piece_for_it(
+    manner: Literal["fast", "mlperf_v3", "torch_load"], threads: list[int], tmp_path: Path
+) -> None:
+    storage = posix.Storage()
+    wanted = files(str(tmp_path / "c"))
+    write(storage, wanted)
+    moved = read(storage, to_read(wanted), Checkpoint(read_as=manner, readers=3, transfer_size=8192))
+    assert [len(file.notes.mover_cpu_ns) for file in moved] == threads
 
 
 @pytest.mark.parametrize(

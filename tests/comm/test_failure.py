@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.comm import Failure, RankEnd, first_failure
-from dlemu.comm.failure import exited, interrupted, killed, stopped, stuck, unkillable
+from datagen.errors import UserError
+from dlemu.comm import Failure, Interrupted, PeerLostError, RankEnd, first_failure
+from dlemu.comm.failure import describe, exited, interrupted, killed, stopped, stuck, unkillable
 
 FAILURES = st.builds(
     Failure,
@@ -53,7 +54,7 @@ def test_descriptions_say_who_what_and_where_to_look() -> None:
 
 
 @pytest.mark.parametrize(
-    ("describe", "kind", "status", "echo", "said"),
+    ("make", "kind", "status", "echo", "said"),
     [
         (lambda: killed(2, 40, signal.SIGTERM, 7), "Signal", 143, False, "rank 2 (process 40) was killed by SIGTERM"),
         (lambda: exited(2, 3, 7), "Exit", 3, False, "rank 2 ended with exit status 3"),
@@ -64,10 +65,8 @@ def test_descriptions_say_who_what_and_where_to_look() -> None:
         (lambda: interrupted(2, signal.SIGTERM, 7, echo=False), "Interrupted", 143, False, "interrupted by SIGTERM"),
     ],
 )
-def test_every_description_is_whole(
-    describe: Callable[[], Failure], kind: str, status: int, echo: bool, said: str
-) -> None:
-    failure = describe()
+def test_every_description_is_whole(make: Callable[[], Failure], kind: str, status: int, echo: bool, said: str) -> None:
+    failure = make()
     assert (failure.rank, failure.at_ns, failure.traceback) == (2, 7, "")
     assert (failure.kind, failure.status, failure.echo) == (kind, status, echo)
     assert failure.message.startswith(said)
@@ -77,3 +76,24 @@ def test_only_signals_that_say_something_of_memory_have_a_hint() -> None:
     assert killed(0, 1, signal.SIGSEGV, 0).message == "rank 0 (process 1) was killed by SIGSEGV"
     assert "dmesg" not in killed(0, 1, signal.SIGBUS, 0).message
     assert "did not go on within 60 s" in stopped(2, 40, 60.0, 7).message
+
+
+def test_an_exception_is_described_by_what_is_known_of_it() -> None:
+    assert describe(2, UserError("no such file")).text == "no such file"
+    assert describe(2, MemoryError()).text.startswith("rank 2: no memory is left")
+    assert describe(2, Interrupted(signal.SIGTERM)).text == "rank 2 was interrupted by SIGTERM"
+    assert describe(2, SystemExit(7)).text == "rank 2 ended with exit status 7"
+    odd = describe(2, ValueError("odd"))
+    assert odd.message == "rank 2: ValueError: odd"
+    assert odd.text == odd.traceback.rstrip()
+    assert odd.text.endswith("ValueError: odd")
+    errors: list[BaseException] = [
+        UserError(""),
+        MemoryError(),
+        Interrupted(signal.SIGTERM),
+        SystemExit(7),
+        ValueError(),
+        PeerLostError(""),
+    ]
+    assert [describe(0, error).status for error in errors] == [2, 2, 143, 7, 3, 3]
+    assert [describe(0, error).echo for error in errors] == [False] * 5 + [True]

@@ -27,6 +27,14 @@ def test_any_stretch_is_that_of_the_whole(start: int, size: int, shift: int) -> 
     assert np.array_equal(memory[shift : shift + len(wanted)], wanted)
 
 
+def test_the_bytes_never_change() -> None:
+    # Changing these bytes takes a new BULK_VERSION: checkpoints written before would no longer verify.
+    assert zlib.crc32(WHOLE.tobytes()) == 0xCC9FB2CA
+    later = np.empty(3 * PIECE_BYTES + 9000, np.uint8)
+    BulkContent(1, "uniform_fp16").fill(later, 5, PIECE_BYTES // 2 + 777)  # as much before whole pieces as behind
+    assert zlib.crc32(later.tobytes()) == 0xC32740BB
+
+
 def test_no_two_blocks_are_equal_and_no_compressor_finds_anything() -> None:
     other = np.empty_like(WHOLE)
     CONTENT.fill(other, 4, 0)

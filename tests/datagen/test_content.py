@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datagen.content import Content, Stamp, explain, find_stamps, identify
+from datagen.content import Content, Stamp, explain, find_stamps, identify, make_stamps
 from datagen.spec import BLOCK_BYTES
 
 GOLDEN_CRC = 0xC0E3B946
@@ -38,6 +38,13 @@ def test_the_bytes_never_change() -> None:
     # Changing these bytes takes a new CONTENT_VERSION: datasets made before would no longer verify.
     assert zlib.crc32(BIG.tobytes()) == GOLDEN_CRC
     assert zlib.crc32(payload(Content(1, 0.5), 0, 1 << 20).tobytes()) == GOLDEN_HALF_CRC
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**52 - 1))
+def test_a_stamp_is_told_from_its_bytes_whatever_it_says(seed_hash: int, file: int, block: int) -> None:
+    made = make_stamps(seed_hash, file, np.array([block * BLOCK_BYTES], np.uint64)).tobytes()
+    assert identify(made) == Stamp(seed_hash, file, block * BLOCK_BYTES)
+    assert identify(made[:4] + bytes([made[4] ^ 1]) + made[5:]) is None
 
 
 def test_no_two_blocks_are_equal_within_and_across_files_and_seeds() -> None:

@@ -18,7 +18,7 @@ from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage import _request_counts, _s3_upload
-from datagen.storage._s3_signing import Credentials, Keys, Signer
+from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
 from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, server_module, storage_of
 
@@ -202,14 +202,17 @@ def test_a_clock_that_is_wrong_is_corrected_by_the_servers() -> None:
         assert first != second
 
 
+class Chain:
+    """botocore's chain of credentials, with a token of its own."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def get_frozen_credentials(self) -> Any:
+        return type("Frozen", (), {"access_key": "a", "secret_key": "s", "token": self.token})
+
+
 def test_credentials_that_end_in_mid_run_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Chain:
-        def __init__(self, token: str) -> None:
-            self.token = token
-
-        def get_frozen_credentials(self) -> Any:
-            return type("Frozen", (), {"access_key": "a", "secret_key": "s", "token": self.token})
-
     tokens = iter(["old", "new", "newer"])
     for name in KEYS:
         monkeypatch.delenv(name)
@@ -217,6 +220,29 @@ def test_credentials_that_end_in_mid_run_are_renewed(monkeypatch: pytest.MonkeyP
     with own_server(fault=first_of("error", status=400, code="ExpiredToken")) as server:
         storage_of(server).preflight("data")
         assert [request.headers["x-amz-security-token"] for request in server.requests] == ["old", "new"]
+
+
+def test_credentials_that_end_for_requests_in_flight_are_renewed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    chains = [Chain("old"), Chain("new")]
+    monkeypatch.setattr(Credentials, "_find", lambda self: chains.pop(0) if len(chains) > 1 else chains[0])
+
+    all_in_flight = threading.Barrier(4, timeout=60)
+
+    def over(request: Any) -> Any:
+        if request.method != "GET" or request.headers["x-amz-security-token"] != "old":
+            return None
+        all_in_flight.wait()
+        return fault("error", status=400, code="ExpiredToken")
+
+    with own_server(fault=over) as server:
+        write(storage_of(server), "a")
+        for name in KEYS:
+            monkeypatch.delenv(name)
+        server.requests.clear()
+        storage = storage_of(server, range_bytes=len(DATA) // 4, io_depth=4)
+        assert read(storage, "a", whole=False) == DATA
+        tokens = [request.headers["x-amz-security-token"] for request in server.requests if request.method == "GET"]
+        assert tokens == 4 * ["old"] + 4 * ["new"]
 
 
 def test_an_object_that_changes_while_it_is_read_is_told() -> None:
@@ -252,6 +278,22 @@ def test_an_object_is_one_request_and_ranges_are_as_many_as_asked() -> None:
             asked = [request.headers.get("range", "").removeprefix("bytes=") for request in server.requests]
             assert {request.method for request in server.requests} == {"GET"}
             assert sorted(asked) == ranges
+
+
+def test_an_object_that_is_alone_in_flight_takes_two_reads() -> None:
+    with own_server() as server:
+        storage = storage_of(server, options={"timeout_seconds": 60})
+        write(storage, "a")
+        (connection,) = _idle(storage)
+        reads: list[int] = []
+
+        def counted(*words: Any, receive: Any = connection.receive_into) -> int:
+            reads.append(receive(*words))
+            return reads[-1]
+
+        connection.receive_into = counted
+        assert read(storage, "a") == DATA
+        assert len(reads) == 2  # its head with what came of its body, and the rest
 
 
 def test_files_that_are_announced_are_asked_for_before_they_are_opened() -> None:
@@ -372,23 +414,38 @@ def test_no_credentials_are_told_with_the_ways_to_give_them(monkeypatch: pytest.
         storage_of(server).preflight("data")
 
 
-def test_the_signature_is_botocores() -> None:
+def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         auth = library("botocore.auth", "s3")
         request_of, credentials = library("botocore.awsrequest", "s3"), library("botocore.credentials", "s3")
     except UserError as error:
         pytest.skip(str(error))
-    signer = Signer(Credentials(environment=KEYS | {"AWS_SESSION_TOKEN": "token/+="}), "eu-west-1")
+    now = [1_800_000_000.9]
+    monkeypatch.setattr("datagen.storage._s3_signing.time.time", lambda: now[0])
     query = [("prefix", "a b/ü&="), ("list-type", "2"), ("uploads", "")]
-    ours = dict(signer.headers("GET", "host:9000", "/bucket/a%20b", query))
-    request = request_of.AWSRequest("GET", "http://host:9000/bucket/a%20b", params=dict(query))
-    request.headers["X-Amz-Date"] = ours["x-amz-date"]
-    request.headers["X-Amz-Content-SHA256"] = ours["x-amz-content-sha256"]
-    request.headers["X-Amz-Security-Token"] = "token/+="
-    theirs = auth.S3SigV4Auth(credentials.Credentials(ACCESS_KEY, SECRET_KEY, "token/+="), "s3", "eu-west-1")
-    request.context["timestamp"] = ours["x-amz-date"]
-    text = theirs.string_to_sign(request, theirs.canonical_request(request))
-    assert theirs.signature(text, request) == ours["authorization"].rpartition("Signature=")[2]
+    for token in ("token/+=", ""):
+        signer = Signer(Credentials(environment=KEYS | {"AWS_SESSION_TOKEN": token}), "eu-west-1")
+        for seconds, method, host, path, asked, payload in (
+            (0, "GET", "host:9000", "/bucket/a%20b", query, EMPTY_SHA256),
+            (0, "PUT", "host:9000", "/bucket/other", [], "UNSIGNED-PAYLOAD"),  # what of a second is kept is its own
+            (0, "GET", "host:9001", "/bucket/a", [], EMPTY_SHA256),
+            (0, "GET", "host:9000", "/bucket/a", [], EMPTY_SHA256),
+            (1, "GET", "host:9000", "/bucket/a", [], EMPTY_SHA256),
+            (86_400, "GET", "host:9000", "/bucket/a", [], EMPTY_SHA256),
+        ):
+            now[0] += seconds
+            lines = signer.lines(method, host, path, query_text(asked), payload)
+            ours = dict(line.split(": ", 1) for line in lines.splitlines())
+            request = request_of.AWSRequest(method, f"http://{host}{path}", params=dict(asked))
+            for name, value in ours.items():
+                if name.startswith("x-amz-"):
+                    request.headers[name] = value
+            theirs = auth.S3SigV4Auth(credentials.Credentials(ACCESS_KEY, SECRET_KEY, token or None), "s3", "eu-west-1")
+            request.context["timestamp"] = ours["x-amz-date"]
+            assert ours["x-amz-date"] == time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now[0]))
+            text = theirs.string_to_sign(request, theirs.canonical_request(request))
+            assert ours["authorization"].rpartition("Signature=")[2] == theirs.signature(text, request)
+            assert f"{ours['x-amz-date'][:8]}/eu-west-1/s3/aws4_request" in ours["authorization"]
 
 
 def test_keys_do_not_show_in_text() -> None:

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 import dlemu
-from dlemu.emulator.checkpoint_journal import read_checkpoint_journal
+from dlemu.emulator.checkpoint_journal import CheckpointJournal
+from dlemu.emulator.journal import read_journal
 from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.live_place import KILLED
 from tests.e2e.harness import DLIO, assert_gone, family, start, until, wait
@@ -83,7 +84,7 @@ def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(tmp_path: Path) ->
     live = str(folder / "live")
 
     def third() -> bool:
-        journal = read_checkpoint_journal(live)
+        journal = read_journal(live, CheckpointJournal)
         return process.poll() is not None or (journal is not None and len(journal.complete) >= 3)
 
     until(third, "three checkpoints")
@@ -142,3 +143,31 @@ def test_the_python_face_writes_reads_and_makes_a_page(tmp_path: Path) -> None:
         assert words in html
     with pytest.raises(dlemu.UserError, match=r"checkpoints alone: call dlemu\.checkpoint"):
         dlemu.train({"workload": str(workload), "checkpoint.num_checkpoints_write": 1})
+
+
+def test_a_sweep_writes_reads_and_cleans_up_at_each_point(tmp_path: Path) -> None:
+    workload, folder, saved = tmp_path / "small.yaml", tmp_path / "sweep", tmp_path / "saved"
+    workload.write_text(yaml.safe_dump(WORKLOAD))
+    ended = dlemu_command(
+        "sweep",
+        f"workload={workload}",
+        "ranks=1,2",
+        f"checkpoint.checkpoint_folder={saved}",
+        "checkpoint.num_checkpoints_write=2",
+        "checkpoint.num_checkpoints_read=2",
+        "metric.ceiling_seconds=0.05",
+        "output.report=false",
+        f"output.folder={folder}",
+    )
+    assert ended.status == 0, ended.err
+    assert os.listdir(saved) == []
+    points = json.loads((folder / "sweep.json").read_text())["points"]
+    for point, ranks in zip(points, (1, 2), strict=True):
+        summary = json.loads((folder / point["folder"] / "summary.json").read_text())
+        assert (point["checkpoints"]["ranks"], summary["ranks"]) == (ranks, ranks)
+        mean = point["checkpoints"]["metrics"]["write_slowest_gib_per_second"]["mean"]
+        assert mean == pytest.approx(summary["write"]["slowest_gib_per_second"]["mean"])
+    told = dlemu_command("compare", *(str(folder / point["folder"]) for point in points), "--json")
+    assert told.status == 0, told.err
+    size = json.loads(told.out)["metrics"]["checkpoint_gib"]
+    assert size["difference_percent"] == pytest.approx(0, abs=1), "but for what the optimizer adds on each rank"

@@ -1,16 +1,24 @@
-"""Two hosts on one machine: network namespaces with names and Unix sockets of their own, joined by a virtual cable."""
+"""Two hosts on one machine: network namespaces with names and Unix sockets of their own, joined by a virtual cable.
+
+Each has its own /dev/shm and IPC, and MPI is held to TCP: else it finds that both are one machine and needs no cable.
+One folder has another content on each.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.e2e.harness import dlemu, small_run, steps, summary
+from tests.e2e.harness import dlemu, small_run, start, steps, summary, training, until, wait
 from tests.e2e.test_mpi import MPIRUN
 
 pytestmark = [
@@ -19,14 +27,71 @@ pytestmark = [
     pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"),
 ]
 
+ON_HOST = """#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do shift; done
+host=$1; shift
+exec ip netns exec "$host" env UCX_TLS=tcp unshare -u -i sh -c \
+    "hostname $host; mount --bind {folder}/$host/shm /dev/shm; mount --bind {folder}/$host {folder}/own; $*"
+"""
+"""Starts a command on a host, as ssh would."""
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+@dataclass(frozen=True)
+class Hosts:
+    """Two joined hosts."""
+
+    first: str
+    second: str
+    folder: Path
+
+    @property
+    def mpirun(self) -> list[str]:
+        """What starts two ranks on each of them, on the first."""
+        launcher = str(self.folder / "on_host")
+        mpirun = [MPIRUN, "-launcher", "ssh", "-launcher-exec", launcher, "-iface", "cable"]
+        return [launcher, self.first, *mpirun, "-hosts", f"{self.first}:2,{self.second}:2", "-np", "4"]
+
+    @property
+    def own(self) -> Path:
+        """A folder that each host sees for itself alone."""
+        return self.folder / "own" / "run"
+
+    def seen(self, host: str) -> Path:
+        """Where that of a host lies for us."""
+        return self.folder / host / "run"
+
+    def left_in_memory(self, host: str) -> list[str]:
+        """Return the files in a host's /dev/shm."""
+        return os.listdir(self.folder / host / "shm")
+
+
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+def processes_on(host: str) -> list[int]:
+    return [int(word) for word in ip("netns", "pids", host).split()]
+
+
+def kill(host: str) -> None:
+    """End all processes of a host before one of them sees how another ends."""
+    processes = processes_on(host)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+
+def ranks_on(host: str) -> Iterator[int]:
+    """Yield the processes of dlemu's on a host."""
+    for process in processes_on(host):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(process).name().startswith("dlemu"):
+                yield process
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[tuple[str, str, str]]:
-    """Two joined namespaces and the program that starts a command on one of them, as ssh would."""
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
     names = f"dla{os.getpid()}", f"dlb{os.getpid()}"
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
@@ -34,48 +99,77 @@ def hosts(tmp_path: Path) -> Iterator[tuple[str, str, str]]:
         for name in names:
             ip("netns", "add", name)
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"this kernel makes no network namespaces: {error.stderr.decode().strip()}")
+        pytest.skip(f"this kernel makes no network namespaces: {error.stderr.strip()}")
     try:
         ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+        folder = tmp_path / "hosts"
+        (folder / "own").mkdir(parents=True)
         for number, name in enumerate(names, 1):
             ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "cable")
             ip("-n", name, "link", "set", "cable", "up")
             ip("-n", name, "link", "set", "lo", "up")
-        launcher = tmp_path / "on_host"
-        launcher.write_text(
-            '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift\n'
-            'exec ip netns exec "$host" unshare -u sh -c "hostname $host; $*"\n'
-        )
-        launcher.chmod(0o755)
-        yield (*names, str(launcher))
+            (folder / name / "shm").mkdir(parents=True)
+        on_host = folder / "on_host"
+        on_host.write_text(ON_HOST.format(folder=folder))
+        on_host.chmod(0o755)
+        yield Hosts(*names, folder)
     finally:
         for name in names:
+            kill(name)
             ip("netns", "del", name)
 
 
-def test_accelerators_on_two_hosts_keep_one_timeline(
-    hosts: tuple[str, str, str], dataset: Path, tmp_path: Path
-) -> None:
-    first, second, launcher = hosts
-    mpirun = [MPIRUN, "-launcher", "ssh", "-launcher-exec", launcher, "-iface", "cable"]
-    mpirun += ["-hosts", f"{first}:2,{second}:2", "-np", "4"]
-    ended = dlemu(
-        "train",
-        *small_run(tmp_path / "run", dataset, "reader.data_loader=threads"),
-        launcher=[launcher, first, *mpirun],
-    )
+def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path) -> None:
+    """The results are written where rank 0 is; the other host need not see their folder."""
+    ended = dlemu("train", *small_run(hosts.own, dataset, "reader.data_loader=threads"), launcher=hosts.mpirun)
     assert ended.status == 0, ended.err
-    told = summary(tmp_path / "run")
-    assert told["hosts"] == [first, second]
+    folder = hosts.seen(hosts.first)
+    told = summary(folder)
+    assert told["hosts"] == [hosts.first, hosts.second]
     assert told["ranks_per_host"] == [2, 2]
     assert all(epoch["each_sample_once"] for epoch in told["audit"])
     recorded = told["telemetry"]
-    assert [one["host"] for one in recorded["recorders"]] == [first, second]
+    assert [one["host"] for one in recorded["recorders"]] == [hosts.first, hosts.second]
     counted = [one["name"] for one in recorded["devices"] if one["counted"]]
     assert len(counted) == len(set(counted)), "both see this machine's devices: each counts once"
-    rows = steps(tmp_path / "run")
+    rows = steps(folder)
     ends = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
     for step in range(1, 7):
         meeting = ends[(rows["epoch"] == 2) & (rows["step"] == step)]
         assert len(meeting) == 4
         assert meeting.max() - meeting.min() < 5_000_000, "both hosts have this machine's clock: one moment for all"
+    assert not hosts.seen(hosts.second).exists()
+    assert hosts.left_in_memory(hosts.first) == hosts.left_in_memory(hosts.second) == []
+
+
+@pytest.mark.parametrize("loss", ["killed", "cut off"])
+def test_what_was_measured_outlives_a_host(loss: str, hosts: Hosts, dataset: Path, tmp_path: Path) -> None:
+    """The host that is killed sees the folder of the results; the one that is cut off does not."""
+    shared = loss == "killed"
+    folder = tmp_path / "run" if shared else hosts.own
+    kept = folder if shared else hosts.seen(hosts.first)
+    limit = tmp_path / "limit.yaml"  # in a file it counts from when the ranks are there, however long they take
+    limit.write_text("timeout_seconds: 5\ndataset: {format: npz}\n")
+    changes = ("train.epochs=1000", "metric.ceiling_seconds=0", "reader.data_loader=threads")
+    settings = [f"workload={limit}", *small_run(folder, dataset, *changes)[1:]]
+    process = start("train", *settings, launcher=hosts.mpirun)
+    until(lambda: training(kept, ranks=4 if shared else 2) or process.poll() is not None, "the ranks to train")
+    assert any(ranks_on(hosts.second))
+    if shared:
+        kill(hosts.second)
+    else:
+        ip("-n", hosts.second, "link", "set", "cable", "down")
+    ended = wait(process)
+    assert ended.status != 0
+    assert "Traceback" not in ended.err
+    until(lambda: (kept / "summary.json").exists(), "the guardian to save the run")
+    told = summary(kept)
+    assert told["complete"] is False
+    lost = f"host {hosts.second} (ranks 2, 3)"
+    assert lost in told["failure"]
+    assert set(steps(kept)["rank"]) == ({0, 1, 2, 3} if shared else {0, 1})
+    assert sum(f"ranks 2, 3 on {hosts.second} measured is lost" in issue for issue in told["issues"]) == (not shared)
+    assert shared or f"dlemu: {lost} did not arrive within 5 s" in ended.err
+    until(lambda: not any((*ranks_on(hosts.first), *ranks_on(hosts.second))), "all ranks to end")
+    assert hosts.left_in_memory(hosts.first) == []
+    assert shared or hosts.left_in_memory(hosts.second) == []

@@ -146,6 +146,12 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
         "checkpoint", *words, "checkpoint.num_checkpoints_write=0", counts[1], f"output.folder={tmp_path / 'r'}"
     )
     assert again.status == 0, again.err
+    once = ("checkpoint.num_checkpoints_write=1", counts[1], "checkpoint.writers=1,2", "output.report=false")
+    swept = dlemu("sweep", *words, *once, f"output.folder={tmp_path / 'swept'}")
+    assert swept.status == 0, swept.err
+    assert not [path for path in s3.folder.rglob("point-*/**/*") if path.is_file()], "what a point wrote goes again"
+    points = json.loads((tmp_path / "swept" / "sweep.json").read_text())["points"]
+    assert all(point["checkpoints"]["metrics"]["read_slowest_seconds"]["mean"] > 0 for point in points)
 
 
 @pytest.mark.slow

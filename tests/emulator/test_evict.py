@@ -11,12 +11,12 @@ import pytest
 
 from datagen.errors import DatasetError, UserError
 from datagen.inspection import inspect
+from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config import check_runnable
 from dlemu.config.schema import Reader
 from dlemu.emulator.environment import describe_folder
 from dlemu.emulator.evict import check_evictable, evict, evicts_before
 from dlemu.emulator.job import Job
-from dlemu.loaders._thread_accounting import ThreadAccounting
 from tests.datasets import make_dataset
 from tests.runs import make_job
 

@@ -131,6 +131,21 @@ def test_exactly_the_planned_samples_arrive_whole_and_in_order(
 
 
 @pytest.mark.parametrize("name", READING)
+@pytest.mark.parametrize("read_threads", [0, 1, 2])
+def test_a_batch_holds_until_the_next_but_one_is_taken(name: str, read_threads: int, dataset: DatasetSpec) -> None:
+    spec, slots = make_spec(dataset, read_threads=read_threads), set[int]()
+    for loader in started(name, spec):
+        for epoch in (1, 2, 3):
+            held: deque[tuple[Batch, list[bytes]]] = deque(maxlen=2)
+            for batch in loader.batches("train", epoch, 5):
+                held.append((batch, delivered(batch)))
+                slots.add(batch.trace.slot)
+                time.sleep(0.01)  # readers go as far ahead as they may
+                assert [delivered(kept) for kept, _ in held] == [taken for _, taken in held]
+    assert len(slots) <= traits_of(name).batch_buffers(spec)
+
+
+@pytest.mark.parametrize("name", READING)
 def test_a_crop_of_what_was_read_is_shipped(name: str, dataset: DatasetSpec) -> None:
     spec = make_spec(dataset, resize=8192)
     layout, plan = spec.phases["train"].fetch.layout, spec.phases["train"].plan

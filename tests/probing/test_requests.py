@@ -104,6 +104,20 @@ def test_what_counts_is_between_settling_and_the_end() -> None:
     assert cell.latency_ms == latency_of(np.full(10, 8_000_000))
 
 
+def test_a_drive_that_answers_in_clumps_has_no_clump_too_many() -> None:
+    """100 requests every 100 ms, wherever the clumps lie to the window."""
+    for begin_ms in range(0, 100, 9):
+        ends = np.repeat(np.arange(begin_ms, 2600, 100) * 1_000_000, 100)
+        done = Requests(ends.astype(np.int64), np.full(len(ends), 8_000_000), cpu_seconds=0.1)
+        assert _cell_of_requests(READ, 0, [done], 2.0).iops == pytest.approx(1000), begin_ms
+
+
+def test_requests_longer_than_settling_count_from_the_start() -> None:
+    ends = np.array([800, 1600, 2400]) * 1_000_000
+    done = Requests(ends, np.full(3, 800_000_000), cpu_seconds=0.1)
+    assert _cell_of_requests(READ, 0, [done], 2.0).iops == pytest.approx(1 / 0.8)
+
+
 def test_sequential_jobs_have_parts_of_their_own() -> None:
     jobs = list(_streams(Wanted(access="read", size_bytes=4096, depth=1, jobs=4), "x", MIB, 1.0))
     assert [(job.begin, job.end) for job in jobs] == [(k * MIB // 4, (k + 1) * MIB // 4) for k in range(4)]

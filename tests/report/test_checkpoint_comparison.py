@@ -16,7 +16,8 @@ from dlemu.checkpoints.io_rows import READ
 from dlemu.cli.compare import command
 from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
 from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.sizing.compare_checkpoints import CheckpointComparison, compare_checkpoints
+from dlemu.sizing.compare_checkpoints import CheckpointComparison, compare_checkpoints, side_of_checkpoints
+from tests.mlperf.checkpoint_leaves import make_result
 from tests.report.folders import write_run
 from tests.run.test_checkpoint_story import run
 
@@ -49,7 +50,7 @@ def slow(quick: CheckpointRun, tmp_path_factory: pytest.TempPathFactory) -> Chec
 
 
 def test_a_run_that_took_twice_as_long_is_told_with_its_uncertainty(quick: CheckpointRun, slow: CheckpointRun) -> None:
-    comparison = compare_checkpoints(slow, quick)
+    comparison = compare_checkpoints(side_of_checkpoints(slow), side_of_checkpoints(quick))
     metrics = comparison.metrics
     assert metrics["write_slowest_seconds"].difference_percent == pytest.approx(100)
     assert metrics["write_slowest_gib_per_second"].difference_percent == pytest.approx(-50)
@@ -66,10 +67,11 @@ def test_what_was_set_otherwise_is_told(quick: CheckpointRun) -> None:
     saves = replace(quick.facts.workload.checkpoint, fsync=False)
     facts = replace(quick.facts, workload=replace(quick.facts.workload, checkpoint=saves))
     other = replace(quick, facts=facts)
-    comparison = compare_checkpoints(quick, other)
+    comparison = compare_checkpoints(side_of_checkpoints(quick), side_of_checkpoints(other))
     assert "fsync was True for A and False for B" in comparison.issues
     assert comparison.metrics["write_fsync_percent"].b == 0
-    wrote, read = (replace(quick, rows=quick.rows[quick.rows["phase"] == phase]) for phase in (1 - READ, READ))
+    halves = (replace(quick, rows=quick.rows[quick.rows["phase"] == phase]) for phase in (1 - READ, READ))
+    wrote, read = map(side_of_checkpoints, halves)
     with pytest.raises(UserError, match="no phase in common: checkpoints written against checkpoints read"):
         compare_checkpoints(wrote, read)
 
@@ -102,6 +104,11 @@ def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: 
         CliRunner().invoke(command, [quick.folder, quick.folder, "--price", "1,2"], catch_exceptions=False)
 
 
-def test_a_sweep_over_checkpoints_says_what_to_do_instead() -> None:
-    with pytest.raises(UserError, match=r"asks for checkpoints alone.*run `dlemu checkpoint` with each value"):
-        dlemu.sweep(["workload=llama3_8b", "checkpoint.writers=1,2"])
+def test_a_result_of_dlios_is_compared_by_what_both_have(quick: CheckpointRun, tmp_path: Path) -> None:
+    comparison = dlemu.compare(str(make_result(tmp_path)), quick)
+    assert isinstance(comparison, CheckpointComparison)
+    known = ("slowest_gib_per_second", "slowest_seconds", "rank0_gib_per_second")
+    wanted = [f"{verb}_{name}" for verb in ("write", "read") for name in known]
+    assert list(comparison.metrics) == ["checkpoint_gib", *wanted]
+    assert comparison.issues[0].startswith("A is of llama3_8b: checkpoints of 8 ranks and B of small"), "and says so"
+    assert not [issue for issue in comparison.issues if "nothing known" in issue or "None" in issue]

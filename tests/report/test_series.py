@@ -16,7 +16,7 @@ from dlemu.report.series_report import print_answer, print_sweep
 from dlemu.results.answer_files import read_answer
 from dlemu.results.run import Run
 from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer
-from tests.report.folders import write_run, write_size, write_sweep
+from tests.report.folders import write_checkpoint_sweep, write_run, write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
@@ -27,7 +27,8 @@ from dlemu.report.series_figures._lines import rows
 from tests.report.test_figures import column
 
 FOLDER = "dlemu.report.series_figures"
-FIGURES = names(FOLDER)
+OF_CHECKPOINTS = "checkpoints_by_count"
+FIGURES = [name for name in names(FOLDER) if name != OF_CHECKPOINTS]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,26 @@ def test_it_draws_both_and_nothing_from_nothing(name: str, canvas: Canvas, sweep
         assert svg.count('class="mark-') > 3
         assert "NaN" not in svg
     assert find(FOLDER, name, "draw")(RunSeries("x", ()), canvas) is None
+
+
+@pytest.mark.parametrize("canvas", [DESK, PHONE])
+def test_a_sweep_of_checkpoints_is_drawn_by_its_own_figure(canvas: Canvas, sweep: RunSeries, tmp_path: Path) -> None:
+    series = open_result(str(write_checkpoint_sweep(tmp_path)))
+    assert isinstance(series, RunSeries)
+    drawn = [name for name in names(FOLDER) if find(FOLDER, name, "draw")(series, canvas) is not None]
+    assert drawn == [OF_CHECKPOINTS]
+    figure = find(FOLDER, OF_CHECKPOINTS, "draw")(series, canvas)
+    assert figure.title == "Checkpoints against ranks"
+    assert set(column(figure, "value", line="writers=2", at=2)) == {4.0, 8.0, 2.5, 1.25}
+    assert set(column(figure, "verdict")) == {"pass"}, "no point is hollow"
+    assert "NaN" not in picture_file(figure, "svg").decode()
+    assert find(FOLDER, OF_CHECKPOINTS, "draw")(sweep, canvas) is None
+
+
+def test_the_page_of_a_sweep_of_checkpoints_has_its_points(tmp_path: Path) -> None:
+    text = Path(write_page([str(write_checkpoint_sweep(tmp_path))])).read_text()
+    for words in ("8 of 9</strong> points completed", "a full disk", "8.000 +- 0.400", "Checkpoints against ranks"):
+        assert words in text, words
 
 
 def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: RunSeries) -> None:

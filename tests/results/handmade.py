@@ -28,6 +28,7 @@ from dlemu.metrics.limit import Scaling
 from dlemu.results.checkpoint_run import CheckpointRun, CheckpointRunFacts
 from dlemu.results.run import Run, make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series
+from tests.checkpoints.models import SMALL_WORDS
 from tests.runs import HOST, MS, make_job, make_log, with_blocks, with_evaluation, with_telemetry
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -265,12 +266,7 @@ RUNS: dict[str, Callable[[], Run]] = {
 # checkpoints alone
 
 _SMALL = {
-    "model.name": "small",
-    "model.type": "transformer",
-    "model.num_layers": "2",
-    "model.parallelism": "{tensor: 1, pipeline: 1, zero_stage: 3}",
-    "model.transformer": "{vocab_size: 512, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4}",
-    "workflow": "{train: false, checkpoint: true}",
+    **SMALL_WORDS,
     "checkpoint.checkpoint_folder": "/mnt/drive/saved",
     "checkpoint.num_checkpoints_write": "3",
     "checkpoint.num_checkpoints_read": "2",

@@ -64,6 +64,16 @@ def test_what_the_ranks_had_measured_is_a_result(tmp_path: Path) -> None:
     assert "result.broken" not in {finding.rule for finding in audited.findings}
 
 
+def test_ranks_of_a_failed_run_of_which_no_step_was_kept_are_named() -> None:
+    job = make_job(ranks=3)
+    log = make_log(job, rank_nodes=(0, 1, 1))
+    some = RunLog(log.rows[log.rows["rank"] == 0], log.journal)
+    assert not any("is lost" in issue for issue in make_run(job, log, "why").summary.issues)
+    assert not any("is lost" in issue for issue in make_run(job, some).summary.issues)
+    (issue,) = [issue for issue in make_run(job, some, "why").summary.issues if "is lost" in issue]
+    assert issue.startswith("what ranks 1, 2 on node1 measured is lost")
+
+
 def test_a_result_that_was_half_written_gives_way_to_the_live_part(tmp_path: Path) -> None:
     """facts.json comes last of what was measured: without it the rest may be cut off."""
     log = killed(tmp_path)

@@ -28,14 +28,10 @@ from dlemu.run.checkpoint_story import checkpoint
 from dlemu.run.events import CheckpointProgress, Event
 from dlemu.run.prepare_checkpoints import check_checkpoint_host, prepare_checkpoints
 from dlemu.run.ranks import RunFailedError
+from tests.checkpoints.models import SMALL_WORDS
 
 SMALL = {
-    "model.name": "small",
-    "model.type": "transformer",
-    "model.num_layers": "2",
-    "model.parallelism": "{tensor: 1, pipeline: 1, zero_stage: 3}",
-    "model.transformer": "{vocab_size: 512, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4}",
-    "workflow": "{train: false, checkpoint: true}",
+    **SMALL_WORDS,
     "ranks": "2",
     "checkpoint.num_checkpoints_write": "3",
     "checkpoint.num_checkpoints_read": "3",

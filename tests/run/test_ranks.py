@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from datagen.errors import UserError
-from dlemu.comm.failure import Failure, killed
+from dlemu.comm import Interrupted, PeerLostError
+from dlemu.comm.failure import Failure, describe, killed
+from dlemu.run import launched
 from dlemu.run.launched import start_seconds
 from dlemu.run.ranks import ForkedRanks, RunFailedError, RunUserError, cause, leave_word
 from dlemu.run.save_run import Kept
@@ -31,22 +34,65 @@ def test_the_command_line_tells_the_time_limit(overrides: list[str], seconds: fl
 
 
 def test_the_first_word_that_is_no_echo_is_the_cause(tmp_path: Path) -> None:
-    leave_word(str(tmp_path), 2, "rank 1 is gone", echo=True)
-    leave_word(str(tmp_path), 1, "file x is truncated", echo=False)
-    leave_word(str(tmp_path), 0, "file y is truncated", echo=False)
+    leave_word(str(tmp_path), describe(2, PeerLostError("rank 1 is gone")))
+    leave_word(str(tmp_path), describe(1, UserError("file x is truncated")))
+    leave_word(str(tmp_path), describe(0, UserError("file y is truncated")))
     assert cause(str(tmp_path)) == "file x is truncated"
 
 
 def test_a_rank_killed_while_it_speaks_hides_nothing(tmp_path: Path) -> None:
     (tmp_path / "failure_00001.json.part").write_text('{"echo": tr')
     assert "killed from outside" in cause(str(tmp_path))
-    leave_word(str(tmp_path), 0, "rank 1 is gone", echo=True)
+    leave_word(str(tmp_path), describe(0, PeerLostError("rank 1 is gone")))
     assert cause(str(tmp_path)) == "rank 1 is gone"
 
 
+def test_hosts_that_a_launcher_may_have_lost_are_named(tmp_path: Path) -> None:
+    assert "(a rank died and the launcher" in cause(str(tmp_path))
+    assert "(a rank or host b (ranks 2, 3) died and the launcher" in cause(str(tmp_path), "host b (ranks 2, 3)")
+
+
 def test_no_word_where_the_run_s_folder_is_not_seen(tmp_path: Path) -> None:
-    leave_word(str(tmp_path / "elsewhere"), 0, "lost", echo=False)
+    leave_word(str(tmp_path / "elsewhere"), describe(0, UserError("lost")))
     assert list(tmp_path.iterdir()) == []
+
+
+class Launched:
+    """What `ending_all` needs of a rank of a launcher's."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.did = rank, ""
+
+    def close(self) -> None:
+        self.did = "closed"
+
+    def abort(self, status: int) -> None:
+        self.did = f"aborted with {status}"
+
+
+@pytest.mark.parametrize(
+    ("rank", "error", "seconds", "said", "status"),
+    [
+        (0, UserError("the disk is full"), [], "the disk is full", 2),
+        (2, UserError("the disk is full"), [], "here: the disk is full", 2),
+        (2, PeerLostError("rank 1 ended"), [2.6], "here: rank 1 ended", 3),
+        (2, Interrupted(15), [], "here: rank 2 was interrupted by SIGTERM", 143),
+        (0, ValueError("odd"), [], "Traceback .*ValueError: odd", 3),
+    ],
+)
+def test_a_rank_that_fails_says_so_and_ends_all(
+    rank: int, error: BaseException, seconds: list[float], said: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that only lost another leaves it to that one, and then to those before it."""
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    monkeypatch.setenv("PMI_RANK", str(rank))
+    comm, told = Launched(rank), list[str]()
+    with pytest.raises(SystemExit) as ended, launched.ending_all(comm, told.append):  # type: ignore[arg-type]
+        raise error
+    assert (ended.value.code, comm.did, slept) == (status, f"aborted with {status}", seconds)
+    assert re.fullmatch(said, told[0], re.DOTALL)
 
 
 def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:

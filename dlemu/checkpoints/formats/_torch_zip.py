@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,34 +50,64 @@ class _Record:
         return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
 
 
-class TorchZip:
-    """One archive that is added to a file whose bytes before it are there already."""
+class TorchZips:
+    """Adds archives to files. All that archives of like tensors share is made once, for however many ranks."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
-        self._start = pieces.size_bytes
-        self._records: list[_Record] = []
+    def __init__(self) -> None:
+        self._begun: dict[tuple[tuple[str, tuple[int, ...], str], ...], _Archive] = {}
 
-    def state(self, state: Any, tensors: tuple[Tensor, ...], name: str) -> None:
-        """Add what `torch.save(state)` writes: the pickle of the state, then its tensors, then the end.
+    def add(
+        self, pieces: Pieces, tensors: tuple[Tensor, ...], state: Callable[[tuple[Tensor, ...]], Any], name: str
+    ) -> None:
+        """Add what `torch.save` writes of the tensors' state: its pickle, then the tensors, then the end.
 
         `name` tells archives apart in the id that each has.
         """
-        self._add("data.pkl", pickled(state))
-        self._add(".format_version", b"1")
-        self._add(".storage_alignment", str(ALIGNMENT).encode())
-        self._add("byteorder", b"little")
-        for number, tensor in enumerate(tensors):
-            self._add(f"data/{number}", tensor)
-        self._add("version", b"3\n")
-        self._add(".data/serialization_id", _digits(name).encode())
-        self._end()
+        kind = tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in tensors)
+        if kind not in self._begun:
+            self._begun[kind] = _begun(state(tensors), tensors)
+        archive = self._begun[kind].copied()
+        archive.add("version", b"3\n")
+        archive.add(".data/serialization_id", _digits(name).encode())
+        archive.end()
+        following = iter(tensors)
+        for chunk in archive.chunks:
+            if chunk is None:
+                pieces.tensor(next(following))
+            else:
+                pieces.literal(chunk)
 
-    @property
-    def _size(self) -> int:
-        return self._pieces.size_bytes - self._start
 
-    def _add(self, name: str, content: bytes | Tensor) -> None:
+def _begun(state: Any, tensors: tuple[Tensor, ...]) -> _Archive:
+    """Return an archive up to what names it."""
+    archive = _Archive()
+    archive.add("data.pkl", pickled(state))
+    archive.add(".format_version", b"1")
+    archive.add(".storage_alignment", str(ALIGNMENT).encode())
+    archive.add("byteorder", b"little")
+    for number, tensor in enumerate(tensors):
+        archive.add(f"data/{number}", tensor)
+    return archive
+
+
+class _Archive:
+    """One archive as it grows."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes | None] = []
+        """Its bytes, in order; None stands for a tensor's."""
+        self._entries: list[bytes] = []
+        """Of the directory at its end."""
+        self._size = 0
+
+    def copied(self) -> _Archive:
+        """Return one that grows by itself."""
+        other = _Archive()
+        other.chunks, other._entries, other._size = self.chunks.copy(), self._entries.copy(), self._size
+        return other
+
+    def add(self, name: str, content: bytes | Tensor) -> None:
+        """Add a record."""
         size = content.bytes if isinstance(content, Tensor) else len(content)
         checksum = 0 if isinstance(content, Tensor) else zlib.crc32(content)
         record = _Record(f"archive/{name}".encode(), self._size, size, checksum)
@@ -86,28 +117,36 @@ class TorchZip:
         extra = zip64 + b"FB" + struct.pack("<H", padding) + b"Z" * padding
         lengths = (len(record.name), len(extra))
         head = struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 0, _FLAGS, 0, 0, 0, 0, 0, 0, *lengths)
-        self._pieces.literal(head + record.name + extra)
+        self._put(head + record.name + extra)
         if isinstance(content, Tensor):
-            self._pieces.tensor(content)
+            self.chunks.append(None)
+            self._size += size
         else:
-            self._pieces.literal(content)
+            self._put(content)
         sizes = struct.pack("<QQ" if record.is_large() else "<II", size, size)
-        self._pieces.literal(b"PK\7\x08" + struct.pack("<I", checksum) + sizes)
-        self._records.append(record)
+        self._put(b"PK\7\x08" + struct.pack("<I", checksum) + sizes)
+        self._entries.append(_entry(record))
 
-    def _end(self) -> None:
-        directory = self._size
-        for record in self._records:
-            self._pieces.literal(_entry(record))
+    def end(self) -> None:
+        """Add the directory and what says where it is."""
+        directory, count = self._size, len(self._entries)
+        self._put(b"".join(self._entries))
         end, size = self._size, self._size - directory
-        count = len(self._records)
-        self._pieces.literal(
+        self._put(
             struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, directory)
             + struct.pack("<4sIQI", b"PK\6\7", 0, end, 1)
             + struct.pack(
                 "<4sHHHHIIH", b"PK\5\6", 0, 0, *(2 * [min(count, 0xFFFF)]), min(size, _LARGE), min(directory, _LARGE), 0
             )
         )
+
+    def _put(self, data: bytes) -> None:
+        last = self.chunks[-1] if self.chunks else None
+        if last is None:
+            self.chunks.append(data)
+        else:
+            self.chunks[-1] = last + data
+        self._size += len(data)
 
 
 def torch_state(tensors: tuple[Tensor, ...]) -> dict[str, Any]:

@@ -8,12 +8,13 @@ any other number of ranks can read it. A piece that several ranks hold is writte
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dlemu.checkpoints.formats._pickled import Call, Global, Mapped, pickled
-from dlemu.checkpoints.formats._torch_zip import TorchZip, rebuilt_tensor
+from dlemu.checkpoints.formats._torch_zip import TorchZips, rebuilt_tensor
 from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout, Pieces
-from dlemu.checkpoints.shards import Tensor
+from dlemu.checkpoints.shards import Shard, Tensor
 
 if TYPE_CHECKING:
     from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
@@ -32,41 +33,55 @@ DTYPES = {
 class Format:
     """One file a rank; `.metadata` knows the ranks that take part in the plan."""
 
+    def __init__(self) -> None:
+        self._zips = TorchZips()
+        self._archive_bytes: dict[tuple[tuple[int, ...], str], int] = {}
+
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
         """Return the rank's file, and of the first rank that takes part `.metadata` after it."""
-        files = [_file(plan, rank)[0]]
+        pieces = Pieces()
+        for shard, tensor in _stored(plan, rank):
+            self._zips.add(pieces, (tensor,), _state, f"{shard.path} {tensor.name}")
+        files = [pieces.layout(_name(rank))]
         if rank == plan.ranks[0]:
             pieces = Pieces()
-            pieces.literal(pickled(_metadata(plan)))
+            pieces.literal(pickled(_metadata(plan, self._bytes_of)))
             files.append(pieces.layout(".metadata"))
         return tuple(file for file in files if file.size_bytes)
 
+    def _bytes_of(self, tensor: Tensor) -> int:
+        """Return how long a tensor's archive is: as long as that of any other of its shape and type."""
+        kind = tensor.shape, tensor.dtype
+        if kind not in self._archive_bytes:
+            pieces = Pieces()
+            self._zips.add(pieces, (tensor,), _state, "")
+            self._archive_bytes[kind] = pieces.size_bytes
+        return self._archive_bytes[kind]
 
-def _file(plan: CheckpointPlan, rank: int) -> tuple[FileLayout, list[tuple[Tensor, int, int]]]:
-    """Return a rank's file, and of each tensor in it where its archive begins and how long that is."""
-    pieces = Pieces()
-    places = []
+
+def _stored(plan: CheckpointPlan, rank: int) -> Iterator[tuple[Shard, Tensor]]:
+    """Yield the tensors of a rank's file, in order, each with its shard."""
     for shard in plan.shards(rank):
-        for tensor in shard.tensors:
-            if tensor.part.copy:
-                continue
-            start = pieces.size_bytes
-            TorchZip(pieces).state(rebuilt_tensor(tensor, 0), (tensor,), f"{shard.path} {tensor.name}")
-            places.append((tensor, start, pieces.size_bytes - start))
-    return pieces.layout(_name(rank)), places
+        yield from ((shard, tensor) for tensor in shard.tensors if not tensor.part.copy)
+
+
+def _state(tensors: tuple[Tensor, ...]) -> Call:
+    return rebuilt_tensor(tensors[0], 0)
 
 
 def _name(rank: int) -> str:
     return f"__{rank}_0.distcp"
 
 
-def _metadata(plan: CheckpointPlan) -> Call:
+def _metadata(plan: CheckpointPlan, bytes_of: Callable[[Tensor], int]) -> Call:
+    """Return what lies where; `bytes_of` says how long a tensor's archive is."""
     tensors: dict[str, Tensor] = {}
     chunks: dict[str, list[Call]] = {}
     storage: list[tuple[Call, Call]] = []
     for rank in plan.ranks:
-        for tensor, start, length in _file(plan, rank)[1]:
-            name, elements = tensor.part.name, tensor.shape[0]
+        start = 0
+        for _, tensor in _stored(plan, rank):
+            name, elements, length = tensor.part.name, tensor.shape[0], bytes_of(tensor)
             offset = _size(tensor.part.piece * elements)
             own = chunks.setdefault(name, [])
             tensors.setdefault(name, tensor)
@@ -74,6 +89,7 @@ def _metadata(plan: CheckpointPlan) -> Call:
             place = {"relative_path": _name(rank), "offset": start, "length": length}
             storage.append((index, _made("torch.distributed.checkpoint.filesystem", "_StorageInfo", **place)))
             own.append(_made(METADATA, "ChunkStorageMetadata", offsets=offset, sizes=_size(elements)))
+            start += length
     return _made(
         METADATA,
         "Metadata",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlemu.checkpoints.formats._torch_zip import TorchZip, torch_state
+from dlemu.checkpoints.formats._torch_zip import TorchZips, torch_state
 from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout, OneFileAShard, Pieces
 from dlemu.checkpoints.shards import Shard
 
@@ -10,8 +10,11 @@ from dlemu.checkpoints.shards import Shard
 class Format(OneFileAShard):
     """A zip archive with a pickle, and each tensor as a record of its own."""
 
+    def __init__(self) -> None:
+        self._zips = TorchZips()
+
     def layout(self, shard: Shard) -> FileLayout:
         """Return where everything lies in one shard's file."""
         pieces = Pieces()
-        TorchZip(pieces).state(torch_state(shard.tensors), shard.tensors, shard.path)
+        self._zips.add(pieces, shard.tensors, torch_state, shard.path)
         return pieces.layout(shard.path)

@@ -189,7 +189,7 @@ def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
             yield from unapplied("checkpoint.slowest", times_of_every_rank=None)
         return
     for kind in KINDS:
-        rounds = _rounds(leaf, kind)
+        rounds = rounds_of(leaf, kind)
         if not rounds:
             continue
         first, slowest = fmean(seconds[0] for seconds in rounds), fmean(max(seconds) for seconds in rounds)
@@ -204,7 +204,7 @@ def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
             yield Finding("warning", "checkpoint.slowest", seen, wanted, fix)
 
 
-def _rounds(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:
+def rounds_of(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:
     """Return the seconds of all ranks of each checkpoint of a kind; nothing where ranks have different numbers."""
     by_rank = [
         [part.seconds for part in own if part.kind == kind and part.seconds > 0]

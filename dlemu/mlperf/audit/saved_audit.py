@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import errno
 import math
 import os
 from collections import Counter
@@ -12,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import median
 
-from datagen.errors import SpaceError
+from datagen.atomic import write_file
 from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.contradictions import Rulebook
 from dlemu.mlperf.audit.recompute import Recomputed
@@ -218,15 +216,5 @@ def write_parquet(path: str, runs: Sequence[AuditedRun]) -> None:
 
 
 def _replace(path: str, write: Callable[[str], None]) -> None:
-    """Write a file under a temporary name beside it and rename it."""
-    part = f"{path}.part"
-    try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        write(part)
-        os.replace(part, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "free some space" if full else "give a file in a folder that you may write"
-        raise SpaceError(f"{path} could not be written: {error.strerror or error}; {advice}") from error
+    folder, name = os.path.split(path)
+    write_file(folder, name, write, advice="give a file in a folder that you may write")

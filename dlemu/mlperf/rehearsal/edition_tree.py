@@ -83,7 +83,7 @@ def _mlpstorage_files(plan: RehearsalPlan, attempt: Attempt, overrides: list[str
     metadata = run_metadata(plan, attempt, overrides)
     write_json(target, f"training_{attempt.stamp}_metadata.json", metadata)
     if plan.edition.checks_tree:
-        write_json(target, "fs_separation.json", file_separation(plan))
+        write_json(target, "fs_separation.json", file_separation(plan.workload.dataset.data_folder, plan.tree))
 
 
 def write_json(folder: str, name: str, content: Any) -> None:
@@ -133,9 +133,9 @@ def _metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> 
     }
 
 
-def file_separation(plan: RehearsalPlan) -> dict[str, Any]:
+def file_separation(data_folder: str, tree: str) -> dict[str, Any]:
     """Return v3.0's record of whether data and results share a file system, by the device number of both."""
-    data, results = os.path.abspath(plan.workload.dataset.data_folder), os.path.abspath(plan.tree)
+    data, results = os.path.abspath(data_folder), os.path.abspath(tree)
     return {
         "version": 1,
         "method": "st_dev",

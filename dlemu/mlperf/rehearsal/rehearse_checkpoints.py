@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import yaml
 
@@ -26,7 +24,7 @@ from dlemu.mlperf.checkpoint_datasize import CheckpointDatasize
 from dlemu.mlperf.official_checkpoints import MEMORY_FACTOR
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.attempts import free_stamp
-from dlemu.mlperf.rehearsal.edition_tree import README, same_file_system, write_json
+from dlemu.mlperf.rehearsal.edition_tree import README, file_separation, write_json
 from dlemu.mlperf.rules import Division
 from dlemu.sizing.train_process import LOG, run_train
 
@@ -158,19 +156,7 @@ class CheckpointRehearsal:
         }
         write_json(leaf, f"checkpointing_{stamp}{METADATA}", metadata)
         if os.path.isdir(self.checkpoint_folder):
-            write_json(leaf, SEPARATION, self._separation())
-
-    def _separation(self) -> dict[str, Any]:
-        data, results = os.path.abspath(self.checkpoint_folder), os.path.abspath(self.tree)
-        return {
-            "version": 1,
-            "method": "st_dev",
-            "same_filesystem": same_file_system(data, results),
-            "data_or_chkpt_path": data,
-            "results_path": results,
-            "probed_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "probed_by_host": platform.node(),
-        }
+            write_json(leaf, SEPARATION, file_separation(self.checkpoint_folder, self.tree))
 
     def _sums(self, done: list[dict[str, str]]) -> None:
         figures: dict[str, float] = {}

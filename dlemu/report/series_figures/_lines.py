@@ -13,15 +13,15 @@ from dlemu.report.units import verdict_word
 Value = Callable[[Point], float | None]
 
 
-def rows(series: RunSeries, value: Value) -> list[Row]:
-    """Return a row for each point that has the value."""
+def rows(series: RunSeries, value: Value, half_width: Value = lambda point: point.half_width_percent) -> list[Row]:
+    """Return a row for each point that has the value. Checkpoints pass no line: their points are full."""
     marks = []
     for point in series.points:
         number = value(point)
         if number is not None:
-            verdict = verdict_word(point.passed, unknown="open")
+            verdict = "pass" if point.checkpoints else verdict_word(point.passed, unknown="open")
             row = {"line": series.line(point), "at": series.position(point), "value": number, "verdict": verdict}
-            half = point.half_width_percent or 0.0
+            half = half_width(point) or 0.0
             marks.append(row | {"low": number - half, "high": number + half})
     return sorted(marks, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
 
@@ -29,7 +29,8 @@ def rows(series: RunSeries, value: Value) -> list[Row]:
 def x_axis(series: RunSeries) -> alt.X:
     """Return the axis: numbers as they are, names in their order."""
     named = any(isinstance(series.position(point), str) for point in series.points)
-    title = series.axis if series.axis != ACCELERATORS else "emulated accelerators"
+    counted = "ranks" if series.of_checkpoints else "emulated accelerators"
+    title = series.axis if series.axis != ACCELERATORS else counted
     if named:
         return alt.X("at:N", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
     places = sorted({float(series.position(point)) for point in series.points})
@@ -58,3 +59,10 @@ def lines(series: RunSeries, marks: list[Row], y: alt.Y, canvas: Canvas) -> alt.
     full, hollow = alt.datum.verdict == "pass", alt.datum.verdict != "pass"
     points = base.transform_filter(full).mark_point(filled=True, size=55, opacity=1)
     return alt.layer(line, points, base.transform_filter(hollow).mark_point(size=55, fill=GRID, opacity=1))
+
+
+def bars(series: RunSeries, marks: list[Row], title: str, scale: alt.Scale, canvas: Canvas) -> alt.LayerChart:
+    """Draw the interval of each point as an upright line."""
+    ends = {"y": alt.Y("low:Q", title=title, scale=scale), "y2": "high:Q"}
+    rules = alt.Chart(data(marks)).mark_rule(strokeWidth=1.4)
+    return alt.layer(rules.encode(x=x_axis(series), color=colour(series, canvas), **ends))

@@ -14,7 +14,7 @@ from dlemu.report.figures.figure_base import (
     rule,
 )
 from dlemu.report.series import RunSeries
-from dlemu.report.series_figures._lines import colour, lines, rows, x_axis
+from dlemu.report.series_figures._lines import bars, lines, rows, x_axis
 
 ORDER = 10
 
@@ -33,9 +33,7 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
     if ceilings:
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
         layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail="line:N")))
-    bars = alt.Chart(data(marks)).mark_rule(strokeWidth=1.4)
-    ends = {"y": alt.Y("low:Q", title="AU, %", scale=scale), "y2": "high:Q"}
-    layers.append(alt.layer(bars.encode(x=x_axis(series), color=colour(series, canvas), **ends)))
+    layers.append(bars(series, marks, "AU, %", scale, canvas))
     chart = alt.layer(*layers, lines(series, marks, y, canvas))
     says = "Full points passed, hollow ones did not."
     if any(row["low"] != row["high"] for row in marks):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.loaders._thread_accounting import ThreadAccounting, process_storage_bytes
+from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 
 
 def test_computing_counts_as_time_on_a_core_and_sleeping_does_not() -> None:
@@ -67,3 +67,17 @@ def test_each_thread_has_an_account_of_its_own() -> None:
     thread.start()
     thread.join()
     assert seen[0] < 40_000_000 < books.look().cpu_ns
+
+
+def test_work_of_less_than_a_tick_between_two_sleeps_is_counted() -> None:
+    books = ThreadAccounting()
+    if not books.look().cpu_ns:
+        pytest.skip("this kernel keeps no schedstat")
+    counted, begun = 0, time.thread_time_ns()
+    for _ in range(40):
+        before, until = books.look(), time.monotonic_ns() + 300_000
+        while time.monotonic_ns() < until:
+            pass
+        counted += books.look().cpu_ns - before.cpu_ns
+        time.sleep(0.0005)
+    assert counted > (time.thread_time_ns() - begun) / 2

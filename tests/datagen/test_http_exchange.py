@@ -1,0 +1,135 @@
+"""An answer is the same however it arrives: in one piece or cut anywhere, waited for in the read or looked for."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import select
+import socket
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.storage._http_exchange import HEAD_BYTES, Address, BrokenAnswerError, Connection, Exchange
+
+BODY = bytes(range(256)) * 100
+HEAD = b'HTTP/1.1 200 OK\r\nDate: now\r\nETag:  "Of-The-Object" \r\nCONTENT-LENGTH: %d\r\n\r\n' % len(BODY)
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n4\r\n<Err\r\n3;x=y\r\nor>\r\n0\r\n\r\n"
+REFUSAL = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\nRetry-After: 7\r\nConnection: Close\r\n\r\nbusy"
+CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + REFUSAL
+cuts = st.lists(st.integers(0, len(HEAD) + len(BODY)), max_size=4)
+some = settings(max_examples=30)
+
+
+@contextlib.contextmanager
+def connected(patience_seconds: float = 0.001) -> Iterator[tuple[Connection, socket.socket]]:
+    """Give a connection, and the server's end of it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = Address("http", "127.0.0.1", listening.getsockname()[1])
+        connection = Connection(address, None, 10, patience_seconds)
+        server = listening.accept()[0]
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with server, contextlib.closing(connection):
+        yield connection, server
+
+
+def asked(connection: Connection, target: bytearray | None = None) -> Exchange:
+    return Exchange(connection, b"GET", (), None if target is None else memoryview(target))
+
+
+def bring(server: socket.socket, exchange: Exchange, answer: bytes, places: list[int], *, wait: bool) -> None:
+    """Send an answer in pieces, and let the exchange look after each; then until it is whole."""
+    ends = sorted(min(place, len(answer)) for place in places)
+    for begin, end in zip([0, *ends], [*ends, len(answer)], strict=True):
+        server.sendall(answer[begin:end])
+        assert not exchange.advance(wait=wait) or end == len(answer)
+    until_whole(exchange, wait=wait)
+
+
+def until_whole(exchange: Exchange, *, wait: bool) -> None:
+    while not exchange.advance(wait=wait):
+        assert exchange.connection.wait_for(select.POLLIN, 60)
+
+
+@some
+@given(places=cuts, wait=st.booleans())
+def test_a_body_lands_where_it_belongs(places: list[int], wait: bool) -> None:
+    target = bytearray(len(BODY))
+    with connected() as (connection, server):
+        exchange = asked(connection, target)
+        bring(server, exchange, HEAD + BODY, places, wait=wait)
+    assert target == BODY
+    assert (exchange.status, exchange.got, exchange.reusable) == (200, len(BODY), True)
+    assert (exchange.header("etag"), exchange.header("content-length")) == ('"Of-The-Object"', str(len(BODY)))
+    assert exchange.header("tag") == exchange.header("x-other") == ""
+
+
+@some
+@given(end=st.integers(len(HEAD), len(HEAD) + len(BODY)), wait=st.booleans(), placed=st.booleans())
+def test_a_body_waits_behind_its_head(end: int, wait: bool, placed: bool) -> None:
+    answer, target = HEAD + BODY, bytearray(len(BODY))
+    with connected() as (connection, server):
+        exchange = asked(connection)
+        server.sendall(answer[:end])
+        while not exchange.advance(to_head=True, wait=wait):
+            assert connection.wait_for(select.POLLIN, 60)
+        assert exchange.length == len(BODY)
+        if placed:
+            exchange.into(memoryview(target))
+        bring(server, exchange, answer[end:], [], wait=wait)
+    assert (bytes(target) if placed else exchange.body) == BODY
+
+
+@some
+@given(places=cuts, wait=st.booleans(), answer=st.sampled_from([CHUNKED, REFUSAL, CONTINUED]))
+def test_answers_that_are_no_object(places: list[int], wait: bool, answer: bytes) -> None:
+    with connected() as (connection, server):
+        exchange = asked(connection, bytearray(10))
+        bring(server, exchange, answer, places, wait=wait)
+    if answer == CHUNKED:
+        assert (exchange.status, exchange.body, exchange.reusable) == (200, b"<Error>", True)
+        return
+    assert (exchange.status, exchange.body, exchange.reusable) == (503, b"busy", False)
+    assert exchange.header("retry-after") == "7"
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "closed the connection without an answer"),
+        (b"HTTP/1.1 200", "closed the connection without an answer"),
+        (HEAD + BODY[:100], f"the answer ended after 100 of {len(BODY)} bytes"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n", "'SSH-2.0-OpenSSH_9.2p1', which is no HTTP"),
+        (b"\r\n\r\n", "which is no HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + HEAD_BYTES * b"x", "the head of the answer does not end"),
+    ],
+)
+def test_answers_that_end_or_are_none_are_told(answer: bytes, words: str, wait: bool) -> None:
+    with connected(patience_seconds=60) as (connection, server):
+        server.sendall(answer)
+        server.shutdown(socket.SHUT_WR)
+        exchange = asked(connection, bytearray(len(BODY)))
+        with pytest.raises(BrokenAnswerError, match=words):
+            until_whole(exchange, wait=wait)
+
+
+def test_a_connection_that_nobody_closed_says_nothing_in_whatever_order_it_goes() -> None:
+    with warnings.catch_warnings(record=True) as told, socket.create_server(("127.0.0.1", 0)) as listening:
+        warnings.simplefilter("always")
+        connection = Connection(Address("http", "127.0.0.1", listening.getsockname()[1]), None, 10, 10)
+        vars(connection).clear()
+        gc.collect()
+    assert not [warning for warning in told if "127.0.0.1" in str(warning.message)]
+
+
+def test_a_read_that_waits_comes_back_when_its_patience_is_over() -> None:
+    with connected(patience_seconds=0.05) as (connection, server):
+        exchange = asked(connection, bytearray(len(BODY)))
+        assert not exchange.advance(wait=True)
+        server.sendall(HEAD + BODY[:9])
+        assert not exchange.advance(wait=True)
+        assert exchange.got == 9

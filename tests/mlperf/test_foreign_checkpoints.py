@@ -1,0 +1,106 @@
+"""`dlemu compare` on checkpoints of DLIO and MLPerf Storage: numbers are those of the ranks' files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from datagen.errors import UserError
+from dlemu.cli.compare import command
+from dlemu.mlperf.dlio_checkpoints import write_dlio_checkpoints
+from dlemu.mlperf.dlio_files import DlioFolders
+from dlemu.mlperf.foreign_checkpoints import foreign_checkpoints
+from dlemu.report.checkpoint_comparison import checkpoint_comparison_page, open_checkpoint_comparison
+from dlemu.sizing.compare_checkpoints import CheckpointSide
+from tests.mlperf import published_checkpoints as published
+from tests.mlperf.checkpoint_leaves import leaves, make_result
+from tests.mlperf.foreign_runs import write_run as write_training
+from tests.mlperf.test_dlio_checkpoints import published_run
+
+SLOWEST = [max(ranks) for ranks in zip(*published.SAVED.values(), strict=True)]
+
+
+def side_of(folder: Path) -> CheckpointSide:
+    side = foreign_checkpoints(str(folder))
+    assert side is not None
+    return side
+
+
+def slower(folder: Path, times: float) -> Path:
+    """Let every checkpoint take so many times as long, and leave the summaries as they are."""
+    for path in folder.rglob("*_per_epoch_stats.json"):
+        stats: dict[str, Any] = json.loads(path.read_text())
+        for part in stats["1"].values():
+            part["duration"] *= times
+        path.write_text(json.dumps(stats))
+    return folder
+
+
+def test_a_published_result_has_its_published_figures(tmp_path: Path) -> None:
+    side = side_of(make_result(tmp_path))
+    assert (side.shown.title, side.shown.workload) == ("llama3_8b: checkpoints of 8 ranks", "llama3_8b")
+    assert side.shown.started_at.startswith("2026-07-13T10:48:45")
+    means = {name: value.mean for name, value in side.metrics.items()}
+    assert means.pop("checkpoint_gib") == published.SIZE_GIB
+    assert means["write_rank0_gib_per_second"] == pytest.approx(
+        published.WRITE_METRIC["save_checkpoint_io_mean_GB_per_second"], rel=1e-12
+    )
+    assert means["read_rank0_gib_per_second"] == pytest.approx(
+        published.READ_METRIC["load_checkpoint_io_mean_GB_per_second"], rel=1e-12
+    )
+    assert means["write_slowest_seconds"] == pytest.approx(fmean(SLOWEST))
+    assert means["write_slowest_gib_per_second"] == pytest.approx(fmean(published.SIZE_GIB / each for each in SLOWEST))
+    assert side.shown.write_seconds == tuple(SLOWEST)
+    assert side.metrics["write_slowest_seconds"].half_width is not None, "ten checkpoints are repetitions"
+    assert not any("contradict" in warning for warning in side.warnings)
+
+
+def test_one_call_and_dlemus_own_files_in_dlios_way_say_the_same(tmp_path: Path) -> None:
+    made = make_result(tmp_path / "theirs")
+    wrote = side_of(leaves(made)[0])
+    assert not [name for name in wrote.metrics if name.startswith("read")]
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    folders = DlioFolders(folder=str(ours), config_folder=str(ours / "dlio_config"))
+    write_dlio_checkpoints(folders, published_run("write", "read"))
+    theirs, both = side_of(made).metrics, side_of(ours).metrics
+    assert both.keys() == theirs.keys()
+    for name, value in both.items():
+        assert value.mean == pytest.approx(theirs[name].mean, rel=1e-9), name
+
+
+def test_two_results_are_compared_with_json_and_page(tmp_path: Path) -> None:
+    quick, slow = make_result(tmp_path / "quick"), slower(make_result(tmp_path / "slow"), 2.0)
+    both = tmp_path / "both"
+    ended = CliRunner().invoke(command, [str(slow), str(quick), "--output", str(both), "--no-report"])
+    assert ended.exit_code == 0, ended.output
+    answer = json.loads((both / "compare_checkpoints.json").read_text())
+    assert answer["metrics"]["write_slowest_seconds"]["difference_percent"] == pytest.approx(100)
+    assert answer["metrics"]["checkpoint_gib"]["difference_percent"] == 0
+    assert answer["verdict"].startswith("writing: A takes 100.0 % more time than B (+- ")
+    assert "limited" not in answer["verdict"], "nobody knows by what"
+    assert [side["what"] for side in answer["sides"]] == [None, None]
+    assert any(issue.startswith("A: its files contradict themselves") for issue in answer["issues"])
+    assert not any(issue.startswith("B: its files contradict") for issue in answer["issues"])
+    where = checkpoint_comparison_page(open_checkpoint_comparison(str(both))).tables[-1]
+    assert ["measured", "2026-07-13T10:48:45.945468", "2026-07-13T10:48:45.945468"] in [list(row) for row in where.rows]
+
+
+def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
+    made = make_result(tmp_path / "one")
+    write_training(tmp_path / "training", "v2", ranks=2)
+    assert foreign_checkpoints(str(tmp_path / "training")) is None
+    with pytest.raises(UserError, match=r"is a run of checkpoints and .*training is not"):
+        CliRunner().invoke(command, [str(made), str(tmp_path / "training")], catch_exceptions=False)
+    (leaves(made)[0] / "3_per_epoch_stats.json").unlink()
+    with pytest.raises(UserError, match="times of 7 of 8 ranks"):
+        foreign_checkpoints(str(made))
+    make_result(tmp_path / "several" / "a")
+    make_result(tmp_path / "several" / "b")
+    with pytest.raises(UserError, match="holds 4 calls of more than one result"):
+        foreign_checkpoints(str(tmp_path / "several"))

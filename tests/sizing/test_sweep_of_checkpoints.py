@@ -1,0 +1,121 @@
+"""A sweep over runs of checkpoints: each point in a folder of its own, which goes again; its figures are the run's."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import dlemu
+from datagen.errors import UserError
+from dlemu.checkpoints.stored import folder_name
+from dlemu.config import load
+from dlemu.report.series import RunSeries, open_result
+from dlemu.report.series_report import print_sweep
+from dlemu.results.checkpoint_folder import read_checkpoint_run
+from dlemu.results.checkpoint_run import CheckpointRun
+from dlemu.run.checkpoint_story import checkpoint
+from dlemu.sizing import run_sweep
+from dlemu.sizing.answers import SweepAnswer
+from dlemu.sizing.compare_checkpoints import checkpoint_figures
+from tests.run.test_checkpoint_story import SMALL, Frontend, run
+
+
+class Asked(Frontend):
+    """Runs what the words ask for."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.workload = load(words)
+        self.events, self.written = [], []
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have points run here, without a process of their own; return the checkpoint folder of each."""
+    folders: list[str] = []
+
+    def run_here(words: Sequence[str], folder: str, look: Callable[[], None], start: object, command: str) -> None:
+        asked = Asked([*words, f"output.folder={folder}"])
+        folders.append(asked.workload.checkpoint.checkpoint_folder)
+        assert command == "checkpoint"
+        checkpoint(asked)
+        if asked.workload.ranks == 3:
+            raise UserError("three are too many")
+
+    monkeypatch.setattr(run_sweep, "run_train", run_here)
+    return folders
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    settings = SMALL | {"checkpoint.checkpoint_folder": str(folder / "saved"), "output.folder": str(folder / "sweep")}
+    changed = {word.partition("=")[0] for word in more}
+    return [*(f"{key}={value}" for key, value in settings.items() if key not in changed), *more]
+
+
+def test_each_point_writes_into_a_folder_of_its_own_that_goes_again(tmp_path: Path, saved: list[str]) -> None:
+    swept = dlemu.sweep(words(tmp_path, "ranks=1,2,3", "checkpoint.format=raw,torch"))
+    assert saved == [str(tmp_path / "saved" / f"point-{number:02}") for number in range(1, 7)]
+    assert os.listdir(tmp_path / "saved") == [], "also where a point failed"
+    assert [point.failure for point in swept.points] == [*[None] * 4, *["three are too many"] * 2]
+    assert swept.exit_status == 2
+    for point in swept.points[:4]:
+        done = read_checkpoint_run(str(tmp_path / "sweep" / point.folder))
+        assert point.checkpoints == checkpoint_figures(done.summary)
+        assert point.figures is None
+    figures = [point.checkpoints for point in swept.points[:4] if point.checkpoints]
+    assert [each.ranks for each in figures] == [1, 1, 2, 2]
+    assert all(each.metrics["write_slowest_gib_per_second"].mean > 0 for each in figures)
+    assert figures[0].metrics["checkpoint_gib"] == figures[1].metrics["checkpoint_gib"], "whatever the format adds"
+    assert dlemu.load_result(tmp_path / "sweep") == swept
+    with pytest.raises(UserError, match=r"is a sweep of checkpoints: wanted two of its points"):
+        dlemu.compare(str(tmp_path / "sweep"), str(tmp_path / "sweep"))
+
+
+def test_table_and_series_have_every_point(tmp_path: Path, saved: list[str]) -> None:
+    swept = dlemu.sweep(words(tmp_path, "ranks=1,2", "checkpoint.writers=1,2"))
+    assert len(saved) == 4
+    series = open_result(str(tmp_path / "sweep"))
+    assert isinstance(series, RunSeries)
+    assert (series.axis, series.of_checkpoints) == ("accelerators", True)
+    assert {series.line(point) for point in series.points} == {"writers=1", "writers=2"}
+    assert isinstance(series.run, CheckpointRun)
+    printed = io.StringIO()
+    print_sweep(swept, "results/x", Console(width=60, file=printed))
+    lines = printed.getvalue().splitlines()
+    assert any(line.split()[:2] == ["ranks", "writers"] and "limited by" in line for line in lines)
+    assert [line.split()[:2] for line in lines if " +- " in line] == [[r, w] for r in "12" for w in "12"]
+
+
+def test_checkpoints_that_are_only_read_stay(tmp_path: Path, saved: list[str]) -> None:
+    run(tmp_path, "wrote", num_checkpoints_read="0", num_checkpoints_write="1")
+    reading = ("checkpoint.num_checkpoints_write=0", "checkpoint.num_checkpoints_read=1", "checkpoint.readers=1,2")
+    swept = dlemu.sweep(words(tmp_path, *reading))
+    assert saved == [str(tmp_path / "saved")] * 2
+    assert os.listdir(tmp_path / "saved") == [folder_name(1)]
+    assert [point.failure for point in swept.points] == [None, None]
+
+
+def test_what_no_point_could_do_is_told_before_the_first(
+    tmp_path: Path, saved: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = "model.parallelism={tensor: 2, pipeline: 1, zero_stage: 1}"
+    with pytest.raises(UserError, match=r"ranks=3: .*no multiple of the 2 ranks that share one copy"):
+        dlemu.sweep(words(tmp_path, "ranks=2,3", cut))
+    with pytest.raises(UserError, match="node_local is true: a sweep removes what each point wrote"):
+        dlemu.sweep(words(tmp_path, "checkpoint.writers=1,2", "checkpoint.node_local=true"))
+    monkeypatch.setattr(run_sweep, "inspect", lambda *_, **__: None)
+    with pytest.raises(UserError, match="some points train and some only save checkpoints"):
+        dlemu.sweep(words(tmp_path, "workflow={train: true},{train: false, checkpoint: true}"))
+    assert not saved
+
+
+def test_a_storage_root_is_not_joined_twice(tmp_path: Path, saved: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = ("storage.storage_root=below", "checkpoint.checkpoint_folder=saved", "checkpoint.writers=1,2")
+    swept = dlemu.sweep(words(tmp_path, *place))
+    assert isinstance(swept, SweepAnswer)
+    assert saved == [str(tmp_path / "below" / "saved" / f"point-{number:02}") for number in (1, 2)]
