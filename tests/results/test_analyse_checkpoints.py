@@ -65,6 +65,13 @@ def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) ->
     assert noted(checkpoint_run(), under_way=under_way).summary.partial is None, "a run that is complete has none"
 
 
+def test_what_was_written_of_a_checkpoint_is_not_taken_for_read() -> None:
+    run = checkpoint_run(order=[(WRITE, 1), (WRITE, 2)], failure="no space")
+    partial = noted(run, under_way=UnderWay(phase="read", checkpoint=2)).summary.partial
+    assert partial is not None
+    assert (partial.ranks, partial.files, partial.bytes) == (0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("failure", "phase", "told"), [(KILLED, "write", True), (KILLED, "read", False), ("no space", "write", False)]
 )
