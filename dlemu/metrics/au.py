@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from dlemu.metrics.dlio_formulas import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
-from dlemu.metrics.rows import Columns, Rows, StepTable, in_order, sum_of
+from dlemu.metrics.rows import Rows, StepTable, in_order, since_free, sum_of
 
 
 def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
@@ -49,21 +49,24 @@ def au_dlio_v1_percent(rows: Rows) -> float:
     return _epoch_percent(rows, rate_v1)
 
 
-def block_times(block: Columns) -> BlockTimes:
-    """Return one block's times in nanoseconds, by the host's own stamps."""
+def block_times(block: Rows) -> BlockTimes:
+    """Return the times in nanoseconds of one block of one rank, by the host's own stamps."""
+    block = in_order(block)
+    asked, got, slept = (since_free(block, name) for name in ("asked_ns", "got_ns", "slept_ns"))
+    _, (began, _), (_, over) = block.ends("asked_ns", "met_ns")
     return BlockTimes(
-        load=block["got_ns"] - block["asked_ns"],
-        proc=block["slept_ns"] - block["asked_ns"],
+        load=got - asked,
+        proc=slept - asked,
         configured=block["compute_ns"],
-        measured=block["slept_ns"] - block["got_ns"],
-        total=int(block["met_ns"][-1] - block["asked_ns"][0]),
+        measured=slept - got,
+        total=int(over[-1] - began[0]),
     )
 
 
 def _epoch_percent(rows: Rows, rate: Callable[[BlockTimes], Rated]) -> float:
     ranks: dict[int, list[tuple[Rated, int]]] = {}
     for block in blocks(rows):
-        ranks.setdefault(int(block["rank"][0]), []).append((rate(block_times(block)), len(block)))
+        ranks.setdefault(int(block.label("rank")[0]), []).append((rate(block_times(block)), len(block)))
     if not ranks:
         return math.nan
     return over_ranks([over_blocks(*zip(*parts, strict=True)) for parts in ranks.values()]).au_percent

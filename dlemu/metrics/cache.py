@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from dlemu.metrics.rows import Rows, sum_of
+from dlemu.metrics.rows import Rows, is_any, sum_of
 from dlemu.metrics.spread import Mean, by_epoch
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
@@ -34,7 +34,7 @@ def prove(
     rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
     """Judge by the training rows whether the storage was read."""
-    known = bool(rows["storage_bytes"].any()) or file_system in (*ACCOUNTED, *IN_MEMORY)
+    known = is_any(rows, "storage_bytes") or file_system in (*ACCOUNTED, *IN_MEMORY)
     per_epoch = tuple(_percent(part) if known else None for part in by_epoch(rows))
     percent = _percent(rows) if known else None
     ratio = dataset_bytes / memory_bytes if memory_bytes else None

@@ -8,13 +8,25 @@ sleep of an emulated preprocessing.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.loss import PARTS, by_step
-from dlemu.metrics.over_time import Intervals
-from dlemu.metrics.rows import Columns, Rows, StepTable, chunks, in_order, raise_at, steps_of, sum_of
+from dlemu.metrics.over_time import Floats, Intervals
+from dlemu.metrics.rows import (
+    Columns,
+    Rows,
+    StepTable,
+    chunks,
+    in_order,
+    is_any,
+    raise_at,
+    since_free,
+    steps_of,
+    sum_of,
+)
 
 BUSY_WORKERS = 0.8
 """From this share of the time that a batch waits in the queue its rank's workers count as busy: it waits for them."""
@@ -67,25 +79,39 @@ class Work:
     """What the accelerators would take if they never waited; infinite when nothing computes."""
 
 
-def split_worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = None) -> NDArray[np.float64]:
-    """Return for each row what its worker did with its time, in ns: storage, pause, computing, starved; (rows, 4).
+class WorkerTime(NamedTuple):
+    """What the workers of some rows did with their time, ns; all have shape (rows,)."""
+
+    storage: Floats
+    pause: Floats
+    computing: Floats
+    starved: Floats
+
+
+def worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = None) -> WorkerTime:
+    """Return for each row what its worker did with its time, in the order of `Causes`.
 
     `cpu_known` is what `cpu_is_known` says of all rows where these are some of them.
     """
-    took = np.maximum(rows["finished_ns"] - rows["started_ns"], 0).astype(float)
+    took = np.maximum(took_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
     if not (cpu_is_known(rows) if cpu_known is None else cpu_known):
-        return np.stack([read, np.zeros_like(took), took - read, np.zeros_like(took)], axis=-1)
+        return WorkerTime(read, np.zeros_like(took), took - read, np.zeros_like(took))
     computing = np.minimum(rows["cpu_ns"], took)
     starved = np.minimum(rows["cpu_wait_ns"], took - computing)
     blocked = took - computing - starved
     pause = np.minimum(blocked, took - read) if preprocesses else np.zeros_like(took)
-    return np.stack([blocked - pause, pause, computing, starved], axis=-1)
+    return WorkerTime(blocked - pause, pause, computing, starved)
+
+
+def took_ns(rows: Columns) -> NDArray[np.int64]:
+    """Return how long each batch took its worker."""
+    return since_free(rows, "finished_ns") - since_free(rows, "started_ns")
 
 
 def cpu_is_known(rows: Columns) -> bool:
     """Say whether the workers' time on a core was measured."""
-    return bool(rows["cpu_ns"].any())
+    return is_any(rows, "cpu_ns")
 
 
 def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
@@ -100,7 +126,7 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
         return Causes()
     by_part = dict(zip(PARTS, steps.parts_ns.T, strict=True))
     lost_in_work = by_part["reading"] + by_part["decoding"]
-    spent = split_worker_time(steps.critical, preprocesses)
+    spent = np.stack(worker_time(steps.critical, preprocesses), axis=-1)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
     in_work = (shares * lost_in_work[:, np.newaxis]).sum(axis=0)
     behind = _work_behind(rows, steps.critical, preprocesses=preprocesses, workers=workers)
@@ -133,7 +159,7 @@ def _work_behind(rows: StepTable, late: Columns, *, preprocesses: bool, workers:
         first, last = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
         batches = Intervals((starts - origin).astype(float), (stops - origin).astype(float), edges.astype(float))
         did = np.zeros((len(waiting), 4))
-        for kind, spent in enumerate(split_worker_time(mine, preprocesses).T):
+        for kind, spent in enumerate(worker_time(mine, preprocesses)):
             sums = batches.passed(spent)
             did[:, kind] = sums[last] - sums[first]
         busy = did.sum(axis=-1)
@@ -144,7 +170,7 @@ def _work_behind(rows: StepTable, late: Columns, *, preprocesses: bool, workers:
 
 def _fetched(rows: StepTable) -> StepTable:
     """Return the rows whose batch took a worker some time."""
-    return rows[rows["finished_ns"] > rows["started_ns"]]
+    return rows[took_ns(rows) > 0]
 
 
 def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
@@ -154,10 +180,9 @@ def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
     compute_ns = float(sum_of(rows, "compute_ns")) / ranks
     elapsed_ns = max(1.0, compute_ns + float(sum(sum_of(rows, name) for name in ("wait_ns", "sync_ns"))) / ranks)
     cpu_known = cpu_is_known(rows)
-    spent = sum(
-        (split_worker_time(part, preprocesses, cpu_known=cpu_known).sum(axis=0) for part in chunks(rows)),
-        start=np.zeros(4),
-    )
+    spent = np.zeros(4)
+    for part in chunks(rows):
+        spent += [did.sum() for did in worker_time(part, preprocesses, cpu_known=cpu_known)]
     calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         elapsed_seconds=elapsed_ns / 1e9,
@@ -200,7 +225,7 @@ def _readers_while_waiting(rows: StepTable, preprocesses: bool) -> float:
     cpu_known = any(cpu_is_known(_fetched(part)) for part in chunks(rows))
     starts = _clock_starts(rows)
     origin = int(begins[0])
-    edges = np.maximum.accumulate(np.stack([begins - origin, ends - origin], axis=1).ravel())
+    edges = np.maximum.accumulate(np.stack([begins - origin, ends - origin], axis=1).ravel()).astype(float)
     waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
     late = 0.0
     for part in chunks(rows):
@@ -210,7 +235,7 @@ def _readers_while_waiting(rows: StepTable, preprocesses: bool) -> float:
         ahead = starts[int(part.label("rank")[0])] - starts[rows.values("rank")[0]] + origin
         began, over = fetched["started_ns"] - ahead, fetched["finished_ns"] - ahead
         shares = (np.interp(over, edges, waited) - np.interp(began, edges, waited)) / (over - began)
-        late += float((shares * split_worker_time(fetched, preprocesses, cpu_known=cpu_known)[:, 0]).sum())
+        late += float((shares * worker_time(fetched, preprocesses, cpu_known=cpu_known).storage).sum())
     return late / float((ends - begins).sum())
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.causes import cpu_is_known, split_worker_time
+from dlemu.metrics.causes import cpu_is_known, took_ns, worker_time
 from dlemu.metrics.over_time import Floats, Intervals
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, in_order, is_any
 
 SIGNIFICANCE = 0.001
 """Probability of a change by chance, for each test."""
@@ -130,9 +130,7 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     most.
     """
     table = in_order(rows)
-    ranks = [
-        (own[(own["app_bytes"] > 0) & (own["finished_ns"] > own["started_ns"])], start) for own, start in _ranks(table)
-    ]
+    ranks = [(own[(own["app_bytes"] > 0) & (took_ns(own) > 0)], start) for own, start in _ranks(table)]
     ranks = [(fetched, start) for fetched, start in ranks if len(fetched)]
     if sum(len(fetched) for fetched, _ in ranks) < 2 * LEAST_WINDOWS:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
@@ -153,11 +151,11 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
             batches = Intervals(began, over, edges)
             given += batches.rates(own[column] / 1e6)
             app += batches.rates(own["app_bytes"] / 1e6)
-            readers += batches.rates(split_worker_time(own, preprocesses, cpu_known=cpu_known)[:, 0] / 1e9)
+            readers += batches.rates(worker_time(own, preprocesses, cpu_known=cpu_known).storage / 1e9)
         for all_of, start_ns in _ranks(table):
             own = all_of.of("epoch", (epoch,))
-            own = own[own["wait_ns"] > 0]
-            free, waits = (own["free_ns"] - start_ns) / 1e9, own["wait_ns"] / 1e9
+            late = own["wait_ns"] > 0  # of every other row, or more: a table of these would be all pieces
+            free, waits = (own["free_ns"][late] - start_ns) / 1e9, own["wait_ns"][late] / 1e9
             lost += Intervals(free, free + waits, edges).rates(waits) / len(table.by_rank)
         parts.append(np.stack([edges[:-1], given, app, readers, lost]))
     windows = np.concatenate(parts, axis=1)
@@ -173,7 +171,7 @@ def _from_storage(rows: StepTable) -> str:
 
 
 def _from_storage_of(parts: Sequence[StepTable]) -> str:
-    return "storage_bytes" if any(part["storage_bytes"].any() for part in parts) else "app_bytes"
+    return "storage_bytes" if any(is_any(part, "storage_bytes") for part in parts) else "app_bytes"
 
 
 def find_stalls(rows: Rows) -> tuple[Stall, ...]:
@@ -185,7 +183,7 @@ def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
     if not len(table):
         return ()
     ranks = _ranks(table)
-    took = np.concatenate([own["finished_ns"] - own["started_ns"] for own, _ in ranks])
+    took = np.concatenate([took_ns(own) for own, _ in ranks])
     least = max(STALL_SECONDS, _TIMES_A_BATCH * float(np.median(took)) / 1e9)
     del took
     stalls = []
@@ -238,7 +236,7 @@ def _edges(ranks: list[tuple[StepTable, int]]) -> Iterator[tuple[int, Floats]]:
             known = spans.get(epoch, (begin, end))
             spans[epoch] = min(begin, known[0]), max(end, known[1])
     seconds = sum(end - begin for begin, end in spans.values())
-    took = np.concatenate([fetched["finished_ns"] - fetched["started_ns"] for fetched, _ in ranks])
+    took = np.concatenate([took_ns(fetched) for fetched, _ in ranks])
     batch = float(np.median(took)) / 1e9
     length = max(_WINDOW_SECONDS, seconds / _MOST_WINDOWS, _BATCHES * seconds / len(took), batch)
     for epoch, (begin, end) in sorted(spans.items()):

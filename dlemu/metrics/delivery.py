@@ -33,8 +33,8 @@ def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Rows) -> EpochAudit:
     read = sum_of(rows, "samples")
     if len(rows) < steps * plan.ranks:
         return EpochAudit(epoch, read, planned, None)
-    delivered = int(rows["sample_hash"].astype(np.uint64).sum(dtype=np.uint64))
-    once = read == planned and delivered == _planned_hash(plan, epoch, steps) % _SIGN
+    delivered = sum_of(rows, "sample_hash")  # of int64, which wraps as the hashes do
+    once = read == planned and delivered % _SIGN == _planned_hash(plan, epoch, steps) % _SIGN
     return EpochAudit(epoch, read, planned, once)
 
 

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of, sum_of
+from dlemu.metrics.rows import (
+    Columns,
+    Rows,
+    StepTable,
+    Whole,
+    add_at,
+    in_order,
+    raise_at,
+    since_free,
+    steps_of,
+    sum_of,
+)
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What a batch that is late was kept by, in the order in which the columns of `Steps.parts_ns` stand."""
@@ -45,6 +56,7 @@ class Loss:
 class Steps:
     """Steps of all accelerators together; every array has one entry a step. Times are summed over the accelerators."""
 
+    epoch: Whole
     critical: Columns
     """The row of the accelerator that ended last, shape (steps,)."""
     accelerators: Whole
@@ -79,7 +91,8 @@ def _by_step(table: StepTable) -> Steps:
         critical[at], least_sync[at], most_wait[at] = first + np.flatnonzero(later), sync[later], wait[later]
     uneven = np.minimum(longest * accelerators - compute, lost)
     late = table if len(steps.parts) == 1 and steps.count == len(table) else table.take(critical)
-    return Steps(late, accelerators, compute + lost, lost, uneven, _spread(lost - uneven, wait_parts(late)))
+    parts = _spread(lost - uneven, wait_parts(late))
+    return Steps(steps.keys[0], late, accelerators, compute + lost, lost, uneven, parts)
 
 
 def wait_parts(rows: Columns) -> Whole:
@@ -89,13 +102,14 @@ def wait_parts(rows: Columns) -> Whole:
     batch that nobody had begun, is hand-over; what came before `started_ns` queueing; the rest is the worker's, and is
     reading and decoding in the proportion of `read_ns` to the rest of the time that the worker took for the batch.
     """
-    wait, free = rows["wait_ns"], rows["free_ns"]
-    after = np.clip(free + wait - rows["finished_ns"], 0, wait)
+    wait = rows["wait_ns"]
+    asked, started, finished = (since_free(rows, name) for name in ("asked_ns", "started_ns", "finished_ns"))
+    after = np.clip(wait - finished, 0, wait)
     before = wait - after
-    queued = np.clip(rows["started_ns"] - free, 0, before)
-    unasked = np.clip(np.minimum(rows["asked_ns"], rows["started_ns"]) - free, 0, queued)
+    queued = np.clip(started, 0, before)
+    unasked = np.clip(np.minimum(asked, started), 0, queued)
     working = before - queued
-    took = np.maximum(rows["finished_ns"] - rows["started_ns"], 1)
+    took = np.maximum(finished - started, 1)
     reading = np.rint(working * np.clip(rows["read_ns"] / took, 0, 1)).astype(np.int64)
     parts: Whole = np.stack([reading, working - reading, queued - unasked, after + unasked], axis=-1)
     return parts
@@ -106,32 +120,37 @@ def loss_percent(rows: Rows, kept: Rows) -> Loss:
 
     `kept` are the rows that the headline counts. What the others lost is `first_step`, whatever it was lost to.
     """
-    steps = by_step(kept)
-    total_ns, lost_ns = _total_ns(rows), sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns")
-    return _percent(steps, total_ns, first_step_ns=lost_ns - int(steps.lost_ns.sum()))
+    return _loss(rows, by_step(kept), slice(None))
+
+
+def loss_percent_per_epoch(rows: Rows, kept: Rows) -> tuple[Loss, ...]:
+    """Return the same for each epoch of the rows, in order."""
+    steps, epochs = by_step(kept), in_order(rows).by_epoch
+    numbers = [part.values("epoch")[0] for part in epochs]
+    bounds = (np.searchsorted(steps.epoch, [number, number + 1]).tolist() for number in numbers)
+    return tuple(_loss(part, steps, slice(*of)) for part, of in zip(epochs, bounds, strict=True))
 
 
 def kept_loss_percent(kept: Rows) -> Loss:
     """Return the same of the rows that the headline counts: the shares add up to 100 - `au`."""
-    return _percent(by_step(kept), _total_ns(kept), first_step_ns=0)
+    return _loss(kept, by_step(kept), slice(None))
 
 
-def _percent(steps: Steps, total_ns: int, *, first_step_ns: int) -> Loss:
+def _loss(rows: Rows, steps: Steps, counted: slice) -> Loss:
+    """Return what some of the steps and all the other rows lost, in percent of the time of all rows."""
+    total_ns = sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
     if not total_ns:
         return Loss()
-    reading, decoding, queueing, hand_over = (100.0 * steps.parts_ns.sum(axis=0) / total_ns).tolist()
+    first_step_ns = sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns") - int(steps.lost_ns[counted].sum())
+    reading, decoding, queueing, hand_over = (100.0 * steps.parts_ns[counted].sum(axis=0) / total_ns).tolist()
     return Loss(
         first_step=100.0 * first_step_ns / total_ns,
         reading=reading,
         decoding=decoding,
         queueing=queueing,
         hand_over=hand_over,
-        uneven_computation=100.0 * float(steps.uneven_ns.sum()) / total_ns,
+        uneven_computation=100.0 * float(steps.uneven_ns[counted].sum()) / total_ns,
     )
-
-
-def _total_ns(rows: Rows) -> int:
-    return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
 
 
 def _spread(lost_ns: Whole, parts: Whole) -> NDArray[np.float64]:

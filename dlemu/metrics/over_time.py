@@ -23,7 +23,8 @@ class Intervals:
         self._under_way = np.flatnonzero(behind > first)
         """Those that are under way at some moment, from the edge `first` up to the one before `behind`."""
         self._first, self._last = first[self._under_way], behind[self._under_way]
-        self._starts, self._lengths = starts[self._under_way], (ends - starts)[self._under_way]
+        self._starts = starts[self._under_way]
+        self._lengths = ends[self._under_way] - self._starts
 
     def passed(self, amounts: Floats) -> Floats:
         """Return how much of the amounts lies before each moment."""

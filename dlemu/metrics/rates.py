@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.metrics.rows import Rows, chunks, in_order
+from dlemu.metrics.rows import Rows, chunks, in_order, since_free
 
 
 def training_ns(rows: Rows) -> int:
@@ -61,7 +61,7 @@ def late_handover_share(rows: Rows) -> float:
     """
     total = handover = 0
     for part in chunks(in_order(rows)):
-        wait_ns = part["wait_ns"]
-        late_ns = np.minimum(wait_ns, np.maximum(part["ready_ns"] - part["finished_ns"], 0))
+        wait_ns, handing_ns = part["wait_ns"], since_free(part, "ready_ns") - since_free(part, "finished_ns")
+        late_ns = np.minimum(wait_ns, np.maximum(handing_ns, 0))
         total, handover = total + int(wait_ns.sum()), handover + int(late_ns.sum())
     return handover / total if total else 0.0

@@ -48,8 +48,7 @@ def _supply_of(epoch: StepTable) -> Supply:
         return Supply(read_ns=0.0, time_ns=0.0)
     ranks = epoch.by_rank
     starts = [int(own["free_ns"].min()) for own in ranks]
-    begin = min(int(own["started_ns"].min()) - start for own, start in zip(ranks, starts, strict=True))
-    end = min(int(own["started_ns"].max()) - start for own, start in zip(ranks, starts, strict=True))
+    begin, end = (min(moments) for moments in zip(*map(_first_and_last, ranks, starts), strict=True))
     read_ns, time_ns, edges = 0.0, 0.0, []
     for own, start in zip(ranks, starts, strict=True):
         batches = _Batches(own)
@@ -59,6 +58,12 @@ def _supply_of(epoch: StepTable) -> Supply:
         edges.append(batches.under_way(start + end))
     # A share that may be anything from 0 to 1 has a standard deviation of 1 / sqrt(12) (GUM, 4.3.7).
     return Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=math.sqrt(sum(edges) / 12))
+
+
+def _first_and_last(own: StepTable, start: int) -> tuple[int, int]:
+    """Return when a rank's first batch was begun, and its last one."""
+    started = own["started_ns"]
+    return int(started.min()) - start, int(started.max()) - start
 
 
 def _training_windows(own: StepTable, start: int, begin: int, end: int) -> list[tuple[int, int]]:
@@ -132,7 +137,9 @@ def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:
     ahead = 0.0
     for block in in_order(kept).by_block:
         _, (begin,), _ = block.ends("free_ns")
-        ahead += _Batches(block).read_by(int(begin[0]))
+        early = np.flatnonzero(block["started_ns"] < begin[0])
+        if len(early):  # those behind the last of them have no part in it
+            ahead += _Batches(block[: int(early[-1]) + 1]).read_by(int(begin[0]))
     return known(100.0 * ahead / total)
 
 

@@ -88,7 +88,7 @@ def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:
     """Yield for each epoch what was supplied, or computed, in each window of time, in percent of it."""
     ranks = max(1, len(rows.by_rank))
     spans = [_span(epoch, by_supply=by_supply) for epoch in rows.by_epoch]
-    step_ns = float(rows["compute_ns"].mean()) if len(rows) else 0.0
+    step_ns = sum_of(rows, "compute_ns") / max(1, len(rows))
     window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans) / _WANTED)
     window_ns = max(window_ns, _WINDOW_STEPS * step_ns)
     for epoch, (low, high) in zip(rows.by_epoch, spans, strict=True):

@@ -24,7 +24,7 @@ from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.limit import OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, judge_limit
-from dlemu.metrics.loss import kept_loss_percent, loss_percent
+from dlemu.metrics.loss import kept_loss_percent, loss_percent, loss_percent_per_epoch
 from dlemu.metrics.ran_out import find_ran_out
 from dlemu.metrics.rates import (
     first_batch_seconds,
@@ -33,7 +33,7 @@ from dlemu.metrics.rates import (
     percentiles_ms,
     training_ns,
 )
-from dlemu.metrics.rows import Rows, StepTable, chunks, sum_of
+from dlemu.metrics.rows import Rows, StepTable, chunks, is_any, sum_of
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
@@ -133,9 +133,7 @@ def analyse(run: Run) -> Summary:
         summary,
         loss_percent=loss_percent(run.training, kept),
         kept_loss_percent=kept_loss_percent(kept),
-        loss_percent_per_epoch=tuple(
-            loss_percent(part, kept.of("epoch", part.values("epoch"))) for part in run.training.by_epoch
-        ),
+        loss_percent_per_epoch=loss_percent_per_epoch(run.training, kept),
         limited_by=_limit(run, kept, proof, summary, biased=_is_biased(evidence)),
         page_cache=PageCache(
             from_storage_percent=proof.from_storage_percent,
@@ -162,7 +160,7 @@ def _asked(run: Run, requests: Requests | None) -> Asked | None:
 
 def _tls_percent(run: Run, requests: Requests) -> float | None:
     """Return how much of the readers' CPU time went into TLS; None without TLS, or where that time is not known."""
-    reader_ns = int(run.training["cpu_ns"].sum())
+    reader_ns = sum_of(run.training, "cpu_ns")
     if requests.tls_cpu_seconds is None or not reader_ns:
         return None
     return min(100.0, 1e11 * requests.tls_cpu_seconds / reader_ns)
@@ -229,7 +227,7 @@ def _metrics(run: Run, kept: StepTable) -> Metrics:
 
 
 def _woke_late_ns(rows: StepTable) -> NDArray[np.int64]:
-    return rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
+    return rows.since_free("slept_ns") - rows["wait_ns"] - rows["compute_ns"]
 
 
 def _asked_request_bytes(rows: StepTable) -> Mean:
@@ -242,7 +240,7 @@ def _asked_request_bytes(rows: StepTable) -> Mean:
 
 def _reader_cpu_seconds_per_gb(rows: StepTable) -> float | None:
     app_bytes = sum_of(rows, "app_bytes")
-    return sum_of(rows, "cpu_ns") / app_bytes if app_bytes and rows["cpu_ns"].any() else None
+    return sum_of(rows, "cpu_ns") / app_bytes if app_bytes and is_any(rows, "cpu_ns") else None
 
 
 def _library(facts: Facts) -> LibraryReads:
@@ -474,7 +472,7 @@ def _other_readers(run: Run, metrics: Metrics, proof: CacheProof) -> OtherReader
 def _limit(run: Run, kept: StepTable, proof: CacheProof, summary: Summary, *, biased: bool) -> Limit | None:
     """Say what limited the kept steps; all steps where batches of these may have been read during first ones."""
     judged = run.training if biased else kept
-    if not len(judged) or not judged["compute_ns"].any():
+    if not is_any(judged, "compute_ns"):
         return None
     facts, activity = run.facts, activity_during(run, judged)
     reader = facts.workload.reader

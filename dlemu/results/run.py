@@ -151,7 +151,7 @@ class Run:
         """What the loaders of all ranks read in each of READ_BINS equal parts of `span_seconds`; None for nothing."""
         edges, total, is_any = np.linspace(*self.span_seconds, READ_BINS + 1), np.zeros(READ_BINS), False
         for part in chunks(self.ordered):
-            fetched = part[(part["app_bytes"] > 0) & (part["finished_ns"] > part["started_ns"])]
+            fetched = part[(part["app_bytes"] > 0) & (part.since_free("finished_ns") > part.since_free("started_ns"))]
             if len(fetched):
                 begins, ends = self.seconds("started_ns", fetched), self.seconds("finished_ns", fetched)
                 total += Intervals(begins, ends, edges).rates(fetched["app_bytes"] / 1e6)

@@ -12,7 +12,7 @@ import pytest
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_dlio_percent, au_percent, block_times
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
-from dlemu.metrics.causes import find_causes, split_worker_time, work_of
+from dlemu.metrics.causes import find_causes, work_of, worker_time
 from dlemu.metrics.dlio_formulas import (
     BlockTimes,
     Rated,
@@ -243,7 +243,7 @@ def worked(**changes: int) -> StepRows:
 def test_a_workers_time_is_computing_first_then_starved_then_blocked(
     changes: dict[str, int], preprocesses: bool, spent: list[int]
 ) -> None:
-    assert split_worker_time(worked(**changes), preprocesses).tolist() == [spent]
+    assert [part.item() for part in worker_time(worked(**changes), preprocesses)] == spent
     assert sum(spent) == max(0, changes.get("finished_ns", 150) - 50)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics import rows as module
-from dlemu.metrics.rows import ColumnStore, StepTable, chunks, in_order, steps_of
+from dlemu.metrics.rows import STAMPS, ColumnStore, StepTable, chunks, in_order, is_any, since_free, steps_of
 from tests.metrics.test_loss import any_rows, make_steps
 
 
@@ -33,6 +33,15 @@ def test_a_table_has_the_rows_that_an_array_has(rows: StepRows, data: st.DataObj
             assert all(np.array_equal(np.asarray(part), group) for part, group in zip(parts, groups, strict=True))
         again = np.concatenate([np.asarray(part) for part in chunks(chosen, 2)] or [wanted[:0]])
         assert np.array_equal(again, wanted)
+        places = np.random.default_rng(0).permutation(len(wanted))[::2]
+        for name in STEP_DTYPE.names or ():
+            assert np.array_equal(chosen.take(places)[name], wanted[name][places])
+            assert is_any(chosen, name) == is_any(wanted, name) == wanted[name].any()
+        for name in STAMPS:
+            distances = wanted[name] - wanted["free_ns"]
+            assert np.array_equal(since_free(chosen, name), distances)
+            assert np.array_equal(since_free(wanted, name), distances)
+            assert np.array_equal(since_free(chosen.take(places), name), distances[places])
 
 
 @given(rows=any_rows(), first=st.integers(0, 3), last=st.integers(0, 3), share=st.floats(0.3, 1))
@@ -56,6 +65,19 @@ def test_ranks_that_were_cut_short_share_the_steps_they_have() -> None:
     steps = steps_of(in_order(rows[(rows["rank"] != 1) | (rows["step"] < 3)]))
     assert steps.count == 4
     assert [np.arange(4)[place].tolist() for _, _, place in steps.parts] == [[0, 1, 2, 3], [0, 1], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("group_rows", [1, 7, 40])
+def test_rows_in_several_groups_are_those_of_one(group_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_steps([[float(rank * step) for rank in range(3)] for step in range(13)])
+    rows["sample_hash"] = np.arange(len(rows)) << 40
+    monkeypatch.setattr(module, "GROUP_ROWS", group_rows)
+    table, ordered = in_order(plain(rows)), plain(rows)
+    assert np.array_equal(np.asarray(table), ordered)
+    assert np.array_equal(np.asarray(table[5:30]), ordered[5:30])
+    places = np.array([38, 0, 20, 20])
+    for name in STEP_DTYPE.names or ():
+        assert np.array_equal(table.take(places)[name], ordered[name][places])
 
 
 def test_columns_that_are_not_kept_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:

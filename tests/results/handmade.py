@@ -311,7 +311,7 @@ def _io_rows(ranks: int, order: list[tuple[int, int]], size_bytes: int) -> IoRow
     return np.array(rows, IO_DTYPE)
 
 
-def _checkpoint_run(
+def checkpoint_run(
     *,
     ranks: int = 2,
     failure: str | None = None,
@@ -371,29 +371,29 @@ def _head(each: HostTelemetry) -> dict[str, Any]:
 
 
 CHECKPOINT_RUNS: dict[str, Callable[[], CheckpointRun]] = {
-    "checkpoints": _checkpoint_run,
-    "checkpoints_watched": lambda: _checkpoint_run(
+    "checkpoints": checkpoint_run,
+    "checkpoints_watched": lambda: checkpoint_run(
         ranks=4, watched=True, mtbf_hours="24", interval_seconds="600", randomize_tensor="false", fsync="false"
     ),
-    "checkpoints_written": lambda: _checkpoint_run(
+    "checkpoints_written": lambda: checkpoint_run(
         order=[(WRITE, 1)],
         mtbf_hours="4",
         journal_changes={"storage": None, "ceiling_gb_per_second": None, "cpu_seconds": (), "peak_memory_bytes": ()},
     ),
-    "checkpoints_asynchronous": lambda: _checkpoint_run(
+    "checkpoints_asynchronous": lambda: checkpoint_run(
         asynchronous="true", time_between_checkpoints="2", snapshot_gb_per_second="0.0001"
     ),
-    "checkpoints_in_memory": lambda: _checkpoint_run(
+    "checkpoints_in_memory": lambda: checkpoint_run(
         size_bytes=30 << 30,
         journal_changes={
             "storage": StorageFacts(folder="/dev/shm", mount="/dev/shm", file_system="tmpfs", device="tmpfs")
         },
     ),
-    "checkpoints_killed": lambda: _checkpoint_run(
+    "checkpoints_killed": lambda: checkpoint_run(
         failure="the run was killed",
         journal_changes={"under_way": UnderWay(phase="read", checkpoint=2), "ended_ns": None},
     ),
-    "checkpoints_failed": lambda: _checkpoint_run(
+    "checkpoints_failed": lambda: checkpoint_run(
         order=[], failure="no space", journal_changes={"under_way": UnderWay(phase="write", checkpoint=1)}
     ),
 }

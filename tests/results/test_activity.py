@@ -192,3 +192,131 @@ def test_a_drive_of_the_dataset_that_is_too_hot_is_found(drive: str, celsius: fl
     values = DISK | {("temperature", drive, "celsius"): celsius, ("temperature", drive, "limit_celsius"): 82.0}
     found = during(job, replace(log, telemetry=(host(log, 0, values, devices=FACTS),))).hot_drive
     assert found == (HotDrive(name="nvme0", celsius=84.0, limit_celsius=82.0) if hot else None)
+
+
+def reading(watching: HostTelemetry, series: tuple[str, str, str], values: Any) -> HostTelemetry:
+    """The host with other readings of one series: a number, or what makes them of the seconds since the first."""
+    own = watching.which == watching.series.index(Series(*series))
+    changed = watching.value.copy()
+    seconds = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
+    changed[own] = values(seconds) if callable(values) else values
+    return replace(watching, value=changed)
+
+
+def on_cores(log: RunLog, node: int, count: float, **changes: Any) -> HostTelemetry:
+    """A host whose one rank uses so many cores."""
+    series = ("process", f"rank {node}", "cpu_seconds")
+    return reading(host(log, node, {series: 0.0}, **changes), series, lambda seconds: count * seconds)
+
+
+def test_a_host_that_nobody_watched_is_not_the_busiest() -> None:
+    job = make_job()
+    log = make_log(job, rank_nodes=(0, 1))
+    hosts = (host(log, 0, {("pressure", "", "memory_some_percent"): 7.0}), host(log, 1, cores(99.5, 0.1)))
+    activity = during(job, replace(log, telemetry=hosts))
+    assert activity.busy_percent == pytest.approx(0.4)
+    assert activity.memory_some_percent == pytest.approx(7)
+    assert (activity.own_percent, activity.cpu_limit_cores, activity.cpu_limit_used_percent) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "told"),
+    [
+        ((None, 8.0), (1.0, 0.04), (8.0, 0.5)),
+        ((4.0, 8.0), (1.0, 1.0), (4.0, 25.0)),
+        ((4.0, 8.0), (1.0, 4.0), (8.0, 50.0)),
+    ],
+)
+def test_the_limit_of_which_most_was_used_counts(
+    limits: tuple[float | None, float], used: tuple[float, float], told: tuple[float, float]
+) -> None:
+    job = make_job()
+    log = make_log(job, rank_nodes=(0, 1))
+    facts = tuple(replace(each, cpu_limit=limit) for each, limit in zip(log.journal.hosts, limits, strict=True))
+    log = replace(log, journal=log.journal.noting(hosts=facts))
+    activity = during(job, replace(log, telemetry=tuple(on_cores(log, node, used[node]) for node in (0, 1))))
+    assert (activity.cpu_limit_cores, activity.cpu_limit_used_percent) == pytest.approx(told)
+
+
+def test_the_host_that_was_held_back_most_counts() -> None:
+    job = make_job()
+    log = make_log(job, rank_nodes=(0, 1))
+    held = ("cpu", "", "throttled_percent")
+    hosts = tuple(host(log, node, cores(50) | {held: percent}) for node, percent in enumerate((12.0, 30.0)))
+    assert during(job, replace(log, telemetry=hosts)).cpu_throttled_percent == pytest.approx(30)
+
+
+def link(name: str, speed: float, received: float) -> dict[tuple[str, str, str], float]:
+    return {
+        ("network", name, "link_mb_per_second"): speed,
+        ("network", name, "received_mb_per_second"): received,
+        ("network", name, "sent_mb_per_second"): 5 * received,
+    }
+
+
+def test_of_the_interfaces_that_know_their_speed_the_busiest_counts() -> None:
+    job = make_job()
+    log = make_log(job, rank_nodes=(0, 1))
+    own = link("eth0", 1000, 250) | link("eth1", 4000, 300) | link("down", 0, 10)
+    own |= {("network", "lo", "received_mb_per_second"): 9000.0}
+    hosts = [host(log, 0, own), host(log, 1, link("eth0", 1000, 120))]
+    assert during(job, replace(log, telemetry=tuple(hosts))).network_percent == pytest.approx(25)
+    hosts[1] = host(log, 1, link("eth0", 1000, 700))
+    assert during(job, replace(log, telemetry=tuple(hosts))).network_percent == pytest.approx(70)
+    slower = reading(hosts[1], ("network", "eth0", "link_mb_per_second"), lambda at: np.where(at < at.max(), 1000, 875))
+    assert during(job, replace(log, telemetry=(slower,))).network_percent == pytest.approx(80), "as it was in the end"
+    assert during(job, replace(log, telemetry=(host(log, 0, cores(50)),))).network_percent is None
+
+
+def heat(drive: str, celsius: float, limit: float) -> dict[tuple[str, str, str], float]:
+    return {("temperature", drive, "celsius"): celsius, ("temperature", drive, "limit_celsius"): limit}
+
+
+def below(name: str) -> tuple[DeviceFacts, ...]:
+    return (DeviceFacts(probe="block", name=name, kind="disk", counted=True),)
+
+
+@pytest.mark.parametrize(
+    ("device", "drive", "celsius", "is_hot"),
+    [
+        ("sda", "sda", 82.0, True),
+        ("sda", "sda", 81.9, False),
+        ("sda", "sd", 90.0, False),
+        ("nvme1n1", "nvme1", 90.0, True),
+        ("nvme10n1", "nvme1", 90.0, False),
+    ],
+)
+def test_a_drive_is_hot_from_its_own_limit_on(device: str, drive: str, celsius: float, is_hot: bool) -> None:
+    job = make_job()
+    log = make_log(job)
+    watching = host(log, 0, heat(drive, celsius, 82.0), devices=below(device))
+    found = during(job, replace(log, telemetry=(watching,))).hot_drive
+    assert found == (HotDrive(name=drive, celsius=celsius, limit_celsius=82.0) if is_hot else None)
+
+
+def test_the_drive_that_passed_its_limit_most_is_named_as_hot_as_it_was_in_training() -> None:
+    job = make_job(epochs=1)
+    log = make_log(job, rank_nodes=(0, 1))
+    first = host(log, 0, heat("sda", 95.0, 92.0), devices=below("sda"))
+    second = host(log, 1, heat("sdb", 88.0, 84.0), devices=below("sdb"))
+    found = during(job, replace(log, telemetry=(first, second))).hot_drive
+    assert found == HotDrive(name="sdb", celsius=88.0, limit_celsius=84.0)
+    before = reading(second, ("temperature", "sdb", "celsius"), lambda at: np.where(at < 0.15, 120.0, 86.0))
+    found = during(job, replace(log, telemetry=(first, before))).hot_drive
+    assert found == HotDrive(name="sda", celsius=95.0, limit_celsius=92.0), "what was before training is no matter"
+
+
+def test_devices_of_which_one_is_not_known_have_no_depth() -> None:
+    job = make_job()
+    log = make_log(job)
+    both = (*FACTS, DeviceFacts(probe="block", name="sdb", kind="disk", counted=True))
+    other = {("block", "sdb", "mean_queue_depth"): 0.5, ("block", "sdb", "busy_percent"): 20.0}
+    device = during(job, replace(log, telemetry=(host(log, 0, DISK | other, devices=both),))).device
+    assert device is not None
+    assert (device.mean_depth, device.busy_percent) == pytest.approx((3.5, 80))
+    assert device.write_mb_per_second is None
+    assert during(job, replace(log, telemetry=(host(log, 0, DISK, devices=both),))).device is None
+    share = DeviceFacts(probe="mount", name="nas:/data", kind="nfs", counted=True)
+    device = during(job, replace(log, telemetry=(host(log, 0, DISK, devices=(*FACTS, share)),))).device
+    assert device is not None
+    assert device.mean_depth == pytest.approx(3), "a mount has no queue of its own"

@@ -7,13 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from datagen.errors import UserError
-from dlemu.checkpoints.io_rows import IO_COLUMNS
+from dlemu.checkpoints.io_rows import IO_COLUMNS, PROGRESS_COLUMNS, PROGRESS_DTYPE
 from dlemu.emulator.checkpoint_job import CheckpointJob, ReadSource
 from dlemu.emulator.checkpoint_loop import CheckpointLog
 from dlemu.results.checkpoint_folder import (
+    PROGRESS,
     read_checkpoint_run,
     read_checkpoint_summary,
     write_checkpoint_run,
@@ -109,3 +113,73 @@ def test_tables_of_other_rows_are_told(tmp_path: Path) -> None:
     table.write_bytes(kept)
     assert read_checkpoint_run(str(tmp_path)).rows.tolist() == run.rows.tolist()
     assert set(run.rows.dtype.names or ()) == set(IO_COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema_version": 2}, "has schema_version 2 and kind 'checkpoint', wanted 1 and 'checkpoint'"),
+        ({"kind": "training"}, "has schema_version 1 and kind 'training', wanted 1 and 'checkpoint'"),
+        ({"ranks": "four"}, "is damaged"),
+    ],
+)
+def test_a_summary_of_something_else_is_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    saved(tmp_path)
+    path = tmp_path / "summary.json"
+    path.write_text(damaged(json.loads(path.read_text()), **changes))
+    with pytest.raises(UserError, match=said) as caught:
+        read_checkpoint_summary(str(tmp_path))
+    assert str(path) in str(caught.value)
+
+
+def test_columns_that_older_versions_did_not_write_are_zeros_and_others_are_missed(tmp_path: Path) -> None:
+    run = saved(tmp_path)
+    path = tmp_path / CHECKPOINT_ROWS
+    whole = pq.read_table(path)
+    pq.write_table(whole.drop_columns(["content_cpu_ns"]), path)
+    older = read_checkpoint_run(str(tmp_path))
+    assert not older.rows["content_cpu_ns"].any()
+    assert older.rows["cpu_ns"].tolist() == run.rows["cpu_ns"].tolist()
+    pq.write_table(whole.drop_columns(["call_ns"]), path)
+    with pytest.raises(UserError, match="is damaged: wanted a column call_ns of whole numbers"):
+        read_checkpoint_run(str(tmp_path))
+    at = whole.column_names.index("call_ns")
+    for column in (pa.array(["1"] * len(run.rows)), pa.array([None, *[1] * (len(run.rows) - 1)], pa.int64())):
+        pq.write_table(whole.set_column(at, "call_ns", column), path)
+        with pytest.raises(UserError, match="is damaged: wanted a column call_ns of whole numbers"):
+            read_checkpoint_run(str(tmp_path))
+
+
+def test_every_column_is_written_with_what_it_means(tmp_path: Path) -> None:
+    saved(tmp_path)
+    for name, meanings in ((CHECKPOINT_ROWS, IO_COLUMNS), (PROGRESS, PROGRESS_COLUMNS)):
+        schema = pq.read_schema(tmp_path / name)
+        assert {field.name: field.metadata[b"meaning"].decode() for field in schema} == meanings
+        assert {(field.type, field.nullable) for field in schema} == {(pa.int64(), False)}
+
+
+def test_readings_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    run = saved(tmp_path)
+    read = read_checkpoint_run(str(tmp_path))
+    assert [host.head for host in read.telemetry] == [host.head for host in run.telemetry]
+    assert [len(host.value) for host in read.telemetry] == [len(host.value) for host in run.telemetry]
+    path = tmp_path / "telemetry.parquet"
+    table = pq.read_table(path)
+    values = table["value"].to_numpy().copy()
+    values[0] = np.nan
+    pq.write_table(table.set_column(table.column_names.index("value"), "value", pa.array(values)), path)
+    with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are no numbers\)"):
+        read_checkpoint_run(str(tmp_path))
+
+
+def test_progress_of_a_rank_that_the_run_has_not_is_told(tmp_path: Path) -> None:
+    run = saved(tmp_path)
+    strange = np.zeros(1, PROGRESS_DTYPE)
+    strange["rank"] = run.facts.ranks
+    write_checkpoint_run(CheckpointRun(run.folder, run.facts, run.rows, strange, run.telemetry))
+    with pytest.raises(UserError, match="rows of ranks that the run has not"):
+        read_checkpoint_run(str(tmp_path))
+    strange["rank"] = run.facts.ranks - 1
+    write_checkpoint_run(CheckpointRun(run.folder, run.facts, run.rows, strange, run.telemetry))
+    (moved,) = read_checkpoint_run(str(tmp_path)).moved
+    assert moved["at_ns"] == run.offset_ns(run.facts.journal.rank_nodes[-1])

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,8 +18,21 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.emulator.job import Job
-from dlemu.results.folder import holds_run, read_run, read_summary, write_run
+from dlemu.results import folder as folder_module
+from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
+from dlemu.results.checkpoint_run import CheckpointRun
+from dlemu.results.folder import (
+    holds_checkpoints,
+    holds_run,
+    read_config,
+    read_run,
+    read_summary,
+    read_table,
+    write_run,
+    write_table,
+)
 from dlemu.results.run import Run, make_run
+from tests.results.handmade import CHECKPOINT_RUNS, RUNS
 from tests.runs import make_job, make_log, with_blocks, with_evaluation, with_telemetry
 
 DATASET = make_job().workload.dataset
@@ -178,3 +195,245 @@ def test_only_a_folder_with_a_summary_of_ours_holds_a_run(tmp_path: Path) -> Non
     assert not holds_run(str(tmp_path))
     written(tmp_path / "run")
     assert holds_run(str(tmp_path / "run"))
+
+
+def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A tree of JSON with some of its values changed."""
+    return values | {
+        key: merged(values[key], value) if isinstance(value, dict) and isinstance(values.get(key), dict) else value
+        for key, value in changes.items()
+    }
+
+
+def change_facts(folder: Path, changes: dict[str, Any]) -> None:
+    path = folder / "facts.json"
+    path.write_text(json.dumps(merged(json.loads(path.read_text()), changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"facts_version": 2}, r"facts\.json has facts_version 2, wanted 1: update dlemu"),
+        ({"ranks": 0}, "its facts are of 0 ranks, and its plan is not"),
+        ({"ranks": 3}, "its facts are of 3 ranks, and its plan is not"),
+        ({"plan": {"ranks": 1}}, "its facts are of 2 ranks, and its plan is not"),
+        ({"plan": None}, "its facts are of 2 ranks, and its plan is not"),
+        ({"plan": {"num_files": 0}}, "its plan has no samples"),
+        ({"plan": {"num_samples_per_file": 0}}, "its plan has no samples"),
+        ({"plan": {"batch_size": 0}}, "its plan has no samples"),
+        ({"plan": {"num_files": 10**9 + 1}}, "its facts plan more steps or samples than any run"),
+        (
+            {
+                "workload": {
+                    "workflow": {"checkpoint": True},
+                    "checkpoint": {"steps_between_checkpoints": 1},
+                    "train": {"epochs": 100_000},
+                }
+            },
+            "its facts plan 1200000 checkpoints",
+        ),
+        ({"workload": {"reader": {"batch_size": 0}}}, r"is damaged: .*reader\.batch_size"),
+        ({"journal": {"rank_nodes": [0]}}, "does not say on which host each of its ranks was"),
+        ({"journal": {"rank_nodes": [0, 2]}}, "does not say on which host each of its ranks was"),
+        ({"journal": {"rank_nodes": [0, -1]}}, "does not say on which host each of its ranks was"),
+        ({"journal": {"hosts": []}}, "does not say on which host each of its ranks was"),
+    ],
+)
+def test_facts_that_no_run_could_have_are_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    written(tmp_path)
+    change_facts(tmp_path, changes)
+    with pytest.raises(UserError, match=said) as caught:
+        read_run(str(tmp_path))
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_recorder_on_no_host_of_the_run_is_told(tmp_path: Path) -> None:
+    run = written(tmp_path)
+    heads = [json.loads(msgspec.json.encode(replace(head, node=2))) for head in run.facts.recorders]
+    change_facts(tmp_path, {"recorders": heads})
+    with pytest.raises(UserError, match="recorded on hosts that its journal does not know"):
+        read_run(str(tmp_path))
+
+
+def set_column(folder: Path, name: str, value: int, first_rows: int) -> None:
+    table = pq.read_table(folder / "steps.parquet")
+    values = table[name].to_numpy().copy()
+    values[:first_rows] = value
+    replace_column(folder, name, pa.array(values))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "first_rows", "said"),
+    [
+        ("rank", 2, 48, "goes from 2 to 2, wanted 0 to 1"),
+        ("phase", 2, 48, "goes from 2 to 2, wanted 0 to 1"),
+        ("phase", -1, 48, "goes from -1 to -1, wanted 0 to 1"),
+        ("epoch", 0, 12, "goes from 0 to 2, wanted 1 to 2"),
+        ("epoch", 3, 48, "goes from 3 to 3, wanted 1 to 2"),
+        ("block", 0, 48, "goes from 0 to 0, wanted 1 or more"),
+        ("step", 0, 1, "goes from 0 to 12, wanted 1 or more"),
+        ("free_ns", -1, 1, "goes from -1 to "),
+        ("wait_ns", (1 << 60) + 1, 1, "to 1152921504606846977, wanted 0 to 1152921504606846976"),
+        ("compute_ns", -1, 48, "goes from -1 to -1, wanted 0 to 1152921504606846976"),
+        ("samples", -3, 48, "goes from -3 to -3, wanted 0 to"),
+        ("app_bytes", -3, 48, "goes from -3 to -3, wanted 0 to"),
+    ],
+)
+def test_values_that_no_step_can_have_are_told_with_what_was_wanted(
+    tmp_path: Path, name: str, value: int, first_rows: int, said: str
+) -> None:
+    run = written(tmp_path)
+    assert len(run.rows) == 48
+    set_column(tmp_path, name, value, first_rows)
+    with pytest.raises(UserError, match=f"its column {name} .*{said}") as caught:
+        read_run(str(tmp_path))
+    assert str(tmp_path / "steps.parquet") in str(caught.value)
+
+
+def test_values_at_the_edge_of_what_a_step_can_have_are_read(tmp_path: Path) -> None:
+    written(tmp_path)
+    for name, value, first_rows in (("samples", 0, 48), ("app_bytes", 0, 48), ("block", 9, 48), ("phase", 1, 12)):
+        set_column(tmp_path, name, value, first_rows)
+    assert len(read_run(str(tmp_path)).rows) == 48
+
+
+def test_columns_that_are_missing_empty_or_of_another_type_are_named(tmp_path: Path) -> None:
+    written(tmp_path)
+    path = tmp_path / "steps.parquet"
+    whole = pq.read_table(path)
+    pq.write_table(whole.drop_columns(["wait_ns", "sync_ns"]), path)
+    with pytest.raises(UserError, match="is damaged: it lacks the columns wait_ns, sync_ns"):
+        read_run(str(tmp_path))
+    at = whole.column_names.index("sync_ns")
+    for column, said in (
+        (pa.array(["1"] * 48), "its column sync_ns holds string, wanted whole numbers"),
+        (pa.array([1.5] * 48), "its column sync_ns holds double, wanted whole numbers"),
+        (pa.array([None, *[1] * 47], pa.int64()), "its column sync_ns has gaps, wanted whole numbers"),
+    ):
+        pq.write_table(whole.set_column(at, "sync_ns", column), path)
+        with pytest.raises(UserError, match=said):
+            read_run(str(tmp_path))
+    pq.write_table(whole.set_column(at, "sync_ns", whole["sync_ns"].cast(pa.int32())), path)
+    assert sorted(read_run(str(tmp_path)).rows["sync_ns"].tolist()) == sorted(whole["sync_ns"].to_pylist())
+
+
+def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
+    monkeypatch.setattr(folder_module, "host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
+
+
+def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(folder=str(tmp_path))
+    write_run(make_run(job, make_log(job)))
+    with_memory(monkeypatch, 48 * 128)
+    assert len(read_run(str(tmp_path)).rows) == 48
+    with_memory(monkeypatch, 48 * 128 - 1)
+    with pytest.raises(UserError, match=r"steps\.parquet wants 0\.0 GiB of memory, more than there is"):
+        read_run(str(tmp_path))
+
+
+def test_so_is_no_table_beside_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_table(str(tmp_path), "table.parquet") is None
+    table = pa.table({"a": [1, 2, 3], "b": [4, 5, 6]})
+    write_table(str(tmp_path), "table.parquet", table)
+    assert pq.ParquetFile(tmp_path / "table.parquet").metadata.row_group(0).column(0).compression == "ZSTD"
+    with_memory(monkeypatch, 16 * 6)
+    assert read_table(str(tmp_path), "table.parquet") == table
+    with_memory(monkeypatch, 16 * 6 - 1)
+    with pytest.raises(UserError, match=r"table\.parquet wants 0\.0 GiB of memory, more than there is"):
+        read_table(str(tmp_path), "table.parquet")
+    (tmp_path / "table.parquet").write_bytes(b"PAR1" * 10)
+    with pytest.raises(UserError, match=r"table\.parquet is damaged \(.+\): copy it again or move it away"):
+        read_table(str(tmp_path), "table.parquet")
+
+
+def test_readings_that_are_no_numbers_are_damage(tmp_path: Path) -> None:
+    written(tmp_path)
+    path = tmp_path / "telemetry.parquet"
+    table = pq.read_table(path)
+    values = table["value"].to_numpy().copy()
+    for bad in (np.nan, np.inf):
+        values[3] = bad
+        at = table.column_names.index("value")
+        pq.write_table(table.set_column(at, "value", pa.array(values)), path)
+        with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are no numbers\)"):
+            read_run(str(tmp_path))
+    path.unlink()
+    assert read_run(str(tmp_path)).telemetry == ()
+
+
+def test_which_folder_holds_what(tmp_path: Path) -> None:
+    run, saved, nothing = (tmp_path / name for name in ("run", "saved", "nothing"))
+    written(run)
+    made = CHECKPOINT_RUNS["checkpoints"]()
+    checkpoints = CheckpointRun(str(saved), made.facts, made.rows, made.progress)
+    saved.mkdir()
+    write_checkpoint_run(checkpoints)
+    assert [holds_run(str(folder)) for folder in (run, saved, nothing)] == [True, False, False]
+    assert [holds_checkpoints(str(folder)) for folder in (run, saved, nothing)] == [False, True, False]
+    write_checkpoint_summary(checkpoints)
+    assert (holds_run(str(saved)), holds_checkpoints(str(saved))) == (False, True)
+    with pytest.raises(UserError, match=r"summary\.json is of a run that wrote and read checkpoints; wanted a result"):
+        read_summary(str(saved))
+    (run / "summary.json").write_text("null")
+    assert holds_run(str(run)), "its facts are there"
+    (run / "facts.json").unlink()
+    assert not holds_run(str(run))
+
+
+def test_the_configuration_is_read_whatever_its_bytes(tmp_path: Path) -> None:
+    assert read_config(str(tmp_path)) == ""
+    (tmp_path / "config.yaml").write_bytes(b"name: caf\xe9\n")
+    assert read_config(str(tmp_path)) == "name: caf\N{REPLACEMENT CHARACTER}\n"
+    run = written(tmp_path / "run")
+    assert "data_folder: data/handmade" in read_config(run.folder)
+
+
+def test_series_are_asked_for_by_probe_and_metric() -> None:
+    run = RUNS["two_hosts"]()
+    assert {one.metric for one in run.series("network")} == {
+        "link_mb_per_second",
+        "received_mb_per_second",
+        "sent_mb_per_second",
+    }
+    asked = run.series("network", "received_mb_per_second", "sent_mb_per_second")
+    names = [("eth0", "received_mb_per_second"), ("eth0", "sent_mb_per_second"), ("lo", "received_mb_per_second")]
+    assert [(one.host, one.source, one.metric) for one in asked] == [
+        (node, *name) for node in ("node0", "node1") for name in names
+    ]
+    assert run.series("nothing") == []
+
+
+def test_of_devices_those_whose_bytes_are_the_datasets_are_shown() -> None:
+    job = make_job()
+    log = with_telemetry(make_log(job))
+    (host,) = log.telemetry
+    below = replace(host.devices[0], name="dm-0", counted=False)
+    series = (host.series[0], host.series[0]._replace(source="dm-0"))
+    both = replace(host, devices=(*host.devices, below), series=series)
+    run = make_run(job, replace(log, telemetry=(both,)))
+    assert [one.source for one in run.series("block")] == ["dm-0", "nvme0n1"]
+    assert [one.source for one in run.device_series("block")] == ["nvme0n1"]
+    assert run.device_series("block", "busy_percent") == []
+    bare = make_run(job, replace(log, telemetry=(replace(both, devices=()),)))
+    assert len(bare.device_series("block")) == 2, "nobody says which count"
+
+
+def test_moments_are_seconds_since_training_began() -> None:
+    job = make_job(ranks=1, epochs=1, steps=3)
+    log = make_log(job)
+    rows = log.rows
+    rows["free_ns"] = np.array([7, 9, 12]) * 10**9
+    rows["wait_ns"], rows["compute_ns"], rows["sync_ns"] = 10**9, 10**9, np.array([0, 1, 2]) * 10**9
+    rows["started_ns"], rows["finished_ns"] = rows["free_ns"], rows["free_ns"] + 10**9
+    run = make_run(job, log)
+    assert run.seconds("free_ns", run.training).tolist() == [0, 2, 5]
+    assert run.span_seconds == (0, 9)
+    assert (run.rank_start_ns, run.host_start_ns) == ({0: 7 * 10**9}, {"node0": 7 * 10**9})
+    rates = run.read_mb_per_second
+    assert rates is not None
+    assert rates.sum() * 9 / len(rates) == pytest.approx(rows["app_bytes"].sum() / 1e6)
+    assert rates[-1] == pytest.approx(0, abs=1e-6)
+    rows["app_bytes"] = 0
+    assert make_run(job, log).read_mb_per_second is None

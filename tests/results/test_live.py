@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
+from dlemu.emulator.checkpoint_journal import UnderWay
+from dlemu.emulator.journal import StoppedEarly
 from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.audit.audited_run import audit_trees
-from dlemu.results.folder import holds_run, read_run, write_run
-from dlemu.results.live import going_on, write_live_facts
-from dlemu.results.live_place import KILLED, LIVE
+from dlemu.results import live
+from dlemu.results.checkpoint_folder import read_checkpoint_run, write_checkpoint_run
+from dlemu.results.checkpoint_run import CheckpointRun
+from dlemu.results.folder import holds_checkpoints, holds_run, read_run, write_run
+from dlemu.results.live import goes_on, going_on, write_live_facts
+from dlemu.results.live_place import KILLED, LIVE, LIVE_CHECKPOINT_FACTS
 from dlemu.results.run import make_facts, make_run
 from dlemu.run.run_folder import check_folder
 from dlemu.sizing.sides import read_side
+from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import make_job, make_log
 
 
@@ -117,3 +125,95 @@ def test_a_damaged_live_part_is_named(name: str, tmp_path: Path) -> None:
     DAMAGE[name](tmp_path / LIVE)
     with pytest.raises(UserError, match=str(tmp_path)):
         read_run(str(tmp_path))
+
+
+def test_a_run_that_had_been_asked_to_end_is_the_run_it_became(tmp_path: Path) -> None:
+    log = killed(tmp_path)
+    early = log.journal.noting(stopped_early=StoppedEarly(steps=7, planned_steps=24))
+    early.save(str(tmp_path / LIVE))
+    run = read_run(str(tmp_path))
+    assert run.facts.workload.train.total_training_steps == 7
+    assert run.summary.metrics.steps_per_epoch == (7,)
+    assert run.summary.stopped_early == early.stopped_early
+
+
+def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:
+    killed(tmp_path)
+    os.mkfifo(tmp_path / LIVE / "rank_00009.steps")
+    with pytest.raises(UserError, match=f"{tmp_path}/live holds what is no file: it is not what dlemu left there"):
+        read_run(str(tmp_path))
+
+
+def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(tmp_path)
+    size_bytes = sum(path.stat().st_size for path in (tmp_path / LIVE).iterdir())
+    for available_bytes in (2 * size_bytes, 2 * size_bytes - 1):
+        monkeypatch.setattr(live, "host_memory", lambda there=available_bytes: SimpleNamespace(available_bytes=there))
+        if available_bytes == 2 * size_bytes:
+            assert len(read_run(str(tmp_path)).rows) == 21
+        else:
+            with pytest.raises(UserError, match=r"live wants 0\.0 GiB of memory, more than there is"):
+                read_run(str(tmp_path))
+
+
+def test_a_run_goes_on_as_long_as_somebody_marks_it(tmp_path: Path) -> None:
+    assert not goes_on(str(tmp_path))
+    (tmp_path / LIVE).mkdir()
+    assert not goes_on(str(tmp_path)), "nobody ever marked it"
+    with going_on(str(tmp_path)):
+        assert goes_on(str(tmp_path))
+        with going_on(str(tmp_path)):
+            assert goes_on(str(tmp_path))
+        assert goes_on(str(tmp_path)), "the mark of the first one stays"
+        before = len(os.listdir("/proc/self/fd"))
+        assert goes_on(str(tmp_path))
+        assert len(os.listdir("/proc/self/fd")) == before, "looking leaves nothing open"
+    assert not goes_on(str(tmp_path))
+    with going_on(str(tmp_path / "nowhere")):
+        assert not goes_on(str(tmp_path / "nowhere")), "a folder that can't be marked is no reason not to run"
+
+
+def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
+    """What is left of a run of checkpoints whose ranks were killed; returns it as it would have been saved."""
+    made = CHECKPOINT_RUNS["checkpoints"]()
+    journal = made.facts.journal.noting(ended_ns=None, cpu_seconds=(), under_way=UnderWay(phase="read", checkpoint=2))
+    ahead = replace(made.facts, journal=journal.noting(hosts=(), rank_nodes=(), complete=()), failure=KILLED)
+    write_live_facts(str(folder), ahead, name=LIVE_CHECKPOINT_FACTS, advice="")
+    journal.save(str(folder / LIVE))
+    for rank in range(made.facts.ranks):
+        own = made.rows[made.rows["rank"] == rank]
+        own[: files * 5].tofile(folder / LIVE / f"checkpoint_{rank:05d}.rows")
+        made.progress.tofile(folder / LIVE / f"checkpoint_{rank:05d}.progress")
+    return CheckpointRun(str(folder), replace(made.facts, journal=journal, failure=KILLED), made.rows, made.progress)
+
+
+def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Path) -> None:
+    left = killed_checkpoints(tmp_path)
+    assert (holds_checkpoints(str(tmp_path)), holds_run(str(tmp_path))) == (True, False)
+    run = read_checkpoint_run(str(tmp_path))
+    assert run.facts == left.facts
+    assert sorted(run.rows.tolist()) == sorted(left.rows.tolist())
+    summary = run.summary
+    assert (summary.complete, summary.failure, summary.complete_checkpoints) == (False, KILLED, (1, 2, 3))
+    assert summary.verdict.startswith(f"INCOMPLETE: {KILLED}; ")
+    assert summary.write == left.summary.write
+    write_checkpoint_run(left)
+    assert read_checkpoint_run(str(tmp_path)).summary == summary, "what was saved after all counts"
+
+
+def test_checkpoints_that_were_killed_before_the_first_file_are_named(tmp_path: Path) -> None:
+    killed_checkpoints(tmp_path, files=0)
+    with pytest.raises(UserError, match="killed before its first file was measured: run it again"):
+        read_checkpoint_run(str(tmp_path))
+    with going_on(str(tmp_path)), pytest.raises(UserError, match="still goes on: wait for its end"):
+        read_checkpoint_run(str(tmp_path))
+
+
+def test_checkpoints_of_a_newer_dlemu_are_named(tmp_path: Path) -> None:
+    killed_checkpoints(tmp_path)
+    path = tmp_path / LIVE / LIVE_CHECKPOINT_FACTS
+    path.write_text(path.read_text().replace('"facts_version":1', '"facts_version":2'))
+    with pytest.raises(UserError, match="has facts_version 2, wanted 1: update dlemu"):
+        read_checkpoint_run(str(tmp_path))

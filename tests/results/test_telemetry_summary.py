@@ -125,3 +125,82 @@ def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_n
     assert not any("cut short" in issue for issue in late.issues), "a busy host reads late"
     never = make_run(job, kept_readings(log, lambda seconds: seconds < -1e9)).summary
     assert sum("cut short" in issue for issue in never.issues) == 1
+
+
+def end_seconds(log: RunLog) -> float:
+    """When training ended, since it began."""
+    return float(log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9
+
+
+def cuts(job: Job, log: RunLog) -> list[str]:
+    return [issue for issue in make_run(job, log).summary.issues if "cut short" in issue]
+
+
+def test_what_a_recorder_missed_is_told_in_seconds_of_training() -> None:
+    job = make_job(steps=150)
+    log = with_telemetry(make_log(job))
+    ended = end_seconds(log)
+    (issue,) = cuts(job, kept_readings(log, lambda seconds: seconds < 3))
+    assert f"on node0 from 2.5 to {ended:.1f} s of training, its end" in issue
+    (issue,) = cuts(job, kept_readings(log, lambda seconds: (seconds < 3) | (seconds > ended)))
+    assert f"from 2.5 to {ended:.1f} s of training;" in issue, "it lived on: what it missed is no end of its own"
+    (issue,) = cuts(job, kept_readings(log, lambda seconds: (seconds < 0) | (seconds > 8)))
+    assert "from 0.0 to " in issue
+    assert "its end" not in issue
+    long_ago = kept_readings(log, lambda seconds: seconds >= -0.1)
+    (host,) = long_ago.telemetry
+    early = replace(host, time_ns=np.append(host.time_ns[:1] - 60_000_000_000, host.time_ns[1:]))
+    assert cuts(job, replace(long_ago, telemetry=(early,))) == [], "before training nothing is missed"
+
+
+def test_a_recorder_that_reads_seldom_may_read_seldom() -> None:
+    job = make_job(steps=150)
+    log = kept_readings(with_telemetry(make_log(job)), lambda seconds: seconds < 3)
+    assert 8 * 0.5 < 5 < end_seconds(log) - 2.5 < 8 * 2
+    assert len(cuts(job, log)) == 1
+    assert cuts(job, replace(log, telemetry=(replace(log.telemetry[0], interval_seconds=2.0),))) == []
+
+
+def test_a_host_whose_ranks_measured_nothing_has_missed_nothing() -> None:
+    job = make_job(steps=150)
+    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
+    of_second = kept_readings(replace(log, rows=log.rows[log.rows["rank"] == 1]), lambda seconds: seconds < 3)
+    (issue,) = cuts(job, of_second)
+    assert "nothing was read on node1 from" in issue
+    of_first = kept_readings(replace(log, rows=log.rows[log.rows["rank"] == 0]), lambda seconds: seconds < 3)
+    (issue,) = cuts(job, of_first)
+    assert "nothing was read on node0 from" in issue
+
+
+def test_a_recorder_and_a_meter_without_a_figure_have_none() -> None:
+    job = make_job()
+    log = with_telemetry(make_log(job))
+    (host,) = log.telemetry
+    _, telemetry = summary_of(job, replace(log, telemetry=(replace(host, seconds=0.0),)))
+    assert [recorder.cpu_percent for recorder in telemetry.recorders] == [None]
+    _, telemetry = summary_of(job, replace(log, telemetry=(replace(host, cpu_seconds=3.0, seconds=12.0),)))
+    assert [recorder.cpu_percent for recorder in telemetry.recorders] == [25.0]
+    off = replace(host, value=np.where(host.which == 1, 0.0, host.value))
+    _, telemetry = summary_of(job, replace(log, telemetry=(off,)))
+    assert [(meter.mean_watts, meter.gb_per_second_per_watt) for meter in telemetry.power] == [(0.0, None)]
+
+
+def test_power_of_a_host_without_steps_is_not_known() -> None:
+    job = make_job()
+    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
+    _, telemetry = summary_of(job, replace(log, rows=log.rows[log.rows["rank"] == 0]))
+    assert [(meter.host, meter.mean_watts) for meter in telemetry.power] == [("node0", 40.0), ("node1", None)]
+
+
+def test_devices_that_are_no_block_devices_are_not_asked_for_requests() -> None:
+    job = make_job()
+    log = with_telemetry(make_log(job))
+    (host,) = log.telemetry
+    share = replace(host.devices[0], probe="mount", name="nas:/data")
+    series = (*host.series, host.series[0]._replace(metric="reads_per_second"))
+    both = replace(host, devices=(*host.devices, share), series=series)
+    metrics = make_run(job, replace(log, telemetry=(both,))).summary.metrics
+    assert metrics.device_request_kib is not None
+    assert metrics.device_request_kib.mean is None, "no reads were counted"
+    assert metrics.device_mb_per_second is not None
+    assert metrics.device_mb_per_second.mean is None, "what the mount gave is not known"

@@ -1,0 +1,212 @@
+"""What a summary says of runs made by hand: moments, shares, and the sentences that a reader must or need not see."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datagen.storage._request_counts import INDEX, TLS_CPU_US, RequestCounts
+from dlemu.checkpoints.save import SavedCheckpoint
+from dlemu.emulator.job import Job
+from dlemu.emulator.trainer import RunLog
+from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
+from dlemu.results.run import make_run
+from dlemu.results.summary import AsynchronousCheckpoints, Summary
+from tests.results.handmade import CHECKPOINT_RUNS, changed
+from tests.runs import MS, make_job, make_log, with_blocks
+
+S = 1_000_000_000
+AU = make_job().workload.metric.au
+
+
+def summary_of(job: Job, log: RunLog) -> Summary:
+    return make_run(job, log).summary
+
+
+def issue_with(summary: Summary, words: str) -> str | None:
+    """The one issue that has these words, None without."""
+    found = [issue for issue in summary.issues if words in issue]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+def test_the_end_is_a_moment_with_its_zone_to_the_millisecond() -> None:
+    job = make_job()
+    log = make_log(job)
+    assert log.journal.ended_ns is not None
+    ended_at = summary_of(job, log).ended_at
+    assert ended_at is not None
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", ended_at)
+    seconds = (log.journal.ended_ns + log.journal.wall_clock_offset_ns) / 1e9
+    assert datetime.fromisoformat(ended_at).timestamp() == pytest.approx(seconds, abs=0.0011)
+    assert summary_of(job, replace(log, journal=log.journal.noting(ended_ns=None))).ended_at is None
+    saved = CHECKPOINT_RUNS["checkpoints"]()
+    assert saved.summary.ended_at is not None
+    assert saved.facts.journal.ended_ns is not None
+    seconds = (saved.facts.journal.ended_ns + saved.facts.journal.wall_clock_offset_ns) / 1e9
+    assert re.search(r"\.\d{3}[+-]\d\d:\d\d$", saved.summary.ended_at)
+    assert datetime.fromisoformat(saved.summary.ended_at).timestamp() == pytest.approx(seconds, abs=0.0011)
+
+
+@pytest.mark.parametrize(("ranks", "dropped"), [(1, "1 of 16"), (2, "2 of 32")])
+def test_samples_that_fill_no_batch_are_told_with_who_would_have_had_to_take_them(ranks: int, dropped: str) -> None:
+    job = changed(make_job(ranks=ranks, steps=4), reader={"batch_size": 3})
+    issue = issue_with(summary_of(job, make_log(job)), "dropped")
+    assert issue is not None
+    assert issue.startswith(f"{dropped} samples are dropped each epoch")
+    assert ("on the one rank" in issue) == (ranks == 1)
+    assert ("on each of 2 ranks" in issue) == (ranks == 2)
+    assert issue_with(summary_of(make_job(), make_log(make_job())), "dropped") is None
+
+
+def finished(job: Job, share: float) -> RunLog:
+    """A log in which such a share of each wait passed after the batch was finished."""
+    log = make_log(job)
+    log.rows["finished_ns"] = log.rows["ready_ns"] - (share * log.rows["wait_ns"]).astype(np.int64)
+    log.rows["started_ns"] = log.rows["finished_ns"] - 9 * MS
+    return log
+
+
+def test_waiting_behind_the_worker_is_told_where_it_is_most_of_it_and_something_was_lost() -> None:
+    job = make_job(steps=40)
+    issue = issue_with(summary_of(job, finished(job, 0.75)), "after the batch was ready")
+    assert issue is not None
+    assert issue.startswith("75 % of the waiting")
+    assert issue_with(summary_of(job, finished(job, 0.45)), "after the batch was ready") is None
+    log = finished(job, 0.75)
+    log.rows["wait_ns"], log.rows["sync_ns"] = log.rows["wait_ns"] // 1000, 0
+    log.rows["ready_ns"] = log.rows["free_ns"] + log.rows["wait_ns"]
+    log.rows["finished_ns"] = log.rows["free_ns"]
+    summary = summary_of(job, log)
+    assert summary.metrics.handover_share_of_wait == 1
+    assert issue_with(summary, "after the batch was ready") is None, "nothing to speak of was lost"
+
+
+def asynchronous(saved: tuple[SavedCheckpoint, ...]) -> AsynchronousCheckpoints:
+    """Of a run of 12 steps in two blocks, one a second from the tenth on; the first of each block waits long."""
+    job = make_job(ranks=1, epochs=1, steps=12, **with_blocks(6))
+    log = make_log(job)
+    rows = log.rows
+    rows["free_ns"] = (10 + np.arange(12)) * S
+    rows["wait_ns"] = np.array([9, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0]) * S
+    rows["compute_ns"] = np.array([1, 1, 1, 2, 3, 1, 1, 1, 1, 1, 1, 1]) * S
+    rows["sync_ns"] = 0
+    found = summary_of(job, replace(log, journal=log.journal.noting(checkpoints=saved))).asynchronous_checkpoints
+    assert found is not None
+    return found
+
+
+def part(started_ns: int, released_ns: int | None, ended_ns: int) -> SavedCheckpoint:
+    return SavedCheckpoint(
+        epoch=1, block=1, bytes=1000, started_ns=started_ns, ended_ns=ended_ns, released_ns=released_ns
+    )
+
+
+def test_steps_beside_a_checkpoint_are_those_that_began_while_it_was_written() -> None:
+    found = asynchronous((part(12 * S + S // 2, 13 * S, 15 * S),))
+    assert found.steps_during == 2, "the one that was free when it began, and not the one that was free at its end"
+    assert found.step_seconds_during == pytest.approx(2.5)
+    assert found.step_seconds_otherwise == pytest.approx(1), "without the first step of a block"
+    assert found.slow_down_percent == pytest.approx(150)
+    assert (found.stall_seconds, found.safe_seconds) == pytest.approx((0.5, 2.5))
+    assert found.shortest_interval_seconds == pytest.approx(shortest_interval_seconds(0.5, 2.0, AU))
+
+
+def test_of_several_checkpoints_the_means_count_and_for_the_snapshot_the_shortest_stall() -> None:
+    found = asynchronous((part(12 * S, 13 * S, 15 * S), part(30 * S, 33 * S, 34 * S)))
+    assert (found.stall_seconds, found.safe_seconds) == pytest.approx((2, 3.5))
+    assert found.shortest_interval_seconds == pytest.approx(shortest_interval_seconds(1.0, 1.5, AU))
+
+
+def test_a_checkpoint_beside_which_no_step_was_taken_slowed_none_down() -> None:
+    found = asynchronous((part(30 * S, 31 * S, 32 * S),))
+    assert (found.steps_during, found.step_seconds_during, found.slow_down_percent) == (0, None, None)
+    assert found.step_seconds_otherwise == pytest.approx((8 * 1 + 2 + 3) / 10)
+    first = asynchronous((part(9 * S, 10 * S, 11 * S),))
+    assert (first.steps_during, first.step_seconds_during) == (1, None), "a first step tells nothing"
+
+
+def test_checkpoints_that_training_waited_for_are_not_asynchronous() -> None:
+    job = make_job(ranks=1, epochs=1, steps=12, **with_blocks(6))
+    assert summary_of(job, make_log(job)).asynchronous_checkpoints is None
+
+
+@pytest.mark.parametrize(("limits", "is_cpu"), [((0.2, 0.2), True), ((0.4, None), False), ((0.4, 0.2), False)])
+def test_without_telemetry_the_limits_of_all_hosts_together_count(
+    limits: tuple[float, float | None], is_cpu: bool
+) -> None:
+    """The run used 0.395 cores; what a host without a limit may use is not known."""
+    job = make_job()
+    log = make_log(job, rank_nodes=(0, 1))
+    assert log.journal.ended_ns is not None
+    seconds = (log.journal.ended_ns - log.journal.started_ns) / 1e9
+    log.rows["started_ns"], log.rows["finished_ns"] = log.rows["ready_ns"] - 40 * MS, log.rows["ready_ns"]
+    log.rows["read_ns"], log.rows["cpu_ns"] = 40 * MS, 1
+    hosts = tuple(replace(host, cpu_limit=limit) for host, limit in zip(log.journal.hosts, limits, strict=True))
+    journal = log.journal.noting(hosts=hosts, cpu_seconds=(0.2 * seconds, 0.195 * seconds))
+    limit = summary_of(job, replace(log, journal=journal)).limited_by
+    assert limit is not None
+    assert (limit.what == "host CPU") == is_cpu
+    if is_cpu:
+        assert "the run used 0.4 of the 0.4 cores that its CPU limit allows" in limit.evidence
+
+
+@pytest.mark.parametrize(("tls_share", "told"), [(0.5, "50 %"), (3.0, "100 %")])
+def test_what_tls_took_of_the_readers_cpu_time_is_told(tls_share: float, told: str) -> None:
+    job = make_job(ranks=1)
+    log = make_log(job)
+    log.rows["cpu_ns"] = 4 * MS
+    reader_seconds = 4e-3 * len(log.rows)
+    counts = RequestCounts()
+    counts.values[: len(INDEX) - 1] = 100
+    counts.values[INDEX[TLS_CPU_US]] = round(1e6 * tls_share * reader_seconds)
+    counts.first_byte[60], counts.last_byte[80] = 10, 10
+    assert log.journal.ended_ns is not None
+    seconds = (log.journal.ended_ns - log.journal.started_ns) / 1e9
+    hosts = (replace(log.journal.hosts[0], cpu_limit=0.2),)
+    journal = log.journal.noting(hosts=hosts, cpu_seconds=(0.2 * seconds,), requests=tuple(counts.values.tolist()))
+    summary = summary_of(job, replace(log, journal=journal))
+    assert summary.requests is not None
+    assert summary.requests.tls_cpu_seconds == pytest.approx(tls_share * reader_seconds)
+    assert summary.limited_by is not None
+    assert summary.limited_by.what == "host CPU"
+    (line,) = [line for line in summary.limited_by.evidence if "TLS" in line]
+    assert f"took {told} of the readers' CPU time" in line
+
+
+def read_ahead(**train: Any) -> int | None:
+    """How many batches the issue about short epochs names."""
+    job = changed(make_job(ranks=2, steps=8), metric={"verdict": "au", "au": 0.8}, reader={"prefetch_size": 2})
+    job = changed(job, train=train)
+    issue = issue_with(summary_of(job, make_log(job)), "are read while its first step waits")
+    return None if issue is None else int(re.findall(r"\d+", issue)[0])
+
+
+def test_a_loader_that_is_asked_ahead_has_a_batch_more_under_way() -> None:
+    ahead = read_ahead()
+    assert ahead is not None
+    assert read_ahead(synchronous=True) == ahead - 1
+
+
+def test_a_run_of_which_nothing_was_measured_names_its_plan() -> None:
+    job = make_job(ranks=2, epochs=3, steps=7)
+    log = make_log(job)
+    summary = summary_of(job, RunLog(log.rows[:0], log.journal.noting(ended_ns=None, cpu_seconds=())))
+    assert (summary.metrics.epochs, summary.metrics.steps_per_epoch) == (3, (7, 7, 7))
+    assert (summary.metrics.total_seconds, summary.metrics.cpu_seconds, summary.metrics.app_bytes) == (None, None, None)
+    assert (summary.audit, summary.evaluation, summary.limited_by, summary.page_cache) == ((), None, None, None)
+
+
+@pytest.mark.parametrize(("taken", "once"), [(12, True), (11, None)])
+def test_an_epoch_that_was_cut_short_is_audited_as_such(taken: int, once: bool | None) -> None:
+    job = make_job(epochs=2)
+    log = make_log(job)
+    rows = log.rows[(log.rows["epoch"] == 1) | (log.rows["step"] <= taken)]
+    audit = summary_of(job, RunLog(rows, log.journal)).audit
+    assert [(epoch.epoch, epoch.each_sample_once) for epoch in audit] == [(1, True), (2, once)]
+    assert [epoch.samples_read for epoch in audit] == [12 * 4 * 2, taken * 4 * 2]

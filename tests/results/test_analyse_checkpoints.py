@@ -1,0 +1,170 @@
+"""What the summary of a run of checkpoints says in words, of which ranks, and from which figure on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datagen.storage._request_counts import COUNTERS, RequestCounts
+from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
+from dlemu.emulator.checkpoint_journal import UnderWay
+from dlemu.results.checkpoint_run import CheckpointRun
+from dlemu.results.checkpoint_summary import CheckpointSummary
+from dlemu.results.live_place import KILLED
+from tests.results.handmade import checkpoint_run
+
+
+def issue_with(summary: CheckpointSummary, words: str) -> str | None:
+    """The one issue that has these words, None without."""
+    found = [issue for issue in summary.issues if words in issue]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+def noted(run: CheckpointRun, **changes: Any) -> CheckpointRun:
+    """The run with something else in its journal."""
+    facts = replace(run.facts, journal=run.facts.journal.noting(**changes))
+    return CheckpointRun(run.folder, facts, run.rows, run.progress, run.telemetry)
+
+
+def served(run: CheckpointRun, share: float) -> CheckpointRun:
+    """The run with such a share of what was read from the storage."""
+    rows = run.rows.copy()
+    rows["storage_bytes"] = np.where(rows["phase"] == READ, share * rows["bytes"], 0)
+    return CheckpointRun(run.folder, run.facts, rows, run.progress, run.telemetry)
+
+
+def test_the_verdict_says_what_was_done_by_its_name() -> None:
+    both = checkpoint_run().summary
+    assert both.write is not None
+    assert both.write.slowest_seconds is not None
+    assert both.verdict.startswith("WRITE: ")
+    assert f"{both.write.slowest_seconds.mean:.2f} s a checkpoint, limited by: " in both.verdict
+    assert both.verdict.count("; READ: ") == 1
+    only_read = checkpoint_run(order=[(READ, 3), (READ, 2)]).summary
+    assert (only_read.write, only_read.verdict.startswith("READ: ")) == (None, True)
+    assert checkpoint_run(order=[]).summary.verdict == "NOTHING: no checkpoint was asked for"
+
+
+@pytest.mark.parametrize(("phase", "files"), [("write", "was being written: 0 of"), ("read", "was being read: 4 of")])
+def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) -> None:
+    under_way = UnderWay(phase=phase, checkpoint=2 if phase == "read" else 4)
+    summary = noted(checkpoint_run(failure="no space"), under_way=under_way, removed=(1, 3)).summary
+    assert summary.verdict.startswith("INCOMPLETE: no space; complete and kept: checkpoints 2; ")
+    assert f"checkpoint {under_way.checkpoint} {files}" in summary.verdict
+    assert summary.partial is not None
+    assert (summary.partial.phase, summary.partial.checkpoint) == (phase, under_way.checkpoint)
+    assert summary.partial.folder.startswith("/mnt/drive/saved/")
+    assert (summary.partial.ranks, summary.partial.files) == ((2, 4) if phase == "read" else (0, 0))
+    nothing = checkpoint_run(order=[], failure="no space").summary
+    assert nothing.verdict == "INCOMPLETE: no space; no checkpoint is complete"
+    assert nothing.partial is None
+    assert noted(checkpoint_run(), under_way=under_way).summary.partial is None, "a run that is complete has none"
+
+
+@pytest.mark.parametrize(
+    ("failure", "phase", "told"), [(KILLED, "write", True), (KILLED, "read", False), ("no space", "write", False)]
+)
+def test_what_a_killed_run_left_half_written_is_named(failure: str, phase: Any, told: bool) -> None:
+    run = noted(checkpoint_run(failure=failure), under_way=UnderWay(phase=phase, checkpoint=4))
+    issue = issue_with(run.summary, "delete it")
+    assert (issue is not None) == told
+    assert issue is None or issue.startswith("/mnt/drive/saved/")
+    assert issue_with(checkpoint_run(failure=KILLED).summary, "delete it") is None, "nothing was under way"
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.49, "51 %"), (0.51, None), (0.0, "100 %")])
+def test_that_memory_served_more_than_half_is_said_loudly(share: float, told: str | None) -> None:
+    summary = served(checkpoint_run(), share).summary
+    assert summary.read is not None
+    assert summary.read.from_storage_percent == pytest.approx(100 * share, abs=0.01)
+    issue = issue_with(summary, "STORAGE WAS NOT READ")
+    assert (issue is not None) == (told is not None)
+    assert issue is None or f"the page cache served {told} of the bytes" in issue
+
+
+def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all() -> None:
+    run = served(checkpoint_run(), 0.0)
+    storage = run.facts.journal.storage
+    assert storage is not None
+    unknown = noted(run, storage=replace(storage, file_system="fuse")).summary
+    assert unknown.read is not None
+    assert unknown.read.from_storage_percent is None
+    assert issue_with(unknown, "STORAGE WAS NOT READ") is None
+    counts = RequestCounts()
+    counts.values[: len(COUNTERS)] = 3
+    objects = noted(run, requests=tuple(counts.values.tolist())).summary
+    assert objects.read is not None
+    assert objects.read.from_storage_percent == 100
+    assert objects.write is not None
+    assert objects.write.from_storage_percent is None
+    assert objects.requests is not None
+    more = served(checkpoint_run(), 1.7).summary
+    assert more.read is not None
+    assert more.read.from_storage_percent == 100, "what was read ahead is no more than all"
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.69, False), (0.71, True)])
+def test_writing_nearly_as_fast_as_content_is_made_is_told(share: float, told: bool) -> None:
+    run = checkpoint_run()
+    assert run.summary.write is not None
+    rate = run.summary.write.wall_gb_per_second
+    assert rate is not None
+    issue = issue_with(noted(run, ceiling_gb_per_second=rate / share).summary, "content is made at")
+    assert (issue is not None) == told
+    assert issue is None or f"at {rate / share:.1f} GB/s on these hosts and was written at {rate:.1f}:" in issue
+
+
+def test_of_many_ranks_the_slowest_are_listed() -> None:
+    summary = checkpoint_run(ranks=20, order=[(WRITE, 1), (WRITE, 2)]).summary
+    assert summary.write is not None
+    slowest = summary.write.slowest_ranks
+    assert [rank.rank for rank in slowest] == list(range(19, 3, -1))
+    assert [rank.slowest_times for rank in slowest] == [2] + [0] * 15
+    assert [rank.host for rank in slowest[:2]] == ["node1", "node0"]
+    assert (slowest[0].mean_seconds, slowest[0].max_seconds) == pytest.approx((10.75, 11))
+    assert slowest[0].bytes == (3 << 30) + 19
+    assert slowest[0].max_fsync_seconds == pytest.approx(0.2 * 11)
+    assert (summary.hosts, summary.ranks_per_host) == (("node0", "node1"), (10, 10))
+
+
+def test_a_checkpoint_that_not_all_ranks_wrote_does_not_count() -> None:
+    run = checkpoint_run(ranks=4, order=[(WRITE, 1), (WRITE, 2)])
+    cut = run.rows[~((run.rows["rank"] == 3) & (run.rows["checkpoint"] == 2) & (run.rows["file"] == WHOLE))]
+    summary = CheckpointRun(run.folder, run.facts, cut, run.progress).summary
+    assert summary.write is not None
+    assert [part.checkpoint for part in summary.write.checkpoints] == [1]
+    assert [rank.rank for rank in summary.write.slowest_ranks] == [3, 2, 1, 0]
+
+
+def test_hosts_clocks_are_brought_to_the_first_ones() -> None:
+    run = checkpoint_run()
+    ahead = noted(run, clock_offsets_ns=(0, -5_000_000_000))
+    second = run.whole["rank"] == 1
+    assert (ahead.whole["began_ns"][second] - run.whole["began_ns"][second]).tolist() == [-5_002_000_000] * 5
+    assert np.array_equal(ahead.whole[~second], run.whole[~second])
+    assert [ahead.offset_ns(node) for node in (0, 1, 2)] == [0, -5_000_000_000, 0]
+    one_clock = noted(run, clock_offsets_ns=())
+    assert np.array_equal(one_clock.whole, run.rows[run.rows["file"] == WHOLE])
+
+
+def test_asynchronous_checkpoints_cost_training_the_time_until_it_goes_on() -> None:
+    run = checkpoint_run(
+        asynchronous="true", time_between_checkpoints="2", snapshot_gb_per_second="0.001", interval_seconds="60"
+    )
+    summary = run.summary
+    assert summary.asynchronous is not None
+    assert summary.training is not None
+    bytes_of_rank = max(sum(file.size_bytes for file in run.facts.plan.files(rank)) for rank in run.facts.plan.ranks)
+    snapshot = bytes_of_rank / 1e9 / 0.001
+    assert summary.asynchronous.snapshot_seconds == pytest.approx(snapshot)
+    assert summary.training.stall_seconds == pytest.approx(snapshot)
+    assert summary.training.percent == pytest.approx(100 * snapshot / (60 + snapshot))
+    assert summary.asynchronous.compute_seconds == 2
+    assert summary.asynchronous.per_hour == pytest.approx(
+        3600 / (summary.asynchronous.shortest_interval_seconds / (summary.asynchronous.au_threshold_percent / 100))
+    )
+    assert checkpoint_run().summary.asynchronous is None
