@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 from collections import Counter
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from datagen.layout import Layout
-from datagen.storage.storage_base import Names, StorageBase
+from datagen.storage.storage_base import Entry, StorageBase
 
 SHOWN_NAMES = 3
 """Names that a message shows of many."""
 SIZE_CHECKS = 4096
 """Files of a dataset whose size is looked up, drawn by a seed; all the others are known by arithmetic."""
 SIZE_CHECK_SEED = 1
+_LISTED_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,8 @@ def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) ->
 
     With `alone` also when others of its extension or further folders are beside them.
 
-    Names are taken apart many at a time and a byte is kept for each file, so that a million files cost half a second
-    and a megabyte; `scan` and `recognise` are for folders that are not as they should be. Raises OSError.
+    Names are taken apart many at a time and a byte is kept for each file, so that a million files cost less than a
+    second and a megabyte; `scan` and `recognise` are for folders that are not as they should be. Raises OSError.
     """
     if layout.named_files < layout.num_files:
         return None
@@ -103,35 +105,44 @@ def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) ->
     folders = layout.folders()
     for place, folder in enumerate(folders):
         try:
-            for names in storage.names(folder):
-                files = _numbers(names.letters, layout)
-                ours = (files >= 0) & (files < layout.named_files) & (files % len(folders) == place)
-                listed[files[ours]] = True
-                others = np.flatnonzero(~ours).tolist() if alone else ()
-                if any(_may_hold_samples(names, other, layout) for other in others):
-                    return None
+            with storage.entries(folder) as entries:
+                rest = iter(entries)
+                while some := list(itertools.islice(rest, _LISTED_AT_ONCE)):
+                    files = _numbers([entry.name for entry in some], layout)
+                    ours = (files >= 0) & (files < layout.named_files) & (files % len(folders) == place)
+                    listed[files[ours]] = True
+                    others = (some[at] for at in np.flatnonzero(~ours).tolist()) if alone else ()
+                    if any(_may_hold_samples(entry, layout) for entry in others):
+                        return None
         except FileNotFoundError:
             return None
     return int(listed.sum()) if listed[: layout.num_files].all() else None
 
 
-def _numbers(letters: NDArray[np.uint8], layout: Layout) -> NDArray[np.int64]:
-    """Return the file's number of each name of some of equal length, by the layout's rule; -1 of any other name."""
-    names = f"{layout.file_prefix}_", layout.ruled_ending
-    prefix, ending = (part.encode(errors="surrogateescape") for part in names)  # as os.fsencode does
-    digits, width = len(str(layout.named_files)), letters.shape[1]
-    if width != len(prefix) + digits + len(ending):
-        return np.full(len(letters), -1)
-    values = letters[:, len(prefix) : len(prefix) + digits] - np.uint8(ord("0"))  # what is below 0 becomes very large
-    is_ruled = (values <= 9).all(axis=1)
+def _numbers(names: list[str], layout: Layout) -> NDArray[np.int64]:
+    """Return the file's number of each name by the layout's rule, -1 of any other name."""
+    prefix, ending, digits = f"{layout.file_prefix}_", layout.ruled_ending, len(str(layout.named_files))
+    width = len(prefix) + digits + len(ending)
+    text = "".join(names)
+    if set(map(len, names)) != {width} or not text.isascii():
+        numbered = _numbered(layout)
+        return np.array([int(match[1]) if (match := numbered(name)) else -1 for name in names], np.int64)
+    letters = np.frombuffer(text.encode(), np.uint8).reshape(len(names), width)
+    values = letters[:, len(prefix) : len(prefix) + digits].astype(np.int64) - ord("0")
+    is_ruled = ((values >= 0) & (values <= 9)).all(axis=1)
     for part, wanted in ((letters[:, : len(prefix)], prefix), (letters[:, -len(ending) :], ending)):
-        is_ruled &= np.ascontiguousarray(part).view(f"S{len(wanted)}").ravel() == wanted
-    return np.where(is_ruled, values.astype(np.int64) @ 10 ** np.arange(digits - 1, -1, -1), -1)
+        is_ruled &= (part == np.frombuffer(wanted.encode(), np.uint8)).all(axis=1) if wanted.isascii() else False
+    return np.where(is_ruled, values @ 10 ** np.arange(digits - 1, -1, -1), -1)
 
 
-def _may_hold_samples(names: Names, number: int, layout: Layout) -> bool:
-    name = names.name(number)
-    return not name.startswith(".") and (name.endswith("." + layout.extension) or names.is_folder(number))
+def _may_hold_samples(entry: Entry, layout: Layout) -> bool:
+    return not entry.name.startswith(".") and (entry.name.endswith("." + layout.extension) or entry.is_dir())
+
+
+def _numbered(layout: Layout) -> Callable[[str], re.Match[str] | None]:
+    """Return what takes the file's number, in a group, out of a name by the layout's rule."""
+    digits = len(str(layout.named_files))
+    return re.compile(rf"{re.escape(layout.file_prefix)}_([0-9]{{{digits}}}){re.escape(layout.ruled_ending)}").fullmatch
 
 
 def recognise(scanned: Scan, asked: Layout, advice: object) -> tuple[Layout, list[str]]:

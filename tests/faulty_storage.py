@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from datagen.storage import posix
-from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Names, Reader, StorageSpec, Writer, WriterAround
+from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Reader, StorageSpec, Writer, WriterAround
 
 CALLS = ("open", "read", "create", "write", "sync", "rename", "close", "list", "size", "sync_folder", "free", "folder")
 ERRORS = ("EIO", "ENOSPC", "ESTALE", "EACCES")
@@ -85,10 +85,6 @@ class Storage(posix.Storage):
     def entries(self, folder: str) -> contextlib.AbstractContextManager[Iterator[Entry]]:  # type: ignore[override]
         self._plan.meet("list", folder)
         return super().entries(folder)
-
-    def names(self, folder: str) -> Iterator[Names]:
-        self._plan.meet("list", folder)
-        return super().names(folder)
 
     def size_bytes(self, path: str) -> int:
         time.sleep(self._hang_seconds)

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from datagen.buffers import address_of
 from datagen.errors import UserError
-from datagen.storage._directory import has_getdents, names_in
-from datagen.storage.storage_base import FOLDERS, Bytes, Names, Reader, StorageBase, StorageSpec
+from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec
 
 PART_SUFFIX = ".part"
 """A file under way is called `.NAME.part`, in the folder where it will be `NAME`."""
@@ -50,9 +49,6 @@ class Storage(StorageBase):
 
     def entries(self, folder: str) -> os._ScandirIterator[str]:
         return os.scandir(folder)
-
-    def names(self, folder: str) -> Iterator[Names]:
-        return names_in(folder) if has_getdents() else super().names(folder)
 
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(path)

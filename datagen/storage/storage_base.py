@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import abc
 import io
-import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-
-if TYPE_CHECKING:  # a process that reads nothing has no use for NumPy
-    import numpy as np
-    from numpy.typing import NDArray
 
 Bytes = bytes | bytearray | memoryview
 Option = str | int | float | bool | None
@@ -272,23 +265,6 @@ class Listed:
         return self.is_folder
 
 
-@dataclass(frozen=True)
-class Names:
-    """Some names of a folder, all of the same length: as an array they are taken apart together."""
-
-    letters: NDArray[np.uint8]
-    """Shape (names, bytes of each), as os.fsencode has them."""
-    is_folder: Callable[[int], bool]
-    """Says whether the name with that number is a folder's."""
-
-    def name(self, number: int) -> str:
-        """Return one of the names."""
-        return os.fsdecode(self.letters[number].tobytes())
-
-
-_LISTED_AT_ONCE = 1 << 16
-
-
 class StorageBase(abc.ABC):
     """A storage, open in this process. Threads share it; it is opened after every fork, where it is used.
 
@@ -358,22 +334,6 @@ class StorageBase(abc.ABC):
 
         Objects have no folders: a prefix with objects below it is one. Files under way, if listed, begin with a dot.
         """
-
-    def names(self, folder: str) -> Iterator[Names]:
-        """List a folder as `entries` does, for those who look at names alone: many at a time, in any order."""
-        import numpy as np
-
-        with self.entries(folder) as entries:
-            rest = iter(entries)
-            while some := list(itertools.islice(rest, _LISTED_AT_ONCE)):
-                by_width: dict[int, list[tuple[bytes, Entry]]] = {}
-                for entry in some:
-                    name = os.fsencode(entry.name)
-                    by_width.setdefault(len(name), []).append((name, entry))
-                by_width.pop(0, None)  # a key with two slashes in a row has a folder without a name
-                for width, own in by_width.items():
-                    letters = np.frombuffer(b"".join(name for name, _ in own), np.uint8)
-                    yield Names(letters.reshape(len(own), width), partial(_is_dir, [entry for _, entry in own]))
 
     @abc.abstractmethod
     def size_bytes(self, path: str) -> int:
@@ -452,10 +412,6 @@ class StorageBase(abc.ABC):
     def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
         """Yield the first local folder on each device, for whoever watches devices; one that is gone is left out."""
         return iter(())
-
-
-def _is_dir(entries: Sequence[Entry], number: int) -> bool:
-    return entries[number].is_dir()
 
 
 def read_whole(storage: StorageBase, path: str) -> memoryview:

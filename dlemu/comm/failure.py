@@ -100,7 +100,7 @@ def killed(rank: int, process: int, signal_number: int, at_ns: int) -> Failure:
     if signal_number == signal.SIGKILL:
         hint = "; if the machine ran out of memory, `dmesg` names the process: use fewer ranks, workers or prefetches"
     elif signal_number == signal.SIGBUS:
-        hint = "; a full /dev/shm does this: see `df /dev/shm`"
+        hint = "; a full /dev/shm does this (see `df /dev/shm`), and a mapped file of the dataset that was cut short"
     message = f"rank {rank} (process {process}) was killed by {name}{hint}"
     return Failure(rank=rank, kind="Signal", message=message, status=128 + signal_number, at_ns=at_ns)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.storage import _directory, direct, memory, posix, storage_base
+from datagen.storage import direct, memory, posix
 from datagen.storage.storage_base import (
     NULL_STORAGE,
     StorageBase,
@@ -154,40 +154,6 @@ def test_folders_are_made_and_listed(name: str, tmp_path: Path) -> None:
     assert names_in(backend, str(tmp_path / "a")) == {"b": True}
     assert names_in(backend, folder) == {"file": False}
     backend.sync(folder)
-
-
-def listed(backend: StorageBase, folder: str) -> dict[str, bool]:
-    """What `names` has, and whether it is a folder."""
-    return {names.name(at): names.is_folder(at) for names in backend.names(folder) for at in range(len(names.letters))}
-
-
-@pytest.mark.parametrize("name", KEEPING)
-def test_names_are_those_of_the_entries(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_base, "_LISTED_AT_ONCE", 3)
-    monkeypatch.setattr(_directory, "_BUFFER_BYTES", 64)
-    backend, folder = storage(name), str(tmp_path)
-    backend.make_folder(f"{folder}/below")
-    for file in ("a", "bb", "cc", "ü", ".hidden", "longer.npz", "below/file"):
-        write(backend, f"{folder}/{file}")
-    assert listed(backend, folder) == names_in(backend, folder)
-    assert len(listed(backend, folder)) == 7
-    with pytest.raises(FileNotFoundError):
-        listed(backend, f"{folder}/gone")
-
-
-@pytest.mark.parametrize("in_c_library", [True, False])
-def test_many_names_and_links_are_listed(in_c_library: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posix, "has_getdents", lambda: in_c_library)
-    monkeypatch.setattr(_directory, "_BUFFER_BYTES", 4096)
-    for number in range(1000):
-        (tmp_path / f"img_{number:04}_of_1000.npz").touch()
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "to_folder").symlink_to(tmp_path / "folder")
-    (tmp_path / "to_file").symlink_to(tmp_path / "img_0001_of_1000.npz")
-    (tmp_path / "to_nothing").symlink_to(tmp_path / "gone")
-    found = listed(posix.Storage(), str(tmp_path))
-    assert found == {entry.name: entry.is_dir() for entry in os.scandir(tmp_path)}
-    assert {name for name, is_folder in found.items() if is_folder} == {"folder", "to_folder"}
 
 
 @pytest.mark.parametrize("name", KEEPING)
