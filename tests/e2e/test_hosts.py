@@ -114,6 +114,10 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
             ip("-n", name, "link", "set", "cable", "up")
             ip("-n", name, "link", "set", "lo", "up")
             (folder / name / "shm").mkdir(parents=True)
+        # MPI passes over an interface whose carrier the kernel has not told yet.
+        until(
+            lambda: all("state UP" in ip("-n", name, "link", "show", "cable") for name in names), "the cable's carrier"
+        )
         for launcher, before, mounts in (
             ("on_host", "unshare -u", ""),
             ("on_host_apart", "env UCX_TLS=tcp unshare -u -i", f"mount --bind {folder}/$host/shm /dev/shm;"),

