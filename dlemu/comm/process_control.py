@@ -68,13 +68,18 @@ def after_fork_in_child(forget: Callable[[], None]) -> None:
 
 
 def interrupt_once() -> Handler:
-    """Return a signal handler that raises `Interrupted` the first time, and does nothing after that."""
+    """Return a signal handler that raises `Interrupted` the first time, and does nothing after that.
+
+    A batch system, or a container that is stopped, signals the workers too. PyTorch watches them by a handler of its
+    own, which would raise out of whatever ends this process: from the first signal on they are expected to end.
+    """
     raised = False
 
     def handle(signal_number: int, frame: FrameType | None) -> None:
         nonlocal raised
         if not raised:
             raised = True
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             raise Interrupted(signal_number)
 
     return handle

@@ -97,7 +97,7 @@ def _init_worker(nice: int, rank_process: int, _worker: int) -> None:
     init_worker(nice, rank_process)
 
 
-def _let_go(error: OSError) -> None:
+def _let_go(error: BaseException) -> None:
     """Drop PyTorch's half-made workers without what it prints when it meets them: a traceback about attributes."""
     hook = sys.unraisablehook
     sys.unraisablehook = lambda _: None
@@ -156,8 +156,10 @@ class Loader:
                 for answer in self._loader:
                     if isinstance(answer, DlemuError):
                         raise answer
-        except OSError as error:
+        except BaseException as error:
             _let_go(error)
+            if not isinstance(error, OSError):
+                raise
             lower = "lower reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
             problem = shared_memory_problem()
             advice = f"{problem}, or set reader.data_loader=threads, which needs none" if problem else lower

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from types import FrameType
 
 import pytest
 
@@ -17,6 +18,25 @@ def test_an_interruption_is_raised_once() -> None:
     with pytest.raises(Interrupted):
         handler(signal.SIGTERM, None)
     handler(signal.SIGTERM, None)
+
+
+def test_who_was_interrupted_is_not_interrupted_again_by_the_end_of_a_child() -> None:
+    """As PyTorch does for its workers, which a batch system or a stopped container signals too."""
+
+    def watch(number: int, frame: FrameType | None) -> None:
+        raise RuntimeError("a worker died")
+
+    before = signal.signal(signal.SIGCHLD, watch)
+    try:
+        with pytest.raises(Interrupted):
+            interrupt_once()(signal.SIGTERM, None)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 class Holder:
