@@ -180,6 +180,25 @@ def test_the_real_mlpstorage_runs_it_and_reports_on_it(tmp_path: Path) -> None:
     assert listed["benchmark_type"] == "training"
 
 
+@pytest.mark.mpi
+@pytest.mark.skipif(not MLPSTORAGE, reason="DLEMU_MLPSTORAGE names no checkout of mlcommons/storage v2.0")
+def test_the_real_mlpstorage_runs_checkpoints_and_reports_on_them(tmp_path: Path) -> None:
+    """A llama3-8b whose layers are small: written and read by its 8 processes."""
+    results = ["--results-dir", str(tmp_path / "results")]
+    run = ["--model", "llama3-8b", "--num-processes", "8", "--client-host-memory-in-gb", "1", "--allow-invalid-params"]
+    run += ["--num-checkpoints-write", "2", "--num-checkpoints-read", "1", "--dlio-bin-path", str(Path(DLIO).parent)]
+    shape = ["transformer.hidden_size=256", "transformer.ffn_hidden_size=256", "transformer.vocab_size=1000"]
+    params = ["model.num_layers=2", *(f"model.{one}" for one in shape), "checkpoint.time_between_checkpoints=0"]
+    folder = tmp_path / "checkpoints"
+    words = [*run, *results, "--checkpoint-folder", str(folder), "--params", *params]
+    _mlpstorage(tmp_path, "checkpointing", "run", *words)
+    (step,) = {name.name for name in folder.glob("llama3-8b/*_step1")}
+    assert len(list((folder / "llama3-8b" / step).glob("zero_pp_rank_*.pt"))) == 16
+    report = _mlpstorage(tmp_path, "reports", "reportgen", *results)
+    assert "Benchmark Type: checkpointing" in report
+    assert "load_checkpoint_io_mean_GB_per_second" in report
+
+
 def _mlpstorage(home: Path, *words: str) -> str:
     ended = subprocess.run(
         [sys.executable, "-m", "mlpstorage.main", *words],
