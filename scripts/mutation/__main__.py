@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from mutation.rooms import ROOMS
 
 ROOT = Path(__file__).parents[2]
 RESULT = "mutants.txt"
+MOST_BYTES = 8 << 30
+"""Of address space: a bug that asks for memory without end is found by that, before it takes the machine's."""
 CONFIG = """
 [tool.mutmut]
 source_paths = ["dlemu", "datagen"]
@@ -72,6 +75,7 @@ def count(room: str, sample: int | None, seed: int) -> None:
     """Plant the mutants of a room in the current folder and write what became of them."""
     from mutation.mutants import LEFT, change, outcomes, plant
 
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     plant(sample, seed, ROOMS[room].without)
     words = outcomes()
     left = [name for name, word in sorted(words.items()) if word in LEFT]
