@@ -306,6 +306,27 @@ def test_the_drive_that_passed_its_limit_most_is_named_as_hot_as_it_was_in_train
     assert found == HotDrive(name="sda", celsius=95.0, limit_celsius=92.0), "what was before training is no matter"
 
 
+def test_a_drive_that_was_hot_with_the_last_step_was_hot_in_training() -> None:
+    job = make_job(epochs=1)
+    log = make_log(job)
+    watching = host(log, 0, heat("sda", 50.0, 82.0), devices=below("sda"))
+    last = watching.time_ns == watching.time_ns.max()
+    for over_ns, is_hot in ((0, True), (1, False)):
+        times = np.where(last, int(log.rows["met_ns"].max()) + over_ns, watching.time_ns)
+        degrees = np.where(last & (watching.which == 0), 90.0, watching.value)
+        found = during(job, replace(log, telemetry=(replace(watching, time_ns=times, value=degrees),))).hot_drive
+        assert (found is not None) == is_hot
+
+
+def test_a_drives_limit_is_the_one_that_was_read_first() -> None:
+    job = make_job(epochs=1)
+    log = make_log(job)
+    watching = host(log, 0, heat("sda", 90.0, 82.0), devices=below("sda"))
+    changing = reading(watching, ("temperature", "sda", "limit_celsius"), lambda at: np.where(at < 0.05, 82.0, 95.0))
+    found = during(job, replace(log, telemetry=(changing,))).hot_drive
+    assert found == HotDrive(name="sda", celsius=90.0, limit_celsius=82.0)
+
+
 def test_devices_of_which_one_is_not_known_have_no_depth() -> None:
     job = make_job()
     log = make_log(job)

@@ -11,6 +11,8 @@ import pytest
 from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.emulator.checkpoint_journal import UnderWay
+from dlemu.metrics.checkpoint_limit import CheckpointLimit, Moved
+from dlemu.results import analyse_checkpoints as analyse_checkpoints_module
 from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.checkpoint_summary import CheckpointSummary
 from dlemu.results.live_place import KILLED
@@ -70,6 +72,19 @@ def test_what_was_written_of_a_checkpoint_is_not_taken_for_read() -> None:
     partial = noted(run, under_way=UnderWay(phase="read", checkpoint=2)).summary.partial
     assert partial is not None
     assert (partial.ranks, partial.files, partial.bytes) == (0, 0, 0)
+
+
+def test_nor_is_what_was_read_of_one_taken_for_written() -> None:
+    """Of checkpoint 2 one rank had one of its two files left to write."""
+    run = checkpoint_run(order=[(WRITE, 1), (WRITE, 2), (READ, 2), (READ, 1)], failure="no space")
+    late = (run.rows["phase"] == WRITE) & (run.rows["checkpoint"] == 2) & (run.rows["rank"] == 1)
+    cut = run.rows[~(late & (run.rows["file"] != 0))]
+    cut = cut[~((cut["phase"] == READ) & (cut["checkpoint"] == 2) & (cut["rank"] == 0))]
+    left = CheckpointRun(run.folder, run.facts, cut, run.progress)
+    partial = noted(left, under_way=UnderWay(phase="write", checkpoint=2)).summary.partial
+    assert partial is not None
+    own = cut[(cut["phase"] == WRITE) & (cut["checkpoint"] == 2) & (cut["file"] != WHOLE)]
+    assert (partial.ranks, partial.files, partial.bytes) == (1, 3, int(own["bytes"].sum()))
 
 
 @pytest.mark.parametrize(
@@ -175,3 +190,78 @@ def test_asynchronous_checkpoints_cost_training_the_time_until_it_goes_on() -> N
         3600 / (summary.asynchronous.shortest_interval_seconds / (summary.asynchronous.au_threshold_percent / 100))
     )
     assert checkpoint_run().summary.asynchronous is None
+
+
+def test_what_making_the_content_took_is_told_of_writing() -> None:
+    run = checkpoint_run()
+    rows = run.rows.copy()
+    rows["content_cpu_ns"] = 7_000_000 * (1 + rows["rank"])
+    summary = CheckpointRun(run.folder, run.facts, rows, run.progress).summary
+    assert summary.write is not None
+    assert summary.read is not None
+    written = rows[(rows["phase"] == WRITE) & (rows["file"] == WHOLE)]
+    seconds, gb = written["content_cpu_ns"].sum() / 1e9, written["bytes"].sum() / 1e9
+    assert summary.write.content_cpu_seconds_per_gb == pytest.approx(seconds / gb)
+    assert summary.read.content_cpu_seconds_per_gb is None
+    assert summary.write.cpu_seconds_per_gb == pytest.approx(written["cpu_ns"].sum() / 1e9 / gb)
+
+
+def near(value: float) -> Any:
+    """What is to be a number, up to rounding."""
+    return pytest.approx(value)
+
+
+@pytest.mark.parametrize("requests", [(), (3,) * len(COUNTERS)])
+def test_all_that_is_known_of_a_phase_is_weighed(requests: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = noted(checkpoint_run(ranks=4, watched=True), requests=requests)
+    given: list[Moved] = []
+
+    def judge(moved: Moved) -> CheckpointLimit:
+        given.append(moved)
+        return CheckpointLimit(what="network", confidence="low", evidence=(f"as seen of {moved.phase}",))
+
+    monkeypatch.setattr(analyse_checkpoints_module, "judge_checkpoints", judge)
+    summary = run.summary
+    assert [moved.phase for moved in given] == ["write", "read"]
+    for moved, phase, number in ((given[0], summary.write, WRITE), (given[1], summary.read, READ)):
+        assert phase is not None
+        assert phase.limited_by is not None
+        assert phase.limited_by.evidence == (f"as seen of {moved.phase}",)
+        rows = run.whole[run.whole["phase"] == number]
+        rank_ns = (rows["ended_ns"] - rows["began_ns"]).sum()
+        wall_seconds = sum(part.wall_seconds for part in phase.checkpoints)
+        assert moved == replace(
+            moved,
+            gb_per_second=near(rows["bytes"].sum() / 1e9 / wall_seconds),
+            call_percent=near(100 * rows["call_ns"].sum() / (2 * rank_ns)),
+            fsync_percent=near(100 * rows["fsync_ns"].sum() / rank_ns),
+            starved_percent=near(100 * rows["starved_ns"].sum() / (2 * rank_ns)),
+            cpu_percent=near(100 * rows["mover_cpu_ns"].sum() / (2 * rank_ns)),
+            cpu_wait_percent=near(100 * rows["mover_cpu_wait_ns"].sum() / (2 * rank_ns)),
+            ceiling_gb_per_second=8.0,
+            from_storage_percent=phase.from_storage_percent,
+            device_mb_per_second=phase.device_mb_per_second,
+            threads=2,
+            objects=bool(requests),
+        )
+        assert (moved.from_storage_percent is None) == (number == WRITE)
+        seen = (moved.host_busy_percent, moved.device_mb_per_second, moved.device_busy_percent, moved.device_depth)
+        assert None not in (*seen, moved.link_percent)
+
+
+@pytest.mark.parametrize("took_ns", [0, 2_000_000_000])
+def test_checkpoints_of_no_bytes_have_no_rates_and_nothing_limits_them(took_ns: int) -> None:
+    run = checkpoint_run(ranks=1)
+    rows = run.rows.copy()
+    rows["bytes"], rows["storage_bytes"] = 0, 0
+    for name in ("call_ns", "starved_ns", "cpu_ns", "fsync_ns", "mover_cpu_ns", "mover_cpu_wait_ns"):
+        rows[name] = 0
+    rows["ended_ns"] = rows["began_ns"] + took_ns
+    summary = CheckpointRun(run.folder, run.facts, rows, run.progress).summary
+    for phase in (summary.write, summary.read):
+        assert phase is not None
+        assert phase.wall_gb_per_second == (0 if took_ns else None)
+        assert (phase.cpu_seconds_per_gb, phase.content_cpu_seconds_per_gb, phase.limited_by) == (None, None, None)
+        assert (phase.fsync_percent, phase.from_storage_percent) == (0, None)
+    assert summary.verdict.endswith(f", {took_ns / 1e9:.2f} s a checkpoint")
+    assert "limited by" not in summary.verdict

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datagen.errors import UserError
+from datagen.errors import SpaceError, UserError
 from dlemu.emulator.job import Job
+from dlemu.emulator.journal import ADVICE, StoppedEarly
+from dlemu.emulator.steplog import STEP_COLUMNS
+from dlemu.plan.streams import StreamPlan
 from dlemu.results import folder as folder_module
 from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
 from dlemu.results.checkpoint_run import CheckpointRun
@@ -32,6 +37,7 @@ from dlemu.results.folder import (
     write_table,
 )
 from dlemu.results.run import Run, make_run
+from dlemu.telemetry.probe_base import Bin
 from tests.results.handmade import CHECKPOINT_RUNS, RUNS
 from tests.runs import make_job, make_log, with_blocks, with_evaluation, with_telemetry
 
@@ -57,10 +63,77 @@ def test_what_is_written_is_read(tmp_path: Path, sections: dict[str, object], fa
     assert [host.head for host in again.telemetry] == [host.head for host in run.telemetry]
 
 
+def test_so_is_a_run_whose_files_were_read_as_streams(tmp_path: Path) -> None:
+    job = make_job(folder=str(tmp_path), dataset=replace(DATASET, format="tfrecord", num_files_train=96))
+    job = replace(job, workload=replace(job.workload, reader=replace(job.workload.reader, data_loader="tensorflow")))
+    assert isinstance(job.train_plan, StreamPlan)
+    run = make_run(job, make_log(job))
+    assert (run.facts.plan, run.facts.stream_plan, run.facts.train_plan) == (None, job.train_plan, job.train_plan)
+    write_run(run)
+    again = read_run(str(tmp_path))
+    assert again.facts == run.facts
+    assert again.summary == run.summary
+    picked = make_run(make_job(), make_log(make_job())).facts
+    assert (picked.plan, picked.stream_plan, picked.train_plan) == (make_job().train_plan, None, make_job().train_plan)
+
+
 def test_a_run_of_an_older_version_is_read_from_its_summary_and_configuration(tmp_path: Path) -> None:
     run = written(tmp_path, **with_blocks(5))
     (tmp_path / "facts.json").unlink()
     assert read_run(str(tmp_path)).summary == run.summary
+
+
+def test_so_is_one_that_failed_before_its_first_step(tmp_path: Path) -> None:
+    job = make_job(folder=str(tmp_path))
+    log = make_log(job)
+    journal = log.journal.noting(ended_ns=None, cpu_seconds=(), hosts=(), rank_nodes=(), storage=None)
+    run = make_run(job, type(log)(log.rows[:0], journal), "no rank came up")
+    write_run(run)
+    (tmp_path / "facts.json").unlink()
+    assert read_run(str(tmp_path)).summary == run.summary
+
+
+def test_the_block_trace_is_read_with_the_readings(tmp_path: Path) -> None:
+    job = make_job(folder=str(tmp_path))
+    log = with_telemetry(make_log(job))
+    trace = (
+        Bin("nvme0n1", "read", "latency_us", 64.0, 128.0, 17.0),
+        Bin("nvme0n1", "write", "request_kib", 4.0, 8.0, 3.0),
+    )
+    run = make_run(job, replace(log, telemetry=tuple(replace(host, trace=trace) for host in log.telemetry)))
+    write_run(run)
+    again = read_run(str(tmp_path))
+    assert [host.trace for host in again.telemetry] == [trace]
+    assert again.block_trace is not None
+    assert again.block_trace == run.block_trace
+    assert again.block_trace.num_rows == 2
+
+
+@contextlib.contextmanager
+def in_the_way(path: Path) -> Iterator[None]:
+    """A folder where a file is to be written."""
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    yield
+    path.rmdir()
+
+
+def test_what_can_not_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+    run = written(tmp_path / "run")
+    made = CHECKPOINT_RUNS["checkpoints"]()
+    saved = CheckpointRun(run.folder, made.facts, made.rows, made.progress)
+
+    def told(name: str) -> contextlib.AbstractContextManager[object]:
+        return pytest.raises(SpaceError, match=rf"{run.folder}/{name} could not be written: .*; {re.escape(ADVICE)}$")
+
+    for name in ("config.yaml", "steps.parquet", "telemetry.parquet", "facts.json", "summary.json"):
+        with in_the_way(Path(run.folder, name)), told(name):
+            write_run(run)
+    for name in ("config.yaml", "checkpoints.parquet", "facts.json"):
+        with in_the_way(Path(run.folder, name)), told(name):
+            write_checkpoint_run(saved)
+    with in_the_way(Path(run.folder, "summary.json")), told("summary.json"):
+        write_checkpoint_summary(saved)
 
 
 def test_a_run_whose_summary_was_never_written_is_read(tmp_path: Path) -> None:
@@ -87,6 +160,9 @@ def test_steps_are_an_arrow_table_with_the_columns_meanings_in_the_file(tmp_path
     assert run.steps["wait_ns"].to_pylist() == run.rows["wait_ns"].tolist()
     schema = pq.read_schema(tmp_path / "steps.parquet")
     assert b"waited" in schema.field("wait_ns").metadata[b"meaning"]
+    assert {(field.type, field.nullable) for field in schema} == {(pa.int64(), False)}
+    group = pq.ParquetFile(tmp_path / "steps.parquet").metadata.row_group(0)
+    assert {group.column(number).compression for number in range(group.num_columns)} == {"ZSTD"}
 
 
 def test_each_host_has_its_own_clock() -> None:
@@ -187,6 +263,8 @@ def test_a_run_that_failed_before_its_first_step_has_a_summary(tmp_path: Path) -
     summary = read_run(str(tmp_path)).summary
     assert (summary.complete, summary.passed, summary.failure) == (False, None, "no rank came up")
     assert summary.au is None
+    steps = read_run(str(tmp_path)).steps
+    assert (steps.num_rows, steps.column_names) == (0, list(STEP_COLUMNS))
 
 
 def test_only_a_folder_with_a_summary_of_ours_holds_a_run(tmp_path: Path) -> None:
@@ -221,6 +299,7 @@ def change_facts(folder: Path, changes: dict[str, Any]) -> None:
         ({"plan": {"num_files": 0}}, "its plan has no samples"),
         ({"plan": {"num_samples_per_file": 0}}, "its plan has no samples"),
         ({"plan": {"batch_size": 0}}, "its plan has no samples"),
+        ({"ranks": 10**9, "plan": {"ranks": 10**9}}, "its facts plan more steps or samples than any run"),
         ({"plan": {"num_files": 10**9 + 1}}, "its facts plan more steps or samples than any run"),
         (
             {
@@ -359,6 +438,10 @@ def test_readings_that_are_no_numbers_are_damage(tmp_path: Path) -> None:
         pq.write_table(table.set_column(at, "value", pa.array(values)), path)
         with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are no numbers\)"):
             read_run(str(tmp_path))
+    for name, other in (("time_ns", pa.uint64()), ("value", pa.float32())):
+        pq.write_table(table.set_column(table.column_names.index(name), name, table[name].cast(other)), path)
+        with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are no numbers\)"):
+            read_run(str(tmp_path))
     path.unlink()
     assert read_run(str(tmp_path)).telemetry == ()
 
@@ -437,3 +520,26 @@ def test_moments_are_seconds_since_training_began() -> None:
     assert rates[-1] == pytest.approx(0, abs=1e-6)
     rows["app_bytes"] = 0
     assert make_run(job, log).read_mb_per_second is None
+
+
+def test_a_rank_of_which_no_first_step_was_kept_has_moments_all_the_same() -> None:
+    """By its clock as it stands: when training began by it is not known."""
+    job = make_job(ranks=2, epochs=1)
+    log = make_log(job)
+    run = make_run(job, type(log)(log.rows[(log.rows["rank"] == 0) | (log.rows["step"] > 3)], log.journal), "why")
+    assert list(run.rank_start_ns) == [0]
+    begins = run.seconds("free_ns", run.training)
+    second = run.training["rank"] == 1
+    assert begins[~second].min() == 0
+    assert begins[second].tolist() == pytest.approx((run.training["free_ns"][second] / 1e9).tolist())
+
+
+def test_a_run_that_was_asked_to_end_is_the_run_it_became() -> None:
+    job = make_job(epochs=2, steps=12)
+    log = make_log(job)
+    early = StoppedEarly(steps=7, planned_steps=24)
+    rows = log.rows[(log.rows["epoch"] == 1) & (log.rows["step"] <= 7)]
+    run = make_run(job, type(log)(rows, log.journal.noting(stopped_early=early)))
+    assert run.facts.workload.train.total_training_steps == 7
+    assert run.summary.metrics.steps_per_epoch == (7,)
+    assert make_run(job, log).facts.workload == job.workload

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +16,7 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.emulator.checkpoint_journal import UnderWay
 from dlemu.emulator.journal import StoppedEarly
+from dlemu.emulator.steplog import STEP_DTYPE
 from dlemu.emulator.trainer import RunLog
 from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.results import live
@@ -55,6 +58,7 @@ def test_what_the_ranks_had_measured_is_a_result(tmp_path: Path) -> None:
     log = killed(tmp_path)
     assert holds_run(str(tmp_path))
     run = read_run(str(tmp_path))
+    assert run.folder == str(tmp_path)
     assert np.array_equal(np.sort(run.rows, order=["rank", "step"]), np.sort(log.rows, order=["rank", "step"]))
     assert (run.summary.complete, run.summary.passed, run.summary.failure) == (False, None, KILLED)
     assert run.summary.au is not None
@@ -142,6 +146,8 @@ def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LIVE / "rank_00009.steps")
     with pytest.raises(UserError, match=f"{tmp_path}/live holds what is no file: it is not what dlemu left there"):
         read_run(str(tmp_path))
+    os.mkfifo(tmp_path / LIVE / "lock")
+    assert not goes_on(str(tmp_path))
 
 
 def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
@@ -156,6 +162,14 @@ def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
         else:
             with pytest.raises(UserError, match=r"live wants 0\.0 GiB of memory, more than there is"):
                 read_run(str(tmp_path))
+
+
+def test_what_a_live_part_wants_is_told_in_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(tmp_path)
+    os.truncate(tmp_path / LIVE / "rank_00002.steps", 3 << 30)  # of holes
+    monkeypatch.setattr(live, "host_memory", lambda: SimpleNamespace(available_bytes=5 << 30))
+    with pytest.raises(UserError, match=r"live wants 6\.0 GiB of memory, more than there is"):
+        read_run(str(tmp_path))
 
 
 def test_a_run_goes_on_as_long_as_somebody_marks_it(tmp_path: Path) -> None:
@@ -173,6 +187,48 @@ def test_a_run_goes_on_as_long_as_somebody_marks_it(tmp_path: Path) -> None:
     assert not goes_on(str(tmp_path))
     with going_on(str(tmp_path / "nowhere")):
         assert not goes_on(str(tmp_path / "nowhere")), "a folder that can't be marked is no reason not to run"
+
+
+def test_where_there_are_no_locks_nobody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(tmp_path)
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with going_on(str(tmp_path)), monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", refuse)
+        before = len(os.listdir("/proc/self/fd"))
+        assert not goes_on(str(tmp_path))
+        assert len(os.listdir("/proc/self/fd")) == before
+        with going_on(str(tmp_path)):
+            assert len(read_run(str(tmp_path)).rows) == 21
+
+
+def test_facts_that_can_not_be_written_are_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / LIVE).write_text("a file where a folder should be")
+    with pytest.raises(SpaceError, match=rf"{tmp_path}/live/facts\.json could not be written: .*; use a larger disk$"):
+        write_live_facts(str(tmp_path), {}, advice="use a larger disk")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("samples", (1 << 60) + 1, "to 1152921504606846977, wanted 0 to 1152921504606846976"),
+        ("free_ns", -1, "goes from -1 to"),
+        ("app_bytes", -3, "goes from -3 to"),
+        ("epoch", 3, "goes from 1 to 3, wanted 1 to 2"),
+    ],
+)
+def test_values_that_no_step_can_have_are_told_of_a_live_part_too(
+    tmp_path: Path, name: str, value: int, said: str
+) -> None:
+    killed(tmp_path)
+    path = tmp_path / LIVE / "rank_00001.steps"
+    rows = np.fromfile(path, STEP_DTYPE)
+    rows[name][2] = value
+    rows.tofile(path)
+    with pytest.raises(UserError, match=f"{tmp_path}/live is damaged: its column {name} .*{said}"):
+        read_run(str(tmp_path))
 
 
 def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
@@ -193,7 +249,7 @@ def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Pat
     left = killed_checkpoints(tmp_path)
     assert (holds_checkpoints(str(tmp_path)), holds_run(str(tmp_path))) == (True, False)
     run = read_checkpoint_run(str(tmp_path))
-    assert run.facts == left.facts
+    assert (run.folder, run.facts) == (str(tmp_path), left.facts)
     assert sorted(run.rows.tolist()) == sorted(left.rows.tolist())
     summary = run.summary
     assert (summary.complete, summary.failure, summary.complete_checkpoints) == (False, KILLED, (1, 2, 3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import msgspec
 import pytest
 
 from datagen.errors import UserError
+from dlemu.results import sent_files
 from dlemu.results.sent_files import decode_sent, open_sent, read_sent
 
 
@@ -50,6 +53,23 @@ def test_what_is_not_there_is_told_with_the_systems_reason(tmp_path: Path) -> No
         open_sent(f"{tmp_path}/gone", 10)
     with pytest.raises(UserError, match=r"can't be read: embedded null byte; name the folder of a result"):
         open_sent(f"{tmp_path}/a\0b", 10)
+
+
+def test_a_file_that_fails_while_it_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.BytesIO):
+        def fileno(self) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+
+    def opened(descriptor: int, mode: str) -> Failing:
+        os.close(descriptor)
+        return Failing()
+
+    monkeypatch.setattr(sent_files, "open", opened, raising=False)
+    with pytest.raises(UserError, match=rf"^{path} can't be read: Input/output error; copy it again$"):
+        read_sent(str(path))
 
 
 def test_a_descriptor_is_not_handed_to_programs_that_are_started(tmp_path: Path) -> None:
