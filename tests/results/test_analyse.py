@@ -237,6 +237,26 @@ def test_a_loader_that_is_asked_ahead_has_a_batch_more_under_way() -> None:
     assert read_ahead(synchronous=True) == ahead - 1
 
 
+@pytest.mark.parametrize(
+    ("synchronous", "read_threads", "told"), [(False, 0, True), (False, 1, False), (True, 1, True), (True, 0, True)]
+)
+def test_a_loader_without_workers_reads_while_the_accelerator_waits(
+    synchronous: bool, read_threads: int, told: bool
+) -> None:
+    job = changed(make_job(), train={"synchronous": synchronous}, reader={"read_threads": read_threads})
+    how = summary_of(job, make_log(job)).how
+    assert (how.synchronous, how.read_threads) == (told, read_threads)
+
+
+def test_a_run_is_called_by_its_workload_accelerator_and_scale() -> None:
+    job = make_job()
+    log = make_log(job)
+    named = replace(job, workload=replace(job.workload, accelerator="h100", scale="small"))
+    for at, accelerator, scale in ((job, None, None), (named, "h100", "small")):
+        summary = summary_of(at, log)
+        assert (summary.workload, summary.accelerator, summary.scale) == ("handmade", accelerator, scale)
+
+
 def test_a_run_of_which_nothing_was_measured_names_its_plan() -> None:
     job = make_job(ranks=2, epochs=3, steps=7)
     log = make_log(job)
