@@ -23,10 +23,18 @@ from dlemu.telemetry import DeviceFacts, RecorderHead
 
 OLDER = 0
 """`facts_version` of such facts. What was never written down (what more readers got after the run) is missing."""
+_MOST_RANKS = 10**6
+"""No run had as many; each takes memory here."""
 
 
 def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
-    """Return what was noted in the summary, as facts; raises UserError without a configuration that loads."""
+    """Return what was noted in the summary, as facts; raises UserError without a configuration that loads.
+
+    Also for a summary that counts more ranks than the run can have had.
+    """
+    counts = saved.ranks_per_host
+    if saved.ranks > _MOST_RANKS or sum(counts) > saved.ranks or min(counts, default=0) < 0:
+        raise UserError(f"{folder} is damaged: its summary counts other ranks on its hosts than the run had")
     path = os.path.join(folder, "config.yaml")
     if not os.path.exists(path):
         raise UserError(f"{folder} has neither facts.json nor config.yaml: it is no whole result of dlemu's train")

@@ -71,7 +71,8 @@ def _try(door: str, seed: int, cases: range, folder: Path, write: object, flush:
             what = f"took {seconds:.1f} s"
         if not what and grown > MOST_BYTES:
             what = f"took {grown >> 20} MiB"
-            used += grown
+        if grown > MOST_BYTES:
+            used += grown  # whatever else was wrong: the next case is not to blame for it
         if what:
             write(f"!{door} seed {seed} case {number}: {what}\0")
 

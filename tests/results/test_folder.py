@@ -93,6 +93,21 @@ def test_so_is_one_that_failed_before_its_first_step(tmp_path: Path) -> None:
     assert read_run(str(tmp_path)).summary == run.summary
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"ranks_per_host": [2, 1]}, {"ranks_per_host": [-7, 9]}, {"ranks": 10**6 + 1, "ranks_per_host": [10**6 + 1]}],
+)
+def test_ranks_that_an_older_version_can_not_have_had_are_told_and_not_counted_out(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    written(tmp_path)
+    (tmp_path / "facts.json").unlink()
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(UserError, match=rf"^{tmp_path} is damaged: its summary counts other ranks on its hosts"):
+        read_run(str(tmp_path))
+
+
 def test_the_block_trace_is_read_with_the_readings(tmp_path: Path) -> None:
     job = make_job(folder=str(tmp_path))
     log = with_telemetry(make_log(job))
