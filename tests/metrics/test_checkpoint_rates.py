@@ -73,6 +73,10 @@ def test_the_shortest_interval_of_asynchronous_ones_has_that_au(snapshot: float,
         assert asynchronous_au_percent(least, [stall]) == pytest.approx(100 * au, rel=1e-6)
 
 
+def test_no_interval_leaves_training_as_fast_as_without_checkpoints() -> None:
+    assert shortest_interval_seconds(1.0, 2.0, au=1.0) == math.inf
+
+
 def moved(**changes: object) -> Moved:
     known: dict[str, object] = {
         "phase": "write",
