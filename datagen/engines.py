@@ -147,6 +147,11 @@ class FileSource:
     Decoded bytes lie in `scratch`, which grow in number as a file needs them and serve the next file again.
     """
 
+    read_ns = 0
+    _used_scratch = 0
+    _used_bytes = 0
+    _settled = (0, 0, 0)
+
     def __init__(
         self,
         path: str,
@@ -159,16 +164,12 @@ class FileSource:
     ) -> None:
         self.path = path
         self.size_bytes = reader.size_bytes
-        self.read_ns = 0
         self._reader = reader
         self._alignment = alignment
         self._transfer_bytes = transfer_bytes
         self._in_place = in_place
         self._buffer = buffer
         self._scratch = scratch
-        self._used_scratch = 0
-        self._used_bytes = 0
-        self._settled = (0, 0, 0)
 
     def settle(self) -> tuple[int, int, int]:
         """Return bytes, calls and nanoseconds of the reads since the last time."""

@@ -5,6 +5,7 @@ The names and the law of sizes are DLIO's, so either tool trains on the other's 
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from dataclasses import dataclass
@@ -53,11 +54,14 @@ class Layout:
         """Return a file's path below `folder`."""
         if self.names is not None:
             return self.names[file]
-        base = f"{self.file_prefix}_{str(file).rjust(len(str(self.named_files)), '0')}{self.ruled_ending}"
-        below = self.subfolder(file)
-        return f"{below}/{base}" if below else base
+        base = f"{self.file_prefix}_{str(file).zfill(self._digits)}{self.ruled_ending}"
+        return f"{self.subfolder(file)}/{base}" if self.num_subfolders > 1 else base
 
-    @property
+    @functools.cached_property
+    def _digits(self) -> int:
+        return len(str(self.named_files))
+
+    @functools.cached_property
     def ruled_ending(self) -> str:
         """What names by the rule end in after the file's number."""
         return f"_of_{self.named_files}.{self.extension}"

@@ -6,12 +6,12 @@ Format: NEP 1. Magic of 6 bytes, version, length of the header, the header as a 
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +21,10 @@ from datagen.formats.format_base import FileJob, Sample, Source, damaged
 
 CHUNK_BYTES = 1 << 20
 """Payload made and written at a time: it stays in a core's second-level cache meanwhile."""
-PREFIX_BYTES = 10
-"""Magic, version 1.0 and the length of the header."""
+_PREFIX = struct.Struct("<6sBxH")
+"""Magic, major version, and in files of version 1 the length of the header."""
+PREFIX_BYTES = _PREFIX.size
+MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64
 """NumPy pads the header so that the items begin at a multiple of this."""
 GROWTH_DIGITS = 21
@@ -48,7 +50,7 @@ class _Stated:
     fault: str
     """Why no such array is read; empty for those that are."""
 
-    @property
+    @functools.cached_property
     def payload_bytes(self) -> int:
         return math.prod(self.shape) * self.item_bytes
 
@@ -72,12 +74,7 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
     text += " " * (GROWTH_DIGITS - len(str(shape[0])))
     total = -(-(PREFIX_BYTES + len(text) + 1) // ALIGNMENT) * ALIGNMENT
-    return (
-        b"\x93NUMPY\x01\x00"
-        + struct.pack("<H", total - PREFIX_BYTES)
-        + text.ljust(total - PREFIX_BYTES - 1).encode()
-        + b"\n"
-    )
+    return _PREFIX.pack(MAGIC, 1, total - PREFIX_BYTES) + text.ljust(total - PREFIX_BYTES - 1).encode() + b"\n"
 
 
 def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
@@ -104,12 +101,16 @@ def parse(data: memoryview, name: str) -> Array:
         ArrayError: `data` is none, or does not hold what its header states; `name` is the array's in the message.
         ValueError, SyntaxError, TypeError, LookupError, struct.error: its header is no header.
     """
-    if bytes(data[:6]) != b"\x93NUMPY":
+    magic, version, header_bytes = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
         raise ArrayError(f"{name} is no NumPy array")
-    length_format, start = ("<H", PREFIX_BYTES) if data[6] == 1 else ("<L", PREFIX_BYTES + 2)
-    (header_bytes,) = struct.unpack_from(length_format, data, 8)
-    payload = data[start + header_bytes :]
-    stated = _stated(bytes(data[start : start + header_bytes]))
+    start = PREFIX_BYTES
+    if version != 1:
+        (header_bytes,) = struct.unpack_from("<L", data, 8)
+        start += 2
+    end = start + header_bytes
+    payload = data[end:]
+    stated = _stated(bytes(data[start:end]))
     if stated.fault:
         raise ArrayError(f"{name} {stated.fault},")
     if len(payload) != stated.payload_bytes:
@@ -117,7 +118,7 @@ def parse(data: memoryview, name: str) -> Array:
     return Array(payload, stated.item_bytes, stated.fortran_order, stated.shape[-1] if stated.shape else 1)
 
 
-@lru_cache(KNOWN_HEADERS)
+@functools.lru_cache(KNOWN_HEADERS)
 def _stated(header: bytes) -> _Stated:
     """Take a header apart; most files of a dataset have the same. Raises as `parse` does of what is no header."""
     descr, fortran_order, shape = _parse_header(header)

@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 
 HEAD_BYTES = 16 << 10
-"""Most bytes of an answer's head, and those of a first read."""
+"""Most bytes of an answer's head."""
+FIRST_BYTES = 4 << 10
+"""Most bytes of a read of the head: what comes of the body with it is copied to where it belongs."""
 PIECE_BYTES = 4 << 20
 """Sent at a time."""
 TIMED_READS = 16
@@ -111,6 +113,26 @@ class Connection:
 class Exchange:
     """A request under way. `advance` is called whenever its socket is ready, until it returns True."""
 
+    status = 0
+    succeeded = False
+    body = b""
+    """The answer's body where `target` does not have it."""
+    got = 0
+    """Bytes of the answer's body so far."""
+    length: int | None = None
+    """Bytes of the answer's body; None where its end tells."""
+    first_byte_ns = 0
+    progress_bytes = 0
+    """All bytes that went over the connection, either way."""
+    reusable = True
+    _head_bytes = 0
+    _text = _lower = ""
+    """The answer's head; and in small letters."""
+    _early: memoryview | None = None
+    """What came of the body together with the head; it lies where the head was read."""
+    _collected: bytearray | None = None
+    _chunked = False
+
     def __init__(
         self,
         connection: Connection,
@@ -125,29 +147,11 @@ class Exchange:
         `bodiless` says that the answer will have none (HEAD).
         """
         self.connection = connection
-        self.status = 0
-        self.body = b""
-        """The answer's body where `target` does not have it."""
-        self.got = 0
-        """Bytes of the answer's body so far."""
-        self.length: int | None = None
-        """Bytes of the answer's body; None where its end tells."""
         self.began_ns = time.monotonic_ns()
-        self.first_byte_ns = 0
-        self.progress_bytes = 0
-        """All bytes that went over the connection, either way."""
-        self.reusable = True
         self._target = target
         self._bodiless = bodiless
-        self._out = [memoryview(head), *body]
+        self._out: list[bytes | memoryview] = [head, *body]
         self._head = connection.scratch
-        self._head_bytes = 0
-        self._text = self._lower = ""
-        """The answer's head; and in small letters."""
-        self._early: memoryview | None = None
-        """What came of the body together with the head; it lies where the head was read."""
-        self._collected: bytearray | None = None
-        self._chunked = False
 
     @property
     def wants_to_send(self) -> bool:
@@ -184,9 +188,11 @@ class Exchange:
                 return True
             if self._early is not None:
                 self._collected, self._early = bytearray(self._early), None
-            while not self._is_whole():
+            whole = self._is_whole()
+            while not whole:
                 self._read_body(wait)
-                if wait and not self._is_whole():
+                whole = self._is_whole()
+                if wait and not whole:
                     return False
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
@@ -217,7 +223,7 @@ class Exchange:
             self._out[0] = piece[sent:]
 
     def _read_head(self, flags: int) -> None:
-        room = memoryview(self._head)[self._head_bytes :]
+        room = memoryview(self._head)[self._head_bytes : self._head_bytes + FIRST_BYTES]
         if not room:
             raise BrokenAnswerError(errno.EPROTO, "the head of the answer does not end")
         count = self.connection.receive_into(room, 0, flags)
@@ -238,13 +244,14 @@ class Exchange:
             self._head[: len(rest)] = bytes(rest)
 
     def _parse_head(self, text: str) -> None:
-        first = text[: text.index("\r\n")]
-        words = first.split(" ", 2)
-        if not first.startswith("HTTP/1.") or len(words) < 2 or not words[1].isdigit():
+        status = text[9:12]
+        if not text.startswith("HTTP/1.") or not status.isdecimal():
+            first = text[: text.index("\r\n")]
             raise BrokenAnswerError(errno.EPROTO, f"the answer begins with {first[:60]!r}, which is no HTTP")
-        self.status = int(words[1])
+        self.status = int(status)
+        self.succeeded = self.status in (200, 204, 206)
         self._text, self._lower = text, text.lower()
-        is_old = words[0] == "HTTP/1.0"
+        is_old = text.startswith("HTTP/1.0")
         if is_old or "close" in self._lower:
             closing = self.header("connection").lower()
             if closing == "close" or (is_old and closing != "keep-alive"):
@@ -256,7 +263,7 @@ class Exchange:
             self.length = 0
         elif "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower():
             self._chunked = True
-        elif stated.isdigit():
+        elif stated.isdecimal():
             self.length = int(stated)
         else:
             self.reusable = False
@@ -268,10 +275,6 @@ class Exchange:
         else:
             count = min(len(rest), len(self._target))
             self._target[:count] = rest[:count]
-
-    @property
-    def succeeded(self) -> bool:
-        return self.status in (200, 204, 206)
 
     def _is_whole(self) -> bool:
         if self._chunked:

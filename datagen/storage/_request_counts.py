@@ -38,11 +38,12 @@ TLS_CPU_US = "tls_cpu_us"
 """CPU time of TLS, in microseconds."""
 INDEX = {name: number for number, name in enumerate(COUNTERS)} | {TLS_CPU_US: len(COUNTERS) + 2 * BINS}
 """Counters by their places; the last lies behind the histograms, for results of older versions have it not."""
+_IN_FLIGHT, _RECEIVED_BYTES = INDEX["in_flight"], INDEX["received_bytes"]
 LOWEST_US, GROWTH = 10.0, 1.09
 """Bins are 9 % wide, from 10 microseconds to ten hours."""
 SUFFIX = ".requests"
-_EDGES_NS = tuple(1000 * LOWEST_US * GROWTH**number for number in range(BINS - 1))
-"""Upper ends of the bins."""
+_EDGES_NS = tuple(int(1000 * LOWEST_US * GROWTH**number) for number in range(BINS - 1))
+"""Upper ends of the bins, in whole nanoseconds as what is counted."""
 _SIZE = len(COUNTERS) + 2 * BINS + 1
 
 
@@ -89,6 +90,16 @@ class RequestCounts:
     def add(self, counter: str, amount: int = 1) -> None:
         """Raise a counter."""
         self._cells[INDEX[counter]] += amount
+
+    def sent(self, kind: str) -> None:
+        """Count a request."""
+        self._cells[INDEX[kind]] += 1
+        self._cells[_IN_FLIGHT] += 1
+
+    def ended(self, received_bytes: int) -> None:
+        """Count what came of a request's answer, and that no more will."""
+        self._cells[_IN_FLIGHT] -= 1
+        self._cells[_RECEIVED_BYTES] += received_bytes
 
     def answered(self, first_byte_ns: int, last_byte_ns: int) -> None:
         """Count a GET whose answer began and ended so long after it was sent."""

@@ -18,8 +18,8 @@ import select
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import unescape
 
 from datagen.errors import DatasetError, UserError
@@ -76,7 +76,9 @@ class Ask:
     attempts: int = 0
     may_be_missing: bool = False
     answer: Exchange | None = None
-    renewed: bool = field(default=False)
+    again_seconds: float = 0.0
+    """After how long to ask again, where that brought no answer."""
+    renewed: bool = False
 
 
 @dataclass(slots=True)
@@ -124,15 +126,17 @@ class Client:
         order = itertools.count()
         poller = select.poll()
 
-        def again(ask: Ask, seconds: float) -> None:
-            heapq.heappush(delayed, (time.monotonic() + seconds, next(order), ask))
+        def again(ask: Ask) -> None:
+            heapq.heappush(delayed, (time.monotonic() + ask.again_seconds, next(order), ask))
 
         def go_on(each: Active) -> None:
             alone = not active and not delayed and (depth == 1 or following is None)
-            if not self._progress(each, again, wait=alone):
+            if not self._progress(each, wait=alone):
                 number = each.exchange.connection.number
                 active[number] = each
                 poller.register(number, _events(each))
+            elif each.ask.answer is None:
+                again(each.ask)
 
         try:
             for each in begun:
@@ -149,7 +153,8 @@ class Client:
                     try:
                         started = self.send(ask)
                     except OSError as error:
-                        again(ask, self._failed(ask, None, error))
+                        self._failed(ask, None, error)
+                        again(ask)
                         continue
                     go_on(started)
                 ready = poller.poll(self._patience_ms(active, delayed)) if active else []
@@ -164,7 +169,8 @@ class Client:
                     poller.unregister(number)
                     self._give_up(late)
                     text = f"no more than {LEAST_BYTES >> 10} KiB came in {self.server.timeout_seconds:g} s"
-                    again(late.ask, self._failed(late.ask, None, TimeoutError(errno.ETIMEDOUT, text)))
+                    self._failed(late.ask, None, TimeoutError(errno.ETIMEDOUT, text))
+                    again(late.ask)
         finally:
             for each in active.values():
                 self._give_up(each)
@@ -175,8 +181,7 @@ class Client:
         if ask.attempts > 1:
             self.counts.add("retried")
         connection = self._connection()
-        self.counts.add(ask.kind)
-        self.counts.add("in_flight")
+        self.counts.sent(ask.kind)
         exchange = Exchange(
             connection, self._head(ask, connection.address), ask.body, ask.target, bodiless=ask.method == "HEAD"
         )
@@ -212,8 +217,18 @@ class Client:
                 if isinstance(error, FileNotFoundError):
                     raise
                 self._give_up(begun)
-                time.sleep(self._failed(begun.ask, None, error))
+                self._failed(begun.ask, None, error)
+                time.sleep(begun.ask.again_seconds)
                 begun = self.begin(begun.ask)
+
+    def finish(self, begun: Active) -> None:
+        """Bring the rest of an answer that is alone in flight. Raises as `ask_all`."""
+        ask = begun.ask
+        if not self._progress(begun, wait=True):
+            self.ask_all((), begun=(begun,))
+        elif ask.answer is None:
+            time.sleep(ask.again_seconds)
+            self.ask_all((ask,))
 
     def drop(self, begun: Active) -> None:
         """Leave an answer that nobody wants any more."""
@@ -226,7 +241,8 @@ class Client:
             try:
                 return self.send(ask)
             except OSError as error:
-                time.sleep(self._failed(ask, None, error))
+                self._failed(ask, None, error)
+                time.sleep(ask.again_seconds)
 
     def _wait_for_head(self, begun: Active) -> None:
         exchange, until = begun.exchange, time.monotonic() + self.server.timeout_seconds
@@ -236,14 +252,17 @@ class Client:
                 text = f"no answer came in {self.server.timeout_seconds:g} s"
                 raise TimeoutError(errno.ETIMEDOUT, text)
 
-    def _progress(self, each: Active, again: Callable[[Ask, float], None], *, wait: bool) -> bool:
-        """Go on with an answer; return whether nothing more will come over its connection."""
+    def _progress(self, each: Active, *, wait: bool) -> bool:
+        """Go on with an answer; return whether nothing more will come over its connection.
+
+        Where that leaves the request without an answer, it is to be asked again.
+        """
         try:
             if not each.exchange.advance(wait=wait):
                 return False
         except OSError as error:
             self._give_up(each)
-            again(each.ask, self._failed(each.ask, None, error))
+            self._failed(each.ask, None, error)
             return True
         exchange, ask = each.exchange, each.ask
         self._finished(ask, exchange)
@@ -254,7 +273,7 @@ class Client:
         if wrong is None:
             ask.answer = exchange
         else:
-            again(ask, self._failed(ask, exchange, wrong))
+            self._failed(ask, exchange, wrong)
         return True
 
     def _what_is_wrong(self, ask: Ask, exchange: Exchange) -> OSError | None:
@@ -268,8 +287,9 @@ class Client:
             return OSError(errno.EREMOTEIO, f"200 {_code(exchange)}")
         return None
 
-    def _failed(self, ask: Ask, exchange: Exchange | None, error: OSError) -> float:
-        """Return after how many seconds to ask again; raises what it is where that is of no use."""
+    def _failed(self, ask: Ask, exchange: Exchange | None, error: OSError) -> None:
+        """Say in the request after how many seconds to ask again; raises what it is where that is of no use."""
+        ask.again_seconds = 0.0
         self.counts.add("failed")
         code = _code(exchange) if exchange is not None else ""
         status = exchange.status if exchange is not None else 0
@@ -278,11 +298,11 @@ class Client:
         if exchange is not None and not ask.renewed:
             if code == SKEWED and self._learn_clock(exchange):
                 ask.renewed = True
-                return 0.0
+                return
             signed_before = exchange.began_ns < self._signer.renewed_ns  # another request in flight met it first
             if code in OVER and (signed_before or self._signer.renew()):
                 ask.renewed = True
-                return 0.0
+                return
         final = exchange is not None and status < 500 and status not in AGAIN and code not in AGAIN_CODES
         if final and exchange is not None and not exchange.succeeded:
             raise self._explained(ask, exchange, code)
@@ -302,7 +322,7 @@ class Client:
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (ask.attempts - 1))
         asked = exchange.header("retry-after") if exchange is not None else ""
         least = min(LONGEST_BACKOFF_SECONDS, float(asked)) if asked.isdigit() else 0.0
-        return max(least, backoff * random.uniform(0.5, 1.0))
+        ask.again_seconds = max(least, backoff * random.uniform(0.5, 1.0))
 
     def _gave_up(self, ask: Ask, error: OSError) -> Exception:
         what = f"{self.where(ask)} failed {ask.attempts} times, the last time because of: {_reason(error)}"
@@ -409,12 +429,10 @@ class Client:
             self.counts.add(TLS_CPU_US, spent_us)
 
     def _finished(self, ask: Ask, exchange: Exchange) -> None:
-        counts = self.counts
-        counts.add("in_flight", -1)
-        counts.add("received_bytes", exchange.got)
-        ended_ns = time.monotonic_ns()
+        self.counts.ended(exchange.got)
         if ask.kind == "get":
-            counts.answered(exchange.first_byte_ns - exchange.began_ns, ended_ns - exchange.began_ns)
+            began_ns = exchange.began_ns
+            self.counts.answered(exchange.first_byte_ns - began_ns, time.monotonic_ns() - began_ns)
         self._count_tls(exchange.connection)
         if exchange.reusable and len(self._idle) < MOST_IDLE:
             self._idle.append(exchange.connection)
@@ -422,8 +440,7 @@ class Client:
             self._hang_up(exchange.connection)
 
     def _give_up(self, each: Active) -> None:
-        self.counts.add("in_flight", -1)
-        self.counts.add("received_bytes", each.exchange.got)
+        self.counts.ended(each.exchange.got)
         self._count_tls(each.exchange.connection)
         self._hang_up(each.exchange.connection)
 

@@ -107,7 +107,8 @@ class _Second:
     keys: Keys
     inner: _Hash
     outer: _Hash
-    """The two hashes of HMAC (RFC 2104), begun with the day's key: to find HMAC takes OpenSSL longer than to do it."""
+    """The two hashes of HMAC (RFC 2104), begun with the day's key: to find HMAC takes OpenSSL longer than to do it. The
+    inner one has all of what is signed but the hash of the request."""
     stems: dict[tuple[str, str], _Stem]
     """By host and hash of the payload."""
 
@@ -146,7 +147,7 @@ class Signer:
         stem = second.stems.get((host, payload_sha256)) or _stem(second, host, payload_sha256)
         request = hashlib.sha256(f"{method}\n{path}\n{query}\n{stem.signed}".encode()).hexdigest()
         inner, outer = second.inner.copy(), second.outer.copy()
-        inner.update(f"AWS4-HMAC-SHA256\n{second.stamp}\n{second.scope}\n{request}".encode())
+        inner.update(request.encode())
         outer.update(inner.digest())
         return f"{stem.lines}{outer.hexdigest()}\r\n"
 
@@ -166,7 +167,9 @@ class Signer:
             key = hmac.digest(key, part.encode(), "sha256")
         padded = key.ljust(hashlib.sha256().block_size, b"\0")
         inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))
-        return _Second(number, stamp, "/".join(parts), keys, inner, outer, {})
+        scope = "/".join(parts)
+        inner.update(f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n".encode())
+        return _Second(number, stamp, scope, keys, inner, outer, {})
 
 
 def _stem(second: _Second, host: str, payload_sha256: str) -> _Stem:

@@ -188,7 +188,7 @@ class Storage(StorageBase):
     def _whole(self, key: str) -> Ask:
         """Return the request for an object from its beginning on: for all of it, or for its first range."""
         wanted = self.spec.range_bytes
-        headers = [("range", f"bytes=0-{wanted - 1}")] if wanted else []
+        headers = (("range", f"bytes=0-{wanted - 1}"),) if wanted else ()
         return Ask(kind="get", method="GET", key=key, headers=headers)
 
     def _requests_ahead(self) -> OrderedDict[str, Active]:
@@ -249,27 +249,33 @@ class ObjectReader:
             self.read_calls += 1
             return 0
         begun, self._begun = self._begun, None
-        at = 0
-        under_way = []
-        if begun is not None:
-            length = begun.exchange.length or 0
-            if offset == 0 and length <= size and begun.ask.answer is None:
-                begun.ask.target = buffer[:length]
-                begun.exchange.into(begun.ask.target)
-                under_way.append(begun)
-                at = length
-            elif offset == 0 and begun.ask.answer is not None and length <= size:
-                buffer[:length] = begun.exchange.body
-                at = length
-            else:
-                self.client.drop(begun)
-        self.read_calls += at > 0
-        self.app_bytes += at
-        asks = self.asks(buffer[at:size], offset + at)
+        length = 0 if begun is None else begun.exchange.length or 0
+        if begun is not None and (offset or length > size):
+            self.client.drop(begun)
+            begun, length = None, 0
+        elif begun is not None:
+            self.read_calls += 1
+            self.app_bytes += length
+            begun = self._land(begun, buffer[:length])
+        if length == size:
+            if begun is not None:
+                self.client.finish(begun)
+            return size
+        asks = self.asks(buffer[length:size], offset + length)
+        under_way = () if begun is None else (begun,)
         self.client.ask_all([ask for _, ask in asks], self._storage.spec.io_depth, under_way)
         for _, ask in asks:
             self.check(ask)
         return size
+
+    def _land(self, begun: Active, target: memoryview) -> Active | None:
+        """Say where the body of an answer belongs that has begun; None where it is there with that."""
+        if begun.ask.answer is not None:
+            target[:] = begun.exchange.body
+            return None
+        begun.ask.target = target
+        begun.exchange.into(target)
+        return begun
 
     def asks(self, buffer: memoryview, offset: int) -> list[tuple[ObjectReader, Ask]]:
         """Return the requests that fill a buffer."""

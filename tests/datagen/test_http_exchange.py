@@ -105,6 +105,7 @@ def test_answers_that_are_no_object(places: list[int], wait: bool, answer: bytes
         (HEAD + BODY[:100], f"the answer ended after 100 of {len(BODY)} bytes"),
         (b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n", "'SSH-2.0-OpenSSH_9.2p1', which is no HTTP"),
         (b"\r\n\r\n", "which is no HTTP"),
+        ("HTTP/1.1 \u00b2\u00b2\u00b2 OK\r\n\r\n".encode("latin-1"), "which is no HTTP"),
         (b"HTTP/1.1 200 OK\r\n" + HEAD_BYTES * b"x", "the head of the answer does not end"),
     ],
 )
