@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -37,6 +38,8 @@ from dlemu.results.summary import SCHEMA_VERSION
 from dlemu.telemetry import to_table, trace_to_table
 
 PROGRESS = "checkpoint_progress.parquet"
+_MOST = 10**6
+"""Ranks of a run, and experts of all layers of a model: none has as many, and each takes time."""
 
 
 def write_checkpoint_run(run: CheckpointRun) -> None:
@@ -109,8 +112,10 @@ def _read_live(folder: str) -> CheckpointRun:
 
 
 def _check(run: CheckpointRun) -> None:
-    """Raise UserError for facts and rows that can't be of one run."""
-    facts, journal = run.facts, run.facts.journal
+    """Raise UserError for facts and rows that can't be of one run: any memory and time could go there."""
+    facts, journal, model = run.facts, run.facts.journal, run.facts.workload.model
+    if facts.ranks > _MOST or model.num_layers * max(1, model.transformer.num_experts) > _MOST:
+        raise UserError(f"{run.folder} is damaged: its facts have more ranks, or layers and experts, than any model")
     for part in (run.rows, run.progress):
         if len(part) and not 0 <= int(part["rank"].min()) <= int(part["rank"].max()) < facts.ranks:
             raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run has not")
@@ -119,7 +124,7 @@ def _check(run: CheckpointRun) -> None:
         raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks was")
     try:
         _ = run.summary
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error) as error:
         what = f"{type(error).__name__}: {error}"
         raise UserError(f"{run.folder} is damaged: its numbers can't be computed ({what}); copy it again") from error
 

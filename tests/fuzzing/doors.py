@@ -25,11 +25,19 @@ from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.config import load
 from dlemu.mlperf.audit.audited_run import audit_run, shipped_pairs
+from dlemu.results.checkpoint_folder import (
+    read_checkpoint_run,
+    read_checkpoint_summary,
+    write_checkpoint_run,
+    write_checkpoint_summary,
+)
+from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import read_run, write_run
 from dlemu.results.run import make_run
 from dlemu.sizing.sides import run_figures
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
 from tests.fuzzing.schedules import schedule
+from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import make_job, make_log, with_telemetry
 
 MOST_SECONDS = 5.0
@@ -134,9 +142,42 @@ def folder_door(folder: Path) -> Case:
     return case
 
 
+def checkpoints_door(folder: Path) -> Case:
+    """Return what damages a file of the folder of a run of checkpoints, and reads and recomputes it."""
+    whole, copy = folder / "whole", folder / "copy"
+    whole.mkdir(parents=True)
+    made = CHECKPOINT_RUNS["checkpoints_watched"]()
+    run = CheckpointRun(str(whole), made.facts, made.rows, made.progress, made.telemetry)
+    write_checkpoint_run(run)
+    write_checkpoint_summary(run)
+    shutil.copytree(whole, copy)
+    files = sorted(path for path in whole.iterdir() if path.is_file())
+
+    def case(draw: random.Random) -> None:
+        victim = draw.choice(files)
+        path = copy / victim.name
+        if victim.suffix == ".json" and draw.random() < 0.8:
+            path.write_text(damaged_json(victim.read_text(), draw))
+        else:
+            path.write_bytes(damaged_bytes(victim.read_bytes(), draw))
+        try:
+            with contextlib.suppress(DlemuError):
+                _ = read_checkpoint_run(str(copy)).records
+            with contextlib.suppress(DlemuError):
+                read_checkpoint_summary(str(copy))
+        finally:
+            shutil.copyfile(victim, path)
+
+    return case
+
+
 def doors() -> dict[str, Callable[[Path], Case]]:
     """Return each door by its name."""
-    by_name: dict[str, Callable[[Path], Case]] = {"config": config_door, "folder": folder_door}
+    by_name: dict[str, Callable[[Path], Case]] = {
+        "config": config_door,
+        "folder": folder_door,
+        "checkpoints": checkpoints_door,
+    }
     by_name["schedules"] = lambda folder: schedule
     for name in formats():
         by_name[f"format-{name}"] = lambda folder, name=name: format_door(name, folder)  # type: ignore[misc]

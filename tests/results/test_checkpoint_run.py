@@ -100,6 +100,41 @@ def test_facts_that_do_not_fit_the_rows_are_told(tmp_path: Path, changes: dict[s
     assert str(tmp_path) in str(caught.value)
 
 
+TOO_MANY = "more ranks, or layers and experts, than any model"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_layers": 10**6 + 1}, TOO_MANY),
+        ({"num_layers": 1001, "transformer": {"num_experts": 1000}}, TOO_MANY),
+        (
+            {"transformer": {"ffn_hidden_size": 1 << 62}},
+            r"its numbers can't be computed \(error: argument out of range\)",
+        ),
+        ({"transformer": {"hidden_size": 10**15}}, r"its numbers can't be computed \(error: argument out of range\)"),
+    ],
+)
+def test_a_model_that_can_not_be_is_told_at_once(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    saved(tmp_path)
+    path = tmp_path / FACTS
+    values = json.loads(path.read_text())
+    model = values["workload"]["model"]
+    transformer = model["transformer"] | changes.get("transformer", {})
+    values["workload"]["model"] = model | changes | {"transformer": transformer}
+    path.write_text(json.dumps(values))
+    with pytest.raises(UserError, match=rf"^{tmp_path} is damaged: .*{said}"):
+        read_checkpoint_run(str(tmp_path))
+
+
+def test_ranks_that_can_not_be_are_told_at_once(tmp_path: Path) -> None:
+    made = CHECKPOINT_RUNS["checkpoints_failed"]()
+    facts = replace(made.facts, ranks=10**6 + 1)
+    write_checkpoint_run(CheckpointRun(str(tmp_path), facts, made.rows, made.progress))
+    with pytest.raises(UserError, match=rf"^{tmp_path} is damaged: .*{TOO_MANY}"):
+        read_checkpoint_run(str(tmp_path))
+
+
 def test_tables_of_other_rows_are_told(tmp_path: Path) -> None:
     run = saved(tmp_path)
     table = tmp_path / CHECKPOINT_ROWS
