@@ -18,6 +18,7 @@ from datagen.formats.format_base import (
     OpenFile,
     Sample,
     StreamFormat,
+    WholeFormat,
     damaged,
 )
 from datagen.library_files import MOST_KEPT_FILES, LibraryFiles
@@ -51,6 +52,8 @@ class Engine(Protocol):
 class FastEngine:
     """Reads by the format's `open`. Samples of one file that follow each other in a batch share one read of it.
 
+    Files of one sample are read by one call where the format takes them apart so (`WholeFormat`).
+
     Files of several samples that can be kept (`KeptFile`) stay open between batches, the last few.
     """
 
@@ -65,6 +68,7 @@ class FastEngine:
         self.read_ns = 0
         self._storage = storage
         self._format = file_format
+        self._whole_format = file_format if samples == 1 and isinstance(file_format, WholeFormat) else None
         self._samples = samples
         self._transfer_bytes = transfer_bytes
         self._buffer = AlignedBuffer(max_file_bytes)
@@ -76,6 +80,8 @@ class FastEngine:
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
+            if self._whole_format is not None:
+                return self._whole_format.take_apart(path, self._read_whole(path, out))
             if self._opened is None or self._source is None or path != self._source.path:
                 self._opened = self._open(path, out)
             return self._opened.sample(index)
@@ -90,9 +96,7 @@ class FastEngine:
         # Several samples share the bytes of a file, so these can't lie where one of the samples belongs.
         in_place = out if self._samples == 1 else None
         begun = time.monotonic_ns()
-        if self._whole and self._expected:
-            self._storage.announce([path, *self._next_after(path)])
-        reader = self._storage.open_whole(path) if self._whole else self._storage.open(path)
+        reader = self._open_whole(path) if self._whole else self._storage.open(path)
         self.read_ns += time.monotonic_ns() - begun  # of small files on a network, most of the time
         self._source = FileSource(
             path, reader, self._storage.alignment, in_place, self._buffer, self._scratch, self._transfer_bytes
@@ -100,6 +104,29 @@ class FastEngine:
         opened = self._format.open(self._source, self._samples)
         self._whole = self._samples == 1 or not isinstance(opened, KeptFile)
         return opened
+
+    def _open_whole(self, path: str) -> Reader:
+        if self._expected:
+            self._storage.announce([path, *self._next_after(path)])
+        return self._storage.open_whole(path)
+
+    def _read_whole(self, path: str, out: memoryview) -> memoryview:
+        """Return all bytes of a file; they lie in `out` as far as that has space for it."""
+        begun = time.monotonic_ns()
+        reader = self._open_whole(path)
+        try:
+            size, alignment = reader.size_bytes, self._storage.alignment
+            room = -(-size // alignment) * alignment
+            target = out[:room] if room <= len(out) else self._buffer.view(room)
+            got = read_in_transfers(reader, target, 0, self._transfer_bytes)
+        finally:
+            reader.close()
+            self.read_ns += time.monotonic_ns() - begun
+            self.app_bytes += reader.app_bytes
+            self.read_calls += reader.read_calls
+        if got < size:
+            raise ended_early(path, size - got, got)
+        return target[:size]
 
     def expect(self, paths: Sequence[str]) -> None:
         """Hear which files the batch is made of, in this order."""
@@ -189,7 +216,7 @@ class FileSource:
         got = read_in_transfers(self._reader, target, start, self._transfer_bytes)
         self.read_ns += time.monotonic_ns() - begun
         if got < before + size_bytes:
-            raise damaged(self.path, f"the file ended, {before + size_bytes - got} bytes early,", start + got)
+            raise ended_early(self.path, before + size_bytes - got, start + got)
         return target[before : before + size_bytes]
 
     def scratch(self, size_bytes: int) -> memoryview:
@@ -331,6 +358,11 @@ class NullEngine:
 
     def close(self) -> None:
         return
+
+
+def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
+    """Return what to raise where a file ended before all of it was read."""
+    return damaged(path, f"the file ended, {missing_bytes} bytes early,", at)
 
 
 def unreadable(path: str, error: OSError) -> DlemuError:

@@ -155,6 +155,19 @@ class Format(Protocol):
 
 
 @runtime_checkable
+class WholeFormat(Format, Protocol):
+    """A format whose files of one sample are read by one call: small ones cost as much CPU to manage as to read."""
+
+    def take_apart(self, path: str, data: memoryview) -> Sample:
+        """Return the sample of a file of one sample, all of which is `data`.
+
+        Raises:
+            DatasetError: the file is damaged or not of this format.
+        """
+        ...
+
+
+@runtime_checkable
 class StreamFormat(Format, Protocol):
     """A format whose library also takes an open file: `reader.engine=library` works where a storage has no paths."""
 

@@ -35,19 +35,26 @@ class Format:
     def open(self, source: Source, samples: int) -> _array.Samples:
         """Read the array whole, by one call; nothing is copied unless its samples interleave."""
         data = source.read(0, source.size_bytes)
-        try:
-            array = _array.parse(data, NAME)
-        except _array.ArrayError as error:
-            raise damaged(source.path, str(error), 0) from error
-        except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
-            raise damaged(source.path, f"no readable .npy structure ({error})", 0) from error
-        return _array.Samples(source, array, samples, NAME)
+        return _array.Samples(source, _parsed(source.path, data), samples, NAME)
+
+    def take_apart(self, path: str, data: memoryview) -> Sample:
+        payload = _parsed(path, data).payload
+        return Sample(payload, payload, 0)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         return _loaded(path, path, index, samples)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
         return _loaded(file.name, file, index, samples)
+
+
+def _parsed(path: str, data: memoryview) -> _array.Array:
+    try:
+        return _array.parse(data, NAME)
+    except _array.ArrayError as error:
+        raise damaged(path, str(error), 0) from error
+    except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
+        raise damaged(path, f"no readable .npy structure ({error})", 0) from error
 
 
 def _loaded(path: str, where: str | LibraryFile, index: int, samples: int) -> Sample:
