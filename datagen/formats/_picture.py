@@ -177,8 +177,12 @@ class PictureFile:
 
 
 def pillow_pixels(data: memoryview) -> memoryview:
-    """Decode by Pillow. Raises what Pillow raises; UserError where it is not installed."""
-    image = library("PIL.Image", "image").open(io.BytesIO(data))
+    """Decode by Pillow. Raises OSError, ValueError, SyntaxError; UserError where it is not installed."""
+    pillow = library("PIL.Image", "image")
+    try:
+        image = pillow.open(io.BytesIO(data))
+    except pillow.DecompressionBombError as error:  # of no kind but its own
+        raise ValueError(str(error)) from error
     pixels: NDArray[np.uint8] = np.ascontiguousarray(image)
     return pixels.reshape(-1).data
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import sys
 import zlib
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from datagen.content import Content, identify
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats import _picture, jpeg, png
+from datagen.formats import _picture, jpeg, png, tiff
 from datagen.formats._picture import Codec, Shape
 from datagen.generate import generate, prepare
 from datagen.inspection import inspect
@@ -34,7 +35,7 @@ SHAPES = st.builds(Shape, st.integers(1, 70), st.integers(1, 70), st.sampled_fro
 
 
 def opened(data: bytes, name: str) -> Any:
-    formats: dict[str, Callable[[], Any]] = {"jpeg": jpeg.Format, "png": png.Format}
+    formats: dict[str, Callable[[], Any]] = {"jpeg": jpeg.Format, "png": png.Format, "tiff": tiff.Format}
     return formats[name]().open(MemorySource(data), 1).sample(0)
 
 
@@ -195,6 +196,15 @@ def test_damage_that_only_a_decoder_sees(codec: Codec) -> None:
     data[-100:-20] = b"\xff" * 80
     with pytest.raises(DatasetError, match="can't be decoded"):
         opened(bytes(data), codec.name).decode()
+
+
+def test_sides_that_no_decoder_takes_are_damage() -> None:
+    data = tiff.Tiff().make(Content(1), FILE, Shape(30, 40, 1), 2000).tobytes()
+    for tag in (256, 257):  # width and height
+        at = data.index(struct.pack("<HHI", tag, 4, 1)) + 8
+        data = data[:at] + struct.pack("<I", 13_500) + data[at + 4 :]
+    with pytest.raises(DatasetError, match=r"can't be decoded .*182250000 pixels"):
+        opened(data, "tiff").decode()
 
 
 @pytest.mark.parametrize(
