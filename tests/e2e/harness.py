@@ -50,6 +50,11 @@ class Ended:
     out: str
     err: str
 
+    @property
+    def ran(self) -> bool:
+        """It trained to its end: passed, or with a verdict that a busy machine left open or turned."""
+        return self.status in (0, 1)
+
 
 def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str) -> Ended:
     """Run `dlemu` to its end."""

@@ -312,7 +312,7 @@ def test_without_dev_shm_workers_say_so_and_threads_go_on(dataset: Path, tmp_pat
     assert "Traceback" not in ended.err
     changes = ("reader.data_loader=threads", "train.epochs=1", "metric.ceiling_seconds=0")
     went_on = dlemu("train", *small_run(tmp_path / "threads", dataset, *changes), launcher=hidden)
-    assert went_on.status in (0, 1), went_on.err  # a busy machine may leave the verdict open
+    assert went_on.ran, went_on.err
     assert summary(tmp_path / "threads")["complete"] is True
 
 

@@ -46,7 +46,7 @@ def test_a_dataset_is_made_verified_and_trained_on_in_a_bucket(s3: S3, tmp_path:
     trained = dlemu(
         "train", *small, given, "reader.io_depth=2", "reader.verify=true", "dataset.data_folder=s3://bucket/data/set"
     )
-    assert trained.status in (0, 1), trained.err  # a busy machine may leave the verdict open
+    assert trained.ran, trained.err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     requests = summary["requests"]
     assert [epoch["each_sample_once"] for epoch in summary["audit"]] == [True, True]
@@ -70,7 +70,7 @@ def test_tensorflow_reads_objects_of_several_samples(s3: S3, tmp_path: Path) -> 
     small = small_run(tmp_path / "run", Path("data/tensorflow"), *settings, "ranks=1", "reader.range_bytes=16384")
     for command in ("datagen", "train"):
         ended = dlemu(command, *small)
-        assert ended.status == 0, ended.err
+        assert ended.ran, ended.err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["requests"]["failed"] == 0
 
 
@@ -116,7 +116,7 @@ def test_a_sweep_over_engines_reads_a_bucket(filled: S3, tmp_path: Path) -> None
 @pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one")
 def test_ranks_of_mpirun_train_from_a_bucket(filled: S3, tmp_path: Path) -> None:
     ended = dlemu("train", *on_bucket(filled, tmp_path / "run"), launcher=[MPIRUN, "-np", "2"])
-    assert ended.status == 0, ended.err
+    assert ended.ran, ended.err
     run = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (run["ranks"], run["requests"]["get"], run["requests"]["failed"]) == (2, 96, 0)
     assert [epoch["each_sample_once"] for epoch in run["audit"]] == [True, True]
@@ -165,7 +165,7 @@ def test_a_run_over_https_names_what_tls_took(tmp_path: Path) -> None:
         words = on_bucket(server, tmp_path / "run")
         for command in ("datagen", "train"):
             ended = dlemu(command, *words, **trusting)
-            assert ended.status == 0, ended.err
+            assert ended.ran, ended.err
         run = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert run["requests"]["tls_cpu_seconds"] > 0
         assert "handshakes, decrypting, copying" in " ".join(ended.out.split())
