@@ -325,10 +325,24 @@ def test_a_limit_on_address_space_is_named(dataset: Path, tmp_path: Path) -> Non
     assert "Traceback" not in ended.err
 
 
+IMPORTING = """
+import signal, sys
+from dlemu.__main__ import main
+
+def look(event, arguments):
+    if event == "import" and arguments[0] == "dlemu.cli":
+        print("begun", flush=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what comes before the import is this program's own
+sys.addaudithook(look)
+main()
+"""
+
+
 def test_ctrl_c_while_the_program_is_imported_is_no_traceback(dataset: Path, tmp_path: Path) -> None:
-    program = "from dlemu.__main__ import main; print('begun', flush=True); main()"
     for seconds in (0.0, 0.05, 0.15, 0.4):
-        process = start("-c", program, "train", *small_run(tmp_path / "run", dataset), program=sys.executable)
+        process = start("-c", IMPORTING, "train", *small_run(tmp_path / "run", dataset), program=sys.executable)
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         time.sleep(seconds)
