@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.engines import ThreadReads, unreadable
+from datagen.engines import ThreadReads, ended_early, unreadable
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import Format, Source, damaged
 from datagen.layout import Layout
@@ -245,8 +245,7 @@ class GroupReader:
         self.app_bytes += got
         for size_got, (begin, _), (offset, size) in zip(sizes or (), asked, spans, strict=bool(sizes)):
             if begin + size_got < offset + size:
-                problem = f"the file ended, {offset + size - begin - size_got} bytes early,"
-                raise damaged(opened.path, problem, begin + size_got)
+                raise ended_early(opened.path, offset + size - begin - size_got, begin + size_got)
 
     def _each(self, reader: Reader, asked: Spans, out: memoryview) -> list[int]:
         """Read stretches one by one, by the calls that are wanted; return the bytes got of each."""

@@ -15,9 +15,9 @@ from functools import partial
 
 import numpy as np
 
-from datagen.engines import unreadable
+from datagen.engines import ended_early, unreadable
 from datagen.errors import SpaceError
-from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, damaged
+from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source
 from datagen.layout import Layout
 from datagen.places import NO_PLACES, Places, as_places, shifted
 from datagen.runs import Run, Runs, Samples, runs_of
@@ -126,7 +126,7 @@ class RecordReader:
             except OSError as error:
                 raise unreadable(path, error) from error
             if got < before + size:
-                raise damaged(path, f"the file ended, {before + size - got} bytes early,", offset - before + got)
+                raise ended_early(path, before + size - got, offset - before + got)
             read_calls += reader.read_calls - calls
             app_bytes += got
             starts.append(start)
@@ -157,7 +157,7 @@ class RecordReader:
         self.app_bytes += sum(sizes)
         for ((path, _, _), _, _, offset, size), got in zip(requests, sizes, strict=True):
             if got < size:
-                raise damaged(path, f"the file ended, {size - got} bytes early,", offset + got)
+                raise ended_early(path, size - got, offset + got)
         return starts, at
 
     def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
@@ -269,7 +269,7 @@ class SmallReads:
             raise unreadable(self.path, error) from error
         self.read_ns += time.monotonic_ns() - begun
         if got < wanted:
-            raise damaged(self.path, f"the file ended, {wanted - got} bytes early,", offset - before + got)
+            raise ended_early(self.path, wanted - got, offset - before + got)
         return target[before:wanted]
 
     def scratch(self, size_bytes: int) -> memoryview:
