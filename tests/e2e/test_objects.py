@@ -70,7 +70,7 @@ def test_tensorflow_reads_objects_of_several_samples(s3: S3, tmp_path: Path) -> 
     small = small_run(tmp_path / "run", Path("data/tensorflow"), *settings, "ranks=1", "reader.range_bytes=16384")
     for command in ("datagen", "train"):
         ended = dlemu(command, *small)
-        assert ended.ran, ended.err
+        assert ended.status == 0 or (command == "train" and ended.ran), ended.err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["requests"]["failed"] == 0
 
 
@@ -165,7 +165,7 @@ def test_a_run_over_https_names_what_tls_took(tmp_path: Path) -> None:
         words = on_bucket(server, tmp_path / "run")
         for command in ("datagen", "train"):
             ended = dlemu(command, *words, **trusting)
-            assert ended.ran, ended.err
+            assert ended.status == 0 or (command == "train" and ended.ran), ended.err
         run = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert run["requests"]["tls_cpu_seconds"] > 0
         assert "handshakes, decrypting, copying" in " ".join(ended.out.split())

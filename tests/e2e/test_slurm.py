@@ -94,13 +94,12 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
                 running.append(subprocess.Popen(argv, stdout=log, stderr=log))
                 if argv[0] == "munged":
                     until(lambda: (folder / "munge.socket").exists() or running[0].poll() is not None, "munged")
-        until(
-            lambda: (
-                cluster.command("sinfo", "-h", "-o", "%t") == "idle" or any(each.poll() is not None for each in running)
-            ),
-            "the node to be idle",
-        )
-        if any(each.poll() is not None for each in running):
+
+        def ended() -> bool:
+            return any(each.poll() is not None for each in running)
+
+        until(lambda: ended() or cluster.command("sinfo", "-h", "-o", "%t") == "idle", "the node to be idle")
+        if ended():
             pytest.skip(f"Slurm does not run here: {(folder / 'daemons.log').read_text()[-500:]}")
         yield cluster
     finally:

@@ -111,6 +111,14 @@ def config_door(folder: Path) -> Case:
     return case
 
 
+def damage(whole: Path, copy: Path, draw: random.Random) -> None:
+    """Write a copy of a result's file that is not as it was: of JSON mostly one that still is JSON."""
+    if whole.suffix == ".json" and draw.random() < 0.8:
+        copy.write_text(damaged_json(whole.read_text(), draw))
+    else:
+        copy.write_bytes(damaged_bytes(whole.read_bytes(), draw))
+
+
 def folder_door(folder: Path) -> Case:
     """Return what damages a file of a run's folder, and reads, recomputes and audits it."""
     whole, copy = folder / "whole", folder / "copy"
@@ -123,10 +131,7 @@ def folder_door(folder: Path) -> Case:
     def case(draw: random.Random) -> None:
         victim = draw.choice(files)
         path = copy / victim.name
-        if victim.suffix == ".json" and draw.random() < 0.8:
-            path.write_text(damaged_json(victim.read_text(), draw))
-        else:
-            path.write_bytes(damaged_bytes(victim.read_bytes(), draw))
+        damage(victim, path, draw)
         facts = copy / "facts.json"
         if draw.random() < 0.1:
             facts.unlink()
@@ -156,10 +161,7 @@ def checkpoints_door(folder: Path) -> Case:
     def case(draw: random.Random) -> None:
         victim = draw.choice(files)
         path = copy / victim.name
-        if victim.suffix == ".json" and draw.random() < 0.8:
-            path.write_text(damaged_json(victim.read_text(), draw))
-        else:
-            path.write_bytes(damaged_bytes(victim.read_bytes(), draw))
+        damage(victim, path, draw)
         try:
             with contextlib.suppress(DlemuError):
                 _ = read_checkpoint_run(str(copy)).records
