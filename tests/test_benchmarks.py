@@ -98,6 +98,15 @@ def test_many_files_are_measured_beside_few(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_growth_is_measured_by_lines(tmp_path: Path) -> None:
+    ran = _bench("growth", "--quick", "--folder", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()[1:]
+    assert ["us" in lines[0], "each MB" in lines[1], "ms" in lines[2], "MB" in lines[3]] == [True] * 4
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path, stop: signal.Signals) -> None:
     argv, environment = _command("read", "--quick", "--folder", str(tmp_path))

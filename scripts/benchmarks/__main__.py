@@ -22,6 +22,7 @@ from benchmarks import (
     ceiling,
     checkpoint,
     datagen,
+    growth,
     help,
     library,
     many_files,
@@ -39,7 +40,21 @@ from datagen.errors import DlemuError
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure | Unmeasured]]] = {
     module.__name__.rpartition(".")[2]: module.measure
-    for module in (help, barrier, read, objects, library, datagen, checkpoint, many_files, pack, ceiling, au, start)
+    for module in (
+        help,
+        barrier,
+        read,
+        objects,
+        library,
+        datagen,
+        checkpoint,
+        many_files,
+        pack,
+        ceiling,
+        growth,
+        au,
+        start,
+    )
 } | {name: partial(beside.measure, case) for name, case in CASES.items()}
 """Name -> what measures it; the short ones come first."""
 WORKLOADS = "workloads"

@@ -45,7 +45,7 @@ def _settings(bench: Bench, step_seconds: float) -> tuple[str, ...]:
 def _train(bench: Bench, *, synchronous: bool) -> dict[str, Any]:
     """Return the metrics of a run."""
     settings = _settings(bench, STEP_SECONDS)
-    return bench.train(*settings, f"train.epochs={EPOCHS}", f"train.synchronous={str(synchronous).lower()}").metrics
+    return bench.train_undisturbed(*settings, f"train.epochs={EPOCHS}", f"train.synchronous={str(synchronous).lower()}")
 
 
 def _percent_of_a_core(bench: Bench) -> float:

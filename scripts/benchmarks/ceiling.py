@@ -8,7 +8,7 @@ from functools import partial
 from benchmarks.bench import Bench
 from benchmarks.figure import Figure, compare, ratio_at_least
 
-CASES = ((1, 0.010, 0.99), (2, 0.010, 0.99), (1, 0.000375, 0.90))
+CASES = ((1, 0.010, 0.99), (2, 0.010, 0.99), (1, 0.000375, 0.97))
 """Ranks, seconds of a step, and the share wanted. 0.375 ms is the step of DLRM on an accelerator of 2024."""
 
 
@@ -23,8 +23,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 def _ceiling(bench: Bench, ranks: int, step_seconds: float) -> float:
     """Return the ceiling in percent of a run that ends after a few steps."""
-    ran = bench.train(
+    metrics = bench.train_undisturbed(
         *bench.laptop, f"ranks={ranks}", f"train.computation_time={step_seconds}", "train.total_training_steps=4"
     )
-    ceiling: float = ran.metrics["ceiling_au_percent"]
+    ceiling: float = metrics["ceiling_au_percent"]
     return ceiling

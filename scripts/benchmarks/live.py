@@ -20,6 +20,13 @@ def wait_for_steps(child: Child, folder: str, ranks: int, steps: int) -> list[St
     return rows
 
 
+def seconds_to_first_step(child: Child, folder: str, ranks: int) -> float:
+    """Wait for the first step of every rank and return how long after the command the last of them began."""
+    firsts = [rows[0] for rows in wait_for_steps(child, folder, ranks, 1)]
+    began_ns = max(int(first["free_ns"] + first["wait_ns"]) for first in firsts)
+    return (began_ns - child.started_ns) / 1e9
+
+
 def _rows(folder: str, rank: int) -> StepRows:
     try:
         return read_log(os.path.join(folder, "live", f"rank_{rank:05d}.steps"))
