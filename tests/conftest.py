@@ -23,7 +23,12 @@ CHILD_PASSED, CHILD_FAILED = 0, 1
 
 
 def pytest_configure() -> None:
-    """Hear Ctrl-C, and let children hear it: a shell that starts something in the background has it ignored."""
+    """Set up what the processes that tests start inherit.
+
+    They hear Ctrl-C: a shell that starts something in the background has it ignored. And they keep the modules that
+    they compile, whatever the environment says: without, each of a thousand commands compiles dlemu again.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
