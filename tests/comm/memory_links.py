@@ -1,0 +1,73 @@
+"""Ranks as threads, linked by queues: what ranks say to each other does not depend on sockets."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from dlemu.comm import PeerLostError
+from dlemu.comm.tree import Frame, Link, LocalTree, parent_of
+
+PATIENCE_SECONDS = 10.0
+"""Only a hang is that slow: messages take microseconds."""
+Result = TypeVar("Result")
+Pipe = queue.Queue[tuple[Frame, int] | bytes | str]
+
+
+class MemoryLink:
+    """One end of a link of two queues."""
+
+    def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+
+    def send(self, frame: Frame, number: int) -> None:
+        self._outgoing.put((frame, number))
+
+    def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
+        self._outgoing.put(bytes(data))
+
+    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
+        item = self._incoming.get(timeout=PATIENCE_SECONDS)
+        if isinstance(item, str):
+            raise PeerLostError(item)
+        kind, number = item
+        assert kind == frame
+        assert isinstance(number, int)
+        return number
+
+    def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
+        item = self._incoming.get(timeout=PATIENCE_SECONDS)
+        assert isinstance(item, bytes)
+        assert len(item) == num_bytes
+        return bytearray(item)
+
+    def relay_bytes(self, num_bytes: int, frame: Frame, target: Link) -> None:
+        target.send_bytes(self.receive_bytes(num_bytes, frame))
+
+    def notify(self, message: str) -> None:
+        self._outgoing.put(message)
+
+    def set_timeout(self, timeout_seconds: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def unnumbered(incoming: Pipe, outgoing: Pipe, rank: int) -> MemoryLink:
+    return MemoryLink(incoming, outgoing)
+
+
+def run(
+    size: int, work: Callable[[LocalTree, int], Result], link: Callable[[Pipe, Pipe, int], MemoryLink] = unnumbered
+) -> list[Result]:
+    trees = [LocalTree(rank, size) for rank in range(size)]
+    for rank in range(1, size):
+        up: Pipe = queue.Queue()
+        down: Pipe = queue.Queue()
+        trees[rank].parent = link(down, up, rank)
+        trees[parent_of(rank)].children[rank] = link(up, down, parent_of(rank))
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(work, trees, range(size)))
