@@ -20,7 +20,7 @@ from tests.fuzzing.doors import doors
 from tests.fuzzing.mutations import damaged_bytes
 from tests.fuzzing.rounds import round_of
 
-CASES, SCHEDULES = 40, 300
+CASES, SCHEDULES = 500, 1000
 
 
 @pytest.mark.parametrize("door", doors())
