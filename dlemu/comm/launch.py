@@ -18,7 +18,7 @@ from datagen.errors import SpaceError
 from dlemu.comm.comm_base import Comm
 from dlemu.comm.failure import RankEnd, describe
 from dlemu.comm.local import LocalComm
-from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, interrupt_once
+from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, ignore, interrupt_once
 from dlemu.comm.supervise import Supervisor, children_of_this_process, end_adopted
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -107,7 +107,7 @@ def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
     wakeups, waker = socket.socketpair()
     waker.setblocking(False)
     numbers = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _ignore) for number in [*numbers, signal.SIGCHLD]}
+    before = {number: signal.signal(number, ignore) for number in [*numbers, signal.SIGCHLD]}
     fd_before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     try:
         yield wakeups, waker
@@ -117,10 +117,6 @@ def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
             signal.signal(number, handler)
         wakeups.close()
         waker.close()
-
-
-def _ignore(signal_number: int, frame: FrameType | None) -> None:
-    """Do nothing: the byte on the wakeup socket says it all, but Python writes it only for signals with a handler."""
 
 
 @dataclass(frozen=True)

@@ -79,10 +79,18 @@ def interrupt_once() -> Handler:
         nonlocal raised
         if not raised:
             raised = True
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, ignore)
             raise Interrupted(signal_number)
 
     return handle
+
+
+def ignore(signal_number: int, frame: FrameType | None) -> None:
+    """Do nothing: a handler to put in another's place.
+
+    Where SIG_DFL or SIG_IGN is put there while the signal waits to be handled, Python tells of a "race condition". And
+    it writes signals to its wakeup descriptor only where there is a handler.
+    """
 
 
 def flush_output() -> None:

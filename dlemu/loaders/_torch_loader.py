@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.comm.dev_shm import shared_memory_problem
+from dlemu.comm.process_control import ignore
 from dlemu.loaders._direct_queue import direct_context
 from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots
@@ -208,6 +209,6 @@ class Loader:
         """Stop the workers and free the slots."""
         iterator = self._loader._iterator
         if iterator is not None and self._spec.read_threads > 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # from here on workers are expected to end
+            signal.signal(signal.SIGCHLD, ignore)  # from here on workers are expected to end
             iterator._shutdown_workers()  # type: ignore[attr-defined]  # PyTorch has no public way to end them
         self._slots.close()

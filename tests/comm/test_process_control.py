@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from types import FrameType
@@ -37,6 +38,28 @@ def test_who_was_interrupted_is_not_interrupted_again_by_the_end_of_a_child() ->
         time.sleep(0.01)
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_the_end_of_a_child_that_comes_with_an_interruption_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    def watch(number: int, frame: FrameType | None) -> None:
+        raise RuntimeError("a worker died")
+
+    both = signal.SIGTERM, signal.SIGCHLD
+    before = [signal.signal(number, handler) for number, handler in zip(both, (interrupt_once(), watch), strict=True)]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, both)
+    try:
+        for number in both:
+            os.kill(os.getpid(), number)
+        with pytest.raises(Interrupted):
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in zip(both, before, strict=True):
+            signal.signal(number, handler)
+    assert told == []
 
 
 class Holder:
