@@ -20,12 +20,12 @@ from tests.fuzzing.doors import doors
 from tests.fuzzing.mutations import damaged_bytes
 from tests.fuzzing.rounds import round_of
 
-CASES, SCHEDULES = 500, 1000
+CASES, FORMAT_CASES, SCHEDULES = 100, 500, 1000
 
 
 @pytest.mark.parametrize("door", doors())
 def test_damage_is_named_and_nothing_else_happens(door: str, tmp_path: Path) -> None:
-    cases = SCHEDULES if door == "schedules" else CASES
+    cases = SCHEDULES if door == "schedules" else FORMAT_CASES if door.startswith("format-") else CASES
     assert round_of(door, 7, range(cases), tmp_path / "data") == []
 
 
