@@ -214,7 +214,7 @@ def test_a_slow_caller_does_not_hold_up_the_accelerators(dataset: Path, tmp_path
 
 @pytest.mark.slow
 def test_a_sweep_and_a_search(dataset: Path, tmp_path: Path) -> None:
-    quick = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "train.epochs=1"]
+    quick = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "train.epochs=1", "reader.data_loader=threads"]
     words = [word for word in small_run(tmp_path / "sweep", dataset, *quick) if not word.startswith("ranks=")]
     told: list[object] = []
     swept = dlemu.sweep(words, ranks=[1, 2], on_progress=told.append)
@@ -224,6 +224,6 @@ def test_a_sweep_and_a_search(dataset: Path, tmp_path: Path) -> None:
     assert len(told) >= 5
     words = [word for word in words if not word.startswith("output.folder=")]
     words = [*words, f"output.folder={tmp_path / 'size'}", "train.epochs=40", "train.computation_time=0.1"]
-    sized = dlemu.size(words, most=1, trial_seconds=20, cached=True)
+    sized = dlemu.size(words, most=1, trial_seconds=8, cached=True)
     assert sized.complete
     assert dlemu.load_result(tmp_path / "size") == sized

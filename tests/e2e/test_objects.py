@@ -91,8 +91,8 @@ def on_bucket(server: S3, folder: Path, *changes: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_search_sizes_a_bucket(filled: S3, tmp_path: Path) -> None:
-    short = ("reader.batch_size=1", "train.computation_time=0.5", "train.epochs=1", "--most", "1")
-    ended = dlemu("size", *on_bucket(filled, tmp_path / "size", *short))
+    short = ("reader.batch_size=1", "train.computation_time=0.5", "train.epochs=1", "reader.data_loader=threads")
+    ended = dlemu("size", *on_bucket(filled, tmp_path / "size", *short), "--most", "1")
     assert ended.status == 0, ended.err
     assert "read over the network, of which this host keeps nothing" in ended.err + ended.out
     answer = json.loads((tmp_path / "size" / "size.json").read_text())

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.slow
 def words(folder: Path, dataset: Path) -> list[str]:
     """One accelerator on 48 files, whose trial takes 8 stretches of a second: 16 steps of 0.5 s."""
     small = [word for word in small_run(folder, dataset) if not word.startswith("ranks=")]
-    return [*small, "reader.batch_size=1", "train.computation_time=0.5", "--most", "1", "--cached"]
+    quick = ("reader.data_loader=threads", "reader.batch_size=1", "train.computation_time=0.5")
+    return [*small, *quick, "--most", "1", "--cached"]
 
 
 def test_a_search_is_interrupted_and_goes_on(dataset: Path, tmp_path: Path) -> None:

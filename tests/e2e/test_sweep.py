@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     words = [word for word in small_run(folder, dataset) if not word.startswith("ranks=")]
-    words += ["output.report=false", "ranks=1,500"]  # 500 ranks have no sample each
+    words += ["reader.data_loader=threads", "ranks=1,500"]  # 500 ranks have no sample each
     ended = dlemu("sweep", *words)
     assert ended.status == 2, ended.err
     swept = json.loads((folder / "sweep.json").read_text())

@@ -114,7 +114,8 @@ def test_evicted_pages_are_read_from_storage_in_each_epoch(dataset: Path, tmp_pa
     """What is published of the cache is what the kernel counted, and eviction makes the second epoch read again."""
     shares = {}
     for when in ("never", "epochs"):
-        ended = dlemu("train", *small_run(tmp_path / when, dataset, f"reader.evict_page_cache={when}"))
+        changes = (f"reader.evict_page_cache={when}", "reader.data_loader=threads")
+        ended = dlemu("train", *small_run(tmp_path / when, dataset, *changes))
         assert ended.ran, ended.err
         cache = summary(tmp_path / when)["page_cache"]
         shares[when] = cache["from_storage_percent"]["per_epoch"]
