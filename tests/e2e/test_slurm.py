@@ -1,13 +1,15 @@
-"""Slurm itself starts the ranks: a cluster of this machine alone, with daemons, keys and ports of its own."""
+"""Slurm itself starts the ranks: on this machine alone and on two hosts, with daemons, keys and ports of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +20,11 @@ from datagen.errors import DlemuError
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 from tests.e2e.harness import dlemu, small_run, start, summary, training, until, wait
+from tests.e2e.test_hosts import Hosts
+from tests.e2e.test_hosts import hosts as hosts
 from tests.e2e.test_mpi import MPIRUN
 
+_CLUSTERS = itertools.count()
 DAEMONS = ("munged", "slurmctld", "slurmd")
 pytestmark = [
     pytest.mark.slow,
@@ -32,7 +37,7 @@ pytestmark = [
 ]
 
 SETTINGS = """ClusterName=one
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={first}({address})
 SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 AuthType=auth/munge
@@ -43,30 +48,40 @@ SlurmdUser=root
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdParameters=config_overrides
 FirstJobId={first_job}
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
+{nodes}
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """A cluster of one node."""
+    """A cluster whose commands are given on its first node; `on` starts something on a node."""
 
-    settings: Path
+    folder: Path
+    nodes: dict[str, str]
+    """Names and addresses."""
+    on: Callable[[str], list[str]]
+
+    @property
+    def settings(self) -> Path:
+        return self.folder / "slurm.conf"
+
+    def first(self, *words: str) -> list[str]:
+        """Return what starts a command on the first node."""
+        return [*self.on(next(iter(self.nodes))), "env", f"SLURM_CONF={self.settings}", *words]
 
     def srun(self, *options: str) -> list[str]:
         """What starts four ranks."""
-        return ["env", f"SLURM_CONF={self.settings}", "srun", "-n", "4", *options]
+        return self.first("srun", "-n", "4", *options)
 
     def command(self, *words: str) -> str:
         """Return what a command of Slurm's prints; nothing when it fails."""
-        environment = os.environ | {"SLURM_CONF": str(self.settings)}
-        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(self.first(*words), capture_output=True, text=True, check=False).stdout.strip()
 
 
 def free_ports() -> tuple[int, int]:
@@ -74,45 +89,78 @@ def free_ports() -> tuple[int, int]:
         return one.getsockname()[1], other.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    folder = tmp_path_factory.mktemp("slurm")
+@contextlib.contextmanager
+def running(nodes: dict[str, str], on: Callable[[str], list[str]]) -> Iterator[Slurm]:
+    """Start the daemons of a cluster, and end them; skip where they do not run."""
+    # Slurm's sockets lie there, and a socket's path has 108 bytes at most: pytest's folders are too deep.
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
+        yield from _running(Slurm(Path(folder), nodes, on))
+
+
+def _running(cluster: Slurm) -> Iterator[Slurm]:
+    folder, settings, key = cluster.folder, cluster.settings, cluster.folder / "munge.key"
     (folder / "state").mkdir()
-    settings, key = folder / "slurm.conf", folder / "munge.key"
-    host, ports = socket.gethostname().split(".")[0], free_ports()
-    # MPI calls what its ranks share by the job's number: another such cluster, of tests beside these, has others.
-    settings.write_text(SETTINGS.format(folder=folder, host=host, ports=ports, first_job=os.getpid() * 100))
+    first, address = next(iter(cluster.nodes.items()))
+    lines = (f"NodeName={name} NodeAddr={where} CPUs=8 State=UNKNOWN" for name, where in cluster.nodes.items())
+    # MPI calls what its ranks share by the job's number: no two clusters of this machine may have the same.
+    numbers = {"ports": free_ports(), "first_job": 1000 * (os.getpid() % 50_000) + 100 * next(_CLUSTERS)}
+    settings.write_text(SETTINGS.format(folder=folder, first=first, address=address, nodes="\n".join(lines), **numbers))
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
     places = [f"--{what}-file={folder}/munge.{what}" for what in ("key", "log", "pid", "seed")]
     starts = (
         ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *places],
-        ["slurmctld", "-D", "-f", str(settings)],
-        ["slurmd", "-D", "-f", str(settings)],
+        [*cluster.on(first), "slurmctld", "-D", "-f", str(settings)],
+        *([*cluster.on(name), "slurmd", "-D", "-f", str(settings)] for name in cluster.nodes),
     )
-    cluster, running = Slurm(settings), []
+    daemons: list[subprocess.Popen[bytes]] = []
     try:
         with (folder / "daemons.log").open("w") as log:
             for argv in starts:
-                running.append(subprocess.Popen(argv, stdout=log, stderr=log))
+                daemons.append(subprocess.Popen(argv, stdout=log, stderr=log))
                 if argv[0] == "munged":
-                    until(lambda: (folder / "munge.socket").exists() or running[0].poll() is not None, "munged")
+                    until(lambda: (folder / "munge.socket").exists() or daemons[0].poll() is not None, "munged")
 
         def ended() -> bool:
-            return any(each.poll() is not None for each in running)
+            return any(each.poll() is not None for each in daemons)
 
-        until(lambda: ended() or cluster.command("sinfo", "-h", "-o", "%t") == "idle", "the node to be idle")
+        def idle() -> bool:
+            return cluster.command("sinfo", "-h", "-o", "%t %D") == f"idle {len(cluster.nodes)}"
+
+        until(lambda: ended() or idle(), "the nodes to be idle")
         if ended():
             pytest.skip(f"Slurm does not run here: {(folder / 'daemons.log').read_text()[-500:]}")
         yield cluster
     finally:
-        for process in reversed(running):
+        for process in reversed(daemons):
             process.terminate()
             try:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:  # slurmd at times
                 process.kill()
                 process.wait()
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    with running({socket.gethostname().split(".")[0]: "127.0.0.1"}, lambda node: []) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_of_two(hosts: Hosts) -> Iterator[Slurm]:
+    nodes = {hosts.first: "10.77.0.1", hosts.second: "10.77.0.2"}
+
+    def on(node: str) -> list[str]:
+        """Not by `ip netns`, which mounts a /sys without control groups, and slurmd wants them.
+
+        In a /dev/shm of its own a killed job leaves MPI's shared memory: srun kills guardians too.
+        """
+        apart = 'hostname "$0"; mount -t tmpfs none /dev/shm; exec "$@"'
+        return ["nsenter", f"--net=/run/netns/{node}", "unshare", "-u", "-m", "sh", "-c", apart, node]
+
+    with running(nodes, on) as cluster:
+        yield cluster
 
 
 def over(folder: Path) -> Run | None:
@@ -141,6 +189,16 @@ def test_ranks_that_srun_starts_are_one_run(slurm: Slurm, dataset: Path, tmp_pat
     assert all(epoch["each_sample_once"] for epoch in told["audit"])
 
 
+def test_ranks_on_two_nodes_keep_one_timeline(slurm_of_two: Slurm, dataset: Path, tmp_path: Path) -> None:
+    launcher = slurm_of_two.srun("--mpi=pmi2", "-N", "2")
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, "reader.data_loader=threads"), launcher=launcher)
+    assert ended.ran, ended.err
+    told = summary(tmp_path / "run")
+    assert told["hosts"] == list(slurm_of_two.nodes)
+    assert told["ranks_per_host"] == [2, 2]
+    assert all(epoch["each_sample_once"] for epoch in told["audit"])
+
+
 def test_processes_that_slurm_does_not_join_say_what_joins_them(slurm: Slurm, dataset: Path, tmp_path: Path) -> None:
     ended = dlemu("train", *small_run(tmp_path / "run", dataset), launcher=slurm.srun("--mpi=none"))
     assert ended.status != 0
@@ -149,14 +207,18 @@ def test_processes_that_slurm_does_not_join_say_what_joins_them(slurm: Slurm, da
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("loss", ["killed", "cancelled"])
-def test_what_was_measured_outlives_a_job(loss: str, slurm: Slurm, dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("loss", "cluster"), [("killed", "slurm"), ("cancelled", "slurm"), ("killed", "slurm_of_two")])
+def test_what_was_measured_outlives_a_job(
+    loss: str, cluster: str, request: pytest.FixtureRequest, dataset: Path, tmp_path: Path
+) -> None:
     """A rank that is killed: srun kills all others, guardians too, and what was measured is read from `live`.
 
     A job that is cancelled is asked to end first, and saves.
     """
+    slurm: Slurm = request.getfixturevalue(cluster)
     folder = tmp_path / "run"
-    process = start("train", *small_run(folder, dataset, "train.epochs=1000"), launcher=slurm.srun("--mpi=pmi2"))
+    launcher = slurm.srun("--mpi=pmi2", "-N", str(len(slurm.nodes)))
+    process = start("train", *small_run(folder, dataset, "train.epochs=1000"), launcher=launcher)
     until(lambda: training(folder, ranks=4) or process.poll() is not None, "the ranks to train")
     if loss == "killed":
         one = leader(folder)
