@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import traceback
+from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,8 +36,20 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow ones: what is left for the end, when some have nothing more to run, is short."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Have each process begin with slow ones: what is left for the end, when some have nothing more to run, is short.
+
+    `--dist worksteal` cuts the list into equal parts, one for each process, who takes from the end of another's when
+    it is through with its own. Neighbours stay together, as they share what is set up for them.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    parts = zip(_parts(slow, processes), _parts(quick, processes), strict=True)
+    items[:] = chain.from_iterable(first + then for first, then in parts)
+
+
+def _parts(items: list[pytest.Item], count: int) -> list[list[pytest.Item]]:
+    return [items[number * len(items) // count : (number + 1) * len(items) // count] for number in range(count)]
 
 
 @pytest.hookimpl(tryfirst=True)
