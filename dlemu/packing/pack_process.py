@@ -261,7 +261,7 @@ class _Crew:
 
     def give(self, files: list[int], look: Any) -> None:
         """Hand out files until all are finished; `look` is called now and then. Raises what a process raised."""
-        left = iter(files)
+        left: Iterator[int] = iter(files)
         file = next(left, None)
         while self.processes:
             while file is not None:
@@ -269,6 +269,8 @@ class _Crew:
                     os.write(self._tasks, TASK.pack(file))
                 except BlockingIOError:
                     break
+                except BrokenPipeError:  # all of them died before they took a file: what ended them is told below
+                    left = iter(())
                 file = next(left, None)
             if file is None and self._tasks >= 0:
                 os.close(self._tasks)
