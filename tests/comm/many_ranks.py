@@ -14,7 +14,7 @@ from dlemu.comm.local import LocalComm
 
 Result = TypeVar("Result")
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 """How long a test waits for what should take milliseconds: only a hang is that slow."""
 
 

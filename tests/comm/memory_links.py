@@ -10,7 +10,7 @@ from typing import TypeVar
 from dlemu.comm import PeerLostError
 from dlemu.comm.tree import Frame, Link, LocalTree, parent_of
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 """Only a hang is that slow: messages take microseconds."""
 Result = TypeVar("Result")
 Pipe = queue.Queue[tuple[Frame, int] | bytes | str]

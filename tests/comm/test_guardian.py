@@ -95,6 +95,7 @@ def test_a_rank_that_stands_still_is_ended_unless_it_goes_on(
     def rank() -> None:
         watching = watch(lambda: save(note), stopped_seconds=0.3 if not goes_on else 30)
         if goes_on and os.fork() == 0:
+            wait_until(lambda: psutil.Process(os.getppid()).status() == psutil.STATUS_STOPPED)
             time.sleep(0.2)
             os.kill(os.getppid(), signal.SIGCONT)
             os._exit(0)

@@ -76,7 +76,7 @@ def test_every_rank_learns_who_is_gone(gone: int) -> None:
 
     started_seconds = time.monotonic()
     messages = in_threads(18, work, timeout_seconds=600.0)
-    assert time.monotonic() - started_seconds < 60, "an end is seen as such, not by the deadline"
+    assert time.monotonic() - started_seconds < 300, "an end is seen as such, not by the deadline"
     assert [message for rank, message in enumerate(messages) if rank != gone] == [
         f"rank {gone} ended without a message"
     ] * 17
@@ -97,6 +97,8 @@ def test_a_deadline_names_the_rank_that_stayed_away() -> None:
     late = threading.Event()
 
     def work(comm: LocalComm) -> None:
+        comm.all_reduce_max(0)  # once all are there, however long that took
+        comm.set_timeout(1.0)
         if comm.rank == 7:
             assert late.wait(60)
             return
@@ -105,7 +107,7 @@ def test_a_deadline_names_the_rank_that_stayed_away() -> None:
         finally:
             late.set()
 
-    messages = [str(message) for message in in_threads(8, work, timeout_seconds=1.0)]
+    messages = [str(message) for message in in_threads(8, work, timeout_seconds=600.0)]
     assert messages == ["rank 7 did not arrive at the barrier within 1 s"] * 7 + ["None"]
 
 
@@ -146,7 +148,7 @@ def test_a_rank_that_is_started_twice_is_refused() -> None:
 
 def _expect_loss(token: str) -> None:
     with pytest.raises(PeerLostError):
-        LocalComm(0, 2, token=token, timeout_seconds=1.0)
+        LocalComm(0, 2, token=token, timeout_seconds=3.0)
 
 
 def test_a_broken_communicator_stays_broken() -> None:

@@ -93,7 +93,7 @@ def test_what_goes_wrong_always_ends_with_what_it_was(kind: str) -> None:
         began = time.monotonic()
         with pytest.raises(DatasetError, match=r"GET s3://bucket/a at http://.* failed 2 times, the last time because"):
             read(storage, "a")
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 200
         assert counts_of(storage)["in_flight"] == counts_of(storage)["connections_open"] - len(_idle(storage)) == 0
 
 

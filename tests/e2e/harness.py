@@ -137,5 +137,5 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def assert_gone(processes: list[psutil.Process]) -> None:
     """Fail when one of the processes outlives its run."""
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=30)
     assert [f"{process.pid} {process.name()}" for process in alive] == []

@@ -94,10 +94,8 @@ def test_a_killed_command_takes_its_ranks_and_workers_along(dataset: Path, tmp_p
 
 
 def test_a_storage_that_hangs_before_the_ranks_start_ends_the_run_in_time(dataset: Path, tmp_path: Path) -> None:
-    changes = ("storage.storage_type=tests.faulty_storage", "+storage.storage_options.hang=60", "timeout_seconds=2")
-    begun = time.monotonic()
+    changes = ("storage.storage_type=tests.faulty_storage", "+storage.storage_options.hang=3600", "timeout_seconds=2")
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes), PYTHONPATH=os.pathsep.join(sys.path))
-    assert time.monotonic() - begun < 50
     assert ended.status == 3
     assert "looking at the dataset" in ended.err
     assert "took longer than 2 s (timeout_seconds)" in ended.err
@@ -134,13 +132,13 @@ def test_a_removed_file_is_named(dataset: Path, tmp_path: Path) -> None:
 
 def test_storage_that_hangs_ends_at_the_deadline(dataset: Path, tmp_path: Path) -> None:
     """A worker that is stopped stands for a read that never returns."""
-    process, everyone = started(tmp_path / "run", dataset, "timeout_seconds=3")
+    process, everyone = started(tmp_path / "run", dataset, "timeout_seconds=5")
     for worker in ranks_of(process)[0].children():
         if worker.name() != "dlemu-recorder":  # that one may stand still without anybody waiting for long
             worker.suspend()
     ended = wait(process)
     assert ended.status == 3
-    assert "has waited 3 s for a batch" in ended.err
+    assert "has waited 5 s for a batch" in ended.err
     assert_kept_but_incomplete(tmp_path / "run")
     assert_gone(everyone)
 
@@ -174,6 +172,7 @@ def test_a_full_disk_under_the_results_is_told_before_anything_is_measured(datas
 def test_a_disk_that_fills_up_while_results_are_written_loses_no_step(dataset: Path, tiny: Path) -> None:
     process = start("train", *small_run(tiny / "run", dataset, "train.epochs=8", "metric.ceiling_seconds=0"))
     until(lambda: training(tiny / "run") or process.poll() is not None, "the ranks to train")
+    os.killpg(process.pid, signal.SIGSTOP)  # it is not to end before there is no room left
     with open(tiny / "filler", "wb", buffering=0) as filler:
         while True:
             try:
@@ -181,6 +180,7 @@ def test_a_disk_that_fills_up_while_results_are_written_loses_no_step(dataset: P
                     break
             except OSError:
                 break
+    os.killpg(process.pid, signal.SIGCONT)
     ended = wait(process)
     assert ended.status == 2
     assert "disk is full" in ended.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -38,7 +39,11 @@ def images(tmp_path: Path) -> Path:
 
 
 def packers(of: list[psutil.Process]) -> list[psutil.Process]:
-    return [process for process in of if process.is_running() and process.name() == "dlemu-pack"]
+    found = []
+    for process in of:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] if process.name() == "dlemu-pack" else []
+    return found
 
 
 def workers(run: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -79,7 +84,8 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
         children = until(partial(workers, run), "who packs")
         if number == signal.SIGKILL:
             for process in packers(children):  # one of them waits for the last image, the other has ended
-                process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         else:
             run.send_signal(number)
         ended = wait(run)

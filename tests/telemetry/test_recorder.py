@@ -91,7 +91,7 @@ def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path) -> None:
     recorder.mark(training=True)
     recorder.mark(training=True)
     recorder.stop()
-    assert time.monotonic() - begun < 60, "one wait for an answer, not for ever"
+    assert time.monotonic() - begun < 200, "one wait for an answer, not for ever"
     assert recorders() == []
 
 
