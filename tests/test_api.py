@@ -23,7 +23,7 @@ from dlemu.results.run import Run
 from dlemu.run.events import DatasetMade, Event, TrainingBegan, TrainingStep
 from dlemu.run.ranks import RunUserError
 from tests.e2e.conftest import dataset as dataset
-from tests.e2e.harness import small_run
+from tests.e2e.harness import rank_of, small_run
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
@@ -140,7 +140,7 @@ def test_a_failed_run_says_what_was_kept(dataset: Path, tmp_path: Path) -> None:
     def kill_a_rank(event: Event) -> None:
         if isinstance(event, TrainingStep) and event.epoch > 1 and not killed:  # steps are told after its end, too
             (helper,) = (process for process in psutil.Process().children() if process not in others)
-            killed.append(helper.children()[1])
+            killed.append(rank_of(helper.pid, 1))
             killed[0].kill()
 
     with pytest.raises(dlemu.RunFailedError, match=r"rank 1 .* was killed by SIGKILL") as failed:

@@ -135,6 +135,20 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
         return []
 
 
+def maps(process: psutil.Process, name: str) -> bool:
+    """Say whether a process has a file mapped whose path has `name` in it."""
+    try:
+        return any(name in region.path for region in process.memory_maps())
+    except psutil.Error:
+        return False
+
+
+def rank_of(parent: int, rank: int) -> psutil.Process:
+    """Return the forked process of a rank that trains: process ids start over now and then, so they tell no order."""
+    (found,) = (one for one in psutil.Process(parent).children() if maps(one, f"rank_{rank:05}.steps"))
+    return found
+
+
 def assert_gone(processes: list[psutil.Process]) -> None:
     """Fail when one of the processes outlives its run."""
     _, alive = psutil.wait_procs(processes, timeout=30)

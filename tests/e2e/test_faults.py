@@ -16,7 +16,19 @@ import pytest
 
 from dlemu.results.folder import read_run
 from dlemu.results.live_place import KILLED
-from tests.e2e.harness import assert_gone, dlemu, family, small_run, start, steps, summary, training, until, wait
+from tests.e2e.harness import (
+    assert_gone,
+    dlemu,
+    family,
+    rank_of,
+    small_run,
+    start,
+    steps,
+    summary,
+    training,
+    until,
+    wait,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -40,13 +52,9 @@ def assert_kept_but_incomplete(folder: Path) -> None:
     assert not (folder / "live").exists()
 
 
-def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return psutil.Process(process.pid).children()
-
-
 def test_a_killed_rank_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
     process, everyone = started(tmp_path / "run", dataset)
-    victim = ranks_of(process)[1]
+    victim = rank_of(process.pid, 1)
     victim.kill()
     ended = wait(process)
     assert ended.status == 128 + signal.SIGKILL
@@ -57,7 +65,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) 
 
 def test_a_killed_worker_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
     process, everyone = started(tmp_path / "run", dataset)
-    victim = ranks_of(process)[2].children()[0]
+    victim = rank_of(process.pid, 2).children()[0]
     victim.kill()
     ended = wait(process)
     assert ended.status == 3
@@ -133,7 +141,7 @@ def test_a_removed_file_is_named(dataset: Path, tmp_path: Path) -> None:
 def test_storage_that_hangs_ends_at_the_deadline(dataset: Path, tmp_path: Path) -> None:
     """A worker that is stopped stands for a read that never returns."""
     process, everyone = started(tmp_path / "run", dataset, "timeout_seconds=5")
-    for worker in ranks_of(process)[0].children():
+    for worker in rank_of(process.pid, 0).children():
         if worker.name() != "dlemu-recorder":  # that one may stand still without anybody waiting for long
             worker.suspend()
     ended = wait(process)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dlemu.emulator.stopping import ask_to_stop
-from tests.e2e.harness import assert_gone, dlemu, small_run, start, steps, summary, training, until, wait
+from tests.e2e.harness import assert_gone, dlemu, maps, small_run, start, steps, summary, training, until, wait
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
@@ -64,7 +64,7 @@ def test_what_was_measured_outlives_a_killed_rank(victim: int | str, dataset: Pa
     logs = [path.name for path in sorted((folder / "live").glob("rank_*"))]
     assert len(logs) == 3
     mapped: dict[int, int | str] = {
-        rank.pid: logs.index(name) for rank in everyone for name in logs if _maps(rank, name)
+        rank.pid: logs.index(name) for rank in everyone for name in logs if maps(rank, name)
     }
     stand_ins = [pid for pid in _launched(process) if pid not in mapped]
     if victim == "stand-in":
@@ -92,13 +92,6 @@ def _launched(mpirun: subprocess.Popen[str]) -> list[int]:
     return [one.pid for one in proxy.children()]
 
 
-def _maps(process: psutil.Process, name: str) -> bool:
-    try:
-        return any(name in region.path for region in process.memory_maps())
-    except psutil.Error:
-        return False
-
-
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
@@ -110,7 +103,7 @@ def test_processes_that_stand_in_import_no_framework_and_stop_no_rank(dataset: P
     folder = tmp_path / "run"
     process = start("train", *small_run(folder, dataset, *LONG), launcher=[MPIRUN, "-np", "3"])
     until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
-    stand_ins = [one for one in map(psutil.Process, _launched(process)) if not _maps(one, "libtorch_cpu")]
+    stand_ins = [one for one in map(psutil.Process, _launched(process)) if not maps(one, "libtorch_cpu")]
     assert len(stand_ins) == 2
     for one in stand_ins:
         one.suspend()
@@ -127,7 +120,7 @@ def test_ranks_that_are_not_alike_run_themselves(dataset: Path, tmp_path: Path) 
     settings = small_run(folder, dataset, *LONG, "reader.data_loader=threads")
     process = start("train", *settings, launcher=[MPIRUN, "-np", "2", str(launched)])
     until(lambda: training(folder, ranks=2) or process.poll() is not None, "the ranks to train")
-    assert [_maps(psutil.Process(pid), "rank_0000") for pid in _launched(process)] == [True, True]
+    assert [maps(psutil.Process(pid), "rank_0000") for pid in _launched(process)] == [True, True]
     os.killpg(process.pid, signal.SIGINT)
     assert wait(process).status != 0
 
@@ -177,7 +170,7 @@ def test_the_time_limit_of_a_workload_file_holds_under_mpi(dataset: Path, tmp_pa
     settings = [f"workload={file}", *small_run(folder, dataset, *LONG[:2], "reader.data_loader=threads")[1:]]
     process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
     until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
-    ranks = [one for one in psutil.Process(process.pid).children(recursive=True) if _maps(one, "rank_00002.steps")]
+    ranks = [one for one in psutil.Process(process.pid).children(recursive=True) if maps(one, "rank_00002.steps")]
     assert len(ranks) == 1
     os.kill(ranks[0].pid, signal.SIGSTOP)
     ended = wait(process)
