@@ -12,6 +12,7 @@ import signal
 import stat
 import sys
 import termios
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,7 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 
+_AGAIN_SECONDS = 0.02
 _OUTPUT_SECONDS = 1.0
 _PASSING_ON_SECONDS = 0.1  # from the launcher's process on this host to the one that prints
 
@@ -72,8 +74,22 @@ def interrupt_once() -> Handler:
 
     A batch system, or a container that is stopped, signals the workers too. PyTorch watches them by a handler of its
     own, which would raise out of whatever ends this process: from the first signal on they are expected to end.
+
+    What is raised in a destructor, or in what runs around a fork, goes nowhere: there the signal comes once more, a
+    moment later.
     """
     raised = False
+    tell = sys.unraisablehook
+
+    def notice(lost: sys.UnraisableHookArgs) -> None:
+        nonlocal raised
+        if raised and isinstance(lost.exc_value, Interrupted):
+            raised = False
+            again = threading.Timer(_AGAIN_SECONDS, _signal_main_thread, (lost.exc_value.signal_number,))
+            again.daemon = True
+            again.start()
+        else:
+            tell(lost)
 
     def handle(signal_number: int, frame: FrameType | None) -> None:
         nonlocal raised
@@ -82,7 +98,13 @@ def interrupt_once() -> Handler:
             signal.signal(signal.SIGCHLD, ignore)
             raise Interrupted(signal_number)
 
+    sys.unraisablehook = notice
     return handle
+
+
+def _signal_main_thread(number: int) -> None:
+    if callable(signal.getsignal(number)) and (ident := threading.main_thread().ident) is not None:
+        signal.pthread_kill(ident, number)
 
 
 def ignore(signal_number: int, frame: FrameType | None) -> None:

@@ -146,16 +146,20 @@ def probe_pattern(
     assert process.stdout is not None
     made: list[Level] = []
     costs: LoaderCosts | None = None
+    whole = False
     try:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             pickle.dump(request, process.stdin)
         while True:
             try:
                 message = pickle.load(process.stdout)
-            except EOFError:
+            except (EOFError, pickle.UnpicklingError):  # it was killed, perhaps in mid-message
                 break
             if isinstance(message, BaseException):
                 raise message
+            if message is None:
+                whole = True
+                break
             if isinstance(message, LoaderCosts):
                 costs = message
                 continue
@@ -167,8 +171,11 @@ def probe_pattern(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-    if not made:
-        raise DlemuError(f"the process of the readers ended with status {process.returncode} and said nothing")
+    if not whole:
+        raise DlemuError(
+            f"the process of the readers was killed after {len(made)} levels; if the machine ran out of memory, "
+            "`dmesg` names it"
+        )
     return tuple(made), costs
 
 
@@ -185,6 +192,8 @@ def main() -> None:
         if request.costs and request.job.workload.reader.read_threads > 0:
             pickle.dump(_loader_costs(request.job), say)
             say.flush()
+        pickle.dump(None, say)  # that is all: who died in mid-way says less
+        say.flush()
     except BaseException as error:  # carried to the caller
         known = error if isinstance(error, DlemuError) else DlemuError(f"{type(error).__name__}: {error}")
         pickle.dump(known, say)
@@ -309,40 +318,45 @@ class _Once:
 def _level(job: Job, spec: LoaderSpec, samples: int, readers: int, seconds: float) -> Level:
     """Read with so many readers for so long."""
     context = get_context("fork")
-    gate = context.Barrier(readers + 1)
+    gate = os.pipe()  # all begin when its end for writing is closed; no lock, which a killed one could keep
     lines: list[Connection] = []
     processes = []
     for number in range(readers):
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_read, args=(job, spec, samples, number, readers, seconds, gate, theirs))
+        process = context.Process(
+            target=_read, args=(job, spec, samples, number, readers, seconds, gate, os.getpid(), theirs)
+        )
         process.daemon = True
         process.start()
         processes.append(process)
         theirs.close()
         lines.append(ours)
-    with contextlib.suppress(Exception):  # a reader that failed breaks the barrier, and says why
-        gate.wait(60 + readers)
+    os.close(gate[0])
+    try:
+        for line in lines:
+            _received(line, seconds)  # it is ready
+    finally:
+        os.close(gate[1])
     began_ns = time.monotonic_ns()
-    told = [_received(line, seconds) for line in lines]
-    for answer in told:
-        if isinstance(answer, BaseException):
-            raise answer
-    rows = np.concatenate([answer for answer in told if not isinstance(answer, BaseException)])
+    rows = np.concatenate([_received(line, seconds) for line in lines])
     for process in processes:
         process.join(EXIT_SECONDS)  # whoever is waited for has its CPU time counted as ours
     return judge_level(rows, readers, began_ns, seconds)
 
 
-def _received(line: Connection, seconds: float) -> ReadRows | BaseException:
+def _received(line: Connection, seconds: float) -> ReadRows:
+    """Return what a reader says; raises what it raised, and DlemuError when it says nothing."""
+    if not line.poll(seconds + 600):
+        raise DlemuError(
+            f"a reader has waited more than {600 + seconds:.0f} s: the storage is stuck (`dmesg`, mount state)"
+        )
     try:
-        if line.poll(seconds + 600):
-            answer: ReadRows | BaseException = line.recv()
-            return answer
-    except EOFError:
-        return DlemuError("a reader was killed; if the machine ran out of memory, `dmesg` names it")
-    return DlemuError(
-        f"a reader has waited more than {600 + seconds:.0f} s: the storage is stuck (`dmesg`, mount state)"
-    )
+        answer: ReadRows | BaseException = line.recv()
+    except (EOFError, OSError) as error:
+        raise DlemuError("a reader was killed; if the machine ran out of memory, `dmesg` names it") from error
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> Level:
@@ -399,17 +413,28 @@ def _earliest_last(rows: ReadRows) -> int:
 
 
 def _read(
-    job: Job, spec: LoaderSpec, samples: int, number: int, readers: int, seconds: float, gate: Any, line: Connection
+    job: Job,
+    spec: LoaderSpec,
+    samples: int,
+    number: int,
+    readers: int,
+    seconds: float,
+    gate: tuple[int, int],
+    parent: int,
+    line: Connection,
 ) -> None:
     """Be one reader."""
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.close(gate[1])
     os.nice(spec.nice)
     try:
         maker, room = BatchMaker(spec, number), AlignedBuffer(spec.slot_bytes)
         out = room.view(spec.slot_bytes)
         epoch, steps = len(job.schedule) + readers, job.found.train.num_samples // samples
         rows = []
-        gate.wait(60 + readers)
+        line.send(np.zeros(0, READ_DTYPE))
+        os.read(gate[0], 1)
         deadline = time.monotonic() + SETTLE_SECONDS + seconds
         for step in range(1 + number, steps + 1, readers):
             if time.monotonic() > deadline:
@@ -426,5 +451,4 @@ def _read(
             rows.append((*numbers, number))
         line.send(np.array(rows, READ_DTYPE))
     except BaseException as error:  # carried to the caller
-        gate.abort()
         line.send(error if isinstance(error, DlemuError) else DlemuError(f"{type(error).__name__}: {error}"))

@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any
@@ -34,6 +36,7 @@ SETTLE_SECONDS = 0.5
 """Of each cell, before what counts."""
 _PROGRAM = "from dlemu.probing.requests import main; main()"
 _PATIENCE_SECONDS = 120.0
+_ENDING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,7 @@ def _by_fio(wanted: Wanted, path: str, size_bytes: int, seconds: float) -> Probe
         "randrepeat": "0",
         "refill_buffers": "1" if wanted.writes else "0",
         "group_reporting": "1",
+        "thread": "1",  # not processes, which wait for ever where fio itself is killed
         "output-format": "json",
     }
     if not wanted.random:
@@ -124,20 +128,40 @@ def _by_fio(wanted: Wanted, path: str, size_bytes: int, seconds: float) -> Probe
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         start_new_session=True,
         preexec_fn=lambda: die_with_parent(parent),
     )
+    output, errors = _said(process, None, seconds)
+    text = output.decode(errors="replace")
+    if process.returncode:
+        what = errors.decode(errors="replace") or text
+        raise DlemuError(f"fio {_end_told(process.returncode)}: {what.strip()[-400:]}".rstrip(": "))
+    return cell_of_fio(json.loads(text[text.index("{") :]), wanted)
+
+
+def _said(process: subprocess.Popen[bytes], given: bytes | None, seconds: float) -> tuple[bytes, bytes]:
+    """Return what a process that measures for so long says; it never outlives the call. Raises DlemuError."""
+    most = seconds + _PATIENCE_SECONDS
     try:
-        output, errors = process.communicate(timeout=seconds + _PATIENCE_SECONDS)
-    except BaseException:
+        return process.communicate(given, most)
+    except BaseException as error:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel does not hold this one
+            process.wait(_ENDING_SECONDS)
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+            with contextlib.suppress(BrokenPipeError):  # what it was not given yet
+                pipe.close()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise DlemuError(
+                f"requests of {seconds:g} s did not end within {most:g} s: look at the storage (`dmesg`, mount state)"
+            ) from error
         raise
-    if process.returncode:
-        raise DlemuError(f"fio ended with status {process.returncode}: {(errors or output).strip()[-400:]}")
-    return cell_of_fio(json.loads(output[output.index("{") :]), wanted)
+
+
+def _end_told(status: int) -> str:
+    """Return how a process ended, by what `Popen.returncode` says."""
+    return f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
 
 
 def cell_of_fio(told: dict[str, Any], wanted: Wanted) -> ProbeCell:
@@ -209,15 +233,9 @@ def _answered(streams: tuple[Stream | GetStream, ...], engine: Engine, seconds: 
         env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
         start_new_session=True,
     )
-    try:
-        output, _ = process.communicate(pickle.dumps((streams, engine, os.getpid())), seconds + _PATIENCE_SECONDS)
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-    if not output:
-        raise DlemuError(f"the process of the requests ended with status {process.returncode} and said nothing")
+    output, _ = _said(process, pickle.dumps((streams, engine, os.getpid())), seconds)
+    if process.returncode or not output:
+        raise DlemuError(f"the process of the requests {_end_told(process.returncode)} and said nothing")
     answer: tuple[int, list[Requests]] | DlemuError = pickle.loads(output)
     if isinstance(answer, DlemuError):
         raise answer
@@ -307,11 +325,17 @@ def _run_all(streams: tuple[Stream | GetStream, ...], engine: Engine) -> tuple[i
     run = engines[engine]
     if len(streams) == 1:
         return time.monotonic_ns(), [run(streams[0])]
-    context = get_context("fork")
-    with context.Pool(len(streams)) as pool:
-        pool.map(_ready, range(len(streams)), chunksize=1)
-        began_ns = time.monotonic_ns()
-        return began_ns, pool.map(run, streams, chunksize=1)
+    with ProcessPoolExecutor(
+        len(streams), get_context("fork"), initializer=die_with_parent, initargs=(os.getpid(),)
+    ) as pool:
+        try:
+            list(pool.map(_ready, range(len(streams))))
+            began_ns = time.monotonic_ns()
+            return began_ns, list(pool.map(run, streams))
+        except BrokenProcessPool as error:
+            raise DlemuError(
+                "a process that made requests was killed; if the machine ran out of memory, `dmesg` names it"
+            ) from error
 
 
 def _ready(number: int) -> int:
@@ -324,9 +348,10 @@ def _ready(number: int) -> int:
 @contextlib.contextmanager
 def _metering() -> Iterator[Callable[[], dict[str, float]]]:
     """Read all meters twice a second as long as the block lasts; what it gives says the means."""
-    try:
+    probe: PowerProbe | None = None
+    with contextlib.suppress(AbsentError):
         probe = PowerProbe(Scope(folders=()))
-    except AbsentError:
+    if probe is None:
         yield dict
         return
     seen: dict[str, list[float]] = {}

@@ -124,8 +124,9 @@ def _explain(status: int, log_path: str) -> None:
     message = _failure_message(log_path)
     if status == UserError.exit_status:
         raise UserError(message)
-    ended = f"by signal {-status}" if status < 0 else f"with status {status}"
-    raise DlemuError(f"a run ended {ended}; it said:\n{message}\nall it said is in {log_path}")
+    ended = f"a run was ended by {signal.Signals(-status).name}" if status < 0 else f"a run ended with status {status}"
+    said = f"it said:\n{message}\nall it said is in {log_path}" if message else "it had said nothing"
+    raise DlemuError(f"{ended}; {said}")
 
 
 def _failure_message(log_path: str) -> str:

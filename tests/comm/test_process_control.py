@@ -62,6 +62,26 @@ def test_the_end_of_a_child_that_comes_with_an_interruption_is_not_told(monkeypa
     assert told == []
 
 
+class Ended:
+    """Interrupted as it goes away, where nothing that is raised arrives."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_interruption_that_is_lost_comes_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    before = signal.signal(signal.SIGTERM, interrupt_once())
+    try:
+        Ended()
+        with pytest.raises(Interrupted):
+            time.sleep(60)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == []
+
+
 class Holder:
     def __init__(self) -> None:
         self.held = True

@@ -38,10 +38,17 @@ def test_the_cause_is_told_and_not_only_the_last_word(tmp_path: Path) -> None:
         run(tmp_path, script)
 
 
-@pytest.mark.parametrize(("script", "ended"), [("exit 1", "with status 1"), ("kill -9 $$", "by signal 9")])
+@pytest.mark.parametrize(
+    ("script", "ended"),
+    [
+        ("echo Traceback; exit 1", "ended with status 1; it said:\nTraceback"),
+        ("echo begun; kill -9 $$", "was ended by SIGKILL; it said:\nbegun"),
+        ("kill -9 $$", "was ended by SIGKILL; it had said nothing"),
+    ],
+)
 def test_an_end_without_a_result_is_a_failure(tmp_path: Path, script: str, ended: str) -> None:
     with pytest.raises(DlemuError, match=ended):
-        run(tmp_path, f"echo Traceback; {script}")
+        run(tmp_path, script)
 
 
 def test_being_told_to_stop_never_breaks_off_the_waiting_itself(
