@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.fuzzing.doors import doors
+from tests.fuzzing.ends import endings_of
 from tests.fuzzing.rounds import round_of
 
 _ROUND = 500
@@ -17,7 +18,8 @@ _ROUND = 500
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
-    parser.add_argument("doors", nargs="*", metavar="DOOR", help=f"of {', '.join(doors())} [all]")
+    there = f"of {', '.join(doors())} [all]; or ends, which takes seconds a case"
+    parser.add_argument("doors", nargs="*", metavar="DOOR", help=there)
     parser.add_argument("--cases", type=int, default=100_000, help="at each door [100000]")
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to see one again")
     parser.add_argument("--seed", type=int, default=1)
@@ -31,6 +33,8 @@ def main() -> None:
 
         def one(cases: range, door: str = door) -> list[str]:
             with tempfile.TemporaryDirectory() as folder:
+                if door == "ends":
+                    return endings_of(given.seed, cases, Path(folder))
                 return round_of(door, given.seed, cases, Path(folder) / "data")
 
         with ThreadPoolExecutor(given.processes) as pool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +18,7 @@ from datagen.errors import DatasetError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from tests.datasets import make_dataset
+from tests.fuzzing import ends
 from tests.fuzzing.doors import doors
 from tests.fuzzing.mutations import damaged_bytes
 from tests.fuzzing.rounds import round_of
@@ -56,6 +59,22 @@ def test_what_goes_wrong_at_a_door_is_told_with_its_seed(tmp_path: Path, monkeyp
     assert "KeyError: 'x'" in told
     assert "hangs" in told
     assert "the process ended with wait status" in told
+
+
+FORKS = "import subprocess; subprocess.Popen(['sleep', '5'], stdout=-3, stderr=-3).wait()"
+
+
+@pytest.mark.slow
+def test_an_ending_that_leaves_somebody_behind_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", FORKS]
+    monkeypatch.setattr(ends, "commands", lambda data, images: {"forks": lambda folder: command})
+    monkeypatch.setattr(ends, "_LEFT_SECONDS", 0)
+    drawn = ((number, ends.draw(1, number, ["forks"])) for number in count())
+    number = next(n for n, ending in drawn if 0 <= ending.victim < 0.5 and 0.2 < ending.share < 0.6)
+    assert ends.draw(1, number, ["forks"]) == ends.draw(1, number, ["forks"])
+    (found,) = ends.endings_of(1, range(number, number + 1), tmp_path)
+    assert f"ends seed 1 case {number}: forks at 0." in found
+    assert "left: " in found
 
 
 class Trap:

@@ -1,0 +1,269 @@
+"""Commands that are ended: one of their processes, by a signal, at a moment. A seed draws all three.
+
+A moment is a share of the time that the command took when nothing happened, so a case of a seed comes near where it was
+when it is tried again, on the same machine. Whatever was drawn, the command ends in time and says why without a
+traceback, none of its processes and nothing in /dev/shm is left, and what lies in its results' folder can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from PIL import Image
+
+import dlemu
+from tests.e2e.harness import DLEMU, small_run
+
+_MARK = "DLEMU_ENDS_CASE"
+"""In the environment of all processes of a case: those that lost their parents are found by it."""
+_MOST_SECONDS = 150.0
+"""Far beyond `timeout_seconds` and what any of the commands takes."""
+_LEFT_SECONDS = 30.0
+_TIMEOUT = "timeout_seconds=30"
+_QUICK = ("metric.scaling_seconds=0", _TIMEOUT)
+_SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGSEGV, signal.SIGTERM)
+_WHOLE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""What a terminal, a batch system or a container's end sends to all processes at once."""
+_ENDED = {130, 137, 139, 143, -signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGSEGV}
+"""Of a command that a signal ended, or one of whose processes; mpirun has statuses of its own."""
+_OF_MPIRUN = "BAD TERMINATION", "[mpiexec@"
+_MPIRUN = str(Path(sys.executable).parent / "mpirun")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A case: what is ended, when, and how."""
+
+    command: str
+    share: float
+    """Of the time that the command took undisturbed."""
+    victim: float
+    """A share of its processes in the order of their ids; below 0: all at once."""
+    signal: int
+
+
+def draw(seed: int, number: int, commands: list[str]) -> Ending:
+    """Return a case; equal arguments give equal ones."""
+    random_of = random.Random(f"ends {seed} {number}")
+    whole = random_of.random() < 0.2
+    return Ending(
+        command=random_of.choice(commands),
+        share=random_of.uniform(0, 1.05),
+        victim=-1 if whole else random_of.random(),
+        signal=random_of.choice(_WHOLE if whole else _SIGNALS),
+    )
+
+
+def commands(data: Path, images: Path) -> dict[str, Callable[[Path], list[str]]]:
+    """Return what is ended: a command line for a folder of results."""
+    few = "ranks=2"
+
+    def train(*changes: str) -> Callable[[Path], list[str]]:
+        return lambda folder: [DLEMU, "train", *small_run(folder, data, *_QUICK, *changes)]
+
+    def of_mpirun(folder: Path) -> list[str]:
+        return [_MPIRUN, "-np", "3", DLEMU, "train", *small_run(folder, data, *_QUICK)]
+
+    def without_ranks(folder: Path, *changes: str) -> list[str]:
+        return [word for word in small_run(folder, data, *_QUICK, *changes) if not word.startswith("ranks=")]
+
+    def checkpoint(folder: Path) -> list[str]:
+        llama = ("workload=llama3_8b", "scale=laptop", f"checkpoint.checkpoint_folder={folder}-checkpoints")
+        return [DLEMU, "checkpoint", *llama, few, f"output.folder={folder}", _TIMEOUT]
+
+    def datagen(folder: Path) -> list[str]:
+        many = ("dataset.num_files_train=2000", few)
+        return [DLEMU, "datagen", *small_run(folder, Path(f"{folder}-made"), *_QUICK, *many)]
+
+    def pack(folder: Path) -> list[str]:
+        words = (f"source={images}", f"target={folder}-packed", f"output.folder={folder}")
+        return [DLEMU, "pack", *words, "resize=16x16", "images_per_file=4", "processes=3", "evict=false"]
+
+    def probe(folder: Path) -> list[str]:
+        small = ("--sizes", "4k", "--depths", "1,8", "--jobs", "2", "--seconds", "0.5", "--file-size", "16m")
+        return [DLEMU, "probe", f"{folder.parent}", *small, "--output", str(folder)]
+
+    def size(folder: Path) -> list[str]:
+        one = without_ranks(folder, "reader.data_loader=threads", "reader.batch_size=1", "train.computation_time=0.5")
+        return [DLEMU, "size", *one, "--most", "1", "--cached", "--trial-seconds", "4"]
+
+    return {
+        "train": train(),
+        "threads": train("reader.data_loader=threads", "metric.ceiling_seconds=0"),
+        "saving": train("workflow.checkpoint=true", "output.report=true", "train.epochs=1"),
+        "mpirun": of_mpirun,
+        "checkpoint": checkpoint,
+        "datagen": datagen,
+        "pack": pack,
+        "probe": probe,
+        "sweep": lambda folder: [DLEMU, "sweep", *without_ranks(folder, "reader.data_loader=threads"), "ranks=1,2"],
+        "readers": lambda folder: [DLEMU, "probe", *without_ranks(folder, "reader.data_loader=threads")],
+        "predict": lambda folder: [DLEMU, "predict", *small_run(folder, data, *_QUICK, "ranks=1")],
+        "size": size,
+    }
+
+
+class Endings:
+    """Cases in a folder, of which each leaves nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        data, images = folder / "data", folder / "images"
+        subprocess.run([DLEMU, "datagen", *small_run(folder / "none", data)], check=True, capture_output=True)
+        images.mkdir()
+        for number in range(60):
+            Image.effect_noise((300, 200), 50 + number).save(images / f"{number}.png")
+        self._commands = commands(data, images)
+        self._seconds: dict[str, float] = {}
+
+    def case(self, seed: int, number: int) -> str:
+        """Try a case; return what went wrong, or nothing."""
+        ending = draw(seed, number, list(self._commands))
+        folder = self._folder / f"case-{number}"
+        try:
+            return self._found(ending, folder)
+        finally:
+            self._remove(folder)
+
+    def _found(self, ending: Ending, folder: Path) -> str:
+        undisturbed = self._undisturbed_seconds(ending.command, folder)
+        memory = _shared_memory()
+        process, mark = self._start(ending.command, folder)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(ending.share * undisturbed)
+        hit = _hit(process, mark, ending)
+        try:
+            out, err = process.communicate(timeout=_MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            stuck = list(_left(mark, 0))
+            out, err = process.communicate()
+            return f"{hit}: no end within {_MOST_SECONDS:.0f} s: {stuck}\n{err[-2000:]}"
+        wrong = [
+            *_wrong_words(ending, process.returncode, out + err),
+            *_left(mark, _LEFT_SECONDS),
+            *_unread(folder, whole=process.returncode in (0, 1)),
+            *(f"{name} in /dev/shm" for name in sorted(_shared_memory() - memory)),
+        ]
+        return f"{hit}, status {process.returncode}: {'; '.join(wrong)}\n{out[-1000:]}{err[-3000:]}" if wrong else ""
+
+    def _undisturbed_seconds(self, command: str, folder: Path) -> float:
+        if command not in self._seconds:
+            begun = time.monotonic()
+            process, _ = self._start(command, folder)
+            out, err = process.communicate()
+            assert process.returncode in (0, 1), out + err
+            self._seconds[command] = time.monotonic() - begun
+            self._remove(folder)
+        return self._seconds[command]
+
+    def _remove(self, folder: Path) -> None:
+        for path in self._folder.glob(f"{folder.name}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _start(self, command: str, folder: Path) -> tuple[subprocess.Popen[str], str]:
+        mark = f"{os.getpid()}-{folder.name}-{time.monotonic_ns()}"
+        process = subprocess.Popen(
+            self._commands[command](folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self._folder,
+            env=os.environ | {_MARK: mark},
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+        )
+        return process, mark
+
+
+def endings_of(seed: int, cases: range, folder: Path) -> list[str]:
+    """Try cases in a folder; return what went wrong, a text for each."""
+    endings = Endings(folder)
+    found = [(number, endings.case(seed, number)) for number in cases]
+    return [f"ends seed {seed} case {number}: {what}" for number, what in found if what]
+
+
+def _wrong_words(ending: Ending, status: int, said: str) -> Iterator[str]:
+    if status not in _ENDED | {0, 1, 2, 3} and ending.command != "mpirun":
+        yield f"status {status}"
+    if "Traceback" in said:
+        yield "a traceback"
+    if status > 1 and not any(word in said for word in ("dlemu: ", "Aborted", "failed: ", *_OF_MPIRUN)):
+        yield "no message"
+
+
+def _unread(folder: Path, *, whole: bool) -> Iterator[str]:
+    """Say what of the results can't be read: what is refused is refused by dlemu's own errors."""
+    if not folder.exists():
+        return
+    try:
+        dlemu.load_result(folder)
+    except dlemu.DlemuError as error:
+        if whole:
+            yield f"no result: {error}"
+    except Exception as error:
+        yield f"reading its results: {type(error).__name__}: {error}"
+
+
+def _shared_memory() -> set[str]:
+    """Return the names there but for those of MPI libraries, which leave theirs when they are killed."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_", "sem.", "dlemu"))}
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    wanted = f"{_MARK}={mark}".encode()
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if wanted in Path(f"/proc/{process.pid}/environ").read_bytes():
+                found.append(process)
+    return found
+
+
+def _hit(process: subprocess.Popen[str], mark: str, ending: Ending) -> str:
+    """Send the signal, and return what was hit."""
+    name = signal.Signals(ending.signal).name
+    if ending.victim < 0:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, ending.signal)
+        return f"{ending.command} at {ending.share:.2f}: {name} to all"
+    there = sorted(_marked(mark), key=lambda one: one.pid)
+    if not there:
+        return f"{ending.command} at {ending.share:.2f}: it had ended"
+    victim = there[int(ending.victim * len(there))]
+    told = _told(victim)
+    _send(victim, ending.signal)
+    return f"{ending.command} at {ending.share:.2f}: {name} to {told}, one of {len(there)}"
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(number)
+
+
+def _told(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return f"{process.pid} {process.name()} {' '.join(process.cmdline())[:60]}"
+    return f"{process.pid}"
+
+
+def _left(mark: str, seconds: float) -> Iterator[str]:
+    """Give a case's processes so long to end; name and end those that are left."""
+    deadline = time.monotonic() + seconds
+    left = _marked(mark)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.1)
+        left = _marked(mark)
+    for process in left:
+        yield f"left: {_told(process)}"
+        _send(process, signal.SIGKILL)
