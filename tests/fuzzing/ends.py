@@ -2,7 +2,8 @@
 
 A moment is a share of the time that the command took when nothing happened, so a case of a seed comes near where it was
 when it is tried again, on the same machine. Whatever was drawn, the command ends in time and says why without a
-traceback, none of its processes and nothing in /dev/shm is left, and what lies in its results' folder can be read.
+traceback, none of its processes and nothing in /dev/shm is left, what lies in its results' folder can be read, and
+files that a user has put into the folders it made are all there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from PIL import Image
 
 import dlemu
 from tests.e2e.harness import DLEMU, small_run
+from tests.users_files import UsersFiles
 
 _MARK = "DLEMU_ENDS_CASE"
 """In the environment of all processes of a case: those that lost their parents are found by it."""
@@ -142,6 +144,9 @@ class Endings:
         process, mark = self._start(ending.command, folder)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(ending.share * undisturbed)
+        theirs = UsersFiles()
+        for made in self._folder.glob(f"{folder.name}*"):
+            theirs.put_everywhere(made)
         hit = _hit(process, mark, ending)
         try:
             out, err = process.communicate(timeout=_MOST_SECONDS)
@@ -153,6 +158,7 @@ class Endings:
             *_wrong_words(ending, process.returncode, out + err),
             *_left(mark, _LEFT_SECONDS),
             *_unread(folder, whole=process.returncode in (0, 1)),
+            *theirs.changed(),
             *(f"{name} in /dev/shm" for name in sorted(_shared_memory() - memory)),
         ]
         return f"{hit}, status {process.returncode}: {'; '.join(wrong)}\n{out[-1000:]}{err[-3000:]}" if wrong else ""

@@ -1,0 +1,194 @@
+"""Every command, in folders that hold files of the user's: refused before anything is touched, or beside them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.e2e.harness import DLEMU, DLIO, Ended, dlemu, small_run, start, until, wait
+from tests.e2e.test_mlperf_run import words as rehearsal_words
+from tests.fuzzing.ends import commands
+from tests.users_files import UsersFiles
+
+pytestmark = pytest.mark.slow
+
+Command = Callable[[Path], list[str]]
+ENDS: dict[str, signal.Signals | None] = {
+    "train": None,
+    "threads": signal.SIGINT,
+    "saving": signal.SIGKILL,
+    "mpirun": None,
+    "checkpoint": signal.SIGINT,
+    "datagen": signal.SIGKILL,
+    "pack": signal.SIGINT,
+    "packs": signal.SIGKILL,
+    "probe": signal.SIGINT,
+    "sweep": signal.SIGINT,
+    "readers": None,
+    "predict": None,
+    "size": signal.SIGKILL,
+    "reproduce": signal.SIGKILL,
+    "rehearsal": signal.SIGINT,
+    "dlio": signal.SIGINT,
+}
+"""How the first of two calls ends here, None: by itself; `scripts/fuzz ends` draws it."""
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
+    """Command lines for a folder of results; whatever else they make begins with its name."""
+    top = tmp_path_factory.mktemp("sources")
+    data, images = top / "data", top / "images"
+    subprocess.run([DLEMU, "datagen", *small_run(top / "none", data)], check=True, capture_output=True)
+    images.mkdir()
+    for number in range(12):
+        Image.effect_noise((60, 40), 50 + number).save(images / f"{number}.png")
+
+    def packs(folder: Path) -> list[str]:
+        words = (f"source={images}", f"target={folder}-packed", f"output.folder={folder}", "processes=1,2")
+        return [DLEMU, "pack", *words, "resize=16x16", "images_per_file=4", "evict=false", "--no-report"]
+
+    def reproduce(folder: Path) -> list[str]:
+        drive = Path(f"{folder}-drive")
+        drive.mkdir(exist_ok=True)
+        return [DLEMU, "reproduce", "colfax", f"drives={drive}", f"output.folder={folder}", "--no-report"]
+
+    def rehearsal(folder: Path) -> list[str]:
+        words = [word for word in rehearsal_words(folder) if str(folder) not in word]
+        return [DLEMU, *words, f"dataset.data_folder={folder}-made", f"output.folder={folder}"]
+
+    def dlio(folder: Path) -> list[str]:
+        few = [word for word in small_run(folder, data) if not word.startswith(("workload", "output.", "ranks"))]
+        few = [f"++workload.{word}" for word in few if word.split(".")[0] in ("dataset", "reader", "train")]
+        return [DLIO, "workload=unet3d_v100", *few, "++workload.dataset.format=npz", f"++hydra.run.dir={folder}"]
+
+    own = {"packs": packs, "reproduce": reproduce, "rehearsal": rehearsal, "dlio": dlio}
+    return commands(data, images) | own
+
+
+def test_every_command_that_fuzzing_ends_is_tried(everything: dict[str, Command]) -> None:
+    assert set(everything) == set(ENDS)
+
+
+@pytest.mark.parametrize("name", [name for name in ENDS if name not in ("mpirun", "dlio")])
+def test_a_folder_of_results_with_files_of_others_is_refused(
+    name: str, everything: dict[str, Command], tmp_path: Path
+) -> None:
+    """`dlio_benchmark` works beside the files of those who start it, as DLIO does; mpirun is of `train`."""
+    theirs, folder = UsersFiles(), tmp_path / "case"
+    command = everything[name](folder)
+    made = Path(f"{folder}-made") if name == "datagen" else folder
+    theirs.put(made)
+    before = sorted(tmp_path.rglob("*"))
+    ended = wait(start(*command[1:], program=command[0], cwd=tmp_path))
+    assert ended.status == 2, ended.err
+    assert "did not make, such as" in ended.err
+    assert str(made) in ended.err
+    assert theirs.changed() == []
+    assert sorted(tmp_path.rglob("*")) == before, "nothing was made there, nor beside it"
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_files_that_a_user_puts_beside_those_of_dlemu_stay(
+    name: str, everything: dict[str, Command], tmp_path: Path
+) -> None:
+    """Put in as soon as the command has made its folders; then it ends, and is called again."""
+    theirs, folder = UsersFiles(), tmp_path / "case"
+    command = everything[name](folder)
+    process = start(*command[1:], program=command[0], cwd=tmp_path)
+    until(lambda: process.poll() is not None or any(_files_below(tmp_path)), "the first file")
+    theirs.put_everywhere(tmp_path)
+    number = ENDS[name]
+    if number is not None and process.poll() is None:
+        os.killpg(process.pid, number)
+    assert_as_expected(wait(process), number)
+    assert theirs.changed() == []
+    theirs.put_everywhere(tmp_path)
+    ended = wait(start(*command[1:], program=command[0], cwd=tmp_path))
+    assert "Traceback" not in ended.err
+    assert theirs.changed() == [], f"{ended.status}: {ended.out} {ended.err}"
+
+
+def assert_as_expected(ended: Ended, number: signal.Signals | None) -> None:
+    """The user's files were no hindrance; an end by a signal may come too late."""
+    assert "Traceback" not in ended.err
+    statuses = {0, 1, 3, 4, 5} if number is None else {0, 1, 3, 4, 5, 128 + number, -number}
+    assert ended.status in statuses, f"{ended.out} {ended.err}"
+
+
+def _files_below(top: Path) -> list[str]:
+    return [name for folder, _, names in os.walk(top) for name in names if "-drive" not in folder]
+
+
+@pytest.mark.parametrize("what", ["train", "checkpoint", "datagen", "pack", "sweep"])
+def test_a_usage_error_touches_nothing(what: str, everything: dict[str, Command], tmp_path: Path) -> None:
+    theirs, folder = UsersFiles(), tmp_path / "case"
+    command = [*everything[what](folder), "reader.read_threads=-7" if what != "pack" else "resize=1x"]
+    theirs.put(tmp_path / "case-made")
+    theirs.put(tmp_path / "case-packed")
+    theirs.put(tmp_path / "case-checkpoints")
+    before = sorted(tmp_path.rglob("*"))
+    assert wait(start(*command[1:], program=command[0], cwd=tmp_path)).status == 2
+    assert sorted(tmp_path.rglob("*")) == before
+    assert theirs.changed() == []
+
+
+def test_a_folder_of_images_never_becomes_a_dataset_of_ours(tmp_path: Path) -> None:
+    theirs = UsersFiles()
+    theirs.put(tmp_path / "images")
+    ended = dlemu("datagen", "workload=resnet50", "scale=laptop", f"dataset.data_folder={tmp_path / 'images'}")
+    assert ended.status == 2
+    assert "such as" in ended.err
+    assert theirs.changed() == []
+    assert not (tmp_path / "images" / "dlemu.json").exists()
+
+
+def test_a_checkpoint_of_others_is_not_replaced(tmp_path: Path) -> None:
+    theirs, folder = UsersFiles(), tmp_path / "saved"
+    theirs.put(folder / "global_epoch1_step1")
+    theirs.put(tmp_path / "elsewhere")
+    words = ["workload=llama3_8b", "scale=laptop", "ranks=1", f"checkpoint.checkpoint_folder={folder}"]
+    ended = dlemu("checkpoint", *words, f"output.folder={tmp_path / 'run'}")
+    assert ended.status == 2
+    assert "did not write" in ended.err
+    (folder / "global_epoch1_step1").rename(folder / "moved")
+    (folder / "global_epoch1_step1").symlink_to(tmp_path / "elsewhere")
+    ended = dlemu("checkpoint", *words, f"output.folder={tmp_path / 'run'}")
+    assert ended.status == 2
+    assert "is a link" in ended.err
+    (folder / "moved").rename(tmp_path / "back")
+    assert [line for line in theirs.changed() if "global_epoch1_step1" not in line] == []
+
+
+def test_training_replaces_no_checkpoint_that_it_did_not_write(dataset: Path, tmp_path: Path) -> None:
+    theirs, folder = UsersFiles(), tmp_path / "saved"
+    theirs.put(folder / "epoch_1_block_1")
+    saving = ("workflow.checkpoint=true", "train.epochs=1", f"checkpoint.checkpoint_folder={folder}")
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *saving))
+    assert ended.status == 2
+    assert "epoch_1_block_1 holds what dlemu did not write" in ended.err
+    assert theirs.changed() == []
+    own = [word.replace("saved", "own") for word in saving]
+    assert dlemu("train", *small_run(tmp_path / "run", dataset, *own)).ran
+    assert dlemu("train", *small_run(tmp_path / "again", dataset, *own)).ran, "its own it replaces"
+
+
+def test_a_link_planted_where_results_go_is_not_followed(dataset: Path, tmp_path: Path) -> None:
+    """In a folder that an earlier command left; whoever may write there plants names that dlemu will write."""
+    behind = tmp_path / "behind"
+    behind.write_text("of the user")
+    folder = tmp_path / "run"
+    process = start("train", *small_run(folder, dataset, "output.report=false"))
+    until(lambda: process.poll() is not None or (folder / "live").is_dir(), "the folder")
+    for name in ("log.txt", "summary.json", "config.yaml", ".summary.json.part", "facts.json.part", "steps.parquet"):
+        (folder / name).symlink_to(behind)
+    ended = wait(process)
+    assert ended.ran, ended.err
+    assert behind.read_text() == "of the user"
+    assert not (folder / "summary.json").is_symlink()
