@@ -34,8 +34,9 @@ class UsersFiles:
             path = folder / name
             if not os.path.lexists(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._files[path] = f"of the user: {path}".encode()
-                path.write_bytes(self._files[path])
+                content = f"of the user: {path}".encode()
+                path.write_bytes(content)
+                self._files[path] = content
         behind = folder / "mine" / "behind.txt"
         for path in (folder / "a-link", folder / "mine" / "a-link"):
             if not os.path.lexists(path):

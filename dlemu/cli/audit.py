@@ -42,13 +42,17 @@ def command(
     Exit status: 0 no run has an error, 1 some run has, 2 a usage error.
     """
     from datagen.errors import UserError
+    from datagen.owned import check_usable
     from dlemu.cli.audit_lines import audit_lines
     from dlemu.mlperf.audit.audited_run import audit_trees
     from dlemu.mlperf.audit.contradictions import Rulebook
     from dlemu.mlperf.audit.saved_audit import run_report, save_audit, write_csv, write_parquet
+    from dlemu.results.audit_answer import AUDIT
 
     if as_json and report_folder:
         raise UserError("--json prints what --report saves as audit.json: give one of the two")
+    if report_folder:
+        check_usable(report_folder, "--report", ours=(AUDIT,))
     book = Rulebook(edition, division) if edition else None
     runs = audit_trees(folders, book=book)
     if csv_file:

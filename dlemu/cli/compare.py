@@ -109,6 +109,7 @@ def _check_years(
 def _check_free(folder: str) -> None:
     """Raise UserError for a folder that holds a result: a comparison goes to one of its own."""
     from datagen.errors import UserError
+    from datagen.owned import check_usable
     from dlemu.sizing.answers import COMPARE, SIZE, SWEEP
     from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS
 
@@ -116,6 +117,7 @@ def _check_free(folder: str) -> None:
     names = [name for name in kinds if os.path.exists(os.path.join(folder, name))]
     if names:
         raise UserError(f"{folder} holds a {names[0]} already; name a new folder with --output")
+    check_usable(folder, "--output")
 
 
 def _two(text: str | None, option: str) -> tuple[float | None, float | None]:

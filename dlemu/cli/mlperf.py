@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from datagen.errors import DlemuError, SpaceError, UserError
+from datagen.errors import DlemuError, UserError
 from dlemu.cli.options import configured
 
 if TYPE_CHECKING:
@@ -260,23 +261,16 @@ def check_command(
 
     Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """
+    from datagen.atomic import write_text
     from dlemu.cli.mlperf_lines import check_lines
     from dlemu.mlperf.check.judge import as_csv, check_folder, check_report
 
     checked = check_folder(folder, edition, division)
     if csv_file:
-        _write(csv_file, as_csv(checked))
+        write_text(*os.path.split(csv_file), as_csv(checked), advice="give a file that you may write")
     if as_json:
         click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:
         for line, style in check_lines(checked):
             click.secho(line, **style)
     raise SystemExit(0 if checked.valid else 1)
-
-
-def _write(path: str, content: str) -> None:
-    try:
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            file.write(content)
-    except OSError as error:
-        raise SpaceError(f"{path} could not be written: {error.strerror}; give a file that you may write") from error

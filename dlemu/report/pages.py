@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
+from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.packing.pack_answer import PACK
@@ -85,10 +86,25 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 
     check_packages()
     opened, written = _open(folders), []
-    for name, figure in figures(opened.result, opened.figures, DESK):
+    drawn = list(figures(opened.result, opened.figures, DESK))
+    _check_names(output, [f"{name}.{kind}" for name, _ in drawn])
+    for name, figure in drawn:
         write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)))
         written.append(os.path.join(output, f"{name}.{kind}"))
     return written
+
+
+def _check_names(folder: str, names: Sequence[str]) -> None:
+    """Take the names in a folder that may be a user's; raises UserError where something of theirs has one."""
+    ours = owned.claimed(folder)
+    theirs = next((name for name in names if name not in ours and os.path.lexists(os.path.join(folder, name))), None)
+    if theirs is not None:
+        raise UserError(
+            f"{os.path.join(folder, theirs)} is there, and dlemu did not write it: move it, or write the page "
+            "elsewhere by --output"
+        )
+    os.makedirs(folder, exist_ok=True)
+    owned.claim(folder, *names)
 
 
 def _open(folders: Sequence[str]) -> _Opened:

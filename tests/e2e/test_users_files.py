@@ -126,6 +126,51 @@ def _files_below(top: Path) -> list[str]:
     return [name for folder, _, names in os.walk(top) for name in names if "-drive" not in folder]
 
 
+@pytest.fixture(scope="module")
+def result(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("result") / "run"
+    assert dlemu("train", *small_run(folder, dataset, "reader.data_loader=threads")).ran
+    return folder
+
+
+OPTIONS: dict[str, Callable[[Path, Path], list[str]]] = {
+    "compare --output": lambda run, folder: ["compare", str(run), str(run), "--output", str(folder)],
+    "audit --report": lambda run, folder: ["audit", str(run), "--report", str(folder)],
+    "report --png": lambda run, folder: ["report", str(run), "--output", str(folder / "page.html"), "--png"],
+    "audit --csv": lambda run, folder: ["audit", str(run), "--csv", str(folder / "a.csv")],
+    "audit --parquet": lambda run, folder: ["audit", str(run), "--parquet", str(folder / "a.parquet")],
+    "check --csv": lambda run, folder: ["mlperf", "check", str(run), "--csv", str(folder / "c.csv")],
+    "train --export-dlio": lambda run, folder: ["train", "workload=bert", "--export-dlio", str(folder / "b.yaml")],
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_that_name_a_place_leave_what_lies_there(option: str, result: Path, tmp_path: Path) -> None:
+    theirs, folder = UsersFiles(), tmp_path / "place"
+    theirs.put(folder)
+    theirs.put(folder / "figures")
+    ended = dlemu(*OPTIONS[option](result, folder), cwd=tmp_path)
+    assert "Traceback" not in ended.err
+    assert theirs.changed() == []
+    refused = option in ("compare --output", "audit --report")
+    assert (ended.status == 2) == refused, ended.err
+    assert ("did not make, such as" in ended.err) == refused
+
+
+def test_a_figure_of_others_is_not_replaced(result: Path, tmp_path: Path) -> None:
+    words = ("report", str(result), "--output", str(tmp_path / "page.html"), "--svg")
+    assert dlemu(*words).status == 0
+    own = next((tmp_path / "figures").glob("*.svg"))
+    assert dlemu(*words).status == 0, "its own it makes anew"
+    (tmp_path / "figures").rename(tmp_path / "old")
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / own.name).write_text("of the user")
+    ended = dlemu(*words)
+    assert ended.status == 2
+    assert "dlemu did not write it" in ended.err
+    assert (tmp_path / "figures" / own.name).read_text() == "of the user"
+
+
 @pytest.mark.parametrize("what", ["train", "checkpoint", "datagen", "pack", "sweep"])
 def test_a_usage_error_touches_nothing(what: str, everything: dict[str, Command], tmp_path: Path) -> None:
     theirs, folder = UsersFiles(), tmp_path / "case"
