@@ -11,14 +11,17 @@ from pathlib import Path
 
 from tests.fuzzing.doors import doors
 from tests.fuzzing.ends import endings_of
+from tests.fuzzing.faults import faults_of
 from tests.fuzzing.rounds import round_of
 
 _ROUND = 500
+COMMANDS = {"ends": endings_of, "faults": faults_of}
+"""Doors whose cases are whole commands."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
-    there = f"of {', '.join(doors())} [all]; or ends, which takes seconds a case"
+    there = f"of {', '.join(doors())} [all]; or ends, faults: commands, which take seconds a case"
     parser.add_argument("doors", nargs="*", metavar="DOOR", help=there)
     parser.add_argument("--cases", type=int, default=100_000, help="at each door [100000]")
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to see one again")
@@ -33,8 +36,8 @@ def main() -> None:
 
         def one(cases: range, door: str = door) -> list[str]:
             with tempfile.TemporaryDirectory() as folder:
-                if door == "ends":
-                    return endings_of(given.seed, cases, Path(folder))
+                if door in COMMANDS:
+                    return COMMANDS[door](given.seed, cases, Path(folder))
                 return round_of(door, given.seed, cases, Path(folder) / "data")
 
         with ThreadPoolExecutor(given.processes) as pool:

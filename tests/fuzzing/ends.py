@@ -27,11 +27,11 @@ import dlemu
 from tests.e2e.harness import DLEMU, small_run
 from tests.users_files import UsersFiles
 
-_MARK = "DLEMU_ENDS_CASE"
+MARK = "DLEMU_ENDS_CASE"
 """In the environment of all processes of a case: those that lost their parents are found by it."""
-_MOST_SECONDS = 150.0
+MOST_SECONDS = 150.0
 """Far beyond `timeout_seconds` and what any of the commands takes."""
-_LEFT_SECONDS = 30.0
+LEFT_SECONDS = 30.0
 _TIMEOUT = "timeout_seconds=30"
 _QUICK = ("metric.scaling_seconds=0", _TIMEOUT)
 _SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGSEGV, signal.SIGTERM)
@@ -116,17 +116,22 @@ def commands(data: Path, images: Path) -> dict[str, Callable[[Path], list[str]]]
     }
 
 
+def made_sources(folder: Path) -> tuple[Path, Path]:
+    """Make a small dataset and some images in a folder; return where they are."""
+    data, images = folder / "data", folder / "images"
+    subprocess.run([DLEMU, "datagen", *small_run(folder / "none", data)], check=True, capture_output=True)
+    images.mkdir()
+    for number in range(60):
+        Image.effect_noise((300, 200), 50 + number).save(images / f"{number}.png")
+    return data, images
+
+
 class Endings:
     """Cases in a folder, of which each leaves nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        data, images = folder / "data", folder / "images"
-        subprocess.run([DLEMU, "datagen", *small_run(folder / "none", data)], check=True, capture_output=True)
-        images.mkdir()
-        for number in range(60):
-            Image.effect_noise((300, 200), 50 + number).save(images / f"{number}.png")
-        self._commands = commands(data, images)
+        self._commands = commands(*made_sources(folder))
         self._seconds: dict[str, float] = {}
 
     def case(self, seed: int, number: int) -> str:
@@ -140,7 +145,7 @@ class Endings:
 
     def _found(self, ending: Ending, folder: Path) -> str:
         undisturbed = self._undisturbed_seconds(ending.command, folder)
-        memory = _shared_memory()
+        memory = shared_memory()
         process, mark = self._start(ending.command, folder)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(ending.share * undisturbed)
@@ -149,17 +154,17 @@ class Endings:
             theirs.put_everywhere(made)
         hit = _hit(process, mark, ending)
         try:
-            out, err = process.communicate(timeout=_MOST_SECONDS)
+            out, err = process.communicate(timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:
-            stuck = list(_left(mark, 0))
+            stuck = list(left(mark, 0))
             out, err = process.communicate()
-            return f"{hit}: no end within {_MOST_SECONDS:.0f} s: {stuck}\n{err[-2000:]}"
+            return f"{hit}: no end within {MOST_SECONDS:.0f} s: {stuck}\n{err[-2000:]}"
         wrong = [
             *_wrong_words(ending, process.returncode, out + err),
-            *_left(mark, _LEFT_SECONDS),
-            *_unread(folder, whole=process.returncode in (0, 1)),
+            *left(mark, LEFT_SECONDS),
+            *unread(folder, whole=process.returncode in (0, 1)),
             *theirs.changed(),
-            *(f"{name} in /dev/shm" for name in sorted(_shared_memory() - memory)),
+            *(f"{name} in /dev/shm" for name in sorted(shared_memory() - memory)),
         ]
         return f"{hit}, status {process.returncode}: {'; '.join(wrong)}\n{out[-1000:]}{err[-3000:]}" if wrong else ""
 
@@ -185,7 +190,7 @@ class Endings:
             stderr=subprocess.PIPE,
             text=True,
             cwd=self._folder,
-            env=os.environ | {_MARK: mark},
+            env=os.environ | {MARK: mark},
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
         )
@@ -208,7 +213,7 @@ def _wrong_words(ending: Ending, status: int, said: str) -> Iterator[str]:
         yield "no message"
 
 
-def _unread(folder: Path, *, whole: bool) -> Iterator[str]:
+def unread(folder: Path, *, whole: bool) -> Iterator[str]:
     """Say what of the results can't be read: what is refused is refused by dlemu's own errors."""
     if not folder.exists():
         return
@@ -221,13 +226,13 @@ def _unread(folder: Path, *, whole: bool) -> Iterator[str]:
         yield f"reading its results: {type(error).__name__}: {error}"
 
 
-def _shared_memory() -> set[str]:
+def shared_memory() -> set[str]:
     """Return the names there but for those of MPI libraries, which leave theirs when they are killed."""
     return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_", "sem.", "dlemu"))}
 
 
 def _marked(mark: str) -> list[psutil.Process]:
-    wanted = f"{_MARK}={mark}".encode()
+    wanted = f"{MARK}={mark}".encode()
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -263,7 +268,7 @@ def _told(process: psutil.Process) -> str:
     return f"{process.pid}"
 
 
-def _left(mark: str, seconds: float) -> Iterator[str]:
+def left(mark: str, seconds: float) -> Iterator[str]:
     """Give a case's processes so long to end; name and end those that are left."""
     deadline = time.monotonic() + seconds
     left = _marked(mark)

@@ -1,0 +1,235 @@
+"""Commands in surroundings that are not as they should be: odd folders, streams, limits. A seed draws which.
+
+Whatever was drawn, the command ends in time, with a status of those documented and a message without a traceback;
+nobody is left, a user's files are all there, and what it calls a result can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fuzzing.ends import LEFT_SECONDS, MARK, MOST_SECONDS, commands, left, made_sources, shared_memory, unread
+from tests.users_files import UsersFiles
+
+_STATUSES = {*range(8), 120, 130, 141, 143}
+"""Documented ones; 120 is Python's where stdout can't be flushed, 141 that of a pipe nobody reads."""
+
+
+def _file(path: Path) -> None:
+    path.write_bytes(b"of the user")
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _nowhere(path: Path) -> None:
+    path.symlink_to("nowhere/at/all")
+
+
+def _users(path: Path) -> None:
+    UsersFiles().put(path)
+
+
+def _below_a_file(path: Path) -> None:
+    """A path of which a part above is a file can't be had for the one that is given; a link to such a one can."""
+    path.with_name(f"{path.name}-file").write_bytes(b"of the user")
+    path.symlink_to(f"{path.name}-file/below")
+
+
+ODD: dict[str, Callable[[Path], None]] = {
+    "file": _file,
+    "fifo": os.mkfifo,
+    "null": _device,
+    "zero": _endless,
+    "loop": _loop,
+    "dangling": _nowhere,
+    "users": _users,
+    "below a file": _below_a_file,
+}
+"""What lies where a command wants a folder, or a file, of its own."""
+PLACES = ("", "-checkpoints", "-made", "-packed", "/live", "/point-01", "/trial-01-1", "/summary.json", "/log.txt")
+"""Where, behind the name of the results' folder."""
+INPUTS = ("dlemu.json", "train", "train/*0_of*", "train/*1_of*")
+"""What of the dataset is odd."""
+STREAMS = ("out closed", "err closed", "all closed", "out full", "err full", "out is not read")
+LIMITS: dict[str, tuple[int, int]] = {
+    "files": (resource.RLIMIT_NOFILE, 24),
+    "size": (resource.RLIMIT_FSIZE, 300_000),
+    "memory": (resource.RLIMIT_AS, 700 << 20),
+    "core": (resource.RLIMIT_CPU, 2),
+}
+SETTINGS: dict[str, dict[str, str]] = {
+    "no TMPDIR": {"TMPDIR": "/nowhere/at/all"},
+    "LANG=C": {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0"},
+    "narrow": {"COLUMNS": "20", "TERM": "dumb"},
+    "no HOME": {"HOME": "/nowhere/at/all"},
+    "of a launcher": {"PMI_RANK": "x", "PMI_SIZE": "-1"},
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A case: a command and what is wrong around it."""
+
+    command: str
+    kind: str
+    what: str
+    where: str = ""
+
+
+def draw(seed: int, number: int, names: list[str]) -> Fault:
+    """Return a case; equal arguments give equal ones."""
+    random_of = random.Random(f"faults {seed} {number}")
+    command = random_of.choice(names)
+    match random_of.choice(("place", "place", "place", "input", "input", "stream", "limit", "setting", "cwd")):
+        case "place":
+            return Fault(command, "place", random_of.choice(list(ODD)), random_of.choice(PLACES))
+        case "input":
+            return Fault(command, "input", random_of.choice([*ODD, "cut", "empty", "gone"]), random_of.choice(INPUTS))
+        case "stream":
+            return Fault(command, "stream", random_of.choice(STREAMS))
+        case "limit":
+            return Fault(command, "limit", random_of.choice(list(LIMITS)))
+        case "setting":
+            return Fault(command, "setting", random_of.choice(list(SETTINGS)))
+    return Fault(command, "cwd", random_of.choice(("removed", "read-only")))
+
+
+class Faults:
+    """Cases in a folder, of which each leaves nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._data, images = made_sources(folder)
+        self._whole = folder / "whole"
+        shutil.copytree(self._data, self._whole)
+        self._commands = commands(self._data, images)
+
+    def case(self, seed: int, number: int) -> str:
+        """Try a case; return what went wrong, or nothing."""
+        fault = draw(seed, number, list(self._commands))
+        folder = self._folder / f"case-{number}" / "results"
+        folder.parent.mkdir()
+        try:
+            return self._found(fault, folder)
+        finally:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+            if fault.kind == "input":
+                shutil.rmtree(self._data)
+                shutil.copytree(self._whole, self._data)
+
+    def _found(self, fault: Fault, folder: Path) -> str:
+        if fault.kind == "place":
+            place = Path(f"{folder}{fault.where}")
+            place.parent.mkdir(exist_ok=True)
+            ODD[fault.what](place)
+        elif fault.kind == "input":
+            self._damage(fault)
+        theirs, memory = UsersFiles(), shared_memory()
+        theirs.put(folder.parent / "beside")
+        status, said, seconds = self._run(fault, folder)
+        mark = f"faults-{folder.parent.name}"
+        wrong = [
+            *([] if seconds < MOST_SECONDS else [f"no end within {MOST_SECONDS:.0f} s"]),
+            *([] if status in _STATUSES or self._killed_by_limit(fault, status) else [f"status {status}"]),
+            *(["a traceback"] if "Traceback" in said else []),
+            *(["no message"] if status in (2, 3) and fault.kind != "stream" and "dlemu: " not in said else []),
+            *left(mark, LEFT_SECONDS),
+            *(unread(folder, whole=status in (0, 1)) if folder.is_dir() and fault.kind != "place" else []),
+            *theirs.changed(),
+            *(f"{name} in /dev/shm" for name in sorted(shared_memory() - memory)),
+        ]
+        return f"{fault}, status {status}: {'; '.join(wrong)}\n{said[-3000:]}" if wrong else ""
+
+    def _killed_by_limit(self, fault: Fault, status: int) -> bool:
+        return fault.kind == "limit" and status in (-signal.SIGXCPU, 128 + signal.SIGXCPU, 137, -signal.SIGKILL, 139)
+
+    def _damage(self, fault: Fault) -> None:
+        found = sorted(self._data.glob(fault.where))
+        path = found[0]
+        if fault.what in ("cut", "empty") and path.is_file():
+            os.truncate(path, path.stat().st_size // 2 if fault.what == "cut" else 0)
+            return
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        if fault.what in ODD:
+            ODD[fault.what](path)
+
+    def _run(self, fault: Fault, folder: Path) -> tuple[int, str, float]:
+        """Return the status, what was said, and how long it took."""
+        said = folder.parent / "said"
+        cwd = folder.parent / "cwd"
+        cwd.mkdir()
+        began = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            out: int = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            stack.callback(os.close, out)
+            process = subprocess.Popen(
+                self._commands[fault.command](folder),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=cwd,
+                env=os.environ | {MARK: f"faults-{folder.parent.name}"} | SETTINGS.get(fault.what, {}),
+                start_new_session=True,
+                preexec_fn=lambda: _prepare(fault, cwd),
+            )
+            try:
+                process.wait(MOST_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return process.returncode, said.read_text(errors="replace"), time.monotonic() - began
+
+
+def _prepare(fault: Fault, cwd: Path) -> None:
+    """Make the surroundings of the command, in its process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if fault.kind == "limit":
+        number, limit = LIMITS[fault.what]
+        resource.setrlimit(number, (limit, limit))
+    if fault.kind == "cwd" and fault.what == "removed":
+        cwd.rmdir()
+    if fault.kind == "stream":
+        name, _, how = fault.what.partition(" ")
+        for number in {"out": (1,), "err": (2,), "all": (0, 1, 2)}[name]:
+            _spoil(number, how)
+
+
+def _spoil(number: int, how: str) -> None:
+    if how == "closed":
+        os.close(number)
+    elif how == "full":
+        os.dup2(os.open("/dev/full", os.O_WRONLY), number)
+    else:
+        reading, writing = os.pipe()
+        os.close(reading)
+        os.dup2(writing, number)
+        os.close(writing)
+
+
+def faults_of(seed: int, cases: range, folder: Path) -> list[str]:
+    """Try cases in a folder; return what went wrong, a text for each."""
+    faults = Faults(folder)
+    return [f"faults seed {seed} case {number}: {what}" for number in cases if (what := faults.case(seed, number))]
