@@ -43,3 +43,14 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpaceError, match=r"dlio/summary\.json could not be written") as failed:
         write_text(str(tmp_path / "dlio"), "summary.json", "{}")
     assert "live/" not in str(failed.value), "only a run's own files have step logs beside them"
+
+
+def test_what_a_killed_writer_left_of_a_file_goes_when_it_is_written_again(tmp_path: Path) -> None:
+    process = os.fork()
+    if process == 0:
+        write_file(str(tmp_path), "report.html", lambda out: (out.write(b"half"), out.flush(), os._exit(0)))
+    os.waitpid(process, 0)
+    assert len(os.listdir(tmp_path)) == 1, "under its temporary name"
+    (tmp_path / "report.html.part").write_text("of somebody else")
+    write_text(str(tmp_path), "report.html", "whole")
+    assert sorted(os.listdir(tmp_path)) == ["report.html", "report.html.part"]
