@@ -204,7 +204,10 @@ def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:
 
 def _refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
     if storage.local_path(spec.data_folder) is not None:
-        check_usable(spec.data_folder, "dataset.data_folder")
+        try:
+            check_usable(spec.data_folder, "dataset.data_folder")
+        except UserError as error:
+            raise UserError(f"{error}; to train on what is there, nothing has to be made") from None
         return
     for layout in layouts(spec):
         with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:
