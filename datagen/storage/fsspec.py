@@ -85,6 +85,8 @@ class Storage(StorageBase):
             self._files.makedirs(self._place(folder), exist_ok=True)
 
     def remove_unfinished(self, folder: str) -> None:
+        if not self._is_local:  # elsewhere a writer leaves nothing under a name of its own
+            return
         with contextlib.suppress(FileNotFoundError), self.entries(folder) as entries:
             for entry in entries:
                 if entry.name.startswith(".") and entry.name.endswith(PART_SUFFIX):
@@ -144,6 +146,8 @@ class FsspecWriter:
         """Bytes that were given to the file."""
         self._whole = True
         """Nothing was skipped so far."""
+        self._before: Any = None
+        """What had the file's name when it was begun."""
 
     def write(self, data: Bytes) -> None:
         self.write_at(data, self.position)
@@ -181,16 +185,31 @@ class FsspecWriter:
     def discard(self) -> None:
         self._data.clear()
         file, self._file = self._file, None
-        if file is not None:
-            with contextlib.suppress(Exception):  # whatever fsspec's package raises: nothing may be left, not even that
-                file.discard() if hasattr(file, "discard") else file.close()
+        if file is None:
+            return
+        with contextlib.suppress(Exception):  # whatever fsspec's package raises: nothing may be left, not even that
+            file.discard()  # some abort their upload by it; others inherit one that does nothing
+        try:
+            file.closed = True  # one that is open is stored by its destructor: as far as it was written
+        except AttributeError:  # no AbstractBufferedFile
             with contextlib.suppress(Exception):
-                if self._renames:
-                    self._files.rm_file(self._part)
+                file.close()
+        with contextlib.suppress(Exception):
+            if self._info() != self._before:  # a store in which a file is there while it is written
+                self._files.rm_file(self._part)
+
+    def _info(self) -> Any:
+        """Return what the store says of the file; None where there is none."""
+        self._files.invalidate_cache()
+        try:
+            return self._files.info(self._part)
+        except FileNotFoundError:
+            return None
 
     def _pass_on(self) -> None:
         with _errors(self._place):
             if self._file is None:
+                self._before = self._info()
                 self._file = self._files.open(self._part, "wb")
             self._file.write(bytes(self._data))
         self._passed += len(self._data)

@@ -87,7 +87,7 @@ def test_a_body_waits_behind_its_head(end: int, wait: bool, placed: bool) -> Non
 @given(places=cuts, wait=st.booleans(), answer=st.sampled_from([CHUNKED, REFUSAL, CONTINUED]))
 def test_answers_that_are_no_object(places: list[int], wait: bool, answer: bytes) -> None:
     with connected() as (connection, server):
-        exchange = asked(connection, bytearray(10))
+        exchange = asked(connection)
         bring(server, exchange, answer, places, wait=wait)
     if answer == CHUNKED:
         assert (exchange.status, exchange.body, exchange.reusable) == (200, b"<Error>", True)
