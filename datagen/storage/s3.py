@@ -75,7 +75,7 @@ class Storage(StorageBase):
         answer = begun.exchange
         stated = answer.header("content-range").rpartition("/")[2]
         size = number_in(stated) if stated else answer.length
-        if size is None:  # an answer in chunks does not say how long it is
+        if size is None or answer.length is None:  # an answer in chunks does not say how long it is
             client.drop(begun)
             return self.open(path)
         return ObjectReader(self, client, key, size, answer.header("etag"), begun)
