@@ -6,7 +6,9 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable
+from typing import BinaryIO
 
+from datagen import owned
 from datagen.errors import SpaceError
 
 ELSEWHERE = "write to another folder"
@@ -14,31 +16,32 @@ ELSEWHERE = "write to another folder"
 
 def write_text(folder: str, name: str, text: str, *, advice: str = ELSEWHERE) -> None:
     """Write a text file (UTF-8) into a folder, which is made when it is missing; raises SpaceError with the advice."""
-
-    def write(path: str) -> None:
-        with open(path, "w", encoding="utf-8") as out:
-            out.write(text)
-
-    write_file(folder, name, write, advice=advice)
+    write_file(folder, name, lambda out: out.write(text.encode()), advice=advice)
 
 
-def write_file(folder: str, name: str, write: Callable[[str], None], *, advice: str = ELSEWHERE) -> None:
-    """Have `write` make the file under a temporary name, then give it its own.
+def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, advice: str = ELSEWHERE) -> None:
+    """Have `write` fill the file under a temporary name, then give it its own.
 
     Raises SpaceError that names the file when the disk is full or the folder can't be written, and ends in `advice`:
-    what to do instead. Nothing half-written is left behind.
+    what to do instead. Nothing half-written is left behind; what an earlier writer of this file left when it was
+    killed goes.
     """
     path = os.path.join(folder, name)
-    part = path + ".part"
+    part = ""
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        write(part)
+        owned.remove_parts(os.path.dirname(path) or ".", os.path.basename(path))
+        part, descriptor = owned.create_part(path)
+        with open(descriptor, "wb") as out:
+            write(out)
         os.replace(part, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             message = f"the disk is full: {path} could not be written; free some space, or {advice}"
         else:
             message = f"{path} could not be written: {error.strerror or error}; {advice}"
         raise SpaceError(message) from error
+    finally:
+        if part:
+            with contextlib.suppress(OSError):  # it has its name
+                os.unlink(part)

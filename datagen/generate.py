@@ -17,6 +17,7 @@ from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.files import Files, Part, files_of
 from datagen.layout import layouts
 from datagen.manifest import Manifest
+from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, WriterAround, open_storage
@@ -52,12 +53,17 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     try:
         opened.preflight(spec.data_folder)
         _refuse_other_dataset(spec, opened)
+        made = manifest.read(spec.data_folder, opened) is not None
+        if made:
+            for folder in files.folders():
+                with contextlib.suppress(FileNotFoundError):
+                    opened.remove_unfinished(folder)
+        _check_space(files, opened)
+        if not made:  # before the first folder: by it the folder is known as dlemu's, however this ends
+            opened.make_folder(spec.data_folder)
+            manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
         for folder in files.folders():
             opened.make_folder(folder)
-            opened.remove_unfinished(folder)
-        _check_space(files, opened)
-        if manifest.read(spec.data_folder, opened) is None:
-            manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
     except OSError as error:
         raise _failed(error, spec.data_folder, opened) from error
 
@@ -197,6 +203,9 @@ def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:
 
 
 def _refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
+    if storage.local_path(spec.data_folder) is not None:
+        check_usable(spec.data_folder, "dataset.data_folder")
+        return
     for layout in layouts(spec):
         with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:
             name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)

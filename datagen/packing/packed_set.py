@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -12,6 +14,7 @@ from isal import isal_zlib
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, UserError
+from datagen.formats.format_base import Format, sides_of
 from datagen.layout import Layout
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
@@ -130,6 +133,43 @@ def write_set(folder: str, packed: PackedSet, storage: StorageBase) -> None:
     """Write the list of a complete set, on the device before it has its name. Raises OSError."""
     data = (json.dumps(asdict(packed), indent=1) + "\n").encode()
     write_whole(storage, os.path.join(folder, PACKED_NAME), data, sync=True)
+
+
+def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -> None:
+    """Remove the files of the packed set that a folder's list tells of, and folders that then hold nothing else.
+
+    Nothing where there is no such list.
+    """
+    try:
+        packed = read_set(folder, storage)
+    except DatasetError:
+        return
+    if packed is None:
+        return
+    layout = layout_of(folder, packed)
+    numbers = [number for number in _numbers(layout, storage) if number < packed.files]
+    sides = sides_of(packed_format())
+    paths = [layout.path(number) for number in numbers]
+    paths += [side.path(layout, number) for side in sides for number in numbers]
+    paths += [os.path.join(folder, name) for name in (PACKED_NAME, JOURNAL_NAME)]  # last: until then it is known
+    with contextlib.suppress(OSError):
+        storage.remove_unfinished(layout.folder)
+    for path in paths:
+        with contextlib.suppress(OSError):
+            storage.remove(path)
+    for made in (*(side.folder(layout) for side in sides), layout.folder, folder):
+        if made is not None:
+            with contextlib.suppress(OSError):
+                storage.remove_folder(made)
+
+
+def _numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:
+    """Yield the numbers of the files that are there under the names which the layout gives them."""
+    with contextlib.suppress(OSError), storage.entries(layout.folder) as entries:
+        for entry in entries:
+            match = re.search(r"_(\d+)_of_", entry.name)
+            if match and entry.name == layout.name(int(match[1])):
+                yield int(match[1])
 
 
 def training_spec(folder: str, packed: PackedSet, sample_bytes: int) -> DatasetSpec:

@@ -77,7 +77,7 @@ class RequestCounts:
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
                 os.ftruncate(descriptor, 8 * _SIZE)
                 memory = mmap.mmap(descriptor, 8 * _SIZE)
@@ -151,6 +151,17 @@ def _files(folder: str, prefix: str) -> Iterator[NDArray[np.int64]]:
             continue
         if len(values) == _SIZE:
             yield values
+
+
+def remove_counts(folder: str) -> None:
+    """Remove what processes left in a folder of a run of ours, and the folder when nothing else is in it."""
+    with contextlib.suppress(OSError):
+        if not os.path.islink(folder):
+            for name in os.listdir(folder):
+                path = os.path.join(folder, name)
+                if name.endswith(SUFFIX) and os.path.isfile(path) and not os.path.islink(path):
+                    os.unlink(path)
+            os.rmdir(folder)
 
 
 def waits_ms(histogram: NDArray[np.int64]) -> Waits | None:

@@ -8,12 +8,11 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
+from datagen import owned
 from datagen.buffers import address_of
 from datagen.errors import UserError
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec
 
-PART_SUFFIX = ".part"
-"""A file under way is called `.NAME.part`, in the folder where it will be `NAME`."""
 DIRECT_ALIGNMENT = 4096
 """Good for every block device: logical blocks are 512 or 4096 bytes."""
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
@@ -74,10 +73,7 @@ class Storage(StorageBase):
         os.rmdir(folder)
 
     def remove_unfinished(self, folder: str) -> None:
-        with os.scandir(folder) as entries:
-            unfinished = [entry.path for entry in entries if entry.name.endswith(PART_SUFFIX)]
-        for path in unfinished:
-            os.unlink(path)
+        owned.remove_parts(folder)
 
     def sync(self, folder: str) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -90,6 +86,8 @@ class Storage(StorageBase):
             os.close(descriptor)
 
     def free_bytes(self, folder: str) -> int | None:
+        while not os.path.exists(folder):  # it will be made: then what counts is where
+            folder = os.path.dirname(os.path.abspath(folder))
         state = os.statvfs(folder)
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote ones state size 0
 
@@ -208,10 +206,8 @@ class FileWriter:
     """A file under way, beside its final place, so that the rename is within one folder."""
 
     def __init__(self, path: str, *, flags: int = 0) -> None:
-        folder, name = os.path.split(path)
         self._path = path
-        self._part = os.path.join(folder, f".{name}{PART_SUFFIX}")
-        self._descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | flags, 0o666)
+        self._part, self._descriptor = owned.create_part(path, flags=flags)
         self.position = 0
 
     def write(self, data: Bytes) -> None:

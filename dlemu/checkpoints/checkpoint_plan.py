@@ -33,6 +33,11 @@ class CheckpointPlan:
         return self._format.files(self, rank)
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of all files of a checkpoint that ranks write here."""
+        return frozenset(layout.path for rank in self.ranks for layout in self.files(rank))
+
+    @cached_property
     def _format(self) -> CheckpointFormat:
         made: CheckpointFormat = registry.find(FORMATS, self.format, "Format")()
         return made

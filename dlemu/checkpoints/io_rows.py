@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import SpaceError
+from datagen.owned import create_new
 from dlemu.comm.thread_accounting import ThreadAccounting
 
 WRITE, READ = 0, 1
@@ -65,6 +66,7 @@ PROGRESS_COLUMNS = {
     "bytes": "bytes moved since the moment before",
 }
 PROGRESS_DTYPE = np.dtype([(name, np.int64) for name in PROGRESS_COLUMNS])
+PARTS = ("rows", "progress")
 PROGRESS_NS = 100_000_000
 """Least time between two rows of progress."""
 
@@ -107,9 +109,9 @@ class IoLog:
         self._rank = rank
         self._rows: list[tuple[int, ...]] = []
         self._progress: list[tuple[int, ...]] = []
-        names = () if folder is None else ("rows", "progress")
-        self._paths = [_path(folder or "", rank, name) for name in names]
-        self._outs = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC) for path in self._paths]
+        names = () if folder is None else PARTS
+        self._paths = [rows_path(folder or "", rank, name) for name in names]
+        self._outs = [create_new(path, flags=os.O_WRONLY | os.O_APPEND) for path in self._paths]
 
     def add(self, **columns: int) -> None:
         """Add a row; what is not given is 0."""
@@ -157,7 +159,8 @@ class IoLog:
             ) from error
 
 
-def _path(folder: str, rank: int, name: str) -> str:
+def rows_path(folder: str, rank: int, name: str) -> str:
+    """Return where a rank's `rows` or `progress` lie in a run's live folder."""
     return os.path.join(folder, f"checkpoint_{rank:05d}.{name}")
 
 

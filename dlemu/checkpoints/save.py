@@ -17,6 +17,7 @@ from dlemu.checkpoints.file_content import FileNumber, content_of
 from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout
 from dlemu.checkpoints.piece_ring import make_buffers
 from dlemu.checkpoints.shards import Tensor
+from dlemu.checkpoints.stored import block_name
 from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFile, explained
 from dlemu.comm import Comm
 from dlemu.comm.clock import Clock
@@ -154,7 +155,7 @@ class TrainingSaver:
     def _write(self, epoch: int, block: int) -> None:
         if not self._layouts:
             return
-        folder = f"{self.settings.checkpoint_folder.rstrip('/')}/epoch_{epoch}_block_{block}"
+        folder = f"{self.settings.checkpoint_folder.rstrip('/')}/{block_name(epoch, block)}"
         files = [
             FileToWrite(
                 path=f"{folder}/{layout.path}",

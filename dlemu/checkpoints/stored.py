@@ -7,8 +7,10 @@ rank was done: a checkpoint that was cut short says so, however the run ended. F
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -20,6 +22,8 @@ from dlemu.config.schema import Checkpoint, Model
 
 NOTE = ".dlemu-checkpoint.json"
 NOTE_VERSION = 1
+BLOCKS = ".dlemu-checkpoints.json"
+"""Lists the folders of checkpoints that training runs of dlemu wrote."""
 _FOLDER = re.compile(r"global_epoch1_step([0-9]+)")
 """DLIO's name for checkpoint k of a run that only checkpoints."""
 
@@ -101,10 +105,75 @@ def files_in(storage: StorageBase, folder: str) -> Iterator[str]:
         yield from (entry.name for entry in entries if entry.name != NOTE and not entry.is_dir())
 
 
-def remove_checkpoint(storage: StorageBase, folder: str) -> None:
-    """Remove a checkpoint: its note first, so that what is left is never taken for whole."""
-    for name in (NOTE, *list(files_in(storage, folder))):
+def remove_checkpoint(storage: StorageBase, folder: str, names: Collection[str]) -> None:
+    """Remove a checkpoint: its note first, so that what is left is never taken for whole, then the files of its plan.
+
+    Files of other names stay, and with them their folder; behind a link nothing is touched.
+    """
+    if is_link(storage, folder):
+        return
+    for name in (NOTE, *[name for name in files_in(storage, folder) if name in names]):
         with contextlib.suppress(FileNotFoundError):
             storage.remove(f"{folder}/{name}")
     with contextlib.suppress(OSError):
+        storage.remove_unfinished(folder)
         storage.remove_folder(folder)
+
+
+def is_link(storage: StorageBase, folder: str) -> bool:
+    """Say whether a folder is a link to somewhere else."""
+    local = storage.local_path(folder)
+    return local is not None and os.path.islink(local)
+
+
+def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection[str]) -> None:
+    """Note in a checkpoint folder which folders below it a training run will write, before it does.
+
+    What lies in them is then replaced. Raises UserError where something lies under a name that no run of dlemu noted,
+    OSError.
+    """
+    folder = checkpoint_folder.rstrip("/")
+    noted = _noted_blocks(storage, folder)
+    for name in sorted(_there(storage, folder).intersection(names)):
+        path = f"{folder}/{name}"
+        if is_link(storage, path) or (name not in noted and _holds_anything(storage, path)):
+            raise UserError(
+                f"{path} holds what dlemu did not write, and this run would write there: set "
+                "checkpoint.checkpoint_folder to a new folder"
+            )
+    storage.make_folder(folder)
+    data = json.dumps(sorted(noted.union(names))).encode()
+    write_whole(storage, f"{folder}/{BLOCKS}", data, sync=False)
+
+
+def block_name(epoch: int, block: int) -> str:
+    """Return the name of the folder of a checkpoint inside training, DLIO's."""
+    return f"epoch_{epoch}_block_{block}"
+
+
+def _there(storage: StorageBase, folder: str) -> set[str]:
+    try:
+        with storage.entries(folder) as entries:
+            return {entry.name for entry in entries}
+    except FileNotFoundError:
+        return set()
+
+
+def _noted_blocks(storage: StorageBase, folder: str) -> frozenset[str]:
+    path = f"{folder}/{BLOCKS}"
+    try:
+        storage.size_bytes(path)  # refuses what is no file before it is opened
+        noted = json.loads(bytes(read_whole(storage, path)))
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        return frozenset()
+    return frozenset(name for name in noted if isinstance(name, str)) if isinstance(noted, list) else frozenset()
+
+
+def _holds_anything(storage: StorageBase, folder: str) -> bool:
+    try:
+        with storage.entries(folder) as entries:
+            return next(iter(entries), None) is not None
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True

@@ -180,7 +180,7 @@ class _CheckpointRank:
         """Remove what this run will replace: there may be no space for both."""
         if self._makes_folders:
             for checkpoint in self._job.replaced:
-                remove_checkpoint(self._storage, self._job.folder_of(checkpoint))
+                remove_checkpoint(self._storage, self._job.folder_of(checkpoint), self._job.plan.names)
             if self._job.token:
                 self._storage.remove(f"{self._job.settings.checkpoint_folder.rstrip('/')}/{self._job.token}")
         self._meet()
@@ -319,7 +319,7 @@ class _CheckpointRank:
             note = completed(self._job.note(checkpoint, len(self._comm.hosts)))
             write_note(self._storage, self._job.folder_of(checkpoint), note, fsync=True)
             if removed > 0:
-                remove_checkpoint(self._storage, self._job.folder_of(removed))
+                remove_checkpoint(self._storage, self._job.folder_of(removed), self._job.plan.names)
         if removed > 0:
             self._note(removed=(*self._journal.removed, removed))
         self._note(complete=(*self._journal.complete, checkpoint), under_way=None)

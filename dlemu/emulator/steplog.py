@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import SpaceError
+from datagen.owned import create_new
 from dlemu.loaders.loader_base import BatchTrace
 
 STEP_COLUMNS = {
@@ -131,7 +132,7 @@ class StepLog:
 
 def _allocate(path: str, size_bytes: int) -> int:
     """Create the file with all its blocks: a full disk must show here, not as a SIGBUS in the middle of a run."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    fd = create_new(path)
     try:
         os.posix_fallocate(fd, 0, size_bytes)
     except OSError as error:
@@ -141,6 +142,11 @@ def _allocate(path: str, size_bytes: int) -> int:
             "output.folder to another disk"
         ) from error
     return fd
+
+
+def log_name(rank: int) -> str:
+    """Return the name of a rank's log in a run's live folder."""
+    return f"rank_{rank:05d}.steps"
 
 
 def read_log(path: str) -> StepRows:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import time
 
-_FILE = "stop"
+from datagen.owned import create_new
+
+STOP = "stop"
 _LOOK_SECONDS = 0.2
 
 
 def ask_to_stop(live_folder: str) -> None:
     """Ask the run whose live folder this is to end after its current step; nothing happens when it has ended."""
     try:
-        open(os.path.join(live_folder, _FILE), "w").close()
-    except FileNotFoundError:
+        os.close(create_new(os.path.join(live_folder, STOP)))
+    except (FileNotFoundError, FileExistsError):
         return
 
 
@@ -21,7 +23,7 @@ class StopFile:
     """Says whether the run is asked to end; looks for the file a few times a second, whatever the steps take."""
 
     def __init__(self, live_folder: str) -> None:
-        self._path = os.path.join(live_folder, _FILE)
+        self._path = os.path.join(live_folder, STOP)
         self._due_seconds = 0.0
 
     def __call__(self) -> bool:

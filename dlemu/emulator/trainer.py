@@ -27,7 +27,7 @@ from dlemu.emulator.recording import recorder_of
 from dlemu.emulator.request_account import requests_so_far
 from dlemu.emulator.scaling import try_more_readers
 from dlemu.emulator.schedule import Epoch
-from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepLog, StepRows, read_log
+from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepLog, StepRows, log_name, read_log
 from dlemu.emulator.stopping import StopFile
 from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.metrics.au import au_percent, kept_rows
@@ -129,7 +129,7 @@ class _Trainer:
         )
         # Into memory alone where the run's folder can't be seen from this host.
         there = os.path.isdir(job.live_folder)
-        path = os.path.join(job.live_folder, f"rank_{comm.rank:05d}.steps") if there else None
+        path = os.path.join(job.live_folder, log_name(comm.rank)) if there else None
         self.log = StepLog(job.rows_per_rank, path)
         self._accelerator: Accelerator = accelerator_class(job.workload)(job.accelerator_spec(comm.rank), self._clock)
         self._loop = StepLoop(

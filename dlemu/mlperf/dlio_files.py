@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu import __version__
@@ -43,10 +44,8 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
 
     So a run that fails leaves a log and its configuration, and no results that are not its own. Raises SpaceError.
     """
+    _make_room(folders.folder, ranks)
     write_config(folders, workload)
-    for name in os.listdir(folders.folder) if os.path.isdir(folders.folder) else []:
-        if _RESULT.match(name):
-            os.unlink(os.path.join(folders.folder, name))
     flow = workload.workflow
     asked = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
     what, on = " and ".join(asked) or "nothing", "1 rank" if ranks == 1 else f"{ranks} ranks"
@@ -54,6 +53,21 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
     text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
     write_text(folders.folder, LOG, text)
     return text
+
+
+def _make_room(folder: str, ranks: int) -> None:
+    """Remove an earlier run's results from a folder that others may use too; raises UserError for results of theirs."""
+    there = {name for name in os.listdir(folder) if _RESULT.match(name)} if os.path.isdir(folder) else set()
+    others = sorted(there - owned.claimed(folder))
+    if others:
+        raise UserError(
+            f"{folder} holds results that dlemu did not write ({', '.join(others[:3])}): set hydra.run.dir, or "
+            "output.folder, to a folder without"
+        )
+    owned.remove_claimed(folder, keep_folder=True)
+    os.makedirs(folder, exist_ok=True)
+    results = [f"{rank}_{what}.json" for rank in range(ranks) for what in ("output", "per_epoch_stats")]
+    owned.claim(folder, "summary.json", *results)
 
 
 def log_generation(folders: DlioFolders) -> str:

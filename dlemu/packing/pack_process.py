@@ -28,6 +28,7 @@ from datagen.atomic import write_text
 from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.formats.format_base import sides_of
 from datagen.inspection import inspect
+from datagen.owned import create_new
 from datagen.packing.image_list import ImageList, check_count, images_below, images_each
 from datagen.packing.packed_set import (
     JOURNAL_NAME,
@@ -202,7 +203,8 @@ def _open_journal(target: str, packed: PackedSet, *, begun: bool, storage: Stora
     path = storage.local_path(os.path.join(target, JOURNAL_NAME))
     if path is None:
         return open(os.devnull, "w")
-    journal = open(path, "a" if begun else "w")  # noqa: SIM115 - the caller closes it
+    # never behind a link, and never in place of what somebody else put there; the caller closes it
+    journal = open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) if begun else create_new(path), "a")  # noqa: SIM115
     if begun:
         journal.write("\n")  # the last line may be torn
     else:

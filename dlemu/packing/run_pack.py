@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import msgspec
 
+from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
+from datagen.packing.packed_set import JOURNAL_NAME, PACKED_NAME, remove_set
+from datagen.registry import find
+from datagen.storage.storage_base import FOLDERS, StorageBase, open_storage
 from dlemu.comm import detect_launcher
 from dlemu.config.points import Point, points
 from dlemu.config.schema import Workload
@@ -77,6 +80,23 @@ class _Checked:
         source = self.settings.source or (self.workload.dataset.data_folder if self.workload else "")
         return self.settings.target or os.path.join(source, PACKED)
 
+    @property
+    def storage(self) -> StorageBase:
+        """Return where images and packed files lie, open for all that is not measured."""
+        return open_storage((self.workload.storage_spec if self.workload else FOLDERS).buffered)
+
+    def check_target(self, target: str) -> None:
+        """Raise UserError where the packed files of somebody else, or anything, lie in their folder."""
+        if self.storage.local_path(target) is not None:
+            owned.check_usable(target, "target", ours=(PACKED_NAME, JOURNAL_NAME))
+
+    def remove(self, target: str) -> None:
+        """Remove what this point packed, and the folders that hold nothing else."""
+        storage = self.storage
+        remove_set(target, find("datagen.formats", self.settings.format, "Format"), storage)
+        with contextlib.suppress(OSError):
+            storage.remove_folder(self.target)
+
 
 def pack(
     overrides: Sequence[str],
@@ -103,22 +123,27 @@ def pack(
     wanted_folder, words = take_word(overrides, "output.folder")
     checked = check_each(points(words), lambda point: _Checked(point, *read_words(point.words, config_dir)))
     folder = wanted_folder or new_folder(PACK.partition(".")[0])
+    owned.check_usable(folder, "output.folder", ours=(PACK,))
+    targets = [
+        one.target if len(checked) == 1 else os.path.join(one.target, f"point-{n:02}")
+        for n, one in enumerate(checked, start=1)
+    ]
     question = PackQuestion(overrides=tuple(words))
     finished = _finished(folder, question)
     if make is not None:
         workloads = [one.workload for one in checked if one.workload is not None]
         for workload in {(each.dataset, each.storage_spec): each for each in workloads}.values():
             make(workload)
+    for one, target in zip(checked, targets, strict=True):
+        one.check_target(target)
     on_event(PackBegan(folder=folder, points=len(checked), finished_points=len(finished)))
     results: list[PackPoint] = []
     for number, one in enumerate(checked, start=1):
         result = next((kept for kept in finished if kept.settings == one.point.settings), None)
         if result is None:
             on_event(PackPointBegan(settings=one.point.settings))
-            name = f"point-{number:02}"
-            alone = len(checked) == 1
-            target = one.target if alone else os.path.join(one.target, name)
-            result = _run_point(one, folder, name, target, config_dir, on_event, alone=alone)
+            target, alone = targets[number - 1], len(checked) == 1
+            result = _run_point(one, folder, f"point-{number:02}", target, config_dir, on_event, alone=alone)
             on_event(PackPointEnded(point=result))
         results.append(result)
         answer = PackAnswer(
@@ -144,10 +169,12 @@ def _finished(folder: str, question: PackQuestion) -> tuple[PackPoint, ...]:
 def _run_point(
     one: _Checked, folder: str, name: str, target: str, config_dir: str | None, on_event: OnEvent, *, alone: bool
 ) -> PackPoint:
-    path = os.path.join(folder, name)
-    shutil.rmtree(path, ignore_errors=True)  # a point that was interrupted
+    taken = owned.take_folder(folder, "output.folder", ours=(PACK,))
+    path = owned.fresh_folder(folder, name)
+    name = os.path.basename(path)
     if not alone:
-        shutil.rmtree(target, ignore_errors=True)
+        one.remove(target)  # what an interrupted point left
+    owned.claim(path, "order.json", PROGRESS, FIGURES)
     order = Order(words=one.point.words, target=target, config_dir=config_dir)
     write_text(path, "order.json", msgspec.json.encode(order).decode())
     command = [sys.executable, "-m", "dlemu.packing.pack_process", os.path.join(path, "order.json"), path]
@@ -159,25 +186,18 @@ def _run_point(
     except DlemuError as error:
         if alone:
             if isinstance(error, UserError):  # else its message names what lies there
-                _drop(folder)
+                owned.remove_claimed(path)
+                taken.drop()
             raise
         return PackPoint(settings=one.point.settings, folder=name, failure=str(error), exit_status=error.exit_status)
     except BaseException:
         if alone:
-            _drop(folder)
+            owned.remove_claimed(path)
+            taken.drop()
         raise
     finally:
         if not alone and not one.settings.keep:
-            shutil.rmtree(target, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.rmdir(one.target)
-
-
-def _drop(folder: str) -> None:
-    """Leave no folder of results where nothing was measured: what was packed lies in the target."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # other results lie beside it
-        os.rmdir(os.path.dirname(folder))
+            one.remove(target)
 
 
 def _look(folder: str, on_event: OnEvent) -> None:

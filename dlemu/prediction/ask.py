@@ -11,6 +11,7 @@ import psutil
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
+from datagen.owned import check_usable
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.schema import Workload
 from dlemu.emulator.cgroup_limits import cpu_limit
@@ -75,6 +76,7 @@ def ask(
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     if os.path.exists(os.path.join(folder, PREDICT)) or os.path.exists(os.path.join(folder, "summary.json")):
         raise UserError(f"{folder} holds another result; set output.folder to a new folder")
+    check_usable(folder, "output.folder")
     if mb_per_second is not None:
         calibration = given_speed(mb_per_second, cores=usable_cores())
     elif from_folder is not None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from datagen.errors import SpaceError, UserError
 from datagen.inspection import inspect
+from datagen.owned import check_usable
 from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
 from dlemu.config import check_runnable, datagen_command, load, workload_names
@@ -375,6 +376,7 @@ def _results_folder(folder: str) -> str:
     for name in (PROBE, "summary.json", "predict.json"):
         if os.path.exists(os.path.join(folder, name)):
             raise UserError(f"{folder} holds another result; name a new folder")
+    check_usable(folder, "--output")
     return folder
 
 

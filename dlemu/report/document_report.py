@@ -112,7 +112,7 @@ def open_document(folder: str) -> OpenedDocument:
         raise UserError(f"{folder} has no {REPRODUCED}")
     steps = [step for step in answer.steps if step.command in _READERS]
     return OpenedDocument(
-        folder, answer, {step.name: _READERS[step.command](os.path.join(folder, step.name)) for step in steps}
+        folder, answer, {step.name: _READERS[step.command](os.path.join(folder, step.place)) for step in steps}
     )
 
 

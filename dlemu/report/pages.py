@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import BinaryIO
 
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
@@ -137,6 +138,5 @@ def _name(folder: str) -> str:
     return os.path.basename(os.path.abspath(folder))
 
 
-def _write(content: bytes, path: str) -> None:
-    with open(path, "wb") as out:
-        out.write(content)
+def _write(content: bytes, out: BinaryIO) -> None:
+    out.write(content)

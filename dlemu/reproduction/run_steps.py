@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from datagen.errors import UserError
+from datagen.owned import check_usable, fresh_folder, take_folder
 from datagen.registry import find, names, nearest
 from dlemu.comm import detect_launcher
 from dlemu.packing.pack_answer import PACK
@@ -30,10 +30,16 @@ class StepDone:
     """A step that has ended."""
 
     name: str
-    """Also of its folder."""
     command: Command
     words: tuple[str, ...]
     seconds: float
+    folder: str = ""
+    """Where its results lie; empty in files of older versions: the folder had its name."""
+
+    @property
+    def place(self) -> str:
+        """Return the folder of its results, below that of the document."""
+        return self.folder or self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +87,14 @@ def reproduce(
         raise UserError(f"{folder} holds a finished document; name a new folder, or see its page by `dlemu report`")
     if saved is not None:
         check_same(folder, asdict(saved.question), asdict(question))
+    check_usable(folder, "--output", ours=(REPRODUCED,))
     on_begin(folder)
     steps: list[Step] = find(_DOCUMENTS, module, "steps")(question)
     done = list(saved.steps) if saved is not None else []
     for number, step in enumerate(steps, start=1):
         if step.name not in {one.name for one in done}:
             on_step(number, len(steps), step)
-            done.append(_run(step, os.path.join(folder, step.name), config_dir))
+            done.append(_run(step, folder, config_dir))
         answer = Reproduced(
             complete=number == len(steps),
             title=find(_DOCUMENTS, module, "TITLE"),
@@ -113,11 +120,13 @@ def _check(question: DocumentQuestion) -> None:
             raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")
 
 
-def _run(step: Step, folder: str, config_dir: str | None) -> StepDone:
+def _run(step: Step, parent: str, config_dir: str | None) -> StepDone:
     """Run one command, as a user would; raises with its own message."""
-    if step.command == "train":
-        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted one; a sweep and a packing go on instead
-    os.makedirs(folder, exist_ok=True)
+    if step.command in ("sweep", "pack"):  # these go on where they were interrupted
+        folder = os.path.join(parent, step.name)
+        take_folder(folder, "--output")
+    else:
+        folder = fresh_folder(parent, step.name)
     command = [sys.executable, "-m", "dlemu", step.command, *step.words]
     if config_dir is not None and step.command != "probe":
         command += ["--config-dir", config_dir]
@@ -131,7 +140,13 @@ def _run(step: Step, folder: str, config_dir: str | None) -> StepDone:
     began = time.monotonic()
     done = (0, 1) if step.command == "train" else (0,)
     run_command(command, folder, lambda: None, _RESULTS[step.command], done=done)
-    return StepDone(name=step.name, command=step.command, words=step.words, seconds=time.monotonic() - began)
+    return StepDone(
+        name=step.name,
+        command=step.command,
+        words=step.words,
+        seconds=time.monotonic() - began,
+        folder=os.path.basename(folder),
+    )
 
 
 def _capacity_tb(drive: str) -> float | None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.results.sent_files import read_sent
@@ -28,8 +29,9 @@ def to_json(answer: object) -> str:
 
 
 def save_answer(folder: str, name: str, answer: object) -> None:
-    """Write an answer by rename; raises SpaceError."""
+    """Write an answer by rename, into a folder that is marked as dlemu's; raises SpaceError."""
     write_text(folder, name, to_json(answer))
+    owned.claim(folder)
 
 
 def read_answer(folder: str, name: str, kind: type[A]) -> A | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
@@ -57,7 +58,7 @@ def write_measured(run: Run) -> None:
     folder = run.folder
     write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
     if len(run.rows):
-        write_file(folder, STEPS, lambda path: _write_steps(run.rows, path), advice=ADVICE)
+        write_file(folder, STEPS, lambda out: _write_steps(run.rows, out), advice=ADVICE)
     if run.telemetry:
         write_table(folder, TELEMETRY, to_table(run.telemetry))
     if run.block_trace is not None:
@@ -65,11 +66,11 @@ def write_measured(run: Run) -> None:
     write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)  # last: until it is there, the live part is the result
 
 
-def _write_steps(rows: Rows, path: str) -> None:
+def _write_steps(rows: Rows, out: BinaryIO) -> None:
     fields = [
         pa.field(name, pa.int64(), nullable=False, metadata={"meaning": text}) for name, text in STEP_COLUMNS.items()
     ]
-    with pq.ParquetWriter(path, pa.schema(fields), compression="zstd") as file:
+    with pq.ParquetWriter(out, pa.schema(fields), compression="zstd") as file:
         for start in range(0, len(rows), GROUP_ROWS):
             part = rows[start : start + GROUP_ROWS]
             file.write_table(pa.table([pa.array(part[name]) for name in STEP_COLUMNS], schema=pa.schema(fields)))
@@ -196,7 +197,7 @@ class _Version(msgspec.Struct):
 
 def write_table(folder: str, name: str, table: pa.Table) -> None:
     """Write a table as parquet; raises SpaceError."""
-    write_file(folder, name, lambda path: pq.write_table(table, path, compression="zstd"), advice=ADVICE)
+    write_file(folder, name, lambda out: pq.write_table(table, out, compression="zstd"), advice=ADVICE)
 
 
 def read_table(folder: str, name: str) -> pa.Table | None:

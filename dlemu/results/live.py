@@ -25,7 +25,8 @@ from dlemu.results.run import Facts, Run
 
 T = TypeVar("T")
 
-_LOCK = "lock"
+LOCK = "lock"
+"""Held while the run goes on."""
 
 
 def write_live_facts(folder: str, facts: object, *, name: str = LIVE_FACTS, advice: str) -> None:
@@ -38,7 +39,9 @@ def going_on(folder: str) -> Iterator[None]:
     """Mark the run as going on: while this process, or one that it forks inside, has not ended."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # a full disk, or a file system without locks: then nobody is told
-            lock = stack.enter_context(open(os.path.join(folder, LIVE, _LOCK), "w"))
+            path = os.path.join(folder, LIVE, LOCK)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = stack.enter_context(open(os.open(path, flags, 0o644), "w"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
@@ -46,7 +49,7 @@ def going_on(folder: str) -> Iterator[None]:
 def goes_on(folder: str) -> bool:
     """Say whether the run in the folder still goes on, as far as this host can tell."""
     try:
-        descriptor = os.open(os.path.join(folder, LIVE, _LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(os.path.join(folder, LIVE, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from datagen.errors import DlemuError
+from datagen.owned import OwnFolder
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.io_rows import WHOLE, WRITE
 from dlemu.checkpoints.stored import files_in, read_note, remove_checkpoint
@@ -26,7 +27,7 @@ from dlemu.run.prepare_checkpoints import (
     with_checkpoints,
 )
 from dlemu.run.ranks import Ranks, with_ranks
-from dlemu.run.run_folder import RunFolder, drop_live
+from dlemu.run.run_folder import drop_folder, drop_live
 from dlemu.run.save_run import Kept
 
 _PROGRESS_SECONDS = 0.5
@@ -88,12 +89,12 @@ def _save(job: CheckpointJob, log: CheckpointLog, frontend: CheckpointFrontend, 
     drop_live(job.folder)
 
 
-def _save_failed(job: CheckpointJob, folder: RunFolder, frontend: CheckpointFrontend, failure: str) -> Kept | None:
+def _save_failed(job: CheckpointJob, folder: OwnFolder, frontend: CheckpointFrontend, failure: str) -> Kept | None:
     """Save what the ranks of a failed run left, and remove the checkpoint that they were at: it only takes space."""
     removed = _remove_partial(job)
     log = salvage_checkpoints(job.live_folder)
     if log is None or not len(log.rows):
-        folder.drop()
+        drop_folder(folder)
         return None
     _save(job, log, frontend, failure)
     whole = sorted(set(log.journal.complete) - set(log.journal.removed))
@@ -121,7 +122,7 @@ def _remove_partial(job: CheckpointJob) -> list[int]:
             mine = note is not None and note.seed == job.seed and not note.complete
             # A run that ends right after it made the folder leaves it empty.
             if mine or (note is None and storage.is_folder(folder) and not _has_files(storage, folder)):
-                remove_checkpoint(storage, folder)
+                remove_checkpoint(storage, folder, job.plan.names)
                 removed.append(number)
     return removed
 

@@ -11,7 +11,10 @@ import numpy as np
 from datagen.errors import SpaceError, UserError
 from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, nominal_sample_bytes
+from datagen.owned import OwnFolder
 from datagen.registry import find
+from datagen.storage.storage_base import open_storage
+from dlemu.checkpoints.stored import block_name, claim_blocks
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job, make_job
@@ -23,7 +26,7 @@ from dlemu.results.live import write_live_facts
 from dlemu.results.live_place import KILLED
 from dlemu.results.run import Facts, make_facts
 from dlemu.run.prepare_checkpoints import check_checkpoint_run
-from dlemu.run.run_folder import RunFolder, check_folder, make_folder, new_folder
+from dlemu.run.run_folder import check_folder, drop_folder, make_folder, new_folder
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Prepared:
     """A run that can begin."""
 
     job: Job
-    folder: RunFolder
+    folder: OwnFolder
 
 
 def only_makes_data(workload: Workload) -> bool:
@@ -100,13 +103,31 @@ def prepare(workload: Workload, ranks: int) -> Prepared:
     now = datetime.now().astimezone()
     folder = workload.output.folder or new_folder(workload.model.name)
     job = make_job(workload, ranks, dataset, folder=folder, started_at=now.isoformat(timespec="seconds"))
-    made = make_folder(folder)
+    _claim_checkpoints(job)
+    made = make_folder(folder, ranks)
     try:
         write_live_facts(folder, _facts_ahead(job), advice=ADVICE)
     except SpaceError:
-        made.drop()
+        drop_folder(made)
         raise
     return Prepared(job, made)
+
+
+def _claim_checkpoints(job: Job) -> None:
+    """Make sure that the checkpoints of this run replace nobody else's; raises UserError."""
+    settings = job.workload.checkpoint
+    names = {
+        block_name(epoch.number, block.number) for epoch in job.schedule for block in epoch.blocks if block.checkpoint
+    }
+    if not names:
+        return
+    try:
+        claim_blocks(open_storage(job.workload.storage_spec.buffered), settings.checkpoint_folder, names)
+    except OSError as error:
+        raise UserError(
+            f"checkpoint.checkpoint_folder {settings.checkpoint_folder} can't be written: {error.strerror or error}; "
+            "set it to a folder you may write"
+        ) from error
 
 
 def _facts_ahead(job: Job) -> Facts:

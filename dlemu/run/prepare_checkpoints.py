@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from datagen.errors import SpaceError, UserError
+from datagen.owned import OwnFolder
 from datagen.spec import together
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
-from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, read_note, stored_checkpoints
+from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
 from dlemu.config import check_checkpoints
 from dlemu.config.schema import Workload
 from dlemu.emulator.cgroup_limits import host_memory
@@ -24,7 +25,7 @@ from dlemu.emulator.journal import ADVICE
 from dlemu.results.checkpoint_run import CheckpointRunFacts, make_checkpoint_facts
 from dlemu.results.live import write_live_facts
 from dlemu.results.live_place import KILLED, LIVE_CHECKPOINT_FACTS
-from dlemu.run.run_folder import RunFolder, check_folder, make_folder, new_folder
+from dlemu.run.run_folder import check_folder, drop_folder, make_folder, new_folder
 
 _RANK_BYTES = 300 << 20
 """Most memory that a rank takes for itself, whatever the model's size."""
@@ -39,7 +40,7 @@ class PreparedCheckpoints:
     """A run that can begin."""
 
     job: CheckpointJob
-    folder: RunFolder
+    folder: OwnFolder
 
 
 def with_checkpoints(workload: Workload) -> Workload:
@@ -88,11 +89,11 @@ def prepare_checkpoints(workload: Workload, ranks: int) -> PreparedCheckpoints:
     job = replace(job, sources=tuple(_sources(job, storage, there)))
     if job.writes:
         job = replace(job, token=_leave_token(storage, settings.checkpoint_folder))
-    made = make_folder(job.folder)
+    made = make_folder(job.folder, ranks)
     try:
         write_live_facts(job.folder, _facts_ahead(job), name=LIVE_CHECKPOINT_FACTS, advice=ADVICE)
     except SpaceError:
-        made.drop()
+        drop_folder(made)
         raise
     return PreparedCheckpoints(job, made)
 
@@ -157,16 +158,20 @@ def _stored_bytes(storage: StorageBase, folder: str) -> int:
 def _check_same_kind(job: CheckpointJob, storage: StorageBase, number: int) -> None:
     """Refuse to replace what this run would not make: another model's checkpoint, or files of somebody's own."""
     folder = job.folder_of(number)
+    if is_link(storage, folder):
+        raise UserError(
+            f"{folder} is a link, and this run would replace what lies behind it: set checkpoint.checkpoint_folder to "
+            "another folder, or remove the link"
+        )
     note = read_note(storage, folder)
     if note is not None and _kind(note) == _kind(job.note(number, 1)):
         return
     other = note.what if note is not None else ""
     if note is None:
-        mine = {layout.path for rank in job.plan.ranks for layout in job.plan.files(rank)}
-        strange = [name for name in files_in(storage, folder) if name not in mine and not name.startswith(".")]
+        strange = list(files_in(storage, folder))
         if not strange:
             return
-        other = f"files that this run would not write ({', '.join(strange[:3])})"
+        other = f"files that dlemu did not write ({', '.join(strange[:3])})"
     raise UserError(
         f"{folder} holds the checkpoint of another run: {other}; wanted {job.note(number, 1).what}: set "
         "checkpoint.checkpoint_folder to another folder, or delete that one"

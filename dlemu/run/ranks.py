@@ -22,6 +22,7 @@ from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
 from dlemu.run.events import Frontend, RankFailed
 from dlemu.run.launched import ECHO_SECONDS, ending_all, join, stands_in, start_seconds
+from dlemu.run.run_folder import failure_name
 from dlemu.run.save_run import Kept
 
 T = TypeVar("T")
@@ -247,7 +248,7 @@ def leave_word(folder: str, failure: Failure) -> None:
     if os.path.isdir(folder):
         word = json.dumps({"echo": failure.echo, "at": time.time(), "message": failure.message})
         with contextlib.suppress(SpaceError):
-            write_text(folder, f"failure_{failure.rank:05d}.json", word)
+            write_text(folder, failure_name(failure.rank), word)
 
 
 def cause(folder: str, other_hosts: str = "") -> str:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-from dataclasses import dataclass
 from datetime import datetime
 
+from datagen import owned
 from datagen.errors import SpaceError
+from datagen.owned import OwnFolder, check_usable, missing_folders, take_folder
+from datagen.storage._request_counts import remove_counts
+from dlemu.checkpoints.io_rows import PARTS, rows_path
 from dlemu.emulator.checkpoint_journal import CheckpointJournal
 from dlemu.emulator.journal import Journal, read_journal
-from dlemu.results.live import goes_on
-from dlemu.results.live_place import LIVE
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """The folder of one run."""
-
-    path: str
-    made: tuple[str, ...]
-    """Folders that were made for it, the outermost first: those that were there before are not ours to remove."""
-
-    def drop(self) -> None:
-        """Remove the folder of a run that measured nothing, with what was made for it and holds nothing else."""
-        drop_live(self.path)
-        for folder in reversed(self.made):
-            with contextlib.suppress(OSError):  # something else lies there now; it stays
-                os.rmdir(folder)
+from dlemu.emulator.request_account import request_folder
+from dlemu.emulator.steplog import log_name
+from dlemu.emulator.stopping import STOP
+from dlemu.results.live import LOCK, goes_on
+from dlemu.results.live_place import LIVE, LIVE_CHECKPOINT_FACTS, LIVE_FACTS
+from dlemu.telemetry._log import log_path
 
 
 def new_folder(name: str, prefix: str = "") -> str:
@@ -53,7 +42,8 @@ def check_folder(folder: str) -> None:
             f"{folder} holds what another run had measured before it was killed: `dlemu report {folder}` shows it; set "
             "output.folder to a new folder"
         )
-    missing = _missing(folder)
+    check_usable(folder, "output.folder")
+    missing = missing_folders(folder)
     above = os.path.dirname(missing[0]) if missing else folder
     if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
         reason = "may not be written" if os.path.isdir(above) else "is no folder"
@@ -62,30 +52,55 @@ def check_folder(folder: str) -> None:
         )
 
 
-def make_folder(folder: str) -> RunFolder:
-    """Make a run's folder with its live part; raises SpaceError when it can't be written, or is another run's."""
+def make_folder(folder: str, ranks: int) -> OwnFolder:
+    """Make a run's folder with its live part; raises SpaceError when it can't be written, or is another run's.
+
+    `ranks`: every file that they leave in the live part is claimed here, by one process: on file systems of a network
+    lines that several hosts append get lost.
+    """
     check_folder(folder)
-    missing = _missing(folder)
+    made = take_folder(folder, "output.folder")
+    live = os.path.join(folder, LIVE)
     try:
-        os.makedirs(os.path.join(folder, LIVE), exist_ok=True)
+        owned.remove_claimed(live)  # of a run that was killed before it measured anything
+        owned.claim(folder, LIVE + "/")
+        os.mkdir(live)
+        owned.claim(live, *_live_names(ranks))
+    except FileExistsError as error:
+        raise SpaceError(
+            f"{live} holds what this run did not make; set output.folder to a new or an empty folder"
+        ) from error
     except OSError as error:
-        RunFolder(folder, missing).drop()
+        drop_folder(made)
         raise SpaceError(
             f"the results folder {folder} can't be made: {error.strerror}; set output.folder to a folder you may write"
         ) from error
-    return RunFolder(folder, missing)
+    return made
 
 
-def _missing(folder: str) -> tuple[str, ...]:
-    """Return the folder and those above it that are not there, the outermost first."""
-    missing: list[str] = []
-    path = os.path.abspath(folder)
-    while not os.path.exists(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    return tuple(reversed(missing))
+def drop_folder(folder: OwnFolder) -> None:
+    """Remove the folder of a run that measured nothing, with what was made for it and holds nothing else."""
+    drop_live(folder.path)
+    folder.drop()
+
+
+def _live_names(ranks: int) -> list[str]:
+    """Return the names of all that a run may leave in its live part, counts of requests aside."""
+    names = [LOCK, LIVE_FACTS, LIVE_CHECKPOINT_FACTS, STOP, Journal.FILE, CheckpointJournal.FILE]
+    for rank in range(ranks):  # there are no more hosts than ranks
+        paths = (log_path("", rank), *(rows_path("", rank, part) for part in PARTS))
+        names += [log_name(rank), failure_name(rank), *paths]
+    return names
+
+
+def failure_name(rank: int) -> str:
+    """Return the name of a rank's last word in a run's live folder."""
+    return f"failure_{rank:05d}.json"
 
 
 def drop_live(folder: str) -> None:
     """Remove the live part once its content stands in steps.parquet and summary.json."""
-    shutil.rmtree(os.path.join(folder, LIVE), ignore_errors=True)
+    live = os.path.join(folder, LIVE)
+    if LIVE + "/" in owned.claimed(folder):
+        remove_counts(request_folder(live))
+    owned.remove_claimed(live)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from datagen.owned import OwnFolder
 from dlemu.comm import within
 from dlemu.emulator.job import Job
 from dlemu.emulator.trainer import RunLog, salvage
 from dlemu.results.folder import write_measured, write_summary
 from dlemu.results.run import Run, make_run
 from dlemu.run.events import TrainFrontend
-from dlemu.run.run_folder import RunFolder, drop_live
+from dlemu.run.run_folder import drop_folder, drop_live
 
 SAVING_SECONDS = 60.0
 """What saving may take at least, whatever `timeout_seconds`: of many steps it takes a while."""
@@ -49,11 +50,11 @@ def _save(run: Run, frontend: TrainFrontend) -> None:
     drop_live(run.folder)
 
 
-def save_failed(job: Job, folder: RunFolder, frontend: TrainFrontend, failure: str) -> Kept | None:
+def save_failed(job: Job, folder: OwnFolder, frontend: TrainFrontend, failure: str) -> Kept | None:
     """Save what the ranks of a failed run left in its live folder; drop the folder when that is nothing."""
     log = salvage(job.live_folder)
     if log is None or not len(log.rows):
-        folder.drop()
+        drop_folder(folder)
         return None
     save(job, log, frontend, failure)
     return Kept(job.folder, len(log.rows))

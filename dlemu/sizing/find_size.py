@@ -11,6 +11,7 @@ from math import ceil
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
+from datagen.owned import check_usable
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
@@ -88,6 +89,7 @@ def size(
     if make is not None:
         make(workload)
     folder = workload.output.folder or new_folder(workload.model.name, "size-")
+    check_usable(folder, "output.folder", ours=(SIZE, WORKLOAD))
     if isinstance(source, Workload):
         words = [as_file(source, folder)]
     question = Question(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
+from datagen import owned
 from datagen.errors import DlemuError, UserError
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
@@ -73,6 +74,7 @@ def sweep(
     folder = wanted_folder or new_folder(first.model.name, "sweep-")
     question = SweepQuestion(overrides=tuple(words), launcher=launcher)
     finished = finished_points(folder, question)
+    owned.check_usable(folder, "output.folder", ours=(SWEEP,))
     on_event(SweepBegan(folder=folder, workload=first, points=len(all_points), finished_points=len(finished)))
     options = ("--config-dir", config_dir) if config_dir else ()
     of_point = {point.words: workload for point, workload in zip(all_points, workloads, strict=True)}
@@ -170,9 +172,8 @@ def run_points(
 
 
 def _run_point(point: Point, folder: str, name: str, run: RunPoint) -> SweepPoint:
-    path = os.path.join(folder, name)
-    shutil.rmtree(path, ignore_errors=True)  # a point that was interrupted
-    os.makedirs(path)
+    path = owned.fresh_folder(folder, name)
+    name = os.path.basename(path)  # another one where an interrupted point, or somebody else, has that
     try:
         figures = run(point, path)
     except DlemuError as error:
@@ -207,13 +208,15 @@ def _own_checkpoints(workload: Workload, name: str) -> Iterator[list[str]]:
     if settings.num_checkpoints_write < 1:
         yield []
         return
-    folder = f"{settings.checkpoint_folder.rstrip('/')}/{name}"
+    # under a name that nobody else has: all in it goes again
+    folder = f"{settings.checkpoint_folder.rstrip('/')}/{name}-{secrets.token_hex(4)}"
     if workload.storage.storage_type in FOLDER_TYPES:
         folder = os.path.abspath(folder)  # it is joined with the storage's root already
     try:
         yield [override(("checkpoint", "checkpoint_folder"), folder)]
     finally:
         with contextlib.suppress(OSError, UserError):  # what is left takes room, and says so when that is short
+            names = plan_checkpoint(workload.model, settings, workload.ranks).names
             for number in stored_checkpoints(storage, folder):
-                remove_checkpoint(storage, folder_of(folder, number))
+                remove_checkpoint(storage, folder_of(folder, number), names)
             storage.remove_folder(folder)

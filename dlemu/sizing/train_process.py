@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from datagen.errors import DlemuError, UserError
+from datagen.owned import create_claimed
 from dlemu.comm import Interrupted, die_with_parent
 
 LOG = "console.txt"
@@ -49,7 +50,7 @@ def run_command(
     log_path = os.path.join(folder, LOG)
     parent = os.getpid()
     with _signals_held() as release:
-        with open(log_path, "w") as out:
+        with open(create_claimed(folder, LOG), "w") as out:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import shlex
-import shutil
 import time
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from datagen import owned
 from datagen.errors import DlemuError
 from dlemu.emulator.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
 from dlemu.emulator.stopping import ask_to_stop
@@ -68,9 +68,7 @@ class TrainRunner:
     def run(self, accelerators: int, number: int) -> Trial:
         """Run one trial and return what it showed."""
         plan = self._plan
-        folder = os.path.join(plan.folder, f"trial-{number:02}-{accelerators}")
-        shutil.rmtree(folder, ignore_errors=True)  # a trial that was interrupted
-        os.makedirs(folder)
+        folder = owned.fresh_folder(plan.folder, f"trial-{number:02}-{accelerators}")
         started = time.monotonic()
         watch = _Watch(plan, folder)
         words = [

@@ -22,6 +22,7 @@ from typing import NoReturn
 import psutil
 
 from datagen.errors import DlemuError
+from datagen.owned import create_new
 from datagen.registry import find, names
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, name_process
 from dlemu.telemetry._log import LogHead, LogLine, LogWriter, log_path, parse_log
@@ -119,7 +120,7 @@ def start_recorder(task: Task, folder: str) -> Recorder:
 def _open_log(folder: str, node: int) -> int:
     if not os.path.isdir(folder):
         return os.memfd_create("dlemu-telemetry")
-    return os.open(log_path(folder, node), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    return create_new(log_path(folder, node))
 
 
 def _record(task: Task, parent: int, control: int, log: int) -> NoReturn:

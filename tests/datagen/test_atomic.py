@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -27,8 +28,8 @@ def test_a_file_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytes
 def test_a_full_disk_leaves_the_old_file_and_no_half_of_the_new(tmp_path: Path) -> None:
     write_text(str(tmp_path), "summary.json", "old")
 
-    def fail(path: str) -> None:
-        Path(path).write_text("ne")
+    def fail(out: BinaryIO) -> None:
+        out.write(b"ne")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(SpaceError, match=r"the disk is full: .*summary.json could not be written; .*, or move house"):

@@ -59,7 +59,7 @@ def test_too_few_samples_are_found_before_they_are_made(tmp_path: Path) -> None:
 
 def test_the_folder_of_another_run_is_refused_before_data_is_made(tmp_path: Path) -> None:
     workload = load(settings(tmp_path))
-    make_folder(workload.output.folder)
+    make_folder(workload.output.folder, 1)
     Path(workload.output.folder, "summary.json").write_text("{}")
     with pytest.raises(SpaceError, match="another run"):
         check(workload)
@@ -92,11 +92,11 @@ def test_a_dataset_that_is_not_there_is_told_with_the_command_that_makes_it(tmp_
 
 def test_only_folders_that_the_run_made_go_with_it(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    folder = make_folder(str(tmp_path / "mine" / "a" / "run"))
+    folder = make_folder(str(tmp_path / "mine" / "a" / "run"), 1)
     assert (tmp_path / "mine" / "a" / "run" / "live").is_dir()
     folder.drop()
     assert list(tmp_path.rglob("*")) == [tmp_path / "mine"], "an empty folder of somebody else's stays"
-    folder = make_folder(str(tmp_path / "mine" / "a" / "run"))
+    folder = make_folder(str(tmp_path / "mine" / "a" / "run"), 1)
     (tmp_path / "mine" / "a" / "note").write_text("kept")
     folder.drop()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "mine", "note"]
@@ -105,7 +105,7 @@ def test_only_folders_that_the_run_made_go_with_it(tmp_path: Path) -> None:
 def test_a_folder_that_can_not_be_made_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpaceError, match=r"set output\.folder"):
-        make_folder(str(tmp_path / "file" / "run"))
+        make_folder(str(tmp_path / "file" / "run"), 1)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -114,6 +114,6 @@ def test_two_runs_that_begin_in_one_second_get_two_folders(tmp_path: Path, monke
     names = []
     for _ in range(3):
         names.append(new_folder("unet3d", "size-"))
-        make_folder(names[-1])
+        make_folder(names[-1], 1)
     assert len(set(names)) == 3
     assert all(name.startswith("results/unet3d/size-") for name in names)

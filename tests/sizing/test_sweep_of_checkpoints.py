@@ -58,7 +58,7 @@ def words(folder: Path, *more: str) -> list[str]:
 
 def test_each_point_writes_into_a_folder_of_its_own_that_goes_again(tmp_path: Path, saved: list[str]) -> None:
     swept = dlemu.sweep(words(tmp_path, "ranks=1,2,3", "checkpoint.format=raw,torch"))
-    assert saved == [str(tmp_path / "saved" / f"point-{number:02}") for number in range(1, 7)]
+    assert [path.rpartition("-")[0] for path in saved] == [f"{tmp_path}/saved/point-{n:02}" for n in range(1, 7)]
     assert os.listdir(tmp_path / "saved") == [], "also where a point failed"
     assert [point.failure for point in swept.points] == [*[None] * 4, *["three are too many"] * 2]
     assert swept.exit_status == 2
@@ -118,4 +118,4 @@ def test_a_storage_root_is_not_joined_twice(tmp_path: Path, saved: list[str], mo
     place = ("storage.storage_root=below", "checkpoint.checkpoint_folder=saved", "checkpoint.writers=1,2")
     swept = dlemu.sweep(words(tmp_path, *place))
     assert isinstance(swept, SweepAnswer)
-    assert saved == [str(tmp_path / "below" / "saved" / f"point-{number:02}") for number in (1, 2)]
+    assert [path.rpartition("-")[0] for path in saved] == [f"{tmp_path}/below/saved/point-{n:02}" for n in (1, 2)]

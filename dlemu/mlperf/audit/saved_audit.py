@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import median
+from typing import BinaryIO
 
 from datagen.atomic import write_file
 from dlemu.mlperf.audit.audited_run import AuditedRun
@@ -195,13 +197,11 @@ def save_audit(folder: str, runs: Sequence[AuditedRun], trees: Sequence[str], bo
 def write_csv(path: str, runs: Sequence[AuditedRun]) -> None:
     """Write one line a run, below one with the columns' names; raises SpaceError."""
 
-    def write(part: str) -> None:
-        with open(part, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [column.name for column in fields(AuditRow)])
-            writer.writeheader()
-            writer.writerows(asdict(audit_row(run)) for run in runs)
-
-    _replace(path, write)
+    lines = io.StringIO(newline="")
+    writer = csv.DictWriter(lines, [column.name for column in fields(AuditRow)])
+    writer.writeheader()
+    writer.writerows(asdict(audit_row(run)) for run in runs)
+    _replace(path, lambda out: out.write(lines.getvalue().encode()))
 
 
 def write_parquet(path: str, runs: Sequence[AuditedRun]) -> None:
@@ -212,9 +212,9 @@ def write_parquet(path: str, runs: Sequence[AuditedRun]) -> None:
     kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
     schema = pa.schema([(column.name, kinds[str(column.type).split(" ")[0]]) for column in fields(AuditRow)])
     table = pa.Table.from_pylist([asdict(audit_row(run)) for run in runs], schema=schema)
-    _replace(path, lambda part: pq.write_table(table, part, compression="zstd"))
+    _replace(path, lambda out: pq.write_table(table, out, compression="zstd"))
 
 
-def _replace(path: str, write: Callable[[str], None]) -> None:
+def _replace(path: str, write: Callable[[BinaryIO], object]) -> None:
     folder, name = os.path.split(path)
     write_file(folder, name, write, advice="give a file in a folder that you may write")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -15,6 +14,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
 from dlemu.comm.comm_base import Interrupted
@@ -95,7 +95,7 @@ def run_sequence(
         try:
             run(run_words(plan.words, attempt.seed), path)
         except UserError:
-            shutil.rmtree(path, ignore_errors=True)
+            owned.remove_claimed(path)
             raise
         except (DlemuError, Interrupted) as error:
             failure = str(error) if isinstance(error, DlemuError) else f"interrupted by signal {error.signal_number}"
@@ -109,8 +109,8 @@ def run_sequence(
 def _begin(plan: RehearsalPlan, label: str, attempts: Iterable[Attempt], now: Callable[[], datetime]) -> Attempt:
     """Return an attempt with a time stamp of its own, and make its folder."""
     stamp = free_stamp((attempt.stamp for attempt in attempts), now)
-    folder = os.path.join("runs", f"{stamp}-{label.replace(' ', '-')}")
-    os.makedirs(os.path.join(plan.folder, folder))
+    made = owned.fresh_folder(os.path.join(plan.folder, "runs"), f"{stamp}-{label.replace(' ', '-')}")
+    folder = os.path.relpath(made, plan.folder)
     return Attempt(label=label, stamp=stamp, folder=folder, seed=plan.seed(label))
 
 
@@ -142,6 +142,7 @@ def done_before(folder: str, question: Question) -> list[Attempt]:
 
     Raises UserError when the folder holds a finished one, or one of something else.
     """
+    owned.check_usable(folder, "output.folder", ours=(REHEARSAL,))
     path = os.path.join(folder, REHEARSAL)
     try:
         with open(path, "rb") as file:

@@ -21,6 +21,7 @@ import yaml
 from datagen.atomic import write_text
 from datagen.errors import SpaceError
 from datagen.manifest import Manifest
+from datagen.owned import scratch_folder
 from dlemu import __version__
 from dlemu.emulator.environment import describe_host
 from dlemu.mlperf.check.result_rules import SEPARATION
@@ -42,19 +43,17 @@ _SEED = "++workload.train.seed="
 def lay_out(plan: RehearsalPlan, attempt: Attempt) -> str:
     """Put a run into the tree and return its folder there, which gets its name when it is whole; raises SpaceError."""
     leaf = plan.leaf(attempt.label, attempt.stamp)
-    part = os.path.join(os.path.dirname(leaf), f".{os.path.basename(leaf)}.part")
-    os.makedirs(part, exist_ok=True)
     run = os.path.join(plan.folder, attempt.folder)
     try:
-        _dlio_files(plan, os.path.join(run, "dlio"), part)
-        overrides = _config(plan, os.path.join(run, "dlio", CONFIG_FOLDER), part, leaf)
-        if plan.edition.name != "1.0":
-            _mlpstorage_files(plan, attempt, overrides, os.path.join(run, LOG), part)
-        os.rename(part, leaf)
+        os.makedirs(os.path.dirname(leaf), exist_ok=True)
+        with scratch_folder(*os.path.split(leaf)) as part:
+            _dlio_files(plan, os.path.join(run, "dlio"), part)
+            overrides = _config(plan, os.path.join(run, "dlio", CONFIG_FOLDER), part, leaf)
+            if plan.edition.name != "1.0":
+                _mlpstorage_files(plan, attempt, overrides, os.path.join(run, LOG), part)
+            os.rename(part, leaf)
     except OSError as error:
         raise SpaceError(f"{leaf} could not be written: {error.strerror}; free some space, and go on") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return leaf
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
+from datagen.owned import check_usable, fresh_folder
 from dlemu import __version__
 from dlemu.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
@@ -87,6 +88,7 @@ class CheckpointRehearsal:
         """
         if os.path.exists(os.path.join(self.folder, REHEARSAL)):
             raise UserError(f"{self.folder} holds a rehearsal already: wanted another output.folder, or none")
+        check_usable(self.folder, "output.folder")
         self._opening()
         done: list[dict[str, str]] = []
         self._save(done, complete=False)
@@ -110,8 +112,7 @@ class CheckpointRehearsal:
 
     def _call(self, call: Call, done: list[dict[str, str]]) -> dict[str, str]:
         stamp = free_stamp((earlier["stamp"] for earlier in done), self.now)
-        run = os.path.join(self.folder, "runs", f"{stamp}-{call.name}")
-        os.makedirs(run)
+        run = fresh_folder(os.path.join(self.folder, "runs"), f"{stamp}-{call.name}")
         self.tell(f"{call.name} ...")
         options = ["--config-dir", self.config_dir] if self.config_dir else []
         launcher = shlex.split(self.launcher.format(ranks=self.ranks))
