@@ -13,12 +13,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from datagen import owned
 from datagen.errors import UserError
 from datagen.extras import library
 from datagen.storage._client_files import open_by_fsspec
 from datagen.storage.storage_base import Bytes, Entry, LibraryFile, Listed, StorageBase, StorageSpec
 
-PART_SUFFIX = ".part"
 LOCAL_SCHEMES = ("file", "local")
 
 
@@ -85,12 +85,10 @@ class Storage(StorageBase):
             self._files.makedirs(self._place(folder), exist_ok=True)
 
     def remove_unfinished(self, folder: str) -> None:
-        if not self._is_local:  # elsewhere a writer leaves nothing under a name of its own
-            return
-        with contextlib.suppress(FileNotFoundError), self.entries(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith(".") and entry.name.endswith(PART_SUFFIX):
-                    self._files.rm_file(f"{self._place(folder).rstrip('/')}/{entry.name}")
+        local = self.local_path(folder)
+        if local is not None:  # elsewhere a writer leaves nothing under a name of its own
+            with contextlib.suppress(FileNotFoundError):
+                owned.remove_parts(local)
 
     def local_path(self, path: str) -> str | None:
         return _bare(self._place(path)) if self._is_local else None
@@ -139,7 +137,7 @@ class FsspecWriter:
         self.position = 0
         self._files, self._place, self._renames = files, place, renames
         folder, _, name = place.rpartition("/")
-        self._part = f"{folder}/.{name}{PART_SUFFIX}" if renames else place
+        self._part = f"{folder}/{owned.part_name(name)}" if renames else place
         self._data = bytearray()
         self._file: Any = None
         self._passed = 0

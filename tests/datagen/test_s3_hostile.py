@@ -23,7 +23,7 @@ from datagen.storage._s3_signing import Credentials
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, check_completed, error_in, page_in, upload_id_in
 from datagen.storage.storage_base import StorageBase, read_whole
 from tests.datagen.test_s3 import DATA, _idle, counts_of, first_of, read, write
-from tests.object_stores import KEYS, fault, own_server, storage_of
+from tests.object_stores import KEYS, fault, own_server, storage_of, upload_of_others
 
 pytestmark = pytest.mark.usefixtures("keys")
 SOCKET_BYTES = 16 << 20
@@ -530,7 +530,7 @@ def test_leftovers_are_those_of_recorded_writers_and_nobody_elses() -> None:
     with own_server() as server:
         storage = storage_of(server)
         for key in ("data/a", "data/b", "data/below/a", "other"):
-            server.uploads[f"of-others-{key}"] = server_upload(server, key)
+            server.uploads[f"of-others-{key}"] = upload_of_others(key)
         kept = {
             "data/.a.upload": b"a file of somebody's",
             "data/.b.upload": json.dumps({"key": "other", "dlemu_upload": "of-others-other"}).encode(),
@@ -559,13 +559,6 @@ def test_leftovers_are_those_of_recorded_writers_and_nobody_elses() -> None:
             getattr(writer, end)()
             assert "data/.again.upload" not in server.objects
         storage.remove_unfinished("nowhere")
-
-
-def server_upload(server: Any, key: str) -> Any:
-    """Begin an upload as another program does, and return it."""
-    import sys
-
-    return sys.modules[type(server).__module__].Upload(key=key, metadata={}, parts={1: b"part"})
 
 
 # Refusals
