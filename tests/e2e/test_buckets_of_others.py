@@ -156,9 +156,10 @@ def test_a_dataset_is_made_read_and_trained_on_beside_what_others_have(server: A
     assert {line.split()[1] for line in checked.out.splitlines()} == {"foreign"}, checked.out
     assert run("train", *words).ran
     assert interrupted(server, is_sample, signal.SIGINT, "datagen", "verify", *words).status == 130
-    assert interrupted(server, is_sample, signal.SIGINT, "train", *words).status == 130
+    elsewhere = f"output.folder={tmp_path / 'another'}"
+    assert interrupted(server, is_sample, signal.SIGINT, "train", *words, elsewhere).status == 130
     for command in (["datagen", "verify"], ["train"]):
-        assert run(*command, *words, "dataset.num_files_train=99").status == 2
+        assert run(*command, *words, elsewhere, "dataset.num_files_train=99").status == 2
     assert others.changed() == []
     assert others.ours == (keys, set())
 
