@@ -574,8 +574,7 @@ def _wrong_range(asked: Span | None, stated: str, length: int | None) -> str:
         begin, last = int(match[1]), int(match[2])
         size_bytes = span.size_bytes if match[3] is None else int(match[3])
         end = last + 1 if size_bytes is None else min(span.end, size_bytes)
-        right = (begin, last + 1) == (span.begin, end) and last < span.end
-        if right and span.size_bytes in (None, size_bytes):
+        if (begin, last + 1) == (span.begin, end) and span.size_bytes in (None, size_bytes):
             return _wrong_length(length, end - begin)
     of = "" if span.size_bytes is None else f" of {span.size_bytes}"
     wanted = "all of the object" if asked is None else f"{span.header[1]}{of}"

@@ -121,7 +121,7 @@ def test_a_body_in_chunks_lands_where_it_belongs(
     with connected() as (connection, server):
         exchange = asked(connection, target)
         bring(server, exchange, bytes(answer), places, wait=wait)
-    assert (target, exchange.got, exchange.reusable) == (body, len(body), True)
+    assert (bytes(target), exchange.got, exchange.reusable) == (body, len(body), True)
 
 
 def test_bytes_behind_an_answer_are_not_those_of_the_next_one() -> None:

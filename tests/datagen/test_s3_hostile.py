@@ -31,7 +31,7 @@ SOCKET_BYTES = 16 << 20
 ATTEMPTS = 2
 LITTLE = {"timeout_seconds": 0.5, "s3_max_attempts": ATTEMPTS}
 CHUNKED = b"HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n"
-names = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/"), min_size=1, max_size=12).filter(
+names = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=12).filter(
     lambda name: name not in (".", "..")
 )
 in_xml = st.text(
@@ -510,7 +510,8 @@ def test_a_completion_that_says_something_else_is_no_success(body: bytes) -> Non
     with own_server(fault=says) as server:
         writer = storage_of(server, options=LITTLE).create("data/a")
         writer.write(DATA)
-        with pytest.raises(UserError, match=r"POST s3://bucket/data/a .* failed 2 times"):
+        reason = "200 InternalError" if b"Error" in body else "the answer is "
+        with pytest.raises(UserError, match=rf"POST s3://bucket/data/a .* failed 2 times, .*: {reason}"):
             writer.commit()
         writer.discard()
         assert (server.objects, server.uploads) == ({}, {})
@@ -565,27 +566,25 @@ def test_leftovers_are_those_of_recorded_writers_and_nobody_elses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("status", "code", "words"),
     [
-        ("RequestTimeTooSkewed", r"the clocks of this host and of the server differ too much: set them \(ntp\)"),
-        ("ExpiredToken", "the credentials are over, and there are no newer ones"),
-        ("InvalidAccessKeyId", "the server does not take these credentials"),
-        ("AccessDenied", "these credentials may not do that"),
+        (403, "RequestTimeTooSkewed", r"the clocks of this host and of the server differ too much: set them \(ntp\)"),
+        (403, "ExpiredToken", "the credentials are over, and there are no newer ones"),
+        (400, "ExpiredToken", "the credentials are over, and there are no newer ones"),
+        (401, "InvalidAccessKeyId", "the server does not take these credentials"),
+        (403, "AccessDenied", "these credentials may not do that"),
     ],
 )
-@pytest.mark.parametrize("status", [400, 403])
 @pytest.mark.parametrize("call", ["head", "open", "sizes"])
-def test_a_refused_head_is_named_by_its_reason(code: str, words: str, status: int, call: str) -> None:
+def test_a_refused_head_is_named_by_its_reason(status: int, code: str, words: str, call: str) -> None:
+    calls: dict[str, Callable[[StorageBase], object]] = {
+        "head": lambda storage: storage.size_bytes("a"),
+        "open": lambda storage: storage.open("a"),
+        "sizes": lambda storage: list(storage.sizes(["a", "b"])),
+    }
     with own_server(fault=lambda request: fault("error", status=status, code=code)) as server:
-        storage = storage_of(server)
-        call_of = {
-            "head": lambda: storage.size_bytes("a"),
-            "open": lambda: storage.open("a"),
-            "sizes": lambda: list(storage.sizes(["a", "b"])),
-        }[call]
-        if code != "AccessDenied" or status == 403:
-            with pytest.raises(UserError, match=words):
-                call_of()
+        with pytest.raises(UserError, match=words):
+            calls[call](storage_of(server))
         assert len(server.requests) < 8
 
 

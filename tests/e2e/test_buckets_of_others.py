@@ -98,7 +98,7 @@ def settings_of(server: Any, folder: Path, *changes: str) -> list[str]:
 
 
 def run(*words: str) -> Ended:
-    return dlemu(*words, **KEYS)
+    return dlemu(*words, cwd=None, **KEYS)
 
 
 def interrupted(server: Any, at: Callable[[Any], bool], how: int, *words: str) -> Ended:
@@ -112,7 +112,7 @@ def interrupted(server: Any, at: Callable[[Any], bool], how: int, *words: str) -
         return fault("hang")
 
     server.behaviour.fault = decide
-    process = start(*words, **KEYS)
+    process = start(*words, cwd=None, **KEYS)
     try:
         until(lambda: hangs or process.poll() is not None, "the request")
         process.send_signal(how)
@@ -128,7 +128,7 @@ def is_part(request: Any) -> bool:
 
 
 def is_sample(request: Any) -> bool:
-    return request.method == "GET" and request.key.endswith(".npz")
+    return bool(request.method == "GET" and request.key.endswith(".npz"))
 
 
 def test_a_dataset_is_made_read_and_trained_on_beside_what_others_have(server: Any, tmp_path: Path) -> None:
