@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from datagen.errors import DatasetError, UserError
+from datagen.errors import DatasetError, ServerError
 from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenAnswerError, Connection, Exchange, number_in
 from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
 from datagen.storage._s3_signing import EMPTY_SHA256, WAYS, Signer, query_text, quoted_path
@@ -153,7 +153,7 @@ class Client:
 
         Raises:
             FileNotFoundError: there is no such object.
-            UserError: keys, bucket, region or endpoint are wrong (and DatasetError: it failed again and again).
+            ServerError: keys, bucket, region or endpoint are wrong (and DatasetError: it failed again and again).
         """
         waiting = iter(asks)
         following = next(waiting, None)
@@ -368,13 +368,13 @@ class Client:
         if final and exchange is not None and not exchange.succeeded:
             raise self._explained(ask, exchange, code)
         if isinstance(error, ssl.SSLCertVerificationError):
-            raise UserError(
+            raise ServerError(
                 f"{self.server.endpoint}: its certificate is not trusted ({error.verify_message}): give the authority "
                 "in storage.storage_options.ca_bundle, AWS_CA_BUNDLE or SSL_CERT_FILE (a file of certificates), or the "
                 "address that the certificate names"
             ) from error
         if isinstance(error, ssl.SSLError) and error.reason == NO_TLS:
-            raise UserError(
+            raise ServerError(
                 f"{self.server.endpoint}: the server does not speak TLS there: wanted its address with http://, or the "
                 "port that speaks TLS"
             ) from error
@@ -401,7 +401,7 @@ class Client:
                 f"{what}. See whether the server is up and how loaded it is; storage.storage_options.s3_max_attempts "
                 "says how often to ask, timeout_seconds how long to wait"
             )
-        return UserError(
+        return ServerError(
             f"{what}. Wanted an S3 server at {self.server.endpoint}: see whether it runs, and whether "
             "storage.storage_options.endpoint_url is its address"
         )
@@ -412,35 +412,35 @@ class Client:
         said = f"{where}: {status} {code}{f' ({text})' if text else ''}".rstrip()
         bucket = self.server.bucket
         if code == "NoSuchBucket" or (status == 404 and not ask.key):
-            return UserError(
+            return ServerError(
                 f"there is no bucket {bucket!r} at {self.server.endpoint}: make it, or set storage.storage_root to one"
             )
         if code == "NoSuchUpload":
-            return UserError(
+            return ServerError(
                 f"{said}: another program, or a lifecycle rule of the bucket, aborted the upload: run the command again"
             )
         if status == 404:
             return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"s3://{bucket}/{ask.key}")
         if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"):
-            return UserError(f"{said}: the server does not take these credentials. They come from: {WAYS}")
+            return ServerError(f"{said}: the server does not take these credentials. They come from: {WAYS}")
         if code in OVER or code == "InvalidToken":
-            return UserError(f"{said}: the credentials are over, and there are no newer ones. They come from: {WAYS}")
+            return ServerError(f"{said}: the credentials are over, and there are no newer ones. They come from: {WAYS}")
         if code == SKEWED:
-            return UserError(f"{said}: the clocks of this host and of the server differ too much: set them (ntp)")
+            return ServerError(f"{said}: the clocks of this host and of the server differ too much: set them (ntp)")
         region = exchange.header("x-amz-bucket-region")
         if region or code in ("AuthorizationHeaderMalformed", "PermanentRedirect") or status in (301, 307):
             named = f" {region!r}" if region and region != self._signer.region else ""
-            return UserError(
+            return ServerError(
                 f"{said}: the bucket is in another region{named} than {self._signer.region!r}: set "
                 "storage.storage_options.region, or AWS_REGION"
             )
         if status == 400 and b"HTTPS" in exchange.body[:1000]:  # plain text of Go's servers, HTML of nginx
-            return UserError(
+            return ServerError(
                 f"{self.server.endpoint}: the server speaks TLS there: wanted its address with https:// in "
                 "storage.storage_options.endpoint_url"
             )
         if status == 403:
-            return UserError(
+            return ServerError(
                 f"{said}: these credentials may not do that: give them the right to list, read and write bucket "
                 f"{bucket!r}, or take others"
             )
@@ -449,7 +449,7 @@ class Client:
                 f"{where}: the object was changed while it was read (its ETag is another): leave the dataset alone "
                 "during a run, and run again"
             )
-        return UserError(f"{said}: the server refuses that; wanted an S3 server at {self.server.endpoint}")
+        return ServerError(f"{said}: the server refuses that; wanted an S3 server at {self.server.endpoint}")
 
     def where(self, ask: Ask) -> str:
         """Return what a request is, for messages: no credentials are in it."""

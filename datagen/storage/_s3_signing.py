@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from datagen.errors import UserError
+from datagen.errors import ServerError, UserError
 from datagen.extras import library
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Credentials:
         """Return the keys that hold now.
 
         Raises:
-            UserError: there are none.
+            ServerError: there are none.
         """
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
         access, secret, token = (self._environment.get(name, "") for name in names)
@@ -97,7 +97,7 @@ class Credentials:
         self._given = Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
         return self._given
 
-    def _none(self, error: Exception) -> UserError:
+    def _none(self, error: Exception) -> ServerError:
         """Say why botocore brought no keys; errors of the system are among what it raises (a web identity's file)."""
         profile = self._profile or self._environment.get("AWS_PROFILE", "")
         of = f" of profile {profile!r}" if profile else ""
@@ -105,7 +105,7 @@ class Credentials:
         sso = "SSO" in type(error).__name__ or "sso" in str(error).lower()
         advice = f": log in again (aws sso login{log_in})" if sso else ""
         what = " ".join(str(error).split())[:ERROR_CHARACTERS]
-        return UserError(f"no credentials{of} for S3 ({type(error).__name__}: {what}){advice}. Wanted: {WAYS}")
+        return ServerError(f"no credentials{of} for S3 ({type(error).__name__}: {what}){advice}. Wanted: {WAYS}")
 
     def _find(self) -> Any:
         try:
@@ -114,11 +114,11 @@ class Credentials:
             )
             found = session.get_credentials()
         except UserError as error:
-            raise UserError(f"there are no credentials for S3 in the environment. Wanted: {WAYS}. {error}") from error
+            raise ServerError(f"there are no credentials for S3 in the environment. Wanted: {WAYS}. {error}") from error
         except Exception as error:  # of botocore's own kinds: no such profile, a role that can't be taken
             raise self._none(error) from error
         if found is None:
-            raise UserError(f"there are no credentials for S3. Wanted: {WAYS}")
+            raise ServerError(f"there are no credentials for S3. Wanted: {WAYS}")
         return found
 
 
@@ -166,7 +166,7 @@ class Signer:
         `others` are headers whose names begin with `x-amz-`, in small letters; they are signed, and among the lines.
 
         Raises:
-            UserError: there are no credentials.
+            ServerError: there are no credentials.
         """
         number = int(time.time() + self.clock_offset_seconds)
         second = self._second

@@ -293,9 +293,9 @@ class ObjectServer:
             self._closed.wait(3600)
             return False
         if fault is not None and fault.kind == "raw":
-            for piece in fault.raw:
-                connection.sendall(piece)
-                self.sent_bytes += len(piece)
+            for raw in fault.raw:
+                connection.sendall(raw)
+                self.sent_bytes += len(raw)
                 if self._closed.is_set():
                     break
             return False

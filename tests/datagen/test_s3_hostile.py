@@ -17,7 +17,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from datagen.errors import UserError
+from datagen import manifest
+from datagen.errors import ServerError, UserError
+from datagen.packing.packed_set import read_set
 from datagen.storage import _s3_client, _s3_upload, s3
 from datagen.storage._s3_signing import Credentials
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, check_completed, error_in, page_in, upload_id_in
@@ -586,6 +588,13 @@ def test_a_refused_head_is_named_by_its_reason(status: int, code: str, words: st
         with pytest.raises(UserError, match=words):
             calls[call](storage_of(server))
         assert len(server.requests) < 8
+
+
+def test_a_refusal_is_no_damage_of_what_could_not_be_read() -> None:
+    with own_server(fault=lambda request: fault("error", status=403, code="AccessDenied")) as server:
+        for reading in (manifest.read, read_set):
+            with pytest.raises(ServerError, match="these credentials may not do that"):
+                reading("data", storage_of(server))
 
 
 @pytest.mark.parametrize("code", ["RequestTimeTooSkewed", "ExpiredToken"])
