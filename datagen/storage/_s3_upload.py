@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ PARTS_AT_A_TIME = 4
 DOUBLE_AFTER = 2000
 MARK = "x-amz-meta-dlemu-upload"
 """Header of an object that says by which upload it was written: a random number that no other upload has."""
-RECORD_SUFFIX = ".upload"
+RECORD_NAME = re.compile(r"\.(.+)\.dlemu-([0-9a-f]{24})\.upload", re.DOTALL)
 KEY, UPLOAD = "key", "dlemu_upload"
 """What a record has: the object's key, and the number of its upload."""
 RECORD_BYTES = 4 << 10
@@ -128,7 +129,7 @@ class ObjectWriter:
     def _remove_record(self) -> None:
         if self._recorded:
             with contextlib.suppress(FileNotFoundError, UserError):  # one that stays names an upload that is over
-                self._client.ask(Ask(kind="delete", method="DELETE", key=record_key(self._key)))
+                self._client.ask(Ask(kind="delete", method="DELETE", key=record_key(self._key, self._mark)))
 
     def _is_full(self, number: int) -> bool:
         return self._written[number] >= _part_bytes(number)
@@ -150,7 +151,7 @@ class ObjectWriter:
             self._upload = begin.content
             if self._recorded:
                 record = json.dumps({KEY: self._key, UPLOAD: self._upload}).encode()
-                self._client.ask(self._put(memoryview(record), (), key=record_key(self._key)))
+                self._client.ask(self._put(memoryview(record), (), key=record_key(self._key, self._mark)))
         asks = {}
         for number in numbers:
             query = (("partNumber", str(number + 1)), ("uploadId", self._upload))
@@ -177,19 +178,23 @@ class ObjectWriter:
         return Ask(kind="put", method=method, key=key or self._key, query=query, body=parts, payload_sha256=digest)
 
 
-def record_key(key: str) -> str:
-    """Return where an object's upload is recorded: beside it, under a name of its own that begins with a dot."""
+def record_key(key: str, mark: str) -> str:
+    """Return where an object's upload is recorded: beside it, under a name that nobody else gives."""
     folder, slash, name = key.rpartition("/")
-    return f"{folder}{slash}.{name}{RECORD_SUFFIX}"
+    return f"{folder}{slash}.{name}.dlemu-{mark}.upload"
 
 
-def abort_recorded(client: Client, key: str) -> None:
-    """Abort the upload that an object's record names, and remove that; an object that is no record stays as it is."""
-    span = Span(0, RECORD_BYTES)
+def abort_recorded(client: Client, folder: str, name: str) -> None:
+    """Abort the upload that a record names, and remove that; an object that is no record stays as it is.
+
+    `folder` is what stands before the name.
+    """
+    match = RECORD_NAME.fullmatch(name)
+    if match is None:
+        return
+    span, key = Span(0, RECORD_BYTES), folder + match[1]
     fine = (404, 416)  # it is gone, or empty
-    answer = client.ask(
-        Ask(kind="get", method="GET", key=record_key(key), headers=(span.header,), span=span, fine=fine)
-    )
+    answer = client.ask(Ask(kind="get", method="GET", key=folder + name, headers=(span.header,), span=span, fine=fine))
     if not answer.succeeded or number_in(answer.header("content-range").rpartition("/")[2]) != len(answer.body):
         return
     try:
@@ -199,7 +204,7 @@ def abort_recorded(client: Client, key: str) -> None:
     upload = record.get(UPLOAD) if isinstance(record, dict) and record.get(KEY) == key else None
     if isinstance(upload, str) and upload:
         abort(client, key, upload)
-        client.ask(Ask(kind="delete", method="DELETE", key=record_key(key)))
+        client.ask(Ask(kind="delete", method="DELETE", key=folder + name))
 
 
 def abort(client: Client, key: str, upload: str) -> None:

@@ -21,7 +21,7 @@ from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_client import Active, Ask, Client, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
-from datagen.storage._s3_upload import RECORD_SUFFIX, ObjectWriter, abort_recorded
+from datagen.storage._s3_upload import ObjectWriter, abort_recorded
 from datagen.storage._s3_xml import LISTED_AT_A_TIME, Page, page_in
 from datagen.storage.storage_base import Entry, Fill, LibraryFile, Listed, Reader, StorageBase, StorageSpec
 
@@ -157,12 +157,11 @@ class Storage(StorageBase):
     def remove_unfinished(self, folder: str) -> None:
         """Abort the uploads into a folder that `create_recorded` began and that are recorded there: no others."""
         client, prefix = self._place(folder)
-        before = (prefix.rstrip("/") + "/" if prefix else "") + "."
-        for page in _pages(client, before):
+        before = prefix.rstrip("/") + "/" if prefix else ""
+        for page in _pages(client, f"{before}."):
             for entry in page:
-                name = entry.name.removesuffix(RECORD_SUFFIX)
-                if name not in (entry.name, "") and not entry.is_dir():
-                    abort_recorded(client, before[:-1] + name)
+                if not entry.is_dir():
+                    abort_recorded(client, before, f".{entry.name}")
 
     def check_library(self) -> None:
         self._library()
