@@ -6,6 +6,7 @@ Every message says what was seen, what was wanted and what to do next. Only the 
     +- UserError          exit status 2   something the user can mend: a key, a value, a missing tool
        +- DatasetError    exit status 2   the dataset is missing, incomplete, foreign or damaged
        +- SpaceError      exit status 2   no space: disk, memory, file descriptors
+       +- ServerError     exit status 2   a server that refuses, or does not answer: nothing is known of its files
 """
 
 
@@ -23,6 +24,10 @@ class UserError(DlemuError):
 
 class DatasetError(UserError):
     """The dataset is missing, incomplete, foreign or damaged."""
+
+
+class ServerError(UserError):
+    """A server refuses a request, or brings no answer to it: address, credentials, rights, or the server itself."""
 
 
 class SpaceError(UserError):

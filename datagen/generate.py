@@ -151,7 +151,7 @@ class _Maker:
             if part.is_made(self._storage):
                 self._tally.add(size_bytes=expected)
                 return None
-            writer = _CountingWriter(self._storage.create(part.path), self._tally)
+            writer = _CountingWriter(self._storage.create_recorded(part.path), self._tally)
             try:
                 part.write(writer, buffer)
                 if self._fsync:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from datagen.content import CONTENT_VERSION
-from datagen.errors import DatasetError, UserError
+from datagen.errors import DatasetError, ServerError, UserError
 from datagen.spec import DatasetSpec, build
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
@@ -54,7 +54,7 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
         manifest = build(Manifest, values)
     except FileNotFoundError:
         return None
-    except DatasetError:
+    except (DatasetError, ServerError):
         raise
     except (OSError, ValueError, AttributeError, UserError) as error:
         raise DatasetError(

@@ -139,6 +139,11 @@ def fault(kind: str, **words: Any) -> Any:
     return server_module().Fault(kind=kind, **words)
 
 
+def upload_of_others(key: str) -> Any:
+    """Return an upload under way, for an own server's `uploads`, as another program began it."""
+    return server_module().Upload(key=key, metadata={}, parts={1: b"part"})
+
+
 def storage_of(server: Any, **changes: Any) -> StorageBase:
     """Open the bucket of an own server."""
     options = {"endpoint_url": server.endpoint, "timeout_seconds": 5} | changes.pop("options", {})

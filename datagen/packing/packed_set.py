@@ -13,7 +13,7 @@ from typing import Any
 from isal import isal_zlib
 
 from datagen.buffers import AlignedBuffer
-from datagen.errors import DatasetError, UserError
+from datagen.errors import DatasetError, ServerError, UserError
 from datagen.formats.format_base import Format, sides_of
 from datagen.layout import Layout
 from datagen.spec import DatasetSpec
@@ -114,6 +114,8 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
             packed = build(PackedSet, values)
         except FileNotFoundError:
             continue
+        except ServerError:
+            raise
         except (OSError, ValueError, AttributeError, UserError) as error:
             raise DatasetError(f"{path} is damaged ({error}): delete the folder, and pack again") from error
         return replace(packed, made=(*packed.made, *_finished(lines)))

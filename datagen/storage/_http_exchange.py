@@ -7,12 +7,13 @@ seconds a GB, this 0.7, for it makes no object of the answer and copies no byte 
 from __future__ import annotations
 
 import errno
+import re
 import select
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 HEAD_BYTES = 16 << 10
 """Most bytes of an answer's head."""
@@ -20,6 +21,14 @@ FIRST_BYTES = 4 << 10
 """Most bytes of a read of the head: what comes of the body with it is copied to where it belongs."""
 PIECE_BYTES = 4 << 20
 """Sent at a time."""
+ERROR_BYTES = 64 << 10
+"""Most bytes that are read of an error: what it is stands at its beginning."""
+BODY_BYTES = 1 << 20
+"""Most bytes of another answer that is collected, where the request does not say how many."""
+CHUNK_LINE_BYTES = 4 << 10
+"""Most bytes of a line between chunks."""
+INTERIM_ANSWERS = 16
+"""Most answers (Continue, Early Hints) before the one that counts."""
 TIMED_READS = 16
 """One of so many reads over TLS is timed: each brings 16 KiB at most, and the clock would cost a tenth of it."""
 
@@ -131,7 +140,13 @@ class Exchange:
     _early: memoryview | None = None
     """What came of the body together with the head; it lies where the head was read."""
     _collected: bytearray | None = None
-    _chunked = False
+    _most_bytes = 0
+    """Of what is collected."""
+    _chunks: Chunks | None = None
+    _raw_bytes = 0
+    """Of a body in chunks, with what stands between them."""
+    _interim = 0
+    _is_over = False
 
     def __init__(
         self,
@@ -141,21 +156,32 @@ class Exchange:
         target: memoryview | None,
         *,
         bodiless: bool = False,
+        most_bytes: int = BODY_BYTES,
+        what_is_wrong: Callable[[Exchange], str] | None = None,
     ) -> None:
-        """Begin with a request's head and body; an answer's body of success goes to `target` as far as that is long.
+        """Begin with a request's head and body; an answer's body of success goes to `target`, which must hold it.
 
-        `bodiless` says that the answer will have none (HEAD).
+        `bodiless` says that the answer will have none (HEAD). Without a target `most_bytes` are collected of it.
+        `what_is_wrong` looks at the head of a success before any of its body is read, and says why it is not the one
+        that is wanted.
         """
         self.connection = connection
         self.began_ns = time.monotonic_ns()
         self._target = target
         self._bodiless = bodiless
+        self._limit = most_bytes
+        self._what_is_wrong = what_is_wrong
         self._out: list[bytes | memoryview] = [head, *body]
         self._head = connection.scratch
 
     @property
     def wants_to_send(self) -> bool:
         return bool(self._out)
+
+    @property
+    def collects(self) -> bool:
+        """Say whether the answer's body is one that is small, and not the bytes of an object."""
+        return self._collected is not None
 
     def header(self, name: str) -> str:
         """Return what a header of the answer says, of several the last; empty where there is none.
@@ -187,25 +213,25 @@ class Exchange:
             if to_head:
                 return True
             if self._early is not None:
-                self._collected, self._early = bytearray(self._early), None
-            whole = self._is_whole()
-            while not whole:
+                early, self._early = self._early, None
+                self._collect(self._limit)
+                self._take(early)
+            while not self._is_over:
                 self._read_body(wait)
-                whole = self._is_whole()
-                if wait and not whole:
+                if wait and not self._is_over:
                     return False
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
         if self._collected is not None:
-            self.body = bytes(_unchunked(self._collected) if self._chunked else self._collected)
+            self.body = bytes(self._collected)
         return True
 
     def into(self, target: memoryview) -> None:
         """Say where the body belongs once the head is known."""
         self._target = target
         if self._early is not None:
-            early, self._early = self._early[: len(target)], None
-            target[: len(early)] = early
+            early, self._early = self._early, None
+            self._take(early)
 
     def _send(self) -> None:
         piece = self._out[0]
@@ -237,10 +263,13 @@ class Exchange:
         while (end := self._head.find(b"\r\n\r\n", searched, self._head_bytes)) >= 0:
             self._parse_head(self._head[: end + 2].decode("latin-1"))
             rest = memoryview(self._head)[end + 4 : self._head_bytes]
-            if self.status != 100:
+            if not 100 <= self.status < 200:
                 self._begin_body(rest)
                 return
-            self.status, self._head_bytes, searched = 0, len(rest), 0  # Continue: another head follows
+            self._interim += 1
+            if self._interim > INTERIM_ANSWERS:
+                raise BrokenAnswerError(errno.EPROTO, f"{self._interim} answers of {self.status} came, and no other")
+            self.status, self._head_bytes, searched = 0, len(rest), 0  # another head follows
             self._head[: len(rest)] = bytes(rest)
 
     def _parse_head(self, text: str) -> None:
@@ -262,62 +291,141 @@ class Exchange:
         if self._bodiless or self.status in (204, 304):
             self.length = 0
         elif "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower():
-            self._chunked = True
-        elif stated.isdecimal():
-            self.length = int(stated)
+            self._chunks = Chunks()
         else:
-            self.reusable = False
-        self.got = len(rest)
-        if not self.succeeded or self._chunked:
-            self._collected = bytearray(rest)
+            self.length = number_in(stated)
+            self.reusable = self.reusable and self.length is not None
+        if not self.succeeded:
+            self._collect(ERROR_BYTES)
+        elif self._what_is_wrong is not None and (wrong := self._what_is_wrong(self)):
+            raise BrokenAnswerError(errno.EPROTO, wrong)
+        elif self._target is None and self._chunks is not None:
+            self._collect(self._limit)
         elif self._target is None:
             self._early = rest
-        else:
-            count = min(len(rest), len(self._target))
-            self._target[:count] = rest[:count]
+            return
+        self._take(rest)
 
-    def _is_whole(self) -> bool:
-        if self._chunked:
-            return _ends_chunked(self._collected or bytearray())
-        return self.length is not None and self.got >= self.length
+    def _collect(self, most_bytes: int) -> None:
+        self._collected, self._most_bytes = bytearray(), most_bytes
+
+    def _take(self, piece: memoryview) -> None:
+        """Put what came of the body where it belongs, and see whether it is all."""
+        if self._chunks is None:
+            if self.length is not None and len(piece) > self.length - self.got:
+                piece, self.reusable = piece[: self.length - self.got], False  # nobody asked for what follows
+            self._place(piece)
+        else:
+            self._raw_bytes += len(piece)
+            if self._raw_bytes > 2 * (len(self._target or b"") + self._most_bytes + HEAD_BYTES):
+                raise BrokenAnswerError(errno.EPROTO, "the answer comes in chunks of some bytes each")
+            for part in self._chunks.parts_of(piece):
+                self._place(part)
+        self._see_whether_over()
+
+    def _see_whether_over(self) -> None:
+        if self._chunks is not None:
+            self._is_over = self._is_over or self._chunks.are_over
+        elif self.length is not None:
+            self._is_over = self._is_over or self.got >= self.length
+
+    def _place(self, part: memoryview) -> None:
+        begin, self.got = self.got, self.got + len(part)
+        if self._collected is None:
+            assert self._target is not None
+            if self.got > len(self._target):
+                raise BrokenAnswerError(errno.EPROTO, f"the answer has more than the {len(self._target)} bytes wanted")
+            self._target[begin : self.got] = part
+            return
+        self._collected += part[: self._most_bytes - len(self._collected)]
+        if self.got > self._most_bytes:
+            if self.succeeded:
+                text = f"the answer is longer than {self._most_bytes >> 10} KiB, the most that such a one has"
+                raise BrokenAnswerError(errno.EMSGSIZE, text)
+            self._is_over, self.reusable = True, False  # the rest of an error says nothing more
 
     def _read_body(self, wait: bool) -> None:
         receive_into, target = self.connection.receive_into, self._target
-        if self._collected is None and target is not None and self.got < len(target):
+        into_place = self._collected is None and self._chunks is None and target is not None and self.got < len(target)
+        if into_place and target is not None:
             most = len(target) if self.length is None else min(len(target), self.length)
             flags = socket.MSG_WAITALL if wait else socket.MSG_DONTWAIT
             count = receive_into(target[self.got : most], 0, flags)
+            self.got += count
+            self._see_whether_over()
         else:
             piece = bytearray(4 * HEAD_BYTES)
             count = receive_into(piece, 0, 0 if wait else socket.MSG_DONTWAIT)
-            if self._collected is not None:
-                self._collected += piece[:count]
-        self.got += count
+            self._take(memoryview(piece)[:count])
         self.progress_bytes += count
         if count:
             return
-        if self.length is None and not self._chunked:
-            self.length = self.got
+        if self.length is None and self._chunks is None:
+            self.length, self._is_over = self.got, True
             return
         of = "" if self.length is None else f" of {self.length}"
         raise BrokenAnswerError(errno.ECONNRESET, f"the answer ended after {self.got}{of} bytes")
 
 
-def _ends_chunked(data: bytearray) -> bool:
-    return data.endswith(b"0\r\n\r\n") and (len(data) == 5 or data.endswith(b"\r\n0\r\n\r\n"))
+class Chunks:
+    """A body in chunks (RFC 9112, section 7.1), taken apart as it comes."""
+
+    are_over = False
+
+    def __init__(self) -> None:
+        self._left = 0
+        """Bytes of a chunk that are still to come."""
+        self._line = bytearray()
+        self._expected = "size"
+        """Which line comes next: a `size`, the `end` of a chunk, or one of the `trailer`."""
+        self._trailer_bytes = 0
+
+    def parts_of(self, piece: memoryview) -> Iterator[memoryview]:
+        """Yield what of a piece is of the body. Raises BrokenAnswerError."""
+        data, at = bytes(piece), 0
+        while at < len(data) and not self.are_over:
+            if self._left:
+                part = piece[at : at + self._left]
+                self._left -= len(part)
+                at += len(part)
+                yield part
+                continue
+            end = data.find(b"\n", at) + 1 or len(data)
+            self._line += data[at : min(end, at + CHUNK_LINE_BYTES)]
+            at = end
+            if len(self._line) >= CHUNK_LINE_BYTES:
+                raise _no_chunks()
+            if self._line.endswith(b"\n"):
+                line = bytes(self._line).rstrip(b"\r\n")
+                self._line.clear()
+                self._read_line(line)
+
+    def _read_line(self, line: bytes) -> None:
+        if self._expected == "size":
+            size = line.partition(b";")[0].strip()
+            if not _is_hexadecimal(size):
+                raise _no_chunks()
+            self._left = int(size, 16)
+            self._expected = "end" if self._left else "trailer"
+        elif self._expected == "end":
+            if line:
+                raise _no_chunks()
+            self._expected = "size"
+        else:
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > HEAD_BYTES:
+                raise _no_chunks()
+            self.are_over = not line
 
 
-def _unchunked(data: bytearray) -> bytearray:
-    plain, at = bytearray(), 0
-    while True:
-        end = data.find(b"\r\n", at)
-        try:
-            size = int(bytes(data[at:end]).split(b";")[0], 16) if end >= 0 else -1
-        except ValueError:
-            size = -1
-        if size < 0:
-            raise BrokenAnswerError(errno.EPROTO, "the chunks of the answer can't be told apart")
-        if size == 0:
-            return plain
-        plain += data[end + 2 : end + 2 + size]
-        at = end + 2 + size + 2
+_is_hexadecimal = re.compile(rb"[0-9A-Fa-f]{1,15}").fullmatch
+_is_number = re.compile("[0-9]{1,18}").fullmatch
+
+
+def number_in(text: str) -> int | None:
+    """Return the number that a header says; None where it says none, or one beyond all reason."""
+    return int(text) if _is_number(text) else None
+
+
+def _no_chunks() -> BrokenAnswerError:
+    return BrokenAnswerError(errno.EPROTO, "the chunks of the answer can't be told apart")

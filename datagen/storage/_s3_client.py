@@ -18,14 +18,16 @@ import select
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from html import unescape
+from functools import partial
+from typing import Any, NamedTuple
 
-from datagen.errors import DatasetError, UserError
-from datagen.storage._http_exchange import Address, BrokenAnswerError, Connection, Exchange
+from datagen.errors import DatasetError, ServerError
+from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenAnswerError, Connection, Exchange, number_in
 from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
 from datagen.storage._s3_signing import EMPTY_SHA256, WAYS, Signer, query_text, quoted_path
+from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, error_in
 
 CONNECT_SECONDS = 10.0
 LEAST_BYTES = 64 << 10
@@ -39,8 +41,14 @@ AGAIN_CODES = (
 )
 OVER = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 SKEWED = "RequestTimeTooSkewed"
+REFUSED = (400, 401, 403)
+"""Answers whose reason stands in their body, which that to a HEAD has not."""
 NO_TLS = "WRONG_VERSION_NUMBER"
 """What OpenSSL calls an answer that is not TLS."""
+MESSAGE_CHARACTERS = 300
+"""Most of what a server says of an error that is shown."""
+BEYOND = 1 << 62
+"""An offset behind the end of any object."""
 MOST_IDLE = 64
 """Connections that are kept open between requests."""
 
@@ -58,6 +66,24 @@ class Server:
     """As the user gave it, for messages."""
 
 
+class Span(NamedTuple):
+    """Which bytes of an object are requested: from `begin` to `end`, which is not among them."""
+
+    begin: int
+    end: int
+    size_bytes: int | None = None
+    """Of the whole object, where it is known; the end then lies within it."""
+
+    @property
+    def stated(self) -> str:
+        """What a server says that sends these bytes."""
+        return f"bytes {self.begin}-{self.end - 1}/{self.size_bytes}"
+
+    @property
+    def header(self) -> tuple[str, str]:
+        return "range", f"bytes={self.begin}-{self.end - 1}"
+
+
 @dataclass(slots=True, kw_only=True)
 class Ask:
     """One request, as often as it is asked."""
@@ -69,12 +95,20 @@ class Ask:
     """Empty for the bucket itself."""
     query: Sequence[tuple[str, str]] = ()
     headers: Sequence[tuple[str, str]] = ()
+    signed_headers: tuple[tuple[str, str], ...] = ()
+    """Those that begin with x-amz-, by their names in order."""
     body: Sequence[memoryview] = ()
     payload_sha256: str = EMPTY_SHA256
+    span: Span | None = None
+    """Of a GET for some of an object's bytes: with a success of any others it is asked again."""
     target: memoryview | None = None
     """Where the body of a success goes, which must fill it."""
+    read: Callable[[bytes], Any] | None = None
+    """Makes `content` of the body of a success, or raises WrongXmlError."""
+    content: Any = None
     attempts: int = 0
-    may_be_missing: bool = False
+    fine: tuple[int, ...] = ()
+    """Answers besides a success that whoever asks knows what to make of."""
     answer: Exchange | None = None
     again_seconds: float = 0.0
     """After how long to ask again, where that brought no answer."""
@@ -89,6 +123,8 @@ class Active:
     exchange: Exchange
     until_ns: int
     seen_bytes: int = 0
+    collected: bool = False
+    """Of what is collected, some had come when its time was over before."""
 
 
 class Client:
@@ -117,7 +153,7 @@ class Client:
 
         Raises:
             FileNotFoundError: there is no such object.
-            UserError: keys, bucket, region or endpoint are wrong (and DatasetError: it failed again and again).
+            ServerError: keys, bucket, region or endpoint are wrong (and DatasetError: it failed again and again).
         """
         waiting = iter(asks)
         following = next(waiting, None)
@@ -169,6 +205,8 @@ class Client:
                     poller.unregister(number)
                     self._give_up(late)
                     text = f"no more than {LEAST_BYTES >> 10} KiB came in {self.server.timeout_seconds:g} s"
+                    if late.collected:
+                        text = f"the answer, which should be short, did not end in {self.server.timeout_seconds:g} s"
                     self._failed(late.ask, None, TimeoutError(errno.ETIMEDOUT, text))
                     again(late.ask)
         finally:
@@ -183,7 +221,13 @@ class Client:
         connection = self._connection()
         self.counts.sent(ask.kind)
         exchange = Exchange(
-            connection, self._head(ask, connection.address), ask.body, ask.target, bodiless=ask.method == "HEAD"
+            connection,
+            self._head(ask, connection.address),
+            ask.body,
+            ask.target,
+            bodiless=ask.method == "HEAD",
+            most_bytes=LIST_BYTES if ask.kind == "list" else BODY_BYTES,
+            what_is_wrong=partial(_wrong_part, ask) if ask.method == "GET" and ask.key else None,
         )
         return Active(ask, exchange, exchange.began_ns + self._patience_ns)
 
@@ -210,16 +254,14 @@ class Client:
                 self._wait_for_head(begun)
                 if begun.exchange.succeeded:
                     return begun
-                self.ask_all([], begun=[begun])  # the rest of the error
-                if begun.ask.answer is not None and begun.ask.answer.succeeded:  # asked again, and it is whole now
-                    return Active(begun.ask, begun.ask.answer, 0)
+                self._read_error(begun)
             except OSError as error:
                 if isinstance(error, FileNotFoundError):
                     raise
                 self._give_up(begun)
                 self._failed(begun.ask, None, error)
-                time.sleep(begun.ask.again_seconds)
-                begun = self.begin(begun.ask)
+            time.sleep(begun.ask.again_seconds)
+            begun = self.begin(begun.ask)
 
     def finish(self, begun: Active) -> None:
         """Bring the rest of an answer that is alone in flight. Raises as `ask_all`."""
@@ -232,7 +274,7 @@ class Client:
 
     def drop(self, begun: Active) -> None:
         """Leave an answer that nobody wants any more."""
-        if begun.until_ns and begun.ask.answer is None:
+        if begun.ask.answer is None:
             self._give_up(begun)
 
     def begin(self, ask: Ask) -> Active:
@@ -252,6 +294,14 @@ class Client:
                 text = f"no answer came in {self.server.timeout_seconds:g} s"
                 raise TimeoutError(errno.ETIMEDOUT, text)
 
+    def _read_error(self, begun: Active) -> None:
+        """Read the rest of an error, and say in its request when to ask again. Raises as `ask_all`."""
+        until = time.monotonic() + self.server.timeout_seconds
+        while not self._progress(begun, wait=True):
+            left = until - time.monotonic()
+            if left <= 0 or not begun.exchange.connection.wait_for(select.POLLIN, left):
+                raise TimeoutError(errno.ETIMEDOUT, f"an error did not end in {self.server.timeout_seconds:g} s")
+
     def _progress(self, each: Active, *, wait: bool) -> bool:
         """Go on with an answer; return whether nothing more will come over its connection.
 
@@ -266,9 +316,6 @@ class Client:
             return True
         exchange, ask = each.exchange, each.ask
         self._finished(ask, exchange)
-        if ask.may_be_missing and exchange.status == 404:
-            ask.answer = exchange
-            return True
         wrong = self._what_is_wrong(ask, exchange)
         if wrong is None:
             ask.answer = exchange
@@ -279,12 +326,22 @@ class Client:
     def _what_is_wrong(self, ask: Ask, exchange: Exchange) -> OSError | None:
         """Return what is wrong with a whole answer; None where it is right."""
         if not exchange.succeeded:
+            if exchange.status in ask.fine:
+                return None
             return OSError(errno.EREMOTEIO, f"{exchange.status} {_code(exchange)}".strip())
         if ask.target is not None and exchange.got != len(ask.target):
             text = f"the answer has {exchange.got} bytes of {len(ask.target)}"
             return BrokenAnswerError(errno.ECONNRESET, text)
-        if ask.method == "POST" and _code(exchange):  # a success that turned out to be none while it was sent
-            return OSError(errno.EREMOTEIO, f"200 {_code(exchange)}")
+        if ask.method == "HEAD" and ask.key and number_in(exchange.header("content-length")) is None:
+            return BrokenAnswerError(errno.EPROTO, "the answer says no size (Content-Length)")
+        if ask.read is None:
+            return None
+        if code := _code(exchange):  # a success that turned out to be none while it was sent
+            return OSError(errno.EREMOTEIO, f"{exchange.status} {code}")
+        try:
+            ask.content = ask.read(exchange.body)
+        except WrongXmlError as error:
+            return BrokenAnswerError(errno.EPROTO, f"the answer {error}")
         return None
 
     def _failed(self, ask: Ask, exchange: Exchange | None, error: OSError) -> None:
@@ -296,6 +353,10 @@ class Client:
         if status in (503, 429):
             self.counts.add("slow_down")
         if exchange is not None and not ask.renewed:
+            if ask.method == "HEAD" and status in REFUSED:
+                self._ask_why(ask)
+                ask.renewed = True
+                return
             if code == SKEWED and self._learn_clock(exchange):
                 ask.renewed = True
                 return
@@ -307,22 +368,31 @@ class Client:
         if final and exchange is not None and not exchange.succeeded:
             raise self._explained(ask, exchange, code)
         if isinstance(error, ssl.SSLCertVerificationError):
-            raise UserError(
+            raise ServerError(
                 f"{self.server.endpoint}: its certificate is not trusted ({error.verify_message}): give the authority "
                 "in storage.storage_options.ca_bundle, AWS_CA_BUNDLE or SSL_CERT_FILE (a file of certificates), or the "
                 "address that the certificate names"
             ) from error
         if isinstance(error, ssl.SSLError) and error.reason == NO_TLS:
-            raise UserError(
+            raise ServerError(
                 f"{self.server.endpoint}: the server does not speak TLS there: wanted its address with http://, or the "
                 "port that speaks TLS"
             ) from error
         if ask.attempts >= self.server.attempts:
             raise self._gave_up(ask, error) from error
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (ask.attempts - 1))
-        asked = exchange.header("retry-after") if exchange is not None else ""
-        least = min(LONGEST_BACKOFF_SECONDS, float(asked)) if asked.isdigit() else 0.0
+        asked = number_in(exchange.header("retry-after")) if exchange is not None else None
+        least = min(LONGEST_BACKOFF_SECONDS, float(asked or 0))
         ask.again_seconds = max(least, backoff * random.uniform(0.5, 1.0))
+
+    def _ask_why(self, ask: Ask) -> None:
+        """Ask for a byte of an object whose HEAD was refused, for that answer says why; raises what it says.
+
+        A clock that is corrected by it, or keys that are renewed, let the HEAD succeed afterwards.
+        """
+        span = Span(0, 1)
+        fine = (404, 416)  # it is not there, or empty, and the request was one of somebody who may know that
+        self.ask(Ask(kind="get", method="GET", key=ask.key, headers=(span.header,), span=span, fine=fine))
 
     def _gave_up(self, ask: Ask, error: OSError) -> Exception:
         what = f"{self.where(ask)} failed {ask.attempts} times, the last time because of: {_reason(error)}"
@@ -331,42 +401,46 @@ class Client:
                 f"{what}. See whether the server is up and how loaded it is; storage.storage_options.s3_max_attempts "
                 "says how often to ask, timeout_seconds how long to wait"
             )
-        return UserError(
+        return ServerError(
             f"{what}. Wanted an S3 server at {self.server.endpoint}: see whether it runs, and whether "
             "storage.storage_options.endpoint_url is its address"
         )
 
     def _explained(self, ask: Ask, exchange: Exchange, code: str) -> Exception:
         status, where = exchange.status, self.where(ask)
-        text = _message(exchange)
+        text = error_in(exchange.body).message[:MESSAGE_CHARACTERS]
         said = f"{where}: {status} {code}{f' ({text})' if text else ''}".rstrip()
         bucket = self.server.bucket
         if code == "NoSuchBucket" or (status == 404 and not ask.key):
-            return UserError(
+            return ServerError(
                 f"there is no bucket {bucket!r} at {self.server.endpoint}: make it, or set storage.storage_root to one"
+            )
+        if code == "NoSuchUpload":
+            return ServerError(
+                f"{said}: another program, or a lifecycle rule of the bucket, aborted the upload: run the command again"
             )
         if status == 404:
             return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"s3://{bucket}/{ask.key}")
         if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"):
-            return UserError(f"{said}: the server does not take these credentials. They come from: {WAYS}")
+            return ServerError(f"{said}: the server does not take these credentials. They come from: {WAYS}")
         if code in OVER or code == "InvalidToken":
-            return UserError(f"{said}: the credentials are over, and there are no newer ones. They come from: {WAYS}")
+            return ServerError(f"{said}: the credentials are over, and there are no newer ones. They come from: {WAYS}")
         if code == SKEWED:
-            return UserError(f"{said}: the clocks of this host and of the server differ too much: set them (ntp)")
+            return ServerError(f"{said}: the clocks of this host and of the server differ too much: set them (ntp)")
         region = exchange.header("x-amz-bucket-region")
         if region or code in ("AuthorizationHeaderMalformed", "PermanentRedirect") or status in (301, 307):
             named = f" {region!r}" if region and region != self._signer.region else ""
-            return UserError(
+            return ServerError(
                 f"{said}: the bucket is in another region{named} than {self._signer.region!r}: set "
                 "storage.storage_options.region, or AWS_REGION"
             )
         if status == 400 and b"HTTPS" in exchange.body[:1000]:  # plain text of Go's servers, HTML of nginx
-            return UserError(
+            return ServerError(
                 f"{self.server.endpoint}: the server speaks TLS there: wanted its address with https:// in "
                 "storage.storage_options.endpoint_url"
             )
         if status == 403:
-            return UserError(
+            return ServerError(
                 f"{said}: these credentials may not do that: give them the right to list, read and write bucket "
                 f"{bucket!r}, or take others"
             )
@@ -375,7 +449,7 @@ class Client:
                 f"{where}: the object was changed while it was read (its ETag is another): leave the dataset alone "
                 "during a run, and run again"
             )
-        return UserError(f"{said}: the server refuses that; wanted an S3 server at {self.server.endpoint}")
+        return ServerError(f"{said}: the server refuses that; wanted an S3 server at {self.server.endpoint}")
 
     def where(self, ask: Ask) -> str:
         """Return what a request is, for messages: no credentials are in it."""
@@ -386,7 +460,7 @@ class Client:
         """Take over the server's clock; say whether it differs."""
         try:
             there = email.utils.parsedate_to_datetime(exchange.header("date")).timestamp()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError, OSError):  # also of years that mktime does not know
             return False
         offset = there - time.time()
         differs = abs(offset - self._signer.clock_offset_seconds) > 1
@@ -398,7 +472,7 @@ class Client:
         path = self._before_key + quoted_path(ask.key) if ask.key else self._before_key.rstrip("/") or "/"
         host = address.authority if server.path_style else f"{server.bucket}.{address.authority}"
         query = query_text(ask.query) if ask.query else ""
-        signed = self._signer.lines(ask.method, host, path, query, ask.payload_sha256)
+        signed = self._signer.lines(ask.method, host, path, query, ask.payload_sha256, ask.signed_headers)
         others = "".join([f"{name}: {value}\r\n" for name, value in ask.headers])
         if ask.method in ("PUT", "POST"):
             others += f"content-length: {sum(len(part) for part in ask.body)}\r\n"
@@ -456,8 +530,9 @@ class Client:
             if now < each.until_ns:
                 continue
             moved = each.exchange.progress_bytes - each.seen_bytes
-            if moved < LEAST_BYTES:
+            if moved < LEAST_BYTES or each.collected:
                 late.append(number)
+            each.collected = each.exchange.collects
             each.seen_bytes += moved
             each.until_ns = now + self._patience_ns
         return late
@@ -475,20 +550,42 @@ def _events(each: Active) -> int:
 
 
 def _code(exchange: Exchange) -> str:
-    """Return the code of an error that S3 tells in XML."""
-    if b"<Error" not in exchange.body[:1000]:
-        return ""
-    return tag_text(exchange.body.decode(errors="replace"), "Code")
+    """Return the code of an error that S3 reports in XML."""
+    return error_in(exchange.body).code if b"<Error" in exchange.body[:1000] else ""
 
 
-def _message(exchange: Exchange) -> str:
-    return tag_text(exchange.body.decode(errors="replace"), "Message") if _code(exchange) else ""
+def _wrong_part(ask: Ask, exchange: Exchange) -> str:
+    """Say why a success that brings bytes of an object does not bring those that were requested; '' where it does."""
+    span, length, stated = ask.span, exchange.length, exchange.header("content-range")
+    if span is not None and length == span.end - span.begin and stated == span.stated:
+        return ""  # as nearly all are: no more is looked at
+    if exchange.status == 204:
+        return "the answer has no object"
+    if stated or exchange.status == 206:  # rclone sends a range with status 200
+        return _wrong_range(span, stated, length)
+    if span is not None and (span.begin or span.size_bytes is not None or length is None or length > span.end):
+        return f"all of the object came where {span.header[1]} was requested: the server knows no ranges"
+    return _wrong_length(length, None if ask.target is None else len(ask.target))
 
 
-def tag_text(text: str, tag: str) -> str:
-    """Return what the first element of that name holds; S3's answers are flat XML."""
-    match = re.search(rf"<{tag}>([^<]*)</{tag}>", text)
-    return unescape(match[1]) if match else ""
+def _wrong_range(asked: Span | None, stated: str, length: int | None) -> str:
+    match, span = _content_range(stated), asked or Span(0, BEYOND)
+    if match is not None:
+        begin, last = int(match[1]), int(match[2])
+        size_bytes = span.size_bytes if match[3] is None else int(match[3])
+        end = last + 1 if size_bytes is None else min(span.end, size_bytes)
+        if (begin, last + 1) == (span.begin, end) and span.size_bytes in (None, size_bytes):
+            return _wrong_length(length, end - begin)
+    of = "" if span.size_bytes is None else f" of {span.size_bytes}"
+    wanted = "all of the object" if asked is None else f"{span.header[1]}{of}"
+    return f"{stated[:60]!r} came where {wanted} was requested"
+
+
+def _wrong_length(length: int | None, wanted: int | None) -> str:
+    return f"the answer has {length} bytes of {wanted}" if None not in (length, wanted) and length != wanted else ""
+
+
+_content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/(?:([0-9]{1,18})|\*)", re.IGNORECASE).fullmatch
 
 
 def _reason(error: OSError) -> str:

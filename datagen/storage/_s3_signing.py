@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from datagen.errors import UserError
+from datagen.errors import ServerError, UserError
 from datagen.extras import library
 
 if TYPE_CHECKING:
@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _is_plain = re.compile(r"[\w/.~-]*", re.ASCII).fullmatch
+ERROR_CHARACTERS = 300
+"""Most of what botocore says of an error that is shown."""
 WAYS = (
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) in the environment, a profile of "
     "~/.aws/credentials (AWS_PROFILE, storage.storage_options.s3_profile), or the machine's role"
 )
+
+
+Headers = tuple[tuple[str, str], ...]
 
 
 class Keys(NamedTuple):
@@ -54,13 +59,15 @@ class Credentials:
         self._profile = profile
         self._environment = environment
         self._chain: Any = None
+        self._given: Keys | None = None
+        """What the chain gave last."""
         self._lock = threading.Lock()
 
     def keys(self) -> Keys:
         """Return the keys that hold now.
 
         Raises:
-            UserError: there are none.
+            ServerError: there are none.
         """
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
         access, secret, token = (self._environment.get(name, "") for name in names)
@@ -69,17 +76,36 @@ class Credentials:
         with self._lock:
             if self._chain is None:
                 self._chain = self._find()
-        frozen = self._chain.get_frozen_credentials()
-        return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
+            chain = self._chain
+        return self._frozen(chain)
 
     def renew(self) -> bool:
         """Look anew for keys of which the server said that they are over; say whether there are others now."""
         with self._lock:
             if self._chain is None:
                 return False
-            before = self._chain.get_frozen_credentials()
+            before = self._given
             self._chain = self._find()
-            return bool(self._chain.get_frozen_credentials() != before)
+            return self._frozen(self._chain) != before
+
+    def _frozen(self, chain: Any) -> Keys:
+        """Return the keys that a chain has now: where they are over, it fetches others, which may fail in any way."""
+        try:
+            frozen = chain.get_frozen_credentials()
+        except Exception as error:
+            raise self._none(error) from error
+        self._given = Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
+        return self._given
+
+    def _none(self, error: Exception) -> ServerError:
+        """Say why botocore brought no keys; errors of the system are among what it raises (a web identity's file)."""
+        profile = self._profile or self._environment.get("AWS_PROFILE", "")
+        of = f" of profile {profile!r}" if profile else ""
+        log_in = f" --profile {profile}" if profile else ""
+        sso = "SSO" in type(error).__name__ or "sso" in str(error).lower()
+        advice = f": log in again (aws sso login{log_in})" if sso else ""
+        what = " ".join(str(error).split())[:ERROR_CHARACTERS]
+        return ServerError(f"no credentials{of} for S3 ({type(error).__name__}: {what}){advice}. Wanted: {WAYS}")
 
     def _find(self) -> Any:
         try:
@@ -88,11 +114,11 @@ class Credentials:
             )
             found = session.get_credentials()
         except UserError as error:
-            raise UserError(f"there are no credentials for S3 in the environment. Wanted: {WAYS}. {error}") from error
+            raise ServerError(f"there are no credentials for S3 in the environment. Wanted: {WAYS}. {error}") from error
         except Exception as error:  # of botocore's own kinds: no such profile, a role that can't be taken
-            raise UserError(f"no credentials for S3: {error}. Wanted: {WAYS}") from error
+            raise self._none(error) from error
         if found is None:
-            raise UserError(f"there are no credentials for S3. Wanted: {WAYS}")
+            raise ServerError(f"there are no credentials for S3. Wanted: {WAYS}")
         return found
 
 
@@ -109,8 +135,8 @@ class _Second:
     outer: _Hash
     """The two hashes of HMAC (RFC 2104), begun with the day's key: to find HMAC takes OpenSSL longer than to do it. The
     inner one has all of what is signed but the hash of the request."""
-    stems: dict[tuple[str, str], _Stem]
-    """By host and hash of the payload."""
+    stems: dict[tuple[str, str, Headers], _Stem]
+    """By host, hash of the payload and other headers."""
 
 
 class _Stem(NamedTuple):
@@ -134,17 +160,19 @@ class Signer:
         """When credentials were last renewed, by the monotonic clock; 0: never."""
         self._second: _Second | None = None
 
-    def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str) -> str:
+    def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str, others: Headers = ()) -> str:
         """Return the lines of a request's head that sign it, `Host` among them; path and query are quoted.
 
+        `others` are headers whose names begin with `x-amz-`, in small letters; they are signed, and among the lines.
+
         Raises:
-            UserError: there are no credentials.
+            ServerError: there are no credentials.
         """
         number = int(time.time() + self.clock_offset_seconds)
         second = self._second
         if second is None or second.number != number:
             second = self._second = self._begin(number)
-        stem = second.stems.get((host, payload_sha256)) or _stem(second, host, payload_sha256)
+        stem = second.stems.get((host, payload_sha256, others)) or _stem(second, host, payload_sha256, others)
         request = hashlib.sha256(f"{method}\n{path}\n{query}\n{stem.signed}".encode()).hexdigest()
         inner, outer = second.inner.copy(), second.outer.copy()
         inner.update(request.encode())
@@ -172,18 +200,19 @@ class Signer:
         return _Second(number, stamp, scope, keys, inner, outer, {})
 
 
-def _stem(second: _Second, host: str, payload_sha256: str) -> _Stem:
+def _stem(second: _Second, host: str, payload_sha256: str, others: Headers) -> _Stem:
     """Make what is common to the requests to a host, for all of this second."""
     keys = second.keys
     headers = [("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", second.stamp)]
     if keys.token:
         headers.append(("x-amz-security-token", keys.token))
+    headers = sorted([*headers, *others])
     names = ";".join(name for name, _ in headers)
     listed = "".join(f"{name}:{value}\n" for name, value in headers)
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
     credential = f"Credential={keys.access_key}/{second.scope}, SignedHeaders={names}, Signature="
     stem = _Stem(f"{listed}\n{names}\n{payload_sha256}", f"{lines}authorization: AWS4-HMAC-SHA256 {credential}")
-    second.stems[host, payload_sha256] = stem
+    second.stems[host, payload_sha256, others] = stem
     return stem
 
 

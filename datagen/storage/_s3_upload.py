@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import os
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from datagen.errors import UserError
-from datagen.storage._s3_client import Ask, Client, tag_text
+from datagen.storage._http_exchange import number_in
+from datagen.storage._s3_client import Ask, Client, Span
+from datagen.storage._s3_xml import check_completed, upload_id_in
 from datagen.storage.storage_base import Bytes
 
 PART_BYTES = 16 << 20
 """Bytes of a part of an upload; of very large objects later parts are larger, for 10,000 are the most."""
 PARTS_AT_A_TIME = 4
 DOUBLE_AFTER = 2000
+MARK = "x-amz-meta-dlemu-upload"
+"""Header of an object that says by which upload it was written: a random number that no other upload has."""
+RECORD_NAME = re.compile(r"\.(.+)\.dlemu-([0-9a-f]{24})\.upload", re.DOTALL)
+KEY, UPLOAD = "key", "dlemu_upload"
+"""What a record has: the object's key, and the number of its upload."""
+RECORD_BYTES = 4 << 10
+"""Most bytes of a record."""
 
 
 class ObjectWriter:
     """An object under way: one PUT where it is small, else an upload of parts, several at a time.
 
-    Parts with bytes that were skipped are held until these are written.
+    Parts with bytes that were skipped are held until these are written. With `recorded` an object beside it names the
+    upload while it is under way: a later process that finds the record may abort it, and no other.
     """
 
-    def __init__(self, client: Client, key: str, *, checksums: bool) -> None:
+    def __init__(self, client: Client, key: str, *, checksums: bool, recorded: bool = False) -> None:
         self.position = 0
-        self._client, self._key, self._checksums = client, key, checksums
+        self._client, self._key, self._checksums, self._recorded = client, key, checksums, recorded
+        self._mark = os.urandom(12).hex()
         self._parts: dict[int, bytearray] = {}
         """Parts in memory, by number from 0."""
         self._written: dict[int, int] = {}
@@ -88,16 +102,34 @@ class ObjectWriter:
             for number in range(last + 1)
         )
         text = f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{parts}</CompleteMultipartUpload>'
-        self._client.ask(self._put(memoryview(text.encode()), (("uploadId", self._upload),), method="POST"))
+        complete = self._put(memoryview(text.encode()), (("uploadId", self._upload),), method="POST")
+        complete.read = check_completed
+        try:
+            self._client.ask(complete)
+        except (FileNotFoundError, UserError):  # after an answer that was lost there is no such upload any more
+            if not self._is_there():
+                raise
         self._upload = ""
+        self._remove_record()
 
     def discard(self) -> None:
         self._parts.clear()
         upload, self._upload = self._upload, ""
         if upload:
-            with contextlib.suppress(FileNotFoundError, UserError):
-                query = (("uploadId", upload),)
-                self._client.ask(Ask(kind="delete", method="DELETE", key=self._key, query=query))
+            abort(self._client, self._key, upload)
+            self._remove_record()
+
+    def _is_there(self) -> bool:
+        """Say whether the object is the one that this upload made."""
+        with contextlib.suppress(FileNotFoundError, UserError):
+            answer = self._client.ask(Ask(kind="head", method="HEAD", key=self._key))
+            return (answer.header(MARK), number_in(answer.header("content-length"))) == (self._mark, self._size_bytes)
+        return False
+
+    def _remove_record(self) -> None:
+        if self._recorded:
+            with contextlib.suppress(FileNotFoundError, UserError):  # one that stays names an upload that is over
+                self._client.ask(Ask(kind="delete", method="DELETE", key=record_key(self._key, self._mark)))
 
     def _is_full(self, number: int) -> bool:
         return self._written[number] >= _part_bytes(number)
@@ -113,8 +145,13 @@ class ObjectWriter:
         if not numbers:
             return
         if not self._upload:
-            answer = self._client.ask(self._put(memoryview(b""), (("uploads", ""),), method="POST"))
-            self._upload = tag_text(answer.body.decode(errors="replace"), "UploadId")
+            begin = self._put(memoryview(b""), (("uploads", ""),), method="POST")
+            begin.signed_headers, begin.read = ((MARK, self._mark),), upload_id_in
+            self._client.ask(begin)
+            self._upload = begin.content
+            if self._recorded:
+                record = json.dumps({KEY: self._key, UPLOAD: self._upload}).encode()
+                self._client.ask(self._put(memoryview(record), (), key=record_key(self._key, self._mark)))
         asks = {}
         for number in numbers:
             query = (("partNumber", str(number + 1)), ("uploadId", self._upload))
@@ -122,17 +159,58 @@ class ObjectWriter:
         self._client.ask_all(asks.values(), PARTS_AT_A_TIME)
         for number, ask in asks.items():
             assert ask.answer is not None
-            self._etags[number] = ask.answer.header("etag")
+            etag = ask.answer.header("etag")
+            if not etag:
+                raise UserError(
+                    f"{self._client.where(ask)}: the answer names no ETag of the part, which is needed to complete the "
+                    f"upload: wanted an S3 server at {self._client.server.endpoint}"
+                )
+            self._etags[number] = etag
             ask.body = ()
             del self._parts[number]
             self._written.pop(number, None)
 
-    def _put(self, body: memoryview, query: Sequence[tuple[str, str]], method: str = "PUT") -> Ask:
+    def _put(self, body: memoryview, query: Sequence[tuple[str, str]], *, method: str = "PUT", key: str = "") -> Ask:
         """Return a request with a body; its SHA-256 lets the server see whether it arrived as it was sent."""
         digest = hashlib.sha256(body).hexdigest() if self._checksums else "UNSIGNED-PAYLOAD"
         parts = (body,) if body else ()
         self._client.counts.add("sent_bytes", len(body))
-        return Ask(kind="put", method=method, key=self._key, query=query, body=parts, payload_sha256=digest)
+        return Ask(kind="put", method=method, key=key or self._key, query=query, body=parts, payload_sha256=digest)
+
+
+def record_key(key: str, mark: str) -> str:
+    """Return where an object's upload is recorded: beside it, under a name that nobody else gives."""
+    folder, slash, name = key.rpartition("/")
+    return f"{folder}{slash}.{name}.dlemu-{mark}.upload"
+
+
+def abort_recorded(client: Client, folder: str, name: str) -> None:
+    """Abort the upload that a record names, and remove that; an object that is no record stays as it is.
+
+    `folder` is what stands before the name.
+    """
+    match = RECORD_NAME.fullmatch(name)
+    if match is None:
+        return
+    span, key = Span(0, RECORD_BYTES), folder + match[1]
+    fine = (404, 416)  # it is gone, or empty
+    answer = client.ask(Ask(kind="get", method="GET", key=folder + name, headers=(span.header,), span=span, fine=fine))
+    if not answer.succeeded or number_in(answer.header("content-range").rpartition("/")[2]) != len(answer.body):
+        return
+    try:
+        record = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return
+    upload = record.get(UPLOAD) if isinstance(record, dict) and record.get(KEY) == key else None
+    if isinstance(upload, str) and upload:
+        abort(client, key, upload)
+        client.ask(Ask(kind="delete", method="DELETE", key=folder + name))
+
+
+def abort(client: Client, key: str, upload: str) -> None:
+    """Abort an upload, where it is still under way and the server lets us."""
+    with contextlib.suppress(FileNotFoundError, UserError):
+        client.ask(Ask(kind="delete", method="DELETE", key=key, query=(("uploadId", upload),)))
 
 
 class PartPlace(NamedTuple):

@@ -13,12 +13,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from datagen import owned
 from datagen.errors import UserError
 from datagen.extras import library
 from datagen.storage._client_files import open_by_fsspec
 from datagen.storage.storage_base import Bytes, Entry, LibraryFile, Listed, StorageBase, StorageSpec
 
-PART_SUFFIX = ".part"
 LOCAL_SCHEMES = ("file", "local")
 
 
@@ -85,10 +85,10 @@ class Storage(StorageBase):
             self._files.makedirs(self._place(folder), exist_ok=True)
 
     def remove_unfinished(self, folder: str) -> None:
-        with contextlib.suppress(FileNotFoundError), self.entries(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith(".") and entry.name.endswith(PART_SUFFIX):
-                    self._files.rm_file(f"{self._place(folder).rstrip('/')}/{entry.name}")
+        local = self.local_path(folder)
+        if local is not None:  # elsewhere a writer leaves nothing under a name of its own
+            with contextlib.suppress(FileNotFoundError):
+                owned.remove_parts(local)
 
     def local_path(self, path: str) -> str | None:
         return _bare(self._place(path)) if self._is_local else None
@@ -122,6 +122,8 @@ class FsspecReader:
             return 0
         with _errors(self._place):
             data = self._files.cat_file(self._place, start=offset, end=offset + wanted)
+        if len(data) > wanted:  # of a server that knows no ranges
+            raise OSError(errno.EIO, f"{len(data)} bytes came where {wanted} were requested", self._place)
         buffer[: len(data)] = data
         self.app_bytes += len(data)
         return len(data)
@@ -137,13 +139,15 @@ class FsspecWriter:
         self.position = 0
         self._files, self._place, self._renames = files, place, renames
         folder, _, name = place.rpartition("/")
-        self._part = f"{folder}/.{name}{PART_SUFFIX}" if renames else place
+        self._part = f"{folder}/{owned.part_name(name)}" if renames else place
         self._data = bytearray()
         self._file: Any = None
         self._passed = 0
         """Bytes that were given to the file."""
         self._whole = True
         """Nothing was skipped so far."""
+        self._before: Any = None
+        """What had the file's name when it was begun."""
 
     def write(self, data: Bytes) -> None:
         self.write_at(data, self.position)
@@ -181,16 +185,31 @@ class FsspecWriter:
     def discard(self) -> None:
         self._data.clear()
         file, self._file = self._file, None
-        if file is not None:
-            with contextlib.suppress(Exception):  # whatever fsspec's package raises: nothing may be left, not even that
-                file.discard() if hasattr(file, "discard") else file.close()
+        if file is None:
+            return
+        with contextlib.suppress(Exception):  # whatever fsspec's package raises: nothing may be left, not even that
+            file.discard()  # some abort their upload by it; others inherit one that does nothing
+        try:
+            file.closed = True  # one that is open is stored by its destructor: as far as it was written
+        except AttributeError:  # no AbstractBufferedFile
             with contextlib.suppress(Exception):
-                if self._renames:
-                    self._files.rm_file(self._part)
+                file.close()
+        with contextlib.suppress(Exception):
+            if self._info() != self._before:  # a store in which a file is there while it is written
+                self._files.rm_file(self._part)
+
+    def _info(self) -> Any:
+        """Return what the store says of the file; None where there is none."""
+        self._files.invalidate_cache()
+        try:
+            return self._files.info(self._part)
+        except FileNotFoundError:
+            return None
 
     def _pass_on(self) -> None:
         with _errors(self._place):
             if self._file is None:
+                self._before = self._info()
                 self._file = self._files.open(self._part, "wb")
             self._file.write(bytes(self._data))
         self._passed += len(self._data)

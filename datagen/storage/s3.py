@@ -10,24 +10,27 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from xml.sax.saxutils import unescape
 
 from datagen.errors import DatasetError, UserError
 from datagen.storage._client_files import S3_LIBRARIES, S3Library
+from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
-from datagen.storage._s3_client import Active, Ask, Client, tag_text
+from datagen.storage._s3_client import Active, Ask, Client, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
-from datagen.storage._s3_upload import ObjectWriter
+from datagen.storage._s3_upload import ObjectWriter, abort_recorded
+from datagen.storage._s3_xml import LISTED_AT_A_TIME, Page, page_in
 from datagen.storage.storage_base import Entry, Fill, LibraryFile, Listed, Reader, StorageBase, StorageSpec
 
 SCHEME = "s3://"
 NO_NAMES = ("", ".", "..")
-LISTED_AT_A_TIME = 1000
+MOST_LISTED = 20_000_000
+"""Names of one folder, far more than can be listed in the time of a run: a listing of more does not end."""
+MOST_IDLE_PAGES = 1000
+"""Pages in a row of a listing that bring nothing new: some servers send empty ones where much was deleted."""
 ASKED_TOGETHER = 256
 HEADS_IN_FLIGHT = 32
 
@@ -63,16 +66,16 @@ class Storage(StorageBase):
     def open(self, path: str) -> ObjectReader:
         client, key = self._place(path)
         answer = client.ask(Ask(kind="head", method="HEAD", key=key))
-        return ObjectReader(self, client, key, int(answer.header("content-length") or 0), answer.header("etag"))
+        return ObjectReader(self, client, key, _size_in(answer), answer.header("etag"))
 
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
         announced = self._requests_ahead().pop(path, None) if self.spec.io_depth > 1 else None
         begun = client.head_of(announced or client.begin(self._whole(key)))
         answer = begun.exchange
-        stated = answer.header("content-range").rpartition("/")[2] if self.spec.range_bytes else ""
-        size = int(stated) if stated.isdigit() else answer.length
-        if size is None:  # an answer in chunks does not say how long it is
+        stated = answer.header("content-range").rpartition("/")[2]
+        size = number_in(stated) if stated else answer.length
+        if size is None or answer.length is None:  # an answer in chunks does not say how long it is
             client.drop(begun)
             return self.open(path)
         return ObjectReader(self, client, key, size, answer.header("etag"), begun)
@@ -113,12 +116,16 @@ class Storage(StorageBase):
         client, key = self._place(path)
         return ObjectWriter(client, key, checksums=self._options.checksums)
 
+    def create_recorded(self, path: str) -> ObjectWriter:
+        client, key = self._place(path)
+        return ObjectWriter(client, key, checksums=self._options.checksums, recorded=True)
+
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
         client, prefix = self._place(folder)
         pages = _pages(client, prefix.rstrip("/") + "/" if prefix else "")
-        first = next(pages, [])
-        if not first:
+        first = next((page for page in pages if page), None)
+        if first is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
 
         def listed() -> Iterator[Entry]:
@@ -130,13 +137,13 @@ class Storage(StorageBase):
 
     def size_bytes(self, path: str) -> int:
         client, key = self._place(path)
-        return int(client.ask(Ask(kind="head", method="HEAD", key=key)).header("content-length") or 0)
+        return _size_in(client.ask(Ask(kind="head", method="HEAD", key=key)))
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
         together: list[tuple[Client, Ask]] = []
         for path in paths:
             client, key = self._place(path)
-            together.append((client, Ask(kind="head", method="HEAD", key=key, may_be_missing=True)))
+            together.append((client, Ask(kind="head", method="HEAD", key=key, fine=(404,))))
             if len(together) == ASKED_TOGETHER:
                 yield from _sizes(together)
                 together = []
@@ -148,17 +155,13 @@ class Storage(StorageBase):
         client.ask(Ask(kind="delete", method="DELETE", key=key))
 
     def remove_unfinished(self, folder: str) -> None:
-        """Abort the uploads below a folder that nobody completed; a server that can't list them has none."""
+        """Abort the uploads into a folder that `create_recorded` began and that are recorded there: no others."""
         client, prefix = self._place(folder)
-        try:
-            query = (("prefix", prefix.rstrip("/") + "/"), ("uploads", ""))
-            text = client.ask(Ask(kind="list", method="GET", query=query)).body.decode(errors="replace")
-        except UserError:
-            return
-        for upload in re.findall(r"<Upload>(.*?)</Upload>", text, flags=re.DOTALL):
-            number = (("uploadId", tag_text(upload, "UploadId")),)
-            with contextlib.suppress(FileNotFoundError):
-                client.ask(Ask(kind="delete", method="DELETE", key=tag_text(upload, "Key"), query=number))
+        before = prefix.rstrip("/") + "/" if prefix else ""
+        for page in _pages(client, f"{before}."):
+            for entry in page:
+                if not entry.is_dir():
+                    abort_recorded(client, before, f".{entry.name}")
 
     def check_library(self) -> None:
         self._library()
@@ -183,13 +186,14 @@ class Storage(StorageBase):
     def preflight(self, folder: str) -> None:
         """Ask for one key: shows whether endpoint, credentials and bucket are right."""
         client, prefix = self._place(folder)
-        client.ask(Ask(kind="list", method="GET", query=(("list-type", "2"), ("max-keys", "1"), ("prefix", prefix))))
+        query = (("list-type", "2"), ("max-keys", "1"), ("prefix", prefix))
+        client.ask(Ask(kind="list", method="GET", query=query, read=page_in))
 
     def _whole(self, key: str) -> Ask:
         """Return the request for an object from its beginning on: for all of it, or for its first range."""
         wanted = self.spec.range_bytes
-        headers = (("range", f"bytes=0-{wanted - 1}"),) if wanted else ()
-        return Ask(kind="get", method="GET", key=key, headers=headers)
+        span = Span(0, wanted) if wanted else None
+        return Ask(kind="get", method="GET", key=key, headers=() if span is None else (span.header,), span=span)
 
     def _requests_ahead(self) -> OrderedDict[str, Active]:
         ahead: OrderedDict[str, Active] | None = getattr(self._ahead, "requests", None)
@@ -256,7 +260,8 @@ class ObjectReader:
         elif begun is not None:
             self.read_calls += 1
             self.app_bytes += length
-            begun = self._land(begun, buffer[:length])
+            begun.ask.target = buffer[:length]
+            begun.exchange.into(buffer[:length])
         if length == size:
             if begun is not None:
                 self.client.finish(begun)
@@ -268,27 +273,19 @@ class ObjectReader:
             self.check(ask)
         return size
 
-    def _land(self, begun: Active, target: memoryview) -> Active | None:
-        """Say where the body of an answer belongs that has begun; None where it is there with that."""
-        if begun.ask.answer is not None:
-            target[:] = begun.exchange.body
-            return None
-        begun.ask.target = target
-        begun.exchange.into(target)
-        return begun
-
     def asks(self, buffer: memoryview, offset: int) -> list[tuple[ObjectReader, Ask]]:
         """Return the requests that fill a buffer."""
         step = self._storage.spec.range_bytes or len(buffer) or 1
         asks = []
         for start in range(0, len(buffer), step):
             piece = buffer[start : start + step]
-            headers = []
+            headers, span = [], None
             if len(piece) < self.size_bytes:
-                headers.append(("range", f"bytes={offset + start}-{offset + start + len(piece) - 1}"))
+                span = Span(offset + start, offset + start + len(piece), self.size_bytes)
+                headers.append(span.header)
             if self._etag:
                 headers.append(("if-match", self._etag))
-            asks.append((self, Ask(kind="get", method="GET", key=self._key, headers=headers, target=piece)))
+            asks.append((self, Ask(kind="get", method="GET", key=self._key, headers=headers, span=span, target=piece)))
         self.read_calls += len(asks)
         self.app_bytes += len(buffer)
         return asks
@@ -309,24 +306,49 @@ class ObjectReader:
 
 
 def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
-    """Yield what lies below a prefix, a page a request."""
-    token = ""
+    """Yield what lies below a prefix, a page a request. Raises UserError for a listing that has no end."""
+    continuation, seen = "", set[int]()
+    pages = idle = listed = 0
+    about = (("delimiter", "/"), ("encoding-type", "url"), ("list-type", "2"), ("max-keys", str(LISTED_AT_A_TIME)))
     while True:
-        query = [("delimiter", "/"), ("list-type", "2"), ("max-keys", str(LISTED_AT_A_TIME)), ("prefix", prefix)]
-        if token:
-            query.append(("continuation-token", token))
-        text = client.ask(Ask(kind="list", method="GET", query=query)).body.decode(errors="replace")
-        page: list[Entry] = [
-            Listed(name)
-            for key in re.findall(r"<Contents>.*?<Key>([^<]*)</Key>", text, flags=re.DOTALL)
-            if (name := unescape(key)[len(prefix) :])
-        ]
-        folders = re.findall(r"<CommonPrefixes>\s*<Prefix>([^<]*)</Prefix>", text)
-        page += [Listed(unescape(folder)[len(prefix) :].rstrip("/"), True) for folder in folders]
-        yield page
-        token = tag_text(text, "NextContinuationToken")
-        if not token or tag_text(text, "IsTruncated") == "false":
+        query = [*about, ("prefix", prefix)] + ([("continuation-token", continuation)] if continuation else [])
+        ask = Ask(kind="list", method="GET", query=query, read=page_in)
+        client.ask(ask)
+        page: Page = ask.content
+        entries = _entries(client, prefix, page)
+        yield entries
+        if not page.continuation:
             return
+        marks = {hash(page.continuation), hash((*page.keys, *page.folders))}
+        pages, listed, idle = pages + 1, listed + len(entries), 0 if entries and not marks & seen else idle + 1
+        if hash(page.continuation) in seen or idle > MOST_IDLE_PAGES or listed > MOST_LISTED:
+            raise UserError(
+                f"{client.where(ask)}: the listing of {prefix!r} does not end: {listed} names on {pages} pages so far, "
+                f"{idle} of these pages in a row without a new one, and the server names a further page. Wanted a "
+                f"folder of at most {MOST_LISTED} objects, from a server whose continuation tokens lead on"
+            )
+        seen |= marks
+        continuation = page.continuation
+
+
+def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
+    """Return the names of a page without what stands before them. Raises UserError for what does not lie there."""
+    entries: list[Entry] = []
+    for key, is_folder in (*((key, False) for key in page.keys), *((folder, True) for folder in page.folders)):
+        name = key[len(prefix) :].removesuffix("/" if is_folder else "")
+        if not key.startswith(prefix) or "/" in name:
+            raise UserError(
+                f"s3://{client.server.bucket} at {client.server.endpoint}: a listing of {prefix!r} has {key[:200]!r}, "
+                "which is not directly below it: the server does not do what ListObjectsV2 says of prefix and delimiter"
+            )
+        if name not in NO_NAMES:  # no path of ours leads to those
+            entries.append(Listed(name, is_folder))
+    return entries
+
+
+def _size_in(answer: Exchange) -> int:
+    """Return the size that the answer to a HEAD says; the client has seen to it that it says one."""
+    return number_in(answer.header("content-length")) or 0
 
 
 def _sizes(asked: Sequence[tuple[Client, Ask]]) -> Iterator[int | None]:
@@ -334,7 +356,7 @@ def _sizes(asked: Sequence[tuple[Client, Ask]]) -> Iterator[int | None]:
         client.ask_all([ask for one, ask in asked if one is client], HEADS_IN_FLIGHT)
     for _, ask in asked:
         answer = ask.answer
-        yield int(answer.header("content-length") or 0) if answer is not None and answer.succeeded else None
+        yield _size_in(answer) if answer is not None and answer.succeeded else None
 
 
 def _relative(path: str) -> str:

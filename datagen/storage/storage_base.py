@@ -328,6 +328,10 @@ class StorageBase(abc.ABC):
     def create(self, path: str) -> Writer:
         """Begin a file that `path` will name; its folder is there."""
 
+    def create_recorded(self, path: str) -> Writer:
+        """Do as `create`; what is left of it by an end at any moment, `remove_unfinished` of its folder finds later."""
+        return self.create(path)
+
     @abc.abstractmethod
     def entries(self, folder: str) -> AbstractContextManager[Iterator[Entry]]:
         """List a folder, in any order. Raises FileNotFoundError where there is none.
@@ -368,7 +372,7 @@ class StorageBase(abc.ABC):
         return
 
     def remove_unfinished(self, folder: str) -> None:
-        """Remove what writers left that were interrupted: unnamed files of the folder, uploads never completed."""
+        """Remove what writers of `create_recorded` left in a folder that were interrupted; nothing of anybody else."""
         return
 
     def sync(self, folder: str) -> None:

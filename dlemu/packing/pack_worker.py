@@ -294,7 +294,7 @@ class _PackedFile:
     def __init__(self, job: Job, number: int, storage: StorageBase) -> None:
         self.path = job.layout.path(number)
         self._job, self._number, self._storage = job, number, storage
-        self._writer = _Summing(storage.create(self.path))
+        self._writer = _Summing(storage.create_recorded(self.path))
         self._packer = job.packer(self._writer)
         self._samples, self._source_bytes = 0, 0
         self._skipped: list[Skipped] = []

@@ -114,7 +114,6 @@ def objects_to_read(spec: StorageSpec, target: str, total_bytes: int, least_byte
         for path in made:
             with contextlib.suppress(FileNotFoundError):
                 storage.remove(path)
-        storage.remove_unfinished(folder)
 
 
 def _make(storage: Storage, path: str, size_bytes: int) -> None:

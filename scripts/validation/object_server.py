@@ -14,10 +14,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import BinaryIO, Literal
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote_plus, unquote
 from xml.sax.saxutils import escape
 
 PIECE_BYTES = 256 << 10
@@ -43,14 +44,26 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Upload:
+    """An upload of parts that is under way."""
+
+    key: str
+    metadata: dict[str, str]
+    parts: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fault:
     """What goes wrong with one answer."""
 
-    kind: Literal["error", "drop", "cut", "drip", "hang", "etag", "garbage"]
-    """error: `status` and `code`; drop: no answer; cut: half a body; drip: a byte at a time; hang: nothing at all."""
+    kind: Literal["error", "drop", "cut", "drip", "hang", "etag", "garbage", "body", "raw"]
+    """error: `status` and `code`; drop: no answer, though what was asked is done; cut: half a body; drip: a byte at a
+    time; hang: nothing at all; body: `body` and `headers` with `status`; raw: all that `raw` yields."""
     status: int = 503
     code: str = "SlowDown"
     headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    raw: Iterable[bytes] = ()
 
 
 @dataclass(kw_only=True)
@@ -74,11 +87,15 @@ class ObjectServer:
     def __init__(self, behaviour: Behaviour | None = None, port: int = 0) -> None:
         self.behaviour = behaviour or Behaviour()
         self.objects: dict[str, bytes] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
+        self.uploads: dict[str, Upload] = {}
+        """Under way, by their numbers."""
+        self.sent_bytes = 0
+        """Of all answers."""
         self.requests: list[Request] = []
         self.connections = 0
         self.most_in_flight = self._in_flight = 0
         """Requests that waited for their first byte at a time."""
-        self._parts: dict[str, dict[int, bytes]] = {}
         self._lock = threading.Lock()
         self._free_at = 0.0
         self._socket = socket.create_server(("127.0.0.1", port), backlog=256)
@@ -159,6 +176,8 @@ class ObjectServer:
         """Return status, headers and body of an answer."""
         if fault is not None and fault.kind == "error":
             return fault.status, fault.headers, _error(fault.code)
+        if fault is not None and fault.kind == "body":
+            return fault.status, fault.headers, memoryview(fault.body)
         if request.method in ("GET", "HEAD") and request.key:
             return self._object(request)
         if request.method == "GET":
@@ -169,9 +188,10 @@ class ObjectServer:
             )
         if request.method == "DELETE":
             if "uploadId" in request.query:
-                self._parts.pop(request.query["uploadId"], None)
+                self.uploads.pop(request.query["uploadId"], None)
             else:
                 self.objects.pop(request.key, None)
+                self.metadata.pop(request.key, None)
             return 204, {}, memoryview(b"")
         return self._stored(request, body)
 
@@ -182,42 +202,48 @@ class ObjectServer:
         if data is None:
             return 404, {}, _error("NoSuchKey")
         etag = _etag(data)
+        about = {"ETag": etag} | self.metadata.get(request.key, {})
         if request.headers.get("if-match", etag) != etag:
             return 412, {}, _error("PreconditionFailed")
         view, size = memoryview(data), len(data)
         wanted = request.headers.get("range", "")
         if not wanted:
-            return 200, {"ETag": etag}, view
+            return 200, about, view
         begin, end = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
         if begin >= size:
             return 416, {}, _error("InvalidRange")
         end = min(end, size - 1)
-        return 206, {"ETag": etag, "Content-Range": f"bytes {begin}-{end}/{size}"}, view[begin : end + 1]
+        return 206, about | {"Content-Range": f"bytes {begin}-{end}/{size}"}, view[begin : end + 1]
 
     def _stored(self, request: Request, body: bytes) -> tuple[int, dict[str, str], memoryview]:
         digest = request.headers.get("x-amz-content-sha256", "")
         if len(digest) == 64 and digest != hashlib.sha256(body).hexdigest():
             return 400, {}, _error("XAmzContentSHA256Mismatch")
         query = request.query
+        metadata = {name: value for name, value in request.headers.items() if name.startswith("x-amz-meta-")}
         if "uploads" in query:
             number = f"upload-{request.number}"
-            self._parts[number] = {}
+            self.uploads[number] = Upload(key=request.key, metadata=metadata)
             return 200, {}, memoryview(f"<R><UploadId>{number}</UploadId></R>".encode())
-        if "partNumber" in query:
-            if query["uploadId"] not in self._parts:
-                return 404, {}, _error("NoSuchUpload")
-            self._parts[query["uploadId"]][int(query["partNumber"])] = body
+        upload = self.uploads.get(query.get("uploadId", ""))
+        if "uploadId" in query and upload is None:
+            return 404, {}, _error("NoSuchUpload")
+        answer = b""
+        if upload is not None and "partNumber" in query:
+            upload.parts[int(query["partNumber"])] = body
             return 200, {"ETag": _etag(body)}, memoryview(b"")
-        if "uploadId" in query:
-            parts = self._parts.pop(query["uploadId"], None)
-            if parts is None:
-                return 404, {}, _error("NoSuchUpload")
-            body = b"".join(parts[number] for number in sorted(parts))
-        self.objects[request.key] = bytes(body)
-        return 200, {"ETag": _etag(body)}, memoryview(b"")
+        if upload is not None:
+            del self.uploads[query["uploadId"]]
+            body, metadata = b"".join(upload.parts[number] for number in sorted(upload.parts)), upload.metadata
+            answer = b"<CompleteMultipartUploadResult></CompleteMultipartUploadResult>"
+        self.objects[request.key], self.metadata[request.key] = bytes(body), metadata
+        return 200, {"ETag": _etag(body)}, memoryview(answer)
 
     def _uploads(self) -> str:
-        listed = "".join(f"<Upload><Key>x</Key><UploadId>{number}</UploadId></Upload>" for number in self._parts)
+        listed = "".join(
+            f"<Upload><Key>{escape(upload.key)}</Key><UploadId>{number}</UploadId></Upload>"
+            for number, upload in self.uploads.items()
+        )
         return f"<ListMultipartUploadsResult>{listed}</ListMultipartUploadsResult>"
 
     def _list(self, request: Request) -> str:
@@ -241,8 +267,12 @@ class ObjectServer:
         more = begin + len(names) < total
         page = f"<Name>bucket</Name><Prefix>{escape(prefix)}</Prefix><MaxKeys>{most}</MaxKeys>"
         token = f"<NextContinuationToken>{begin + len(names)}</NextContinuationToken>" if more else ""
-        contents = "".join(f"<Contents><Key>{escape(name)}</Key>{_LISTED}</Contents>" for name in names)
-        prefixes = "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
+        encoding, text = request.query.get("encoding-type", ""), escape
+        if encoding:
+            page += f"<EncodingType>{encoding}</EncodingType>"
+            text = partial(quote_plus, safe="/")
+        contents = "".join(f"<Contents><Key>{text(name)}</Key>{_LISTED}</Contents>" for name in names)
+        prefixes = "".join(f"<CommonPrefixes><Prefix>{text(name)}</Prefix></CommonPrefixes>" for name in folders)
         truncated = str(more).lower()
         page += f"<IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}"
         return f"<ListBucketResult>{page}</ListBucketResult>"
@@ -261,6 +291,13 @@ class ObjectServer:
             return False
         if kind == "hang":
             self._closed.wait(3600)
+            return False
+        if fault is not None and fault.kind == "raw":
+            for raw in fault.raw:
+                connection.sendall(raw)
+                self.sent_bytes += len(raw)
+                if self._closed.is_set():
+                    break
             return False
         if kind == "garbage":
             connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n\r\n\r\n")

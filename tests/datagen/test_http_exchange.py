@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datagen.storage._http_exchange import HEAD_BYTES, Address, BrokenAnswerError, Connection, Exchange
+from datagen.storage._http_exchange import ERROR_BYTES, HEAD_BYTES, Address, BrokenAnswerError, Connection, Exchange
 
 BODY = bytes(range(256)) * 100
 HEAD = b'HTTP/1.1 200 OK\r\nDate: now\r\nETag:  "Of-The-Object" \r\nCONTENT-LENGTH: %d\r\n\r\n' % len(BODY)
+IN_CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n4\r\n<Err\r\n3;x=y\r\nor>\r\n0\r\n\r\n"
 REFUSAL = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\nRetry-After: 7\r\nConnection: Close\r\n\r\nbusy"
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + REFUSAL
+NO_SIZES = (b"", b"x", b"-2", b"+2", b"0x2", b"2_0", b"\xb2", b"9" * 16, b";2")
 cuts = st.lists(st.integers(0, len(HEAD) + len(BODY)), max_size=4)
 some = settings(max_examples=30)
 
@@ -87,13 +89,55 @@ def test_a_body_waits_behind_its_head(end: int, wait: bool, placed: bool) -> Non
 @given(places=cuts, wait=st.booleans(), answer=st.sampled_from([CHUNKED, REFUSAL, CONTINUED]))
 def test_answers_that_are_no_object(places: list[int], wait: bool, answer: bytes) -> None:
     with connected() as (connection, server):
-        exchange = asked(connection, bytearray(10))
+        exchange = asked(connection)
         bring(server, exchange, answer, places, wait=wait)
     if answer == CHUNKED:
         assert (exchange.status, exchange.body, exchange.reusable) == (200, b"<Error>", True)
         return
     assert (exchange.status, exchange.body, exchange.reusable) == (503, b"busy", False)
     assert exchange.header("retry-after") == "7"
+
+
+@some
+@given(
+    places=cuts,
+    wait=st.booleans(),
+    sizes=st.lists(st.integers(16, 9000), min_size=1, max_size=5),
+    what=st.sampled_from(["bytes", "ends", "nothing"]),
+    extra=st.sampled_from([b"", b";a=b", b" "]),
+    trailer=st.sampled_from([b"", b"x-checksum: 1\r\n", b"a: b\r\nc: d\r\n"]),
+)
+def test_a_body_in_chunks_lands_where_it_belongs(
+    places: list[int], wait: bool, sizes: list[int], what: str, extra: bytes, trailer: bytes
+) -> None:
+    body = {"bytes": BODY, "ends": b"\r\n0\r\n\r\n" * 300, "nothing": b""}[what]
+    answer, at = bytearray(IN_CHUNKS), 0
+    while at < len(body):
+        piece = body[at : at + sizes[at % len(sizes)]]
+        answer += b"%X%s\r\n%s\r\n" % (len(piece), extra, piece)
+        at += len(piece)
+    answer += b"0\r\n" + trailer + b"\r\n"
+    target = bytearray(len(body))
+    with connected() as (connection, server):
+        exchange = asked(connection, target)
+        bring(server, exchange, bytes(answer), places, wait=wait)
+    assert (bytes(target), exchange.got, exchange.reusable) == (body, len(body), True)
+
+
+def test_bytes_behind_an_answer_are_not_those_of_the_next_one() -> None:
+    with connected() as (connection, server):
+        exchange = asked(connection)
+        server.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n")
+        until_whole(exchange, wait=False)
+    assert (exchange.body, exchange.reusable) == (b"ok", False)
+
+
+def test_of_a_long_error_only_the_beginning_is_read() -> None:
+    with connected() as (connection, server):
+        exchange = asked(connection)
+        server.sendall(b"HTTP/1.1 500 X\r\nContent-Length: 99999999\r\n\r\n" + b"e" * ERROR_BYTES + b"rest")
+        until_whole(exchange, wait=False)
+    assert (exchange.status, exchange.body, exchange.reusable) == (500, b"e" * ERROR_BYTES, False)
 
 
 @pytest.mark.parametrize("wait", [False, True])
@@ -107,6 +151,13 @@ def test_answers_that_are_no_object(places: list[int], wait: bool, answer: bytes
         (b"\r\n\r\n", "which is no HTTP"),
         ("HTTP/1.1 \u00b2\u00b2\u00b2 OK\r\n\r\n".encode("latin-1"), "which is no HTTP"),
         (b"HTTP/1.1 200 OK\r\n" + HEAD_BYTES * b"x", "the head of the answer does not end"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 17, "17 answers of 100 came, and no other"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(len(BODY) + 1), f"more than the {len(BODY)} bytes wanted"),
+        (IN_CHUNKS + b"%x\r\n" % (len(BODY) + 1) + bytes(len(BODY) + 1), f"more than the {len(BODY)} bytes wanted"),
+        (IN_CHUNKS + b"2\r\nok\r\n", "the answer ended after 2 bytes"),
+        *((IN_CHUNKS + wrong + b"\r\nok", "chunks of the answer can't be told apart") for wrong in NO_SIZES),
+        (IN_CHUNKS + b"1\r\nok\r\n0\r\n\r\n", "chunks of the answer can't be told apart"),
+        (IN_CHUNKS + b"x" * 5000, "chunks of the answer can't be told apart"),
     ],
 )
 def test_answers_that_end_or_are_none_are_told(answer: bytes, words: str, wait: bool) -> None:

@@ -347,14 +347,14 @@ def test_an_upload_that_is_left_is_removed_and_one_that_fails_leaves_nothing() -
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_s3_upload, "PART_BYTES", 1000)
         storage = storage_of(server)
-        storage.create("data/a").write(DATA)
-        assert len(server._parts) == 1
+        storage.create_recorded("data/a").write(DATA)
+        assert len(server.uploads) == 1
         storage.remove_unfinished("data")
-        assert server._parts == {}
+        assert server.uploads == {}
         writer = storage.create("data/b")
         writer.write(DATA)
         writer.discard()
-        assert server._parts == {}
+        assert server.uploads == {}
         assert server.objects == {}
 
 

@@ -1,0 +1,706 @@
+"""A server that means harm, or is broken: whatever it answers, an end in bounds, and right bytes or an error."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+from xml.sax.saxutils import escape
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from datagen import manifest
+from datagen.errors import ServerError, UserError
+from datagen.packing.packed_set import read_set
+from datagen.storage import _s3_client, _s3_upload, s3
+from datagen.storage._s3_signing import Credentials
+from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, check_completed, error_in, page_in, upload_id_in
+from datagen.storage.storage_base import StorageBase, read_whole
+from tests.datagen.test_s3 import DATA, _idle, counts_of, first_of, read, write
+from tests.object_stores import KEYS, fault, own_server, storage_of, upload_of_others
+
+pytestmark = pytest.mark.usefixtures("keys")
+SOCKET_BYTES = 16 << 20
+"""More than what lies in the buffers of a loopback connection."""
+ATTEMPTS = 2
+LITTLE = {"timeout_seconds": 0.5, "s3_max_attempts": ATTEMPTS}
+CHUNKED = b"HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n"
+names = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=12).filter(
+    lambda name: name not in (".", "..")
+)
+in_xml = st.text(
+    st.one_of(
+        st.sampled_from("&<>'\"%+ \t\n\r\x7f\x85\u2028;#=]"), st.characters(min_codepoint=32, max_codepoint=0xD7FF)
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have requests made again without a pause."""
+    monkeypatch.setattr(_s3_client, "FIRST_BACKOFF_SECONDS", 0.0)
+
+
+def keys_in_environment() -> contextlib.AbstractContextManager[pytest.MonkeyPatch]:
+    """For hypothesis, whose cases share fixtures."""
+    return pytest.MonkeyPatch.context()
+
+
+def listed(storage: StorageBase, folder: str = "data") -> list[str]:
+    with storage.entries(folder) as entries:
+        return [entry.name for entry in entries]
+
+
+def page(*keys: str, more: str = "") -> bytes:
+    contents = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in keys)
+    return f"<ListBucketResult>{contents}{more}</ListBucketResult>".encode()
+
+
+# Names
+
+
+@given(key=in_xml, way=st.sampled_from(["escaped", "decimal", "hexadecimal", "cdata", "url"]))
+@example(key="it's", way="decimal")
+def test_a_key_is_the_same_however_a_listing_writes_it(key: str, way: str) -> None:
+    if way in ("escaped", "cdata"):
+        key = key.replace("\r", "")  # which XML takes for the end of a line
+    written = {
+        "escaped": escape(key),
+        "decimal": "".join(f"&#{ord(one)};" for one in key),
+        "hexadecimal": "".join(f"&#x{ord(one):x};" for one in key),
+        "cdata": f"<![CDATA[{key.replace(']]>', '')}]]>",
+        "url": quote_plus(key),
+    }[way]
+    body = page(written, more="<EncodingType>url</EncodingType>" if way == "url" else "")
+    assert page_in(body).keys == [key.replace("]]>", "") if way == "cdata" else key]
+
+
+@given(st.sets(names, min_size=1, max_size=4))
+@example({"it's", "a&b;c", "%41", "+", "\x01\r\n", "..a", "\u2028", "?x=y#z", "a\\b", "~.-_"})
+def test_every_name_that_is_listed_can_be_read(given_names: set[str]) -> None:
+    with own_server() as server, keys_in_environment() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        storage = storage_of(server)
+        for name in given_names:
+            server.objects[f"data/{name}"] = name.encode()
+        assert set(listed(storage)) == given_names
+        for name in given_names:
+            assert bytes(read_whole(storage, f"data/{name}")) == name.encode()
+
+
+@pytest.mark.parametrize("key", ["other/a", "data", "data/a/b", "../data/a"])
+def test_a_listing_of_what_does_not_lie_there_is_refused(key: str) -> None:
+    answer, words = (
+        fault("body", status=200, body=page("data/a", key)),
+        f"a listing of 'data/' has '{key}', which is not",
+    )
+    with own_server(fault=lambda request: answer) as server, pytest.raises(UserError, match=re.escape(words)):
+        listed(storage_of(server))
+
+
+def test_names_that_lead_elsewhere_are_left_out() -> None:
+    with own_server() as server:
+        server.objects |= {"data/../up": b"", "data/./here": b"", "data//none": b"", "data/": b"", "data/a": b""}
+        assert listed(storage_of(server)) == ["a"]
+
+
+def test_a_first_page_that_is_empty_is_no_missing_folder() -> None:
+    empty = fault("body", status=200, body=page(more="<NextContinuationToken>0</NextContinuationToken>"))
+    with own_server(fault=lambda request: None if "continuation-token" in request.query else empty) as server:
+        server.objects["data/a"] = b""
+        assert listed(storage_of(server)) == ["a"]
+
+
+# Listings without end
+
+
+def pages_without_end(body: Callable[[int], bytes]) -> Callable[[Any], Any]:
+    count = itertools.count()
+    return lambda request: fault("body", status=200, body=body(next(count)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda n: page(f"data/{n}", more="<NextContinuationToken>same</NextContinuationToken>"),
+        lambda n: page(f"data/{n}", more=f"<NextContinuationToken>{n % 7}</NextContinuationToken>"),
+        lambda n: page("data/a", more=f"<NextContinuationToken>{n}</NextContinuationToken>"),
+        lambda n: page(more=f"<NextContinuationToken>{n}</NextContinuationToken>"),
+        lambda n: page(f"data/{n}", more=f"<NextContinuationToken>{n}</NextContinuationToken>"),
+    ],
+    ids=["one token", "a round of tokens", "one page", "empty pages", "ever new names"],
+)
+def test_a_listing_without_end_is_named(body: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "MOST_LISTED", 50)
+    monkeypatch.setattr(s3, "MOST_IDLE_PAGES", 20)
+    with own_server(fault=pages_without_end(body)) as server:
+        with pytest.raises(UserError, match=r"the listing of 'data/' does not end: .* continuation tokens lead on"):
+            listed(storage_of(server))
+        assert len(server.requests) < 60
+
+
+# XML
+
+
+BOMB = '<!DOCTYPE a [<!ENTITY x "xxxxxxxxxx"><!ENTITY y "&x;&x;&x;">]><ListBucketResult>&y;</ListBucketResult>'
+HOSTILE_XML = {
+    "nothing": b"",
+    "text": b"welcome",
+    "another document": b"<html></html>",
+    "cut": page("a")[:-9],
+    "two documents": page() + page(),
+    "entities": BOMB.encode(),
+    "outside": b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><ListBucketResult/>',
+    "unknown entity": page("&nbsp;"),
+    "no character": page("&#0;"),
+    "no UTF-8": page("a").replace(b"a<", b"\xff<"),
+    "another encoding": b'<?xml version="1.0" encoding="utf-7"?>' + page("+AGE-").replace(b"AGE", b"\xff"),
+    "nested": b"<ListBucketResult>" + b"<Contents><Key>" * 200_000,
+    "many": b"<ListBucketResult>" + b"<a/>" * 500_000 + b"</ListBucketResult>",
+    "attributes": b"<ListBucketResult" + b"".join(b" a%d=''" % n for n in range(200_000)) + b"/>",
+    "a long comment": b"<ListBucketResult><!--" + b"x" * (1 << 20) + b"--></ListBucketResult>",
+    "a long name": b"<" + b"a" * (1 << 20) + b"/>",
+    "a long token": page(more=f"<NextContinuationToken>{'x' * 9999}</NextContinuationToken>"),
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE_XML.values(), ids=HOSTILE_XML.keys())
+def test_xml_that_no_server_of_objects_sends_is_refused(body: bytes) -> None:
+    for reading in (page_in, upload_id_in, check_completed):
+        if reading is page_in or b"ListBucketResult" not in body:
+            with pytest.raises(WrongXmlError):
+                reading(body)
+    error_in(body)
+
+
+def test_the_largest_page_there_may_be_is_read() -> None:
+    keys = [f"{number:04}".ljust(1024, "'") for number in range(1000)]
+    body = page(*(key.replace("'", "&#39;") for key in keys))
+    assert len(body) < LIST_BYTES
+    assert page_in(body).keys == keys
+
+
+@given(st.binary(max_size=300) | st.text("<>/&;!-[]'\"ErorCdeKyUplaIx=?# ", max_size=80).map(str.encode))
+def test_no_text_is_too_odd_to_be_refused(body: bytes) -> None:
+    for reading in (page_in, upload_id_in, check_completed):
+        with contextlib.suppress(WrongXmlError):
+            reading(body)
+    error_in(body)
+
+
+def test_what_an_error_says_is_read_as_far_as_it_goes() -> None:
+    text = b"<?xml version='1.0'?>\n<Error><Code>SlowDown</Code><Message>it&#39;s &lt;busy&gt;</Message><Key>"
+    assert error_in(text) == ("SlowDown", "it's <busy>")
+    assert error_in(b"<html><Code>SlowDown</Code></html>") == ("", "")
+
+
+# Bodies without end
+
+
+def endless(head: bytes, piece: bytes) -> Iterator[bytes]:
+    return itertools.chain([head], itertools.repeat(piece))
+
+
+CHUNK = b"10000\r\n" + bytes(65536) + b"\r\n"
+PLAIN = bytes(65536)
+ENDLESS: dict[str, Callable[[], Iterable[bytes]]] = {
+    "an error in chunks": lambda: endless(CHUNKED % 500, CHUNK),
+    "an error with a length": lambda: endless(b"HTTP/1.1 500 X\r\nContent-Length: 999999999999\r\n\r\n", PLAIN),
+    "an error without length": lambda: endless(b"HTTP/1.1 500 X\r\n\r\n", PLAIN),
+    "a success in chunks": lambda: endless(CHUNKED % 200, CHUNK),
+    "a success with a length": lambda: endless(b"HTTP/1.1 200 X\r\nContent-Length: 999999999999\r\n\r\n", PLAIN),
+    "a success without length": lambda: endless(b"HTTP/1.1 200 X\r\n\r\n", PLAIN),
+    "a range": lambda: endless(b"HTTP/1.1 206 X\r\nContent-Length: 999999999999\r\n\r\n", PLAIN),
+    "a head": lambda: endless(b"HTTP/1.1 200 X\r\n", b"a: b\r\n" * 9999),
+    "heads": lambda: endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 999),
+    "other heads": lambda: endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 999),
+    "the size of a chunk": lambda: endless(CHUNKED % 200, b"0" * 65536),
+    "chunks of a byte": lambda: endless(CHUNKED % 200, b"1\r\nx\r\n" * 9999),
+    "no chunks": lambda: endless(CHUNKED % 200, b"1\r\nxyz\r\n" * 9999),
+    "a trailer": lambda: endless(CHUNKED % 200 + b"0\r\n", b"a: b\r\n" * 9999),
+    "a line in a trailer": lambda: endless(CHUNKED % 200 + b"0\r\n", b"a" * 65536),
+}
+
+
+def read_some(storage: StorageBase, path: str) -> bytes:
+    """Read what an object is said to have, as far as there is memory for it."""
+    reader, buffer = storage.open_whole(path), bytearray(2 * len(DATA))
+    got = reader.read_into(memoryview(buffer), 0)
+    reader.close()
+    return bytes(buffer[:got])
+
+
+CALLS: dict[str, Callable[[StorageBase], object]] = {
+    "list": listed,
+    "head": lambda storage: storage.size_bytes("data/a"),
+    "get": lambda storage: read_some(storage, "data/a"),
+    "put": lambda storage: write(storage, "data/a", b"x"),
+    "delete": lambda storage: storage.remove("data/a"),
+    "upload": lambda storage: write(storage, "data/b"),
+    "leftovers": lambda storage: storage.remove_unfinished("data"),
+    "preflight": lambda storage: storage.preflight("data"),
+}
+
+
+@pytest.mark.parametrize("answer", ENDLESS.values(), ids=ENDLESS.keys())
+@pytest.mark.parametrize("call", ["list", "get", "upload", "preflight"])
+def test_an_answer_without_end_is_left_when_it_is_longer_than_it_may_be(
+    answer: Callable[[], Iterable[bytes]], call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_s3_upload, "PART_BYTES", 100_000)
+    with own_server() as server:
+        server.objects["data/a"] = DATA
+        server.behaviour.fault = lambda request: fault("raw", raw=answer())
+        storage = storage_of(server, options=LITTLE)
+        with pytest.raises((UserError, OSError)):
+            CALLS[call](storage)
+        assert server.sent_bytes < 3 * ATTEMPTS * (LIST_BYTES + SOCKET_BYTES)
+        assert counts_of(storage)["in_flight"] == counts_of(storage)["connections_open"] - len(_idle(storage)) == 0
+
+
+def test_a_small_answer_that_goes_on_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_s3_client, "LEAST_BYTES", 1)
+
+    def slow() -> Iterator[bytes]:
+        yield CHUNKED % 200
+        while True:
+            time.sleep(0.01)
+            yield b"1\r\n \r\n"
+
+    words = r"failed 2 times, .* the answer, which should be short, did not end in 0\.5"
+    with own_server(fault=lambda request: fault("raw", raw=slow())) as server, pytest.raises(UserError, match=words):
+        listed(storage_of(server, options=LITTLE))
+
+
+@pytest.mark.parametrize("range_bytes", [0, 70_001])
+def test_an_object_in_chunks_is_read(range_bytes: int) -> None:
+    def in_chunks(request: Any) -> Any:
+        if request.method != "GET":
+            return None
+        begin, end = 0, len(DATA)
+        if asked := request.headers.get("range", "").removeprefix("bytes="):
+            begin, end = int(asked.partition("-")[0]), min(end, int(asked.partition("-")[2]) + 1)
+        said = b"HTTP/1.1 206 X\r\nContent-Range: bytes %d-%d/%d\r\n" % (begin, end - 1, len(DATA))
+        head = (said if asked else b"HTTP/1.1 200 X\r\n") + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunks = [DATA[at : min(end, at + 5000)] for at in range(begin, end, 5000)]
+        return fault(
+            "raw", raw=[head, *(b"%x;a=b\r\n%s\r\n" % (len(one), one) for one in chunks), b"0\r\nt: u\r\n\r\n"]
+        )
+
+    with own_server() as server:
+        server.objects["a"] = DATA
+        server.behaviour.fault = in_chunks
+        storage = storage_of(server, range_bytes=range_bytes)
+        assert read(storage, "a") == DATA
+        assert counts_of(storage)["failed"] == 0
+
+
+heads = st.lists(
+    st.tuples(
+        st.sampled_from(["Content-Length", "Transfer-Encoding", "Content-Range", "Retry-After", "Date", "ETag"]),
+        st.sampled_from(["0", "5", "-1", "+5", "1e3", "\u00b2", "9" * 5000, "chunked", "bytes 0-4/5", "bytes 5-0/*", "",
+                         "bytes */5", "Thu, 01 Jan 0001 00:00:00 -0000", "Fri, 31 Dec 9999 23:59:59 -2359", "x" * 99]),
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+@given(
+    status=st.sampled_from([100, 199, 200, 204, 206, 301, 304, 400, 403, 404, 412, 416, 429, 500, 503, 999]),
+    headers=heads,
+    body=st.sampled_from(
+        [b"", b"12345", b"5\r\n12345\r\n0\r\n\r\n", b"-5\r\n", b"0x5\r\n12345\r\n0\r\n\r\n", page("data/a")]
+    )
+    | st.sampled_from(["RequestTimeTooSkewed", "ExpiredToken", "NoSuchBucket", "NoSuchUpload", "Odd"]).map(
+        lambda code: f"<Error><Code>{code}</Code><Message>m</Message></Error>".encode()
+    ),
+    call=st.sampled_from(sorted(CALLS)),
+)
+def test_any_answer_to_any_request_is_taken_or_named(
+    status: int, headers: list[tuple[str, str]], body: bytes, call: str
+) -> None:
+    said = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    raw = f"HTTP/1.1 {status} X\r\n{said}\r\n".encode("latin-1") + body
+    with own_server() as server, keys_in_environment() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        patch.setattr(_s3_client, "FIRST_BACKOFF_SECONDS", 0.0)
+        patch.setattr(_s3_client, "LONGEST_BACKOFF_SECONDS", 0.0)
+        patch.setattr(_s3_upload, "PART_BYTES", 100_000)
+        server.objects["data/a"] = DATA
+        server.behaviour.fault = lambda request: fault("raw", raw=[raw]) if request.number % 2 else None
+        storage = storage_of(server, options={"s3_max_attempts": 2})
+        with contextlib.suppress(UserError, FileNotFoundError):
+            result = CALLS[call](storage)
+            if call == "get":
+                assert result in (DATA, b"12345", b"")  # as said by an answer that is in order
+        assert counts_of(storage)["in_flight"] == 0
+
+
+# Ranges
+
+
+@given(
+    begin=st.integers(0, 1002),
+    last=st.integers(0, 1002),
+    total=st.one_of(st.none(), st.integers(990, 1010)),
+    range_bytes=st.sampled_from([0, 100, 500]),
+)
+@example(begin=100, last=199, total=1000, range_bytes=100)
+@example(begin=0, last=99, total=None, range_bytes=100)
+def test_bytes_of_another_range_are_never_taken_for_those_requested(
+    begin: int, last: int, total: int | None, range_bytes: int
+) -> None:
+    data = DATA[:1000]
+    stated = f"bytes {begin}-{last}/{'*' if total is None else total}"
+    wrong = fault("body", status=206, body=data[begin : last + 1], headers={"Content-Range": stated})
+    with own_server() as server, keys_in_environment() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        patch.setattr(_s3_client, "FIRST_BACKOFF_SECONDS", 0.0)
+        server.objects["a"] = data
+        server.behaviour.fault = lambda request: wrong if request.method == "GET" and request.number % 2 else None
+        storage = storage_of(server, range_bytes=range_bytes, options={"s3_max_attempts": 99})
+        for whole in (True, False):
+            with contextlib.suppress(UserError):  # of a size that no range of the object fits
+                got = read(storage, "a", whole=whole)
+                assert got == data or (whole and total != len(data) and data.startswith(got))
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "size"),
+    [
+        (206, {}, 100),
+        (206, {"Content-Range": "bytes 1-100/1000"}, 100),
+        (206, {"Content-Range": "bytes 0-99/999"}, 100),
+        (206, {"Content-Range": "bytes 0-98/1000"}, 99),
+        (206, {"Content-Range": "bytes 0-99/1000"}, 99),
+        (206, {"Content-Range": "items 0-99/1000"}, 100),
+        (206, {"Content-Range": "bytes 0-99/1000\u00b2"}, 100),
+        (206, {"Content-Type": "multipart/byteranges; boundary=x"}, 100),
+        (200, {}, 100),
+        (200, {}, 1000),
+        (200, {"Content-Range": "bytes 100-199/1000"}, 100),
+        (204, {}, 0),
+    ],
+)
+def test_an_answer_that_is_not_the_range_is_refused_and_named(status: int, headers: dict[str, str], size: int) -> None:
+    with own_server() as server:
+        server.objects["a"] = DATA[:1000]
+        storage = storage_of(server, range_bytes=100, options=LITTLE)
+        reader = storage.open("a")
+        answer = fault("body", status=status, headers=headers, body=DATA[:size])
+        server.behaviour.fault = lambda request: answer if request.method == "GET" else None
+        with pytest.raises(UserError, match=r"GET s3://bucket/a .* failed 2 times"):
+            reader.read_into(memoryview(bytearray(100)), 0)
+
+
+@pytest.mark.parametrize("status", [200, 206])
+def test_a_range_of_either_status_is_taken(status: int) -> None:
+    with own_server() as server:
+        server.objects["a"] = DATA[:1000]
+        storage = storage_of(server, range_bytes=100, options=LITTLE)
+        reader = storage.open("a")
+        for total in ("1000", "*"):
+            answer = fault("body", status=status, headers={"Content-Range": f"bytes 5-14/{total}"}, body=b"0123456789")
+            server.behaviour.fault = lambda request, answer=answer: answer
+            buffer = bytearray(10)
+            assert reader.read_into(memoryview(buffer), 5) == 10
+            assert buffer == b"0123456789"
+        assert counts_of(storage)["failed"] == 0
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("size", ["", "-1", "\u00b2", "1e3", "9" * 5000])
+def test_an_object_without_a_size_is_not_an_empty_one(size: str) -> None:
+    raw = f"HTTP/1.1 200 X\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n".encode("latin-1")
+    with own_server(fault=lambda request: fault("raw", raw=[raw])) as server:
+        for call in (lambda s: s.size_bytes("a"), lambda s: s.open("a"), lambda s: list(s.sizes(["a"]))):
+            with pytest.raises(UserError, match=r"HEAD s3://bucket/a .* the answer says no size"):
+                call(storage_of(server, options=LITTLE))
+
+
+# Uploads
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_s3_upload, "PART_BYTES", 100_000)
+
+
+def completing(request: Any) -> bool:
+    return request.method == "POST" and "uploadId" in request.query
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_completed_upload_whose_answer_got_lost_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [fault("drop")]
+    with own_server(fault=lambda request: lost.pop() if completing(request) and lost else None) as server:
+        storage = storage_of(server)
+        write(storage, "data/a")
+        assert server.objects["data/a"] == DATA
+        assert not lost
+        assert server.uploads == {}
+        assert read(storage, "data/a") == DATA
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("there", [None, DATA, DATA[:5]])
+def test_an_upload_that_somebody_aborted_is_not_taken_for_complete(there: bytes | None) -> None:
+    with own_server() as server:
+        if there is not None:
+            server.objects["data/a"] = there  # of the same size: an earlier checkpoint of the same model
+
+        def abort(request: Any) -> None:
+            if completing(request):
+                server.uploads.clear()
+
+        server.behaviour.fault = abort
+        writer = storage_of(server).create("data/a")
+        writer.write(DATA)
+        with pytest.raises(UserError, match=r"NoSuchUpload.*: another program, or a lifecycle rule .* run the command"):
+            writer.commit()
+        writer.discard()
+        assert server.objects.get("data/a") == there
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<R/>",
+        b"<R><UploadId></UploadId></R>",
+        b"<html>hello</html>",
+        b"<R><UploadId>a</UploadId>",
+        b"<R><UploadId>a</UploadId><UploadId>b</UploadId></R>",
+        b"<R><UploadId>" + b"a" * 9999 + b"</UploadId></R>",
+    ],
+)
+def test_an_upload_that_was_not_begun_is_no_success(body: bytes) -> None:
+    def begins(request: Any) -> Any:
+        return fault("body", status=200, body=body) if "uploads" in request.query else None
+
+    with own_server(fault=begins) as server:
+        writer = storage_of(server, options=LITTLE).create("data/a")
+        with pytest.raises(UserError, match=r"POST s3://bucket/data/a .* failed 2 times, .* the answer "):
+            writer.write(DATA)
+        writer.discard()
+        assert server.objects == {}
+        assert server.count("PUT") == 0
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("body", [b"", b"ok", b"<Complete", b"<Error><Code>InternalError</Code></Error>", b"<Other/>"])
+def test_a_completion_that_says_something_else_is_no_success(body: bytes) -> None:
+    def says(request: Any) -> Any:
+        return fault("body", status=200, body=body) if completing(request) else None
+
+    with own_server(fault=says) as server:
+        writer = storage_of(server, options=LITTLE).create("data/a")
+        writer.write(DATA)
+        reason = "200 InternalError" if b"Error" in body else "the answer is "
+        with pytest.raises(UserError, match=rf"POST s3://bucket/data/a .* failed 2 times, .*: {reason}"):
+            writer.commit()
+        writer.discard()
+        assert (server.objects, server.uploads) == ({}, {})
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_part_without_an_etag_is_named() -> None:
+    def says(request: Any) -> Any:
+        return fault("body", status=200) if "partNumber" in request.query else None
+
+    with own_server(fault=says) as server, pytest.raises(UserError, match="the answer names no ETag of the part"):
+        storage_of(server).create("data/a").write(DATA)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_leftovers_are_those_of_recorded_writers_and_nobody_elses() -> None:
+    with own_server() as server:
+        storage = storage_of(server)
+        for key in ("data/a", "data/b", "data/below/a", "other"):
+            server.uploads[f"of-others-{key}"] = upload_of_others(key)
+        mark = f"dlemu-{'0' * 24}"
+        records: dict[str, bytes | dict[str, object]] = {
+            f"a.{mark}": b"a file of somebody's",
+            f"b.{mark}": {"key": "other", "dlemu_upload": "of-others-other"},
+            f"c.{mark}": {"key": "data/c", "dlemu_upload": 5},
+            f"d.{mark}": b"[" * 4000,
+            f"e.{mark}": b"",
+            f"f.{mark}": json.dumps({"key": "data/f", "dlemu_upload": "of-others-data/a"}).encode().ljust(9999),
+            "a": {"key": "data/a", "dlemu_upload": "of-others-data/a"},
+            "": b"x",
+        }
+        kept = {
+            f"data/.{name}.upload": one if isinstance(one, bytes) else json.dumps(one).encode()
+            for name, one in records.items()
+        }
+        server.objects |= kept
+        uploads = dict(server.uploads)
+        left = storage.create_recorded("data/left")
+        left.write(DATA)
+        storage.create("data/unrecorded").write(DATA)
+        (ours,) = [number for number, one in server.uploads.items() if one.key == "data/left"]
+        (record,) = set(server.objects) - set(kept)
+        assert re.fullmatch(r"data/\.left\.dlemu-[0-9a-f]{24}\.upload", record)
+        storage_of(server).remove_unfinished("data")
+        assert ours not in server.uploads
+        assert {one.key for number, one in server.uploads.items() if number not in uploads} == {"data/unrecorded"}
+        assert uploads.items() <= server.uploads.items()
+        assert server.objects == kept
+        for end in ("commit", "discard"):
+            writer = storage.create_recorded("data/again")
+            writer.write(DATA)
+            getattr(writer, end)()
+            assert not [key for key in server.objects if ".again." in key]
+        storage.remove_unfinished("nowhere")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (403, "RequestTimeTooSkewed", r"the clocks of this host and of the server differ too much: set them \(ntp\)"),
+        (403, "ExpiredToken", "the credentials are over, and there are no newer ones"),
+        (400, "ExpiredToken", "the credentials are over, and there are no newer ones"),
+        (401, "InvalidAccessKeyId", "the server does not take these credentials"),
+        (403, "AccessDenied", "these credentials may not do that"),
+    ],
+)
+@pytest.mark.parametrize("call", ["head", "open", "sizes"])
+def test_a_refused_head_is_named_by_its_reason(status: int, code: str, words: str, call: str) -> None:
+    calls: dict[str, Callable[[StorageBase], object]] = {
+        "head": lambda storage: storage.size_bytes("a"),
+        "open": lambda storage: storage.open("a"),
+        "sizes": lambda storage: list(storage.sizes(["a", "b"])),
+    }
+    with own_server(fault=lambda request: fault("error", status=status, code=code)) as server:
+        with pytest.raises(UserError, match=words):
+            calls[call](storage_of(server))
+        assert len(server.requests) < 8
+
+
+def test_a_refusal_is_no_damage_of_what_could_not_be_read() -> None:
+    with own_server(fault=lambda request: fault("error", status=403, code="AccessDenied")) as server:
+        for reading in (manifest.read, read_set):
+            with pytest.raises(ServerError, match="these credentials may not do that"):
+                reading("data", storage_of(server))
+
+
+@pytest.mark.parametrize("code", ["RequestTimeTooSkewed", "ExpiredToken"])
+def test_a_refused_head_succeeds_once_its_reason_is_gone(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Credentials, "renew", lambda self: True)
+    good = [False]
+
+    def refuse(request: Any) -> Any:
+        was, good[0] = good[0], good[0] or request.method == "GET"
+        return None if was else fault("error", status=403, code=code)
+
+    with own_server(fault=refuse) as server:
+        server.objects["a"] = b"12345"
+        storage: Any = storage_of(server)
+        storage._signer.clock_offset_seconds = -7200
+        assert storage.size_bytes("a") == 5
+
+
+def test_a_head_that_is_refused_where_reading_is_allowed_is_a_missing_right() -> None:
+    with own_server(fault=first_of("error", "HEAD", times=9, status=403)) as server:
+        for data in (b"", b"12345"):
+            server.objects["a"] = data
+            with pytest.raises(UserError, match="these credentials may not do that"):
+                storage_of(server).size_bytes("a")
+
+
+# Credentials
+
+
+class Failing:
+    """botocore's chain of credentials, which finds none when it must."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def get_frozen_credentials(self) -> Any:
+        raise self.error
+
+
+def botocore_errors() -> list[Exception]:
+    errors = pytest.importorskip("botocore.exceptions")
+    refused = {"Error": {"Code": "AccessDenied", "Message": "may not assume"}}
+    return [
+        errors.UnauthorizedSSOTokenError(),
+        errors.SSOTokenLoadError(profile_name="p", error_msg="no token"),
+        errors.ClientError(refused, "AssumeRole"),
+        errors.ClientError(refused, "AssumeRoleWithWebIdentity"),
+        errors.CredentialRetrievalError(provider="custom-process", error_msg="x" * 9999),
+        errors.MetadataRetrievalError(error_msg="no answer"),
+        errors.EndpointConnectionError(endpoint_url="https://sts"),
+        FileNotFoundError(2, "No such file or directory", "/var/run/token"),
+        PermissionError(13, "Permission denied", "/var/run/token"),
+        KeyError("accessKeyId"),
+    ]
+
+
+def test_credentials_that_cannot_be_fetched_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KEYS:
+        monkeypatch.delenv(name)
+    for error in botocore_errors():
+        monkeypatch.setattr(Credentials, "_find", lambda self, error=error: Failing(error))
+        with own_server() as server:
+            for call in CALLS.values():
+                with pytest.raises(UserError, match=rf"no credentials for S3 \({type(error).__name__}: ") as caught:
+                    call(storage_of(server))
+                assert "Wanted: AWS_ACCESS_KEY_ID" in str(caught.value)
+                assert ("aws sso login" in str(caught.value)) == ("SSO" in type(error).__name__)
+                assert "\n" not in str(caught.value)
+                assert len(str(caught.value)) < 1000
+            assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = /no/such/token\n",
+        "sso_session = s\nsso_account_id = 1\nsso_role_name = r\n[sso-session s]\nsso_region = x\nsso_start_url = https://x\n",
+        "sso_start_url = https://x\nsso_region = x\nsso_account_id = 1\nsso_role_name = r\n",
+        "credential_process = /no/such/program\n",
+        "credential_process = /bin/false\n",
+        "role_arn = arn:aws:iam::1:role/r\nsource_profile = none\n",
+        "role_arn = arn:aws:iam::1:role/r\ncredential_source = Nowhere\n",
+    ],
+)
+def test_a_profile_that_brings_no_credentials_is_named(
+    lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("botocore")
+    (tmp_path / "config").write_text(f"[profile p]\n{lines}")
+    for name in KEYS:
+        monkeypatch.delenv(name)
+    for name, value in (
+        ("AWS_CONFIG_FILE", str(tmp_path / "config")),
+        ("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none")),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("HOME", str(tmp_path)),
+        ("AWS_PROFILE", "p"),
+    ):
+        monkeypatch.setenv(name, value)
+    with own_server() as server:
+        with pytest.raises(UserError, match=r"no credentials of profile 'p' for S3 \(.*Wanted: AWS_ACCESS_KEY_ID"):
+            storage_of(server).size_bytes("a")
+        assert server.requests == []

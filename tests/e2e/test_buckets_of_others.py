@@ -1,0 +1,217 @@
+"""Objects and unfinished uploads of others, put below every prefix that a command uses: all are there afterwards."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.harness import Ended, dlemu, small_run, start, until, wait
+from tests.e2e.test_checkpoints import WORKLOAD
+from tests.object_stores import KEYS, fault, own_server, upload_of_others
+
+pytestmark = pytest.mark.slow
+SAVED = "saved/llama"
+FILES = 2
+MEGABYTES = 17
+"""Of a file, so that it is uploaded in parts."""
+
+
+class Others:
+    """What others have in a bucket."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._objects: dict[str, bytes] = {}
+        self._uploads: dict[str, Any] = {}
+
+    def put(self, *more: str) -> None:
+        """Put objects below each prefix there is, and `more`, and begin uploads to each key there is."""
+        ours = [key for key in self._server.objects if key not in self._objects]
+        folders = {
+            "",
+            "data/",
+            "data/set/",
+            "data/set/train/",
+            "data/set/valid/",
+            "saved/",
+            f"{SAVED}/",
+            "probed/",
+            *more,
+        }
+        for key in ours:
+            folders.update(key[: at + 1] for at, character in enumerate(key) if character == "/")
+        for folder in sorted(folders):
+            names = [".mine", ".mine.upload", ".mine.part", ".part"]
+            if not folder.endswith(("train/", "valid/")):  # where a file of another name is refused, or one of the set
+                names += ["notes.txt", "mine.part", "dlemu-probe-1-abc/0000", "below/notes.txt"]
+            for name in names:
+                self._objects.setdefault(f"{folder}{name}", f"of others: {folder}{name}".encode())
+        for key in (*ours, *self._objects, *(f"data/set/train/img_{n}_of_{FILES}.npz" for n in range(FILES))):
+            self._uploads.setdefault(f"upload-of-others-{key}", upload_of_others(key))
+        self._server.objects |= self._objects
+        self._server.uploads |= self._uploads
+
+    def changed(self) -> list[str]:
+        """Say what of it is gone or different."""
+        objects = [key for key, data in self._objects.items() if self._server.objects.get(key) != data]
+        uploads = [number for number, upload in self._uploads.items() if self._server.uploads.get(number) != upload]
+        return objects + uploads
+
+    @property
+    def ours(self) -> tuple[set[str], set[str]]:
+        """What there is beside that: keys, and keys of uploads."""
+        uploads = {upload.key for number, upload in self._server.uploads.items() if number not in self._uploads}
+        return set(self._server.objects) - set(self._objects), uploads
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with own_server() as served:
+        yield served
+
+
+def settings_of(server: Any, folder: Path, *changes: str) -> list[str]:
+    """Words of a run of one rank on a small dataset in the server's bucket."""
+    small = small_run(
+        folder,
+        Path("data/set"),
+        "storage.storage_type=s3",
+        "storage.storage_root=bucket",
+        f"storage.storage_options.endpoint_url={server.endpoint}",
+        "dataset.format=npz",
+        f"dataset.num_files_train={FILES}",
+        f"dataset.record_length_bytes={MEGABYTES}000000",
+        "dataset.record_length_bytes_stdev=0",
+        "reader.batch_size=1",
+        "reader.read_threads=1",
+        "reader.data_loader=threads",
+        "metric.ceiling_seconds=0",
+        "metric.scaling_seconds=0",
+    )
+    given = {change.partition("=")[0] for change in changes}
+    return [word for word in small if word.partition("=")[0] not in {"ranks", *given}] + ["ranks=1", *changes]
+
+
+def run(*words: str) -> Ended:
+    return dlemu(*words, cwd=None, **KEYS)
+
+
+def interrupted(server: Any, at: Callable[[Any], bool], how: int, *words: str) -> Ended:
+    """Run a command, let the request hang that is the one, and end it there."""
+    hangs: list[Any] = []
+
+    def decide(request: Any) -> Any:
+        if not at(request):
+            return None
+        hangs.append(request)
+        return fault("hang")
+
+    server.behaviour.fault = decide
+    process = start(*words, cwd=None, **KEYS)
+    try:
+        until(lambda: hangs or process.poll() is not None, "the request")
+        process.send_signal(how)
+        ended = wait(process)
+    finally:
+        server.behaviour.fault = None
+    assert hangs, ended.err
+    return ended
+
+
+def is_part(request: Any) -> bool:
+    return "partNumber" in request.query
+
+
+def is_sample(request: Any) -> bool:
+    return bool(request.method == "GET" and request.key.endswith(".npz"))
+
+
+def test_a_dataset_is_made_read_and_trained_on_beside_what_others_have(server: Any, tmp_path: Path) -> None:
+    others = Others(server)
+    others.put()
+    words = settings_of(server, tmp_path / "run")
+    assert run("datagen", *words, "dataset.format=nonsense").status == 2
+    assert others.changed() == []
+    for how in (signal.SIGINT, signal.SIGKILL):
+        assert interrupted(server, is_part, how, "datagen", *words).status in (130, -signal.SIGKILL)
+        assert others.changed() == []
+        keys, uploads = others.ours
+        records = keys - {"data/set/dlemu.json"}
+        assert uploads  # a thread that waits for a server can't be interrupted
+        assert {key.partition(".dlemu-")[0].replace("/.", "/") for key in records} == uploads
+    made = run("datagen", *words)
+    assert made.status == 0, made.err
+    assert others.changed() == []
+    keys, uploads = others.ours
+    assert uploads == set(), "what was killed before is aborted"
+    assert keys == {"data/set/dlemu.json", *(f"data/set/train/img_{n}_of_{FILES}.npz" for n in range(FILES))}
+    others.put()
+    assert run("datagen", *words).status == 0
+    checked = run("datagen", "verify", *words)
+    assert {line.split()[1] for line in checked.out.splitlines()} == {"foreign"}, checked.out
+    assert run("train", *words).ran
+    assert interrupted(server, is_sample, signal.SIGINT, "datagen", "verify", *words).status == 130
+    elsewhere = f"output.folder={tmp_path / 'another'}"
+    assert interrupted(server, is_sample, signal.SIGINT, "train", *words, elsewhere).status == 130
+    for command in (["datagen", "verify"], ["train"]):
+        assert run(*command, *words, elsewhere, "dataset.num_files_train=99").status == 2
+    assert others.changed() == []
+    assert others.ours == (keys, set())
+
+
+def test_objects_of_others_where_the_dataset_is_to_be_are_refused_and_stay(server: Any, tmp_path: Path) -> None:
+    server.objects["data/set/train/img_0_of_9.npz"] = b"of others"
+    refused = run("datagen", *settings_of(server, tmp_path / "run"))
+    assert refused.status == 2
+    assert server.objects == {"data/set/train/img_0_of_9.npz": b"of others"}
+
+
+def test_checkpoints_are_written_beside_what_others_have(server: Any, tmp_path: Path) -> None:
+    (tmp_path / "configs" / "workload").mkdir(parents=True)
+    folder = {"checkpoint": WORKLOAD["checkpoint"] | {"checkpoint_folder": SAVED}}  # type: ignore[operator]
+    large = {"model": WORKLOAD["model"] | {"transformer": {"vocab_size": 24_000, "hidden_size": 128,  # type: ignore[operator]
+             "ffn_hidden_size": 128, "num_attention_heads": 4}}}  # fmt: skip
+    (tmp_path / "configs" / "workload" / "small.yaml").write_text(yaml.safe_dump(WORKLOAD | folder | large))
+    bucket = [word for word in settings_of(server, tmp_path) if word.startswith("storage.")]
+    words = ["workload=small", "-cd", str(tmp_path / "configs"), "ranks=1", *bucket, "output.report=false"]
+    words += ["checkpoint.num_checkpoints_write=2", "checkpoint.keep_last=1"]
+    others = Others(server)
+    others.put()
+    for round_number in range(2):
+        ended = run("checkpoint", *words, f"output.folder={tmp_path / str(round_number)}")
+        assert ended.status == 0, ended.err
+        assert others.changed() == []
+        assert others.ours[1] == set()
+        assert {key.split("/")[2] for key in others.ours[0]} == {"global_epoch1_step2"}
+        others.put()  # beside and below the checkpoint that is there, which the next run replaces
+    assert any("partNumber" in request.query for request in server.requests), "files are uploaded in parts"
+    for how in (signal.SIGINT, signal.SIGTERM):
+        others.put(f"saved/{how.name}/")
+        places = [f"output.folder={tmp_path / how.name}", f"checkpoint.checkpoint_folder=saved/{how.name}"]
+        assert interrupted(server, is_part, how, "checkpoint", *words, *places).status in (130, 143)
+        assert others.changed() == []
+        assert others.ours[1] == set()
+    assert run("checkpoint", *words, "checkpoint.keep_last=-3", f"output.folder={tmp_path / 'wrong'}").status == 2
+    assert others.changed() == []
+
+
+def test_a_bucket_is_probed_beside_what_others_have(server: Any, tmp_path: Path) -> None:
+    others = Others(server)
+    others.put()
+    words = ["s3://bucket/probed", f"storage.storage_options.endpoint_url={server.endpoint}"]
+    words += ["--sizes", "16k", "--depths", "1", "--jobs", "1", "--seconds", "0.1", "--file-size", "20m"]
+    ended = run("probe", *words, "--output", str(tmp_path / "p"))
+    assert ended.status == 0, ended.err
+    assert others.changed() == []
+    assert others.ours == (set(), set())
+    assert run("probe", *words, "--sizes", "nonsense").status == 2
+    for at in (is_part, lambda request: request.method == "GET" and "dlemu-probe" in request.key):
+        ended = interrupted(server, at, signal.SIGINT, "probe", *words, "--output", str(tmp_path / "q"))
+        assert ended.status == 130, ended.err
+        assert others.changed() == []
+        assert others.ours == (set(), set())
