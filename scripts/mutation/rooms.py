@@ -51,4 +51,19 @@ ROOMS = {
     "manifest": Room(("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")),
     "accelerators": Room(("dlemu/accelerators/*",), ("tests/accelerators",)),
     "rules": Room(("dlemu/mlperf/rules.py",), ("tests/mlperf/test_rules.py",)),
+    "prediction": Room(("dlemu/prediction/*",), ("tests/prediction",)),
+    "probing": Room(("dlemu/probing/*",), ("tests/probing",)),
+    "checkpoints": Room(("dlemu/checkpoints/*",), ("tests/checkpoints",)),
+    "s3": Room(
+        ("datagen/storage/s3.py", "datagen/storage/_s3_*.py", "datagen/storage/_http_exchange.py"),
+        ("tests/datagen/test_s3.py", "tests/datagen/test_s3_tls.py", "tests/datagen/test_http_exchange.py"),
+    ),
+    "check": Room(
+        ("dlemu/mlperf/check/*",),
+        (
+            "tests/mlperf/test_check.py",
+            "tests/mlperf/test_check_copies.py",
+            "tests/mlperf/test_check_checkpoints.py",
+        ),
+    ),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import calendar
+import string
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage import _request_counts, _s3_upload
-from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text
+from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text, quoted_path
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
 from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, server_module, storage_of
 
@@ -200,6 +202,16 @@ def test_a_clock_that_is_wrong_is_corrected_by_the_servers() -> None:
         storage.preflight("data")
         first, second = (request.headers["x-amz-date"] for request in server.requests)
         assert first != second
+
+
+def test_requests_are_signed_by_the_servers_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = time.time
+    monkeypatch.setattr(time, "time", lambda: here() - 7200)
+    with own_server(fault=first_of("error", status=403, code="RequestTimeTooSkewed")) as server:
+        storage_of(server).preflight("data")
+        stamps = [request.headers["x-amz-date"] for request in server.requests]
+    behind = [here() - calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ")) for stamp in stamps]
+    assert behind == pytest.approx([7200, 0], abs=600)
 
 
 class Chain:
@@ -448,6 +460,17 @@ def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
             assert f"{ours['x-amz-date'][:8]}/eu-west-1/s3/aws4_request" in ours["authorization"]
 
 
+def test_all_but_unreserved_characters_are_quoted() -> None:
+    """Else the server computes another signature: "UriEncode" of Amazon's reference; slashes of keys stay."""
+    unreserved = string.ascii_letters + string.digits + "-._~"
+    for byte in range(128):
+        character = chr(byte)
+        wanted = character if character in unreserved else f"%{byte:02X}"
+        assert query_text([("a", character)]) == f"a={wanted}"
+        assert quoted_path(f"a/{character}") == f"a/{'/' if character == '/' else wanted}"
+    assert quoted_path("ü") == "%C3%BC"
+
+
 def test_keys_do_not_show_in_text() -> None:
     assert SECRET_KEY not in f"{Keys(ACCESS_KEY, SECRET_KEY, '')!r} {Keys(ACCESS_KEY, SECRET_KEY, '')}"
 
@@ -458,6 +481,13 @@ def test_a_real_server_refuses_a_wrong_key_and_an_unknown_bucket(s3: S3, monkeyp
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     with pytest.raises(UserError, match="the server does not take these credentials"):
         open_storage(s3.spec()).preflight("data")
+
+
+def test_a_real_server_finds_the_signature_right_whatever_the_key(s3: S3) -> None:
+    storage = open_storage(s3.spec())
+    for key in ("a+b", "a b", "a%2Bb", "ü&=?#'"):
+        write(storage, f"signed/{key}", key.encode())
+        assert read(storage, f"signed/{key}") == key.encode()
 
 
 def test_a_real_server_takes_uploads_in_parts(s3: S3) -> None:

@@ -67,11 +67,16 @@ FACTS = (DeviceFacts(probe="block", name="nvme0n1", kind="disk", counted=True),)
 def test_the_busiest_host_and_all_devices_count() -> None:
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
-    hosts = (host(log, 0, cores(80) | DISK, devices=FACTS), host(log, 1, cores(5, 2) | DISK, devices=FACTS))
+    written = ("block", "nvme0n1", "write_mb_per_second")
+    hosts = (
+        host(log, 0, cores(80) | DISK | {written: 5.0}, devices=FACTS),
+        host(log, 1, cores(5, 2) | DISK | {written: 7.0}, devices=FACTS),
+    )
     activity = during(job, replace(log, telemetry=hosts))
     assert activity.busy_percent == pytest.approx(93)
     assert activity.device is not None
     assert activity.device.mean_depth == pytest.approx(6)
+    assert activity.device.write_mb_per_second == pytest.approx(12)
     assert activity.device.busy_percent == pytest.approx(80)
     assert activity.memory_some_percent is None
 
