@@ -42,7 +42,7 @@ SPLITS: dict[str, Callable[[int], int] | None] = {
 def work(comm: Comm, megabytes: int) -> dict[str, Any] | None:
     """Use every call, on hosts whose clocks differ; return on rank 0 what came of it."""
     real_ns = time.monotonic_ns
-    with mock.patch("time.monotonic_ns", lambda: real_ns() - comm.node * BOOTED_LATER_NS):
+    with mock.patch("time.monotonic_ns", side_effect=lambda: real_ns() - comm.node * BOOTED_LATER_NS):
         comm.synchronise_clocks()
         return _use_all(comm, megabytes)
 

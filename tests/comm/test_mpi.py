@@ -67,8 +67,8 @@ def test_every_call_over_every_placement(ranks: int, split: str, nodes: list[int
     for rank, row in enumerate(result["ranks"]):
         assert row[2] == nodes[:rank].count(nodes[rank]), "local rank counts up with the world rank"
         assert row[3] == nodes.count(nodes[rank])
-        # In meeting k rank k's stamp is ahead by a second. The ranks' own stamps lie close together, each on the clock of
-        # its pretended host, and so do the answers: the estimate of the clocks' offset is off by microseconds.
+        # In meeting k rank k's stamp is ahead by a second. The ranks' own stamps lie close together, each by the clock
+        # of its pretended host, and so do the answers: the estimate of the clocks' offset is off by microseconds.
         assert all(abs(value - 10**9) < 5 * 10**8 for value in row[4])
     right, hosts, offsets = result["agreed"][0]
     assert result["agreed"] == [[True, hosts, offsets]] * ranks
