@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -231,6 +232,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any], tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
+    began = time.monotonic()
     grid = Grid(accesses=("randread", "write"), sizes=(4096, 8192), depths=(1, 4), jobs=(2,))
     kept: list[Any] = []
 
@@ -254,7 +256,7 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
         str(tmp_path / "place"), "mine", 0.7,
     )  # fmt: skip
     assert (answer.engine, answer.extra, answer.storage is not None) == ("threads", {}, True)
-    assert 0 < answer.seconds < 3600
+    assert 0 < answer.seconds <= time.monotonic() - began
     assert answer.best is not None
     assert answer.best.access == "write"
     assert not list((tmp_path / "place").iterdir())
