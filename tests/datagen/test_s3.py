@@ -292,6 +292,38 @@ def test_an_object_is_one_request_and_ranges_are_as_many_as_asked() -> None:
             assert sorted(asked) == ranges
 
 
+def test_an_object_that_was_asked_for_whole_may_be_read_from_anywhere() -> None:
+    with own_server() as server:
+        storage = storage_of(server)
+        write(storage, "a")
+        for offset, size in ((0, 1000), (1000, 5000), (len(DATA) - 10, 100), (len(DATA), 100)):
+            reader, buffer = storage.open_whole("a"), bytearray(size)
+            wanted = DATA[offset : offset + size]
+            assert reader.read_into(memoryview(buffer), offset) == len(wanted)
+            assert buffer == wanted.ljust(size, b"\0")
+            reader.close()
+
+
+def test_requests_are_counted_by_what_they_are_and_timed() -> None:
+    began = time.monotonic()
+    with own_server(latency_seconds=0.02) as server:
+        storage = storage_of(server, options={"timeout_seconds": 60})
+        write(storage, "a/1")
+        assert read(storage, "a/1") == DATA
+        assert storage.size_bytes("a/1") == len(DATA)
+        with storage.entries("a") as entries:
+            assert len(list(entries)) == 1
+        storage.remove("a/1")
+    counts = counts_of(storage)
+    assert {kind: counts[kind] for kind in ("put", "get", "head", "list", "delete")} == {
+        "put": 1, "get": 1, "head": 2, "list": 1, "delete": 1,
+    }  # fmt: skip
+    first, last = (_request_counts.waits_ms(times) for times in (counts.first_byte, counts.last_byte))
+    assert first is not None
+    assert last is not None
+    assert 20 <= first.p50 <= last.p50 * 1.1 <= 1100 * (time.monotonic() - began) * 1.1
+
+
 def test_an_object_that_is_alone_in_flight_takes_two_reads() -> None:
     with own_server() as server:
         storage = storage_of(server, options={"timeout_seconds": 60})
@@ -355,6 +387,17 @@ def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], sk
         assert len(wanted) <= part or server.count("PUT") > 1
 
 
+def test_parts_of_which_nothing_was_written_are_zeros() -> None:
+    with own_server() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_s3_upload, "PART_BYTES", 512)
+        writer = storage_of(server).create("a")
+        writer.write(b"x" * 600)
+        writer.skip(3000)
+        writer.write(b"y")
+        writer.commit()
+        assert server.objects["a"] == b"x" * 600 + bytes(3000) + b"y"
+
+
 def test_an_upload_that_is_left_is_removed_and_one_that_fails_leaves_nothing() -> None:
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_s3_upload, "PART_BYTES", 1000)
@@ -407,6 +450,13 @@ def test_settings_that_are_wrong_are_told(options: dict[str, Any], root: str, wo
     with pytest.raises(UserError, match=words) as told:
         open_storage(StorageSpec(type="s3", root=root, options=tuple(options.items()))).size_bytes("a")
     assert "pass@" not in str(told.value)
+
+
+@pytest.mark.parametrize(("word", "is_tls"), [(True, True), ("true", True), ("False", False), (False, False)])
+def test_a_flag_may_be_a_word(word: bool | str, is_tls: bool) -> None:
+    options = (("endpoint_url", "host:9000"), ("secure", word))
+    storage: Any = open_storage(StorageSpec(type="s3", root="bucket", options=options))
+    assert (storage._tls is not None) == is_tls
 
 
 def test_amazons_own_servers_are_named_by_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,6 +249,7 @@ def test_each_sample_of_the_dataset_is_read_once() -> None:
     samples = plan.batches(5, steps)
     assert samples.shape == (6, 4)
     assert sorted(samples.ravel().tolist()) == list(range(24))
+    assert samples[0].tolist() == job.train_plan.samples_at(5, np.arange(4)).tolist(), "from the first on"
     assert plan.sample_ids(5, 3).tolist() == samples[2].tolist()
     assert plan.batches(6, steps).tolist() != samples.tolist(), "an order of each epoch"
     assert plan.runs(5, steps) is None
