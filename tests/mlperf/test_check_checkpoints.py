@@ -280,6 +280,9 @@ def test_memory_is_that_of_each_host_beside_what_each_of_them_wrote(tmp_path: Pa
         ]
 
     assert seen() == ["524 GiB written by each host, 1.39 times its memory"]
+    shutil.copytree(leaves(folder)[0], folder / "20260713_120000")
+    assert seen() == ["1,047 GiB written by each host, 2.78 times its memory"], "by all calls"
+    shutil.rmtree(leaves(folder)[2])
     enough = 10 * published.SIZE_GIB / 2 / 3
     edited("summary.json", lambda tree: tree.update(host_memory_GB=[enough * 0.999] * 2))(folder)
     assert seen() == []
@@ -368,7 +371,7 @@ def test_eight_processes_of_a_larger_model_were_withdrawn_from_v3_and_stood_in_v
 
 def test_open_results_may_have_other_numbers_of_processes(tmp_path: Path) -> None:
     folder = make_result(tmp_path)
-    processes(24)(folder)
+    processes(12)(folder)
     assert ("error", "checkpoint.processes") not in told(check_folder(str(tmp_path), division="open"))
     larger = make_result(tmp_path / "larger", "llama3-405b")
     processes(24)(larger)
