@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import importlib.util
 import string
 import threading
 import time
@@ -474,6 +475,9 @@ def test_no_credentials_are_told_with_the_ways_to_give_them(monkeypatch: pytest.
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
     with own_server() as server, pytest.raises(UserError, match=r"no credentials for S3.* Wanted: AWS_ACCESS_KEY_ID"):
         storage_of(server).preflight("data")
+    if importlib.util.find_spec("botocore") is not None:
+        with own_server() as server, pytest.raises(UserError, match=r"profile \(nobodys\) could not be found"):
+            storage_of(server, options={"s3_profile": "nobodys"}).preflight("data")
 
 
 def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:

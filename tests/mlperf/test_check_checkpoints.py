@@ -302,6 +302,10 @@ def test_an_accelerator_holds_its_part_of_a_checkpoint(tmp_path: Path) -> None:
     assert is_told(8 * 80 + 1)
 
 
+def verify(word: str, tree: Any) -> None:
+    tree["verification"] = word
+
+
 def test_the_division_is_that_of_the_path_and_else_what_the_tool_verified(tmp_path: Path) -> None:
     folder = make_result(tmp_path)
     call = leaves(folder)[0].parent
@@ -314,7 +318,7 @@ def test_the_division_is_that_of_the_path_and_else_what_the_tool_verified(tmp_pa
         place = tmp_path / "tree" / path
         shutil.copytree(call, place)
         for number in (0, 1):
-            edited("*_metadata.json", lambda tree, word=verified: tree.update(verification=word), number)(place)
+            edited("*_metadata.json", partial(verify, verified), number)(place)
         (row,) = check_report(check_folder(str(tmp_path / "tree"))).checkpoints
         assert row.division == division
         shutil.rmtree(tmp_path / "tree")
