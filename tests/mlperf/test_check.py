@@ -451,6 +451,19 @@ def test_samples_per_second_far_apart_and_one_seed_for_all_are_told(golden: Path
     assert found >= {("warning", "runs.spread"), ("info", "runs.seed")}
 
 
+def test_runs_of_which_two_share_a_seed_are_told(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "2.0", root)
+
+    def seeded(*seeds: int) -> bool:
+        for run, seed in zip(runs(root), seeds, strict=True):
+            edit(config_folder(run) / "config.yaml", put("workload", "train", "seed", value=seed))
+        return "runs.seed" in {one.finding.rule for one in check_folder(str(root)).findings}
+
+    assert not seeded(1, 2, 3, 4, 5, 6)
+    assert seeded(1, 2, 3, 4, 5, 2)
+
+
 @pytest.mark.parametrize("edition", EDITIONS)
 def test_no_broken_file_is_a_traceback(golden: Path, tmp_path: Path, edition: str) -> None:
     for number, content in enumerate((b"", b"[]", b'{"a": [1, {}]}', b"\x00\xff: [", b"null")):
