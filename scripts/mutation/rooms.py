@@ -13,6 +13,8 @@ class Room:
     tests: tuple[str, ...]
     without: tuple[str, ...] = ()
     """Classes and functions that are left as they are: only tests with real processes run them, a second each."""
+    without_tests: tuple[str, ...] = ()
+    """Tests that count calls: each call of a function that can be changed is several."""
 
 
 ROOMS = {
@@ -51,4 +53,29 @@ ROOMS = {
     "manifest": Room(("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")),
     "accelerators": Room(("dlemu/accelerators/*",), ("tests/accelerators",)),
     "rules": Room(("dlemu/mlperf/rules.py",), ("tests/mlperf/test_rules.py",)),
+    "prediction": Room(("dlemu/prediction/*",), ("tests/prediction",)),
+    "probing": Room(
+        ("dlemu/probing/*",),
+        ("tests/probing",),
+        without=("main", "probe_pattern", "_level", "_received", "_read", "_loader_costs", "_answered", "_run_all"),
+    ),
+    "checkpoints": Room(
+        ("dlemu/checkpoints/*",),
+        ("tests/checkpoints",),
+        without_tests=(
+            "tests/checkpoints/test_shards.py::test_planning_costs_as_much_as_tensors_are_named_and_files_written",
+        ),
+    ),
+    "s3": Room(
+        ("datagen/storage/s3.py", "datagen/storage/_s3_*.py", "datagen/storage/_http_exchange.py"),
+        ("tests/datagen/test_s3.py", "tests/datagen/test_s3_tls.py", "tests/datagen/test_http_exchange.py"),
+    ),
+    "check": Room(
+        ("dlemu/mlperf/check/*",),
+        (
+            "tests/mlperf/test_check.py",
+            "tests/mlperf/test_check_copies.py",
+            "tests/mlperf/test_check_checkpoints.py",
+        ),
+    ),
 }

@@ -210,9 +210,13 @@ def test_the_ring_takes_no_more_memory_for_a_larger_model() -> None:
 
 
 def test_a_ring_that_nobody_empties_ends_when_it_is_closed() -> None:
-    ring = PieceRing([(1 << 40, lambda buffer, offset: None)], make_buffers(1, 4096, 1 << 40), 1)
+    buffers = make_buffers(1, 4096, 1 << 40)
+    ring = PieceRing([(1 << 40, lambda buffer, offset: None)], buffers, 1)
     ring.wait_full()
     ring.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "checkpoint-content"]
+    taken = [piece[0][1] for piece in iter(lambda: ring.take(0), None)]
+    assert taken == list(range(0, 4096 * len(buffers), 4096)), "what was filled, and then nothing"
 
 
 def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:

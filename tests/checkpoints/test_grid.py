@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.checkpoint_size import checkpoint_size
 from dlemu.checkpoints.grid import Grid, Place, grid_of
+from dlemu.config import load
 from dlemu.config.schema import Checkpoint
 from tests.checkpoints.models import transformer
 
@@ -19,6 +22,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"tensor": 4}, {}, 6, r"ranks: 6, no multiple of the 4 ranks.*wanted 4 or another multiple"),
     ({"tensor": 4}, {}, 2, r"no multiple of the 4 ranks.*wanted 4"),
     ({"tensor": 4, "data": 2}, {"mode": "subset"}, 9, r"ranks 0 to 8 take part.*are 8 ranks"),
+    ({"tensor": 4, "data": 2}, {"mode": "subset", "first_rank": 6}, 3, r"ranks 6 to 8 take part.*are 8 ranks"),
     ({"tensor": 4}, {"job_ranks": 10}, 2, r"checkpoint.job_ranks is 10, no multiple"),
     ({"tensor": 4}, {"job_ranks": 16, "first_rank": 12}, 5, r"first_rank is 12 and 5 ranks take part: the job has 16"),
     ({"tensor": 4, "data": 2}, {"mode": "subset", "job_ranks": 16}, 4, "leave one of the two out"),
@@ -62,3 +66,30 @@ def test_some_ranks_of_a_larger_job() -> None:
     subset = replace(model, parallelism=replace(model.parallelism, data=4))
     assert whole == some == grid_of(subset, Checkpoint(mode="subset"), 2)
     assert whole.data == 4
+
+
+@pytest.mark.parametrize("settings", [{"job_ranks": 8}, {"mode": "subset"}])
+def test_the_ranks_that_take_part_have_their_part_of_the_job(settings: dict[str, Any]) -> None:
+    """Those from the first rank on, not as many others: of the same files."""
+    model = transformer(layers=3, tensor=2, zero_stage=1, **({} if "job_ranks" in settings else {"data": 4}))
+    whole = plan_checkpoint(model, Checkpoint(**settings), 8)
+    some = plan_checkpoint(model, Checkpoint(first_rank=5, **settings), 3)
+    assert some.ranks == range(5, 8)
+    assert some.rank_bytes == whole.rank_bytes[5:]
+    assert some.tensor_bytes() == sum(shard.bytes for rank in (5, 6, 7) for shard in whole.shards(rank))
+
+
+def test_the_size_of_a_checkpoint_tells_its_largest_and_its_smallest_rank() -> None:
+    """Three layers on two stages: one has two of them, and the smaller one."""
+    workload = load(["workload=llama3_8b"])
+    model = transformer(layers=3, pipeline=2, zero_stage=1)
+    size = checkpoint_size("tiny", replace(workload, model=model, checkpoint=Checkpoint(), ranks=2))
+    plan = plan_checkpoint(model, Checkpoint(), 2)
+    first, second = (sum(shard.bytes for shard in plan.shards(rank)) for rank in (0, 1))
+    assert first != second
+    assert size.smallest_rank_gib * 2**30 == pytest.approx(min(first, second))
+    assert size.largest_rank_gib * 2**30 == pytest.approx(max(first, second))
+    assert (size.total_gb * 1e9, size.total_gib * 2**30) == pytest.approx((first + second, first + second))
+    assert size.model_gb + size.optimizer_gb == pytest.approx(size.total_gb)
+    assert (size.ranks, size.job_ranks, size.pipeline) == (2, 2, 2)
+    assert size.files == len(plan.shards(0)) + len(plan.shards(1))

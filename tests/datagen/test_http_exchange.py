@@ -6,6 +6,7 @@ import contextlib
 import gc
 import select
 import socket
+import ssl
 import warnings
 from collections.abc import Iterator
 
@@ -185,3 +186,11 @@ def test_a_read_that_waits_comes_back_when_its_patience_is_over() -> None:
         server.sendall(HEAD + BODY[:9])
         assert not exchange.advance(wait=True)
         assert exchange.got == 9
+
+
+def test_a_server_that_lets_nobody_in_is_given_up_in_time() -> None:
+    """It listens and never speaks: what waits is the handshake."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = Address("https", "127.0.0.1", listening.getsockname()[1])
+        with pytest.raises(TimeoutError):
+            Connection(address, ssl.create_default_context(), 0.1, 3600)

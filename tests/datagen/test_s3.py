@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import calendar
+import importlib.util
+import string
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +21,7 @@ from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage import _request_counts, _s3_upload
-from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text
+from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text, quoted_path
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
 from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, server_module, storage_of
 
@@ -202,6 +205,16 @@ def test_a_clock_that_is_wrong_is_corrected_by_the_servers() -> None:
         assert first != second
 
 
+def test_requests_are_signed_by_the_servers_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = time.time
+    monkeypatch.setattr(time, "time", lambda: here() - 7200)
+    with own_server(fault=first_of("error", status=403, code="RequestTimeTooSkewed")) as server:
+        storage_of(server).preflight("data")
+        stamps = [request.headers["x-amz-date"] for request in server.requests]
+    behind = [here() - calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ")) for stamp in stamps]
+    assert behind == pytest.approx([7200, 0], abs=600)
+
+
 class Chain:
     """botocore's chain of credentials, with a token of its own."""
 
@@ -280,6 +293,38 @@ def test_an_object_is_one_request_and_ranges_are_as_many_as_asked() -> None:
             assert sorted(asked) == ranges
 
 
+def test_an_object_that_was_asked_for_whole_may_be_read_from_anywhere() -> None:
+    with own_server() as server:
+        storage = storage_of(server)
+        write(storage, "a")
+        for offset, size in ((0, 1000), (1000, 5000), (len(DATA) - 10, 100), (len(DATA), 100)):
+            reader, buffer = storage.open_whole("a"), bytearray(size)
+            wanted = DATA[offset : offset + size]
+            assert reader.read_into(memoryview(buffer), offset) == len(wanted)
+            assert buffer == wanted.ljust(size, b"\0")
+            reader.close()
+
+
+def test_requests_are_counted_by_what_they_are_and_timed() -> None:
+    began = time.monotonic()
+    with own_server(latency_seconds=0.02) as server:
+        storage = storage_of(server, options={"timeout_seconds": 60})
+        write(storage, "a/1")
+        assert read(storage, "a/1") == DATA
+        assert storage.size_bytes("a/1") == len(DATA)
+        with storage.entries("a") as entries:
+            assert len(list(entries)) == 1
+        storage.remove("a/1")
+    counts = counts_of(storage)
+    assert {kind: counts[kind] for kind in ("put", "get", "head", "list", "delete")} == {
+        "put": 1, "get": 1, "head": 2, "list": 1, "delete": 1,
+    }  # fmt: skip
+    first, last = (_request_counts.waits_ms(times) for times in (counts.first_byte, counts.last_byte))
+    assert first is not None
+    assert last is not None
+    assert 20 <= first.p50 <= last.p50 * 1.1 <= 1100 * (time.monotonic() - began) * 1.1
+
+
 def test_an_object_that_is_alone_in_flight_takes_two_reads() -> None:
     with own_server() as server:
         storage = storage_of(server, options={"timeout_seconds": 60})
@@ -343,6 +388,17 @@ def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], sk
         assert len(wanted) <= part or server.count("PUT") > 1
 
 
+def test_parts_of_which_nothing_was_written_are_zeros() -> None:
+    with own_server() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_s3_upload, "PART_BYTES", 512)
+        writer = storage_of(server).create("a")
+        writer.write(b"x" * 600)
+        writer.skip(3000)
+        writer.write(b"y")
+        writer.commit()
+        assert server.objects["a"] == b"x" * 600 + bytes(3000) + b"y"
+
+
 def test_an_upload_that_is_left_is_removed_and_one_that_fails_leaves_nothing() -> None:
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_s3_upload, "PART_BYTES", 1000)
@@ -397,6 +453,13 @@ def test_settings_that_are_wrong_are_told(options: dict[str, Any], root: str, wo
     assert "pass@" not in str(told.value)
 
 
+@pytest.mark.parametrize(("word", "is_tls"), [(True, True), ("true", True), ("False", False), (False, False)])
+def test_a_flag_may_be_a_word(word: bool | str, is_tls: bool) -> None:
+    options = (("endpoint_url", "host:9000"), ("secure", word))
+    storage: Any = open_storage(StorageSpec(type="s3", root="bucket", options=options))
+    assert (storage._tls is not None) == is_tls
+
+
 def test_amazons_own_servers_are_named_by_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     storage = open_storage(StorageSpec(type="s3", root="bucket", options=(("endpoint_url", "aws"),)))
@@ -412,6 +475,9 @@ def test_no_credentials_are_told_with_the_ways_to_give_them(monkeypatch: pytest.
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
     with own_server() as server, pytest.raises(UserError, match=r"no credentials for S3.* Wanted: AWS_ACCESS_KEY_ID"):
         storage_of(server).preflight("data")
+    if importlib.util.find_spec("botocore") is not None:
+        with own_server() as server, pytest.raises(UserError, match=r"profile \(nobodys\) could not be found"):
+            storage_of(server, options={"s3_profile": "nobodys"}).preflight("data")
 
 
 def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,6 +514,17 @@ def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
             assert f"{ours['x-amz-date'][:8]}/eu-west-1/s3/aws4_request" in ours["authorization"]
 
 
+def test_all_but_unreserved_characters_are_quoted() -> None:
+    """Else the server computes another signature: "UriEncode" of Amazon's reference; slashes of keys stay."""
+    unreserved = string.ascii_letters + string.digits + "-._~"
+    for byte in range(128):
+        character = chr(byte)
+        wanted = character if character in unreserved else f"%{byte:02X}"
+        assert query_text([("a", character)]) == f"a={wanted}"
+        assert quoted_path(f"a/{character}") == f"a/{'/' if character == '/' else wanted}"
+    assert quoted_path("ü") == "%C3%BC"
+
+
 def test_keys_do_not_show_in_text() -> None:
     assert SECRET_KEY not in f"{Keys(ACCESS_KEY, SECRET_KEY, '')!r} {Keys(ACCESS_KEY, SECRET_KEY, '')}"
 
@@ -458,6 +535,13 @@ def test_a_real_server_refuses_a_wrong_key_and_an_unknown_bucket(s3: S3, monkeyp
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     with pytest.raises(UserError, match="the server does not take these credentials"):
         open_storage(s3.spec()).preflight("data")
+
+
+def test_a_real_server_finds_the_signature_right_whatever_the_key(s3: S3) -> None:
+    storage = open_storage(s3.spec())
+    for key in ("a+b", "a b", "a%2Bb", "ü&=?#'"):
+        write(storage, f"signed/{key}", key.encode())
+        assert read(storage, f"signed/{key}") == key.encode()
 
 
 def test_a_real_server_takes_uploads_in_parts(s3: S3) -> None:

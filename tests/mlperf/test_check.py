@@ -17,6 +17,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.mlperf.audit import audited_run
 from dlemu.mlperf.check.judge import Checked, as_csv, check_folder, check_report
+from dlemu.mlperf.check.tree_rules import holds_code
 from dlemu.mlperf.known_rules import KNOWN
 from tests.mlperf.golden import STAMP, config_folder, edit, make_tree, moved, runs
 
@@ -449,6 +450,34 @@ def test_samples_per_second_far_apart_and_one_seed_for_all_are_told(golden: Path
     edit(runs(root)[3] / "summary.json", lambda content: content["metric"].update({rate: 1.0}))
     found = {(one.finding.severity, one.finding.rule) for one in check_folder(str(root)).findings}
     assert found >= {("warning", "runs.spread"), ("info", "runs.seed")}
+
+
+def test_runs_of_which_two_share_a_seed_are_told(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "2.0", root)
+
+    def seeded(*seeds: int) -> bool:
+        for run, seed in zip(runs(root), seeds, strict=True):
+            edit(config_folder(run) / "config.yaml", put("workload", "train", "seed", value=seed))
+        return "runs.seed" in {one.finding.rule for one in check_folder(str(root)).findings}
+
+    assert not seeded(1, 2, 3, 4, 5, 6)
+    assert seeded(1, 2, 3, 4, 5, 2)
+
+
+def test_time_between_runs_is_by_their_folders_names(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    last = runs(root)[-1]
+    last.rename(last.with_name((datetime.strptime(last.name, STAMP) + timedelta(days=1)).strftime(STAMP)))
+    assert ("error", "runs.gap") in told(check_folder(str(root)))
+
+
+def test_the_code_is_looked_for_three_folders_deep(tmp_path: Path) -> None:
+    (tmp_path / "near/a/b/dlio_benchmark").mkdir(parents=True)
+    (tmp_path / "far/a/b/c/dlio_benchmark").mkdir(parents=True)
+    assert holds_code(str(tmp_path / "near"))
+    assert not holds_code(str(tmp_path / "far"))
 
 
 @pytest.mark.parametrize("edition", EDITIONS)

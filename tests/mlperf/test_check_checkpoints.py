@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,100 @@ def test_the_gap_begins_when_the_write_call_let_go_of_its_hosts(tmp_path: Path) 
     assert found.seen == "31.8 s"
 
 
+def at_the_read_call(**before: float) -> str:
+    """Return the moment so long before the read call began."""
+    return (published.READ_BEGAN - timedelta(**before)).isoformat()
+
+
+def rules(folder: Path) -> set[str]:
+    return {rule for _, rule in told(check_folder(str(folder)))}
+
+
+def test_a_gap_of_half_a_minute_is_allowed_and_the_read_call_may_tell_its_own_begin(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    end(at_the_read_call(seconds=30))(folder)
+    assert rules(tmp_path) == set()
+    end(at_the_read_call(seconds=30, milliseconds=1))(folder)
+    assert rules(tmp_path) == {"checkpoint.gap"}
+    begun = at_the_read_call(seconds=1)
+    edited("*_metadata.json", lambda tree: tree.update(invocation_start_time=begun), 1)(folder)
+    assert rules(tmp_path) == set(), "29 s to where the read call began"
+    end(at_the_read_call(seconds=0))(folder)
+    assert rules(tmp_path) == {"checkpoint.gap"}, "the one clock says that it began before the write call's end"
+
+
+def test_half_of_the_time_for_remapping_must_lie_between_the_calls(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    end(at_the_read_call(seconds=10))(folder)
+    describe(folder, simultaneous_read=False, remap_time_in_seconds=20)
+    assert "checkpoint.remap" not in rules(tmp_path)
+    describe(folder, simultaneous_read=False, remap_time_in_seconds=21)
+    assert "checkpoint.remap" in rules(tmp_path)
+    for wrong in (-1, 1.5, True, "5"):
+        describe(folder, simultaneous_read=False, remap_time_in_seconds=wrong)
+        (found,) = [
+            one.finding for one in check_folder(str(tmp_path)).findings if one.finding.rule == "checkpoint.remap"
+        ]
+        assert found.seen == f"remap_time_in_seconds is {wrong}"
+
+
+def test_memory_is_that_of_each_host_beside_what_each_of_them_wrote(tmp_path: Path) -> None:
+    """Both calls together write ten checkpoints; two hosts write half of them each."""
+    folder = make_result(tmp_path)
+    memory = [published.MEMORY_GIB, published.MEMORY_GIB]
+    for call in (0, 1):
+        edited("summary.json", lambda tree: tree.update(num_hosts=2, host_memory_GB=memory), call)(folder)
+
+    def seen() -> list[str]:
+        return [
+            one.finding.seen for one in check_folder(str(tmp_path)).findings if one.finding.rule == "checkpoint.memory"
+        ]
+
+    assert seen() == ["524 GiB written by each host, 1.39 times its memory"]
+    shutil.copytree(leaves(folder)[0], folder / "20260713_120000")
+    assert seen() == ["1,047 GiB written by each host, 2.78 times its memory"], "by all calls"
+    shutil.rmtree(leaves(folder)[2])
+    enough = 10 * published.SIZE_GIB / 2 / 3
+    edited("summary.json", lambda tree: tree.update(host_memory_GB=[enough * 0.999] * 2))(folder)
+    assert seen() == []
+    edited("summary.json", lambda tree: tree.update(host_memory_GB=[enough * 1.001] * 2))(folder)
+    assert seen() == ["524 GiB written by each host, 3.00 times its memory"]
+
+
+def test_an_accelerator_holds_its_part_of_a_checkpoint(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+
+    def is_told(size_gib: float) -> bool:
+        for call in (0, 1):
+            edited("summary.json", lambda tree: tree["metric"].update(checkpoint_size_GB=size_gib), call)(folder)
+        return "checkpoint.accelerator" in rules(tmp_path)
+
+    assert not is_told(8 * 80)
+    assert is_told(8 * 80 + 1)
+
+
+def verify(word: str, tree: Any) -> None:
+    tree["verification"] = word
+
+
+def test_the_division_is_that_of_the_path_and_else_what_the_tool_verified(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    call = leaves(folder)[0].parent
+    for verified, path, division in (
+        ("open", "closed/acme/results/box/checkpointing/llama3-8b", "closed"),
+        ("closed", "open/acme/results/box/checkpointing/llama3-8b", "open"),
+        ("open", "acme/checkpointing/llama3-8b", "open"),
+        ("closed", "acme/checkpointing/llama3-8b", "closed"),
+    ):
+        place = tmp_path / "tree" / path
+        shutil.copytree(call, place)
+        for number in (0, 1):
+            edited("*_metadata.json", partial(verify, verified), number)(place)
+        (row,) = check_report(check_folder(str(tmp_path / "tree"))).checkpoints
+        assert row.division == division
+        shutil.rmtree(tmp_path / "tree")
+
+
 def test_the_total_time_is_told_with_what_remapping_adds(tmp_path: Path) -> None:
     folder = make_result(tmp_path)
     describe(folder, simultaneous_read=False, remap_time_in_seconds=20)
@@ -280,7 +375,7 @@ def test_eight_processes_of_a_larger_model_were_withdrawn_from_v3_and_stood_in_v
 
 def test_open_results_may_have_other_numbers_of_processes(tmp_path: Path) -> None:
     folder = make_result(tmp_path)
-    processes(24)(folder)
+    processes(12)(folder)
     assert ("error", "checkpoint.processes") not in told(check_folder(str(tmp_path), division="open"))
     larger = make_result(tmp_path / "larger", "llama3-405b")
     processes(24)(larger)

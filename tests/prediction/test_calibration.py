@@ -85,6 +85,19 @@ def test_a_knee_is_found_where_the_number_of_readers_varies() -> None:
     assert most_mb_per_second(estimate_curve(reads)) == pytest.approx(40, rel=0.05)
 
 
+def test_of_knees_that_fit_about_as_well_the_lowest_is_taken() -> None:
+    """Eight readers whose speed goes up and down by 5 %, and once for a moment seven: that says nothing of fewer."""
+    now, begin, end = 0.0, [], []
+    for number in range(300):
+        count, took = (7 if number == 100 else 8), 0.1 * (1.05 if number // 5 % 2 else 0.95)
+        begin += [now] * count
+        end += [now + took] * count
+        now += took
+    curve = estimate_curve(Reads(np.array(begin), np.array(end), np.full(len(begin), MB)))
+    assert [point.mb_per_second for point in curve] == pytest.approx([80, 80], rel=0.01)
+    assert curve[0].readers == 1
+
+
 def test_reads_that_differ_are_told_from_bursts_and_turns() -> None:
     random = np.random.default_rng(2)
     readers, each = 4, 400

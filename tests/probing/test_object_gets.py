@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,15 @@ def test_sequential_requests_go_through_the_objects_in_order(monkeypatch: pytest
     with own_server(fault=note) as server:
         spec = storage_of(server).spec
         with objects_to_read(spec, TARGET, 64 * KIB, 16 * KIB) as objects:
-            run_gets(
-                GetStream(
-                    storage=spec, objects=objects, random=False, size_bytes=16 * KIB, depth=1, seconds=0.05, seed=1
-                )
+            stream = GetStream(
+                storage=spec, objects=objects, random=False, size_bytes=16 * KIB, depth=1, seconds=0.05, seed=1
             )
-    ranges = [text for text in asked if text]
+            ranges: list[str] = []
+            while len(ranges) < 5:  # a busy machine gets fewer done
+                asked.clear()
+                run_gets(stream)
+                ranges = [text for text in asked if text]
+                stream = replace(stream, seconds=4 * stream.seconds)
     assert ranges[:5] == [f"bytes={k * 16 * KIB}-{(k + 1) * 16 * KIB - 1}" for k in (0, 1, 2, 3, 0)]
 
 
@@ -74,11 +78,12 @@ def test_an_answer_that_failed_is_counted_and_asked_again() -> None:
     with own_server() as server:
         spec = storage_of(server).spec
         with objects_to_read(spec, TARGET, 64 * KIB, 16 * KIB) as objects:
-            server.behaviour.fault = lambda request: fault("error") if request.number % 20 == 0 else None
+            failing = [fault("error"), fault("drop")]
+            server.behaviour.fault = lambda request: failing.pop() if failing else None
             stream = GetStream(
                 storage=spec, objects=objects, random=True, size_bytes=16 * KIB, depth=2, seconds=0.3, seed=1
             )
-            assert run_gets(stream).failed >= 1
+            assert run_gets(stream).failed == 2
 
 
 def test_what_is_made_in_a_bucket_is_removed_also_after_a_failure() -> None:

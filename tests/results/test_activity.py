@@ -67,13 +67,36 @@ FACTS = (DeviceFacts(probe="block", name="nvme0n1", kind="disk", counted=True),)
 def test_the_busiest_host_and_all_devices_count() -> None:
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
-    hosts = (host(log, 0, cores(80) | DISK, devices=FACTS), host(log, 1, cores(5, 2) | DISK, devices=FACTS))
+    written = ("block", "nvme0n1", "write_mb_per_second")
+    hosts = (
+        host(log, 0, cores(80) | DISK | {written: 5.0}, devices=FACTS),
+        host(log, 1, cores(5, 2) | DISK | {written: 7.0}, devices=FACTS),
+    )
     activity = during(job, replace(log, telemetry=hosts))
     assert activity.busy_percent == pytest.approx(93)
     assert activity.device is not None
     assert activity.device.mean_depth == pytest.approx(6)
+    assert activity.device.write_mb_per_second == pytest.approx(12)
     assert activity.device.busy_percent == pytest.approx(80)
     assert activity.memory_some_percent is None
+
+
+def test_what_is_written_is_of_each_hosts_own_time() -> None:
+    """The second host's ranks train an hour later by its clock: what was written there before is not theirs."""
+    job = make_job()
+    log = make_log(job, rank_nodes=(0, 1))
+    written = ("block", "nvme0n1", "write_mb_per_second")
+    first = host(log, 0, DISK | {written: 5.0}, devices=FACTS)
+    later = log.rows["rank"] == 1
+    for name in ("free_ns", "asked_ns", "started_ns", "finished_ns", "ready_ns", "met_ns"):
+        log.rows[name][later] += 3_600_000 * MS
+    second = host(log, 1, DISK | {written: 7.0}, devices=FACTS)
+    before = second.time_ns < int(log.rows["free_ns"][later].min()) - 100 * MS
+    second = replace(second, value=np.where(before, 1000.0, second.value))
+    device = during(job, replace(log, telemetry=(first, second))).device
+    assert device is not None
+    assert device.write_mb_per_second == pytest.approx(12)
+    assert device.mean_depth == pytest.approx(6)
 
 
 def test_two_nodes_of_one_machine_share_its_devices() -> None:

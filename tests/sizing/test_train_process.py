@@ -78,4 +78,5 @@ def test_being_told_to_stop_never_breaks_off_the_waiting_itself(
 def test_another_thread_than_the_main_one_may_run_it_too(tmp_path: Path) -> None:
     """A notebook or a server may; signals reach the main thread alone."""
     with ThreadPoolExecutor() as pool:
-        pool.submit(run, tmp_path, f"touch {tmp_path}/summary.json").result(timeout=60)
+        pool.submit(run, tmp_path, f"echo all is well; touch {tmp_path}/summary.json").result(timeout=60)
+    assert (tmp_path / LOG).read_text() == "all is well\n"

@@ -1,0 +1,256 @@
+"""A workload's pattern at rising numbers of readers: which numbers are measured, for how long, and what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datagen.errors import SpaceError
+from dlemu.config.duration import Duration
+from dlemu.config.schema import Reader
+from dlemu.probing import pattern
+from dlemu.probing.pattern import (
+    LEVEL_SECONDS,
+    MOST_AGAIN_SECONDS,
+    MOST_LEVEL_SECONDS,
+    MOST_SECONDS,
+    READ_BYTES,
+    READ_DTYPE,
+    SETTLE_SECONDS,
+    Level,
+    ReadRows,
+    fewest_that_get_all,
+    judge_level,
+    reading_spec,
+    seconds_again,
+)
+from tests.runs import SAMPLE_BYTES, make_job
+
+SECOND = 1_000_000_000
+
+
+def reads(*each: tuple[float, float, int], reader: int = 0, cpu_seconds: float = 0.0) -> ReadRows:
+    """Reads of one reader: begin and end in seconds, and bytes."""
+    rows = np.zeros(len(each), READ_DTYPE)
+    rows["begin_ns"], rows["end_ns"] = (np.array([row[place] for row in each]) * SECOND for place in (0, 1))
+    rows["app_bytes"], rows["reader"], rows["cpu_ns"] = [row[2] for row in each], reader, cpu_seconds * SECOND
+    return rows
+
+
+def steady(mb_per_second: float, until: float, *, reader: int = 0, size_bytes: int = 1_000_000) -> ReadRows:
+    """Reads of a reader, one right after another."""
+    took = size_bytes / 1e6 / mb_per_second
+    edges = np.arange(0, until + took / 2, took)
+    return reads(*((begin, begin + took, size_bytes) for begin in edges[:-1]), reader=reader)
+
+
+def level(
+    readers: int,
+    mb_per_second: float,
+    *,
+    seconds: float = 2.0,
+    half_width_percent: float = 0.5,
+    read_seconds: float = 0.01,
+) -> Level:
+    rows = reads((0, read_seconds, 1_000_000))
+    return Level(readers, seconds, rows, mb_per_second, half_width_percent, 0.0, False)
+
+
+# what counts of a level
+
+
+def test_a_level_is_its_bytes_by_its_time_of_all_readers() -> None:
+    rows = np.concatenate([steady(100, 3.0, reader=0), steady(50, 3.0, reader=1)])
+    found = judge_level(rows, 2, 0, 2.0)
+    assert (found.readers, found.seconds, found.short) == pytest.approx((2, 2.0, False))
+    assert found.mb_per_second == pytest.approx(150)
+    assert found.half_width_percent < 0.1, "no window had more than another"
+    assert len(found.rows) == len(rows)
+
+
+def test_of_a_read_that_is_longer_than_the_level_its_part_in_it_counts() -> None:
+    whole = judge_level(reads((0, 4, 4_000_000)), 1, 0, 2.0)
+    assert (whole.seconds, whole.mb_per_second) == pytest.approx((2.0, 1.0))
+    later = judge_level(reads((10, 14, 4_000_000)), 1, 10 * SECOND, 2.0)
+    assert later.mb_per_second == pytest.approx(1.0), "it begins when the readers did"
+
+
+def test_a_level_ends_with_the_first_reader_that_has_nothing_more_to_read() -> None:
+    """What the others got once they were fewer says nothing of so many."""
+    rows = np.concatenate([steady(100, 1.5, reader=0), steady(100, 2.5, reader=1)])
+    found = judge_level(rows, 2, 0, 2.0)
+    assert (found.seconds, found.short) == pytest.approx((1.5 - SETTLE_SECONDS, False))
+    assert found.mb_per_second == pytest.approx(200)
+    idle = judge_level(rows, 3, 0, 2.0)
+    assert idle.seconds == pytest.approx(2.0), "the third had nothing to read at all"
+
+
+def test_a_dataset_that_was_read_too_soon_is_told_and_all_of_it_counts() -> None:
+    found = judge_level(steady(100, 0.6), 1, 0, 2.0)
+    assert found.short
+    assert found.mb_per_second == pytest.approx(100)
+    assert found.seconds == pytest.approx(0.6, abs=0.07)
+    assert not judge_level(steady(100, 1.1), 1, 0, 2.0).short, "more than a quarter of the time is enough"
+    with pytest.raises(SpaceError, match="too small for so many readers"):
+        judge_level(np.zeros(0, READ_DTYPE), 4, 0, 2.0)
+
+
+def test_cpu_time_is_of_all_reads_by_all_their_bytes() -> None:
+    rows = np.concatenate([reads((0, 1, 10**9), cpu_seconds=0.5), reads((1, 2, 3 * 10**9), cpu_seconds=1.5)])
+    assert judge_level(rows, 1, 0, 1.0).cpu_seconds_per_gb == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("order", "certain"), [("in turn", True), ("by chance", False)])
+def test_windows_that_are_rich_and_poor_in_turn_are_surer_than_as_many_by_chance(order: str, certain: bool) -> None:
+    """A third, of 20 windows that hold none or two: the root of (1 - 0.8) / (1 + 0.8)."""
+    rich = np.arange(20) % 2 == 0
+    if not certain:
+        rich = np.random.default_rng(3).permutation(rich)
+    begin = SETTLE_SECONDS + 0.1 * np.flatnonzero(rich)
+    ends = np.array([SETTLE_SECONDS + 2.0])
+    rows = np.concatenate([reads(*((at, at + 0.1, 2_000_000) for at in begin)), reads((ends[0], ends[0] + 0.001, 0))])
+    half_width = judge_level(rows, 1, 0, 2.0).half_width_percent
+    assert half_width == pytest.approx(48 / 3 if certain else 48, rel=0.02 if certain else 0.3)
+
+
+# which readers are measured, and for how long
+
+
+def test_the_fewest_readers_that_get_about_all_are_enough() -> None:
+    assert fewest_that_get_all([level(8, 101), level(1, 50), level(2, 96), level(4, 100)]) == 2
+    assert fewest_that_get_all([level(1, 50), level(2, 95), level(4, 100.1)]) == 4
+
+
+def test_a_pass_is_as_long_as_its_interval_wants() -> None:
+    """Four times as wide as wanted: sixteen times the time, over two passes."""
+    assert seconds_again(level(4, 100, half_width_percent=4.0), 4) == pytest.approx(2 * 16 / 2)
+    assert seconds_again(level(4, 100, half_width_percent=0.5), 4) == LEVEL_SECONDS
+    assert seconds_again(level(4, 100, half_width_percent=50.0), 4) == MOST_AGAIN_SECONDS
+    slow = level(2, 100, half_width_percent=0.5, read_seconds=1.0)
+    assert seconds_again(slow, 2) == pytest.approx(6), "six reads of each"
+    assert seconds_again(slow, 8) == pytest.approx(24), "each waits for four times as many"
+    assert seconds_again(slow, 1) == pytest.approx(6)
+
+
+class Storage:
+    """So many readers get so much of it, on a clock that only its levels move."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, speed: Callable[[int], float], **reads: float):
+        self.now, self.asked, self.evicted = 0.0, list[tuple[int, float]](), list[bool]()
+        self._speed, self._reads = speed, reads
+        monkeypatch.setattr(pattern, "_level", self._level)
+        monkeypatch.setattr(pattern, "evict", lambda job, first, last, *, write_first: self.evicted.append(write_first))
+        monkeypatch.setattr(pattern, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.room(monkeypatch, 1 << 40)
+
+    def room(self, monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
+        monkeypatch.setattr(pattern, "host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
+
+    def _level(self, job: Any, spec: Any, samples: int, readers: int, seconds: float) -> Level:
+        self.asked.append((readers, seconds))
+        self.now += SETTLE_SECONDS + seconds
+        return level(readers, self._speed(readers), seconds=seconds, **self._reads)
+
+    def measured(self, *levels: int, steps: int = 1000, **words: Any) -> list[int]:
+        """The readers of the levels that a request of a dataset of so many batches of 4 is answered by."""
+        settings: dict[str, Any] = {"again": None, "most": 256, "evicts": False, "costs": False, "parent": 0}
+        request = pattern._Request(make_job(ranks=1, steps=steps), levels, **(settings | words))
+        return [one.readers for one in pattern._measure(request)]
+
+
+def test_readers_are_doubled_until_twice_they_got_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(monkeypatch, lambda readers: min(400.0, 100.0 * readers))
+    assert storage.measured() == [1, 2, 4, 8, 16]
+    slowly = Storage(monkeypatch, lambda readers: 100 * 1.04 ** np.log2(readers))
+    assert slowly.measured() == [1, 2, 4, 8, 16, 32, 64, 128, 256], "4 % more each time is more"
+    assert slowly.measured(most=32) == [1, 2, 4, 8, 16, 32]
+    assert slowly.measured(steps=100) == [1, 2, 4, 8, 16, 32], "each reader has two reads at least"
+    dips = Storage(monkeypatch, lambda readers: {2: 90.0, 4: 200.0, 8: 190.0, 16: 202.0}.get(readers, 100.0))
+    assert dips.measured() == [1, 2, 4, 8, 16], "of the most that any number got, two in a row"
+
+
+def test_readers_hold_a_quarter_of_the_memory_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(monkeypatch, lambda readers: 100.0 * readers)
+    slot_bytes = reading_spec(make_job(ranks=1))[0].slot_bytes
+    storage.room(monkeypatch, 4 * 9 * slot_bytes)
+    assert storage.measured() == [1, 2, 4, 8]
+    storage.room(monkeypatch, 0)
+    assert storage.measured() == [1]
+
+
+def test_levels_that_are_given_are_those_that_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(monkeypatch, lambda readers: 100.0)
+    assert storage.measured(3, 1, 7) == [3, 1, 7]
+    assert storage.evicted == []
+
+
+def test_pages_are_dropped_before_each_level_and_written_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(monkeypatch, lambda readers: 100.0)
+    assert storage.measured(1, 2, 4, evicts=True) == [1, 2, 4]
+    assert storage.evicted == [True, False, False]
+
+
+def test_a_level_lasts_for_some_reads_and_longer_where_readers_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Storage(monkeypatch, lambda readers: 100.0 * readers, read_seconds=0.5)
+    alone.measured(1, 2, 4)
+    assert alone.asked == [(1, LEVEL_SECONDS), (2, 3.0), (4, 3.0)]
+    shared = Storage(monkeypatch, lambda readers: 100.0, read_seconds=0.5)
+    shared.measured(1, 2, 4)
+    assert shared.asked == [(1, LEVEL_SECONDS), (2, 3.0), (4, 6.0)]
+    slow = Storage(monkeypatch, lambda readers: 100.0, read_seconds=60.0)
+    slow.measured(1, 2)
+    assert slow.asked == [(1, LEVEL_SECONDS), (2, MOST_LEVEL_SECONDS)]
+
+
+def test_all_levels_together_keep_to_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(monkeypatch, lambda readers: 100.0 * readers, read_seconds=3.0)
+    assert storage.measured(again=0)[-2:] != [8, 8], "there is no time for all of them"
+    assert 0.7 * MOST_SECONDS < storage.now <= MOST_SECONDS + 4 * SETTLE_SECONDS
+
+
+def test_the_level_that_matters_is_measured_twice_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(monkeypatch, lambda readers: min(400.0, 100.0 * readers))
+    assert storage.measured(again=0) == [1, 2, 4, 8, 16, 4, 4]
+    assert storage.measured(again=6) == [1, 2, 4, 8, 16, 6, 6]
+    assert storage.measured(again=600, most=32) == [1, 2, 4, 8, 16, 32, 32]
+    monkeypatch.setattr(pattern, "MOST_SECONDS", 11.0)
+    unsure = Storage(monkeypatch, lambda readers: 100.0, half_width_percent=50.0)
+    assert unsure.measured(1, 2, again=2) == [1, 2, 2, 2]
+    shared = [seconds for _, seconds in unsure.asked[2:]]
+    assert shared == pytest.approx([3.0, 2.5]), "they share what time is left"
+    monkeypatch.setattr(pattern, "MOST_SECONDS", 6.0)
+    assert Storage(monkeypatch, lambda readers: 100.0).measured(1, 2, again=2) == [1, 2], "no time is left"
+
+
+# what is read
+
+
+def test_a_read_is_a_batch_or_as_many_samples_as_are_large_enough() -> None:
+    small = make_job(ranks=1)
+    spec, samples = reading_spec(small)
+    assert samples == 4, "a batch"
+    assert spec.phases["train"].batch_size == 4
+    large = make_job(ranks=1, steps=16, reader=Reader(batch_size=READ_BYTES // SAMPLE_BYTES * 3))
+    spec, samples = reading_spec(large)
+    assert samples == READ_BYTES // SAMPLE_BYTES
+    assert spec.phases["train"].batch_size == samples
+    assert set(spec.phases) == {"train"}
+    decoding = make_job(ranks=1, reader=Reader(batch_size=4, preprocess_time=Duration(mean=1.0)))
+    assert reading_spec(decoding)[0].preprocess_time == Duration()
+
+
+def test_each_sample_of_the_dataset_is_read_once() -> None:
+    job = make_job(ranks=1, steps=6)
+    plan = reading_spec(job)[0].phases["train"].plan
+    steps = np.arange(1, 7)
+    samples = plan.batches(5, steps)
+    assert samples.shape == (6, 4)
+    assert sorted(samples.ravel().tolist()) == list(range(24))
+    assert samples[0].tolist() == job.train_plan.samples_at(5, np.arange(4)).tolist(), "from the first on"
+    assert plan.sample_ids(5, 3).tolist() == samples[2].tolist()
+    assert plan.batches(6, steps).tolist() != samples.tolist(), "an order of each epoch"
+    assert plan.runs(5, steps) is None

@@ -1,0 +1,376 @@
+"""From cells and levels to probe.json: what is asked of whom, what is kept of it, and what it would feed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dlemu
+from datagen.errors import DlemuError, UserError
+from datagen.storage.storage_base import StorageSpec
+from dlemu.config import load
+from dlemu.metrics.cache import WANTED_RATIO
+from dlemu.metrics.demand import demand
+from dlemu.probing import requests, run_probe
+from dlemu.probing.cold import treatment
+from dlemu.probing.kernel_aio import Requests
+from dlemu.probing.object_gets import GetStream, _ranges
+from dlemu.probing.pattern import READ_DTYPE, Level
+from dlemu.probing.probe_answers import Fed, ProbeCell
+from dlemu.probing.requests import Wanted, _cell_of_requests, _streams, choose_engine, latency_of, measure_cell
+from dlemu.probing.run_probe import Grid, probe_requests, probe_workload, read_probe
+from dlemu.telemetry.probe_base import Reading
+
+MIB = 1 << 20
+READ = Wanted(access="randread", size_bytes=4096, depth=8, jobs=1)
+
+
+def cell(wanted: Wanted = READ, mb_per_second: float = 100.0) -> ProbeCell:
+    return ProbeCell(
+        access=wanted.access,
+        size_bytes=wanted.size_bytes,
+        depth=wanted.depth,
+        jobs=wanted.jobs,
+        seconds=2.0,
+        mb_per_second=mb_per_second,
+        iops=mb_per_second * 1e6 / wanted.size_bytes,
+        latency_ms=None,
+        cpu_seconds_per_gb=0.5,
+    )
+
+
+# requests
+
+
+def test_latencies_are_milliseconds() -> None:
+    found = latency_of(np.arange(1, 1001) * 1_000_000)
+    assert found is not None
+    assert (found.mean, found.p50, found.max) == pytest.approx((500.5, 500.5, 1000))
+    assert (found.p90, found.p99, found.p999) == pytest.approx((900.1, 990.01, 999.001))
+    assert latency_of(np.zeros(0, np.int64)) is None
+
+
+def test_a_cell_is_of_the_requests_that_count_and_its_cpu_time_of_all() -> None:
+    """Of two jobs; those that ended while it settled have a latency of their own, and are left out."""
+    ends = np.concatenate([np.arange(100) * 5_000_000, 500_000_000 + np.arange(1, 201) * 10_000_000])
+    early = ends < 500_000_000
+    latency, first = np.where(early, 90_000_000, 4_000_000), np.where(early, 80_000_000, 3_000_000)
+    part = Requests(ends, latency, cpu_seconds=0.3, first_byte_ns=first, failed=2)
+    found = _cell_of_requests(replace(READ, jobs=2), 0, [part, part], 2.0)
+    assert (found.access, found.size_bytes, found.depth, found.jobs) == ("randread", 4096, 8, 2)
+    assert found.seconds == pytest.approx(2.0, abs=0.01)
+    assert found.iops == pytest.approx(200, rel=0.01)
+    assert found.mb_per_second == pytest.approx(200 * 4096 / 1e6, rel=0.01)
+    assert found.latency_ms is not None
+    assert found.first_byte_ms is not None
+    assert (found.latency_ms.max, found.first_byte_ms.max) == pytest.approx((4, 3))
+    assert found.cpu_seconds_per_gb == pytest.approx(0.6 / (600 * 4096 / 1e9))
+    assert found.failed == 4
+    late = _cell_of_requests(READ, 7_000_000_000, [replace_ends(part, 7_000_000_000)], 2.0)
+    assert late.iops == pytest.approx(100, rel=0.01), "time is counted from the start"
+
+
+def replace_ends(part: Requests, by_ns: int) -> Requests:
+    return Requests(part.end_ns + by_ns, part.latency_ns, part.cpu_seconds, part.first_byte_ns, part.failed)
+
+
+def test_random_jobs_share_the_whole_file_each_in_an_order_of_its_own() -> None:
+    jobs = list(_streams(Wanted(access="randwrite", size_bytes=4096, depth=3, jobs=4), "x", MIB, 1.5))
+    assert {(job.begin, job.end, job.depth, job.seconds, job.path) for job in jobs} == {(0, MIB, 3, 1.5, "x")}
+    assert all(job.writes and job.random for job in jobs)
+    assert len({job.seed for job in jobs}) == 4
+    parts = list(_streams(Wanted(access="read", size_bytes=100_000, depth=1, jobs=3), "x", MIB, 1.0))
+    assert [job.begin for job in parts] == [0, 300_000, 600_000], "whole requests"
+    assert not any(job.writes or job.random for job in parts)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fio", "aio", "engine"),
+    [
+        ("auto", True, True, "fio"),
+        ("auto", False, True, "kernel aio"),
+        ("auto", False, False, "threads"),
+        ("fio", True, True, "fio"),
+        ("aio", True, True, "kernel aio"),
+        ("aio", False, False, None),
+        ("threads", True, True, "threads"),
+    ],
+)
+def test_an_engine_is_the_one_that_is_asked_for_or_the_best_that_is_here(
+    asked: str, fio: bool, aio: bool, engine: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/fio" if fio else None)
+    monkeypatch.setattr(requests, "why_no_aio", lambda: None if aio else "refused")
+    if engine is None:
+        with pytest.raises(DlemuError, match="AIO can't be used: refused"):
+            choose_engine(asked)
+        return
+    chosen, note = choose_engine(asked)
+    assert chosen == engine
+    wanted = ["fio is not installed"] * (not fio and asked == "auto") + ["refused"] * (not aio and asked == "auto")
+    assert note == "; ".join(wanted), "why no better one was taken"
+
+
+FIO = """#!/bin/sh
+if [ "$1" = --version ]; then echo fio-3.33; exit; fi
+printf '%s\\n' "$@" > "$(dirname "$0")/asked"
+echo "fio: a warning before the answer"
+echo '{"jobs": [{"usr_cpu": 10, "sys_cpu": 30, "WRITTEN": {"io_bytes": 0, "runtime": 0, "bw_bytes": 0, "iops": 0,'
+echo '"slat_ns": {"mean": 0}, "lat_ns": {"mean": 0, "max": 0}, "clat_ns": {}},'
+echo '"MOVED": {"io_bytes": 4e9, "runtime": 2000, "bw_bytes": 2e9, "iops": 500, "slat_ns": {"mean": 0},'
+echo '"lat_ns": {"mean": 1e6, "max": 9e6}, "clat_ns": {}}}]}'
+"""
+
+
+@pytest.fixture
+def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
+    """A program in fio's place; what it was last asked."""
+
+    def install(moved: str) -> dict[str, str]:
+        other = {"read": "write", "write": "read"}[moved]
+        program = tmp_path / "fio"
+        program.write_text(FIO.replace("MOVED", moved).replace("WRITTEN", other))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        return {}
+
+    def asked(moved: str) -> dict[str, str]:
+        if not (tmp_path / "fio").exists():
+            return install(moved)
+        return dict(word.removeprefix("--").split("=", 1) for word in (tmp_path / "asked").read_text().split("\n")[:-1])
+
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("access", "moved", "increment"),
+    [("randread", "read", None), ("read", "read", "32768"), ("write", "write", "32768"), ("randwrite", "write", None)],
+)
+def test_fio_is_asked_for_the_cell(access: Any, moved: str, increment: str | None, fio: Any, tmp_path: Path) -> None:
+    fio(moved)
+    wanted = Wanted(access=access, size_bytes=4096, depth=16, jobs=3)
+    found = measure_cell(wanted, "/dev/some", 100_000, 1.5, "fio")
+    assert (found.access, found.depth, found.jobs, found.seconds, found.mb_per_second) == (access, 16, 3, 2.0, 2000.0)
+    words = fio(moved)
+    told = ("filename", "rw", "iodepth", "numjobs", "bs", "size", "runtime", "ramp_time")
+    assert [words[name] for name in told] == ["/dev/some", access, "16", "3", "4096", "98304", "1.5", "0.5"]
+    assert (words["direct"], words["time_based"], words["norandommap"]) == ("1", "1", "1")
+    assert words["refill_buffers"] == str(int(access.endswith("write"))), "else a drive may find all writes equal"
+    assert words.get("offset_increment") == increment
+
+
+@pytest.mark.parametrize("status", [3, -9])
+def test_what_fio_says_of_its_end_is_told(status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "fio"
+    ending = f"exit {status}" if status > 0 else "kill -KILL $$"
+    program.write_text(f"#!/bin/sh\necho no such device >&2\n{ending}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    how = "ended with status 3" if status > 0 else "was ended by SIGKILL"
+    with pytest.raises(DlemuError, match=f"fio {how}: no such device"):
+        measure_cell(READ, "/dev/some", MIB, 0.1, "fio")
+
+
+def test_power_stands_beside_the_rate(fio: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Meter:
+        def __init__(self, scope: object) -> None:
+            pass
+
+        def read(self, time_ns: int) -> list[Reading]:
+            return [Reading("nvme0", "watts", 50.0), Reading("off", "watts", 0.0)]
+
+    monkeypatch.setattr(requests, "PowerProbe", Meter)
+    fio("read")
+    (power,) = measure_cell(READ, "/dev/some", MIB, 0.1, "fio").power
+    assert (power.source, power.watts) == ("nvme0", 50.0)
+    assert (power.joules_per_gb, power.gb_per_second_per_watt) == pytest.approx((25, 0.04))
+
+
+# objects
+
+
+def test_a_range_is_of_one_object_and_all_have_their_turn() -> None:
+    sizes = {"a": 2000, "b": 900, "c": 3500}
+    objects: Any = [SimpleNamespace(size_bytes=size, name=name) for name, size in sizes.items()]
+    spec = StorageSpec(type="s3")
+    stream = GetStream(storage=spec, objects=(), random=False, size_bytes=1000, depth=1, seconds=1, seed=1)
+
+    def first(count: int, stream: GetStream) -> list[tuple[str, int]]:
+        ranges: Any = itertools.islice(_ranges(stream, objects), count)
+        return [(reader.name, offset) for reader, offset in ranges]
+
+    places = [("a", 0), ("a", 1000), ("c", 0), ("c", 1000), ("c", 2000)]
+    assert first(6, stream) == [*places, places[0]]
+    assert set(first(200, replace(stream, random=True))) == set(places)
+
+
+# answers
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Cells that nobody has to wait for; each call's arguments."""
+    calls: list[tuple[Any, ...]] = []
+
+    def measure(wanted: Wanted, path: str, size_bytes: int, seconds: float, engine: str) -> ProbeCell:
+        calls.append((wanted, path, size_bytes, seconds, engine, os.path.getsize(path)))
+        return cell(wanted, 1000.0 * wanted.depth * (3 if wanted.writes else 1))
+
+    monkeypatch.setattr(run_probe, "measure_cell", measure)
+    return calls
+
+
+def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    began = time.monotonic()
+    grid = Grid(accesses=("randread", "write"), sizes=(4096, 8192), depths=(1, 4), jobs=(2,))
+    kept: list[Any] = []
+
+    def look(one: ProbeCell) -> None:
+        kept.append(read_probe(str(tmp_path / "results")))
+
+    answer, folder = probe_requests(
+        str(tmp_path / "place"), grid=grid, preset="mine", seconds=0.7, engine="threads", file_bytes=3 * MIB,
+        folder=str(tmp_path / "results"), on_cell=look,
+    )  # fmt: skip
+    assert folder == str(tmp_path / "results")
+    assert [(one.access, one.size_bytes, one.depth) for one in answer.cells] == [
+        (access, size, depth) for access in ("randread", "write") for size in (4096, 8192) for depth in (1, 4)
+    ]
+    assert {call[2:] for call in measured} == {(3 * MIB, 0.7, "threads", 3 * MIB)}
+    assert [len(one.cells) for one in kept] == list(range(1, 9))
+    assert not any(one.complete for one in kept)
+    assert read_probe(folder) == answer
+    assert answer.complete
+    assert (answer.question.target, answer.question.preset, answer.question.seconds) == (
+        str(tmp_path / "place"), "mine", 0.7,
+    )  # fmt: skip
+    assert (answer.engine, answer.extra, answer.storage is not None) == ("threads", {}, True)
+    assert 0 < answer.seconds <= time.monotonic() - began
+    assert answer.best is not None
+    assert answer.best.access == "write"
+    assert not list((tmp_path / "place").iterdir())
+
+
+def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_path: Path) -> None:
+    """As many as get their threshold's share of what they take when they never wait; writes feed nobody."""
+    grid = Grid(accesses=("randread", "write"), sizes=(4096,), depths=(1, 4))
+    answer, _ = probe_requests(str(tmp_path), grid=grid, engine="threads", file_bytes=MIB, folder=str(tmp_path / "r"))
+    feeds = {(fed.workload, fed.accelerator): fed for fed in answer.feeds}
+    assert ("unet3d", "h100") in feeds
+    for (name, accelerator), fed in feeds.items():
+        one = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
+        assert (fed.mb_per_second_each, fed.threshold_percent) == (one.mb_per_second, one.au_threshold_percent)
+        each = fed.mb_per_second_each * fed.threshold_percent / 100
+        assert fed.accelerators * each <= 4000 < (fed.accelerators + 1) * each
+    writes, _ = probe_requests(
+        str(tmp_path), grid=Grid(accesses=("write",), sizes=(4096,)), engine="threads", file_bytes=MIB,
+        folder=str(tmp_path / "w"),
+    )  # fmt: skip
+    assert writes.feeds == ()
+
+
+def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(measured: list[Any], tmp_path: Path) -> None:
+    grid = Grid(sizes=(MIB,), depths=(1,), jobs=(3,))
+    probe_requests(str(tmp_path), grid=grid, engine="threads", file_bytes=4096, folder=str(tmp_path / "r"))
+    assert measured[0][2] == 3 * MIB
+    short = tmp_path / "short"
+    short.write_bytes(bytes(3 * MIB - 512))
+    with pytest.raises(UserError, match=f"has {3 * MIB - 512} bytes: wanted at least {3 * MIB}"):
+        probe_requests(str(short), grid=grid, engine="threads", folder=str(tmp_path / "s"))
+    assert short.stat().st_size == 3 * MIB - 512
+
+
+@pytest.mark.parametrize(("size_bytes", "fits"), [(0, False), (256, False), (512, True), (768, False), (4096, True)])
+def test_requests_are_whole_sectors(size_bytes: int, fits: bool, measured: list[Any], tmp_path: Path) -> None:
+    refused = contextlib.nullcontext() if fits else pytest.raises(UserError, match="multiple of 512")
+    with refused:
+        probe_requests(
+            str(tmp_path), grid=Grid(sizes=(size_bytes,), depths=(1,)), engine="threads", file_bytes=MIB,
+            folder=str(tmp_path / "r"),
+        )  # fmt: skip
+    assert len(measured) == int(fits)
+
+
+def test_the_file_that_is_made_has_no_two_equal_pages(tmp_path: Path) -> None:
+    """A drive that compresses, or finds what it has already, would be measured as a faster one."""
+    size = 17 * MIB + 1024
+    run_probe._make_file(str(tmp_path / "made"), size)
+    data = (tmp_path / "made").read_bytes()
+    assert len(data) == size
+    pages = [data[at : at + 4096] for at in range(0, size, 4096)]
+    assert len(set(pages)) == len(pages)
+    assert len(set(pages[0])) > 200, "and they are no zeros"
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> dict[str, Any]:
+    settings = {"dataset.data_folder": str(tmp_path / "data"), "dataset.format": "npy", "dataset.num_files_train": 8}
+    settings |= {"dataset.record_length_bytes": 20_000, "reader.data_loader": "threads", "reader.batch_size": 1}
+    settings |= {"train.computation_time": 0.5, "model.name": "mine", "metric.au": 0.8}
+    dlemu.datagen(settings)
+    return settings
+
+
+def test_levels_of_a_workload_are_cells(
+    dataset: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = np.zeros(2, READ_DTYPE)
+    rows["app_bytes"], rows["end_ns"] = (10_000, 30_000), (1_000_000, 3_000_000)
+    levels = [Level(1, 2.5, rows, 0.5, 1.0, 0.7, False), Level(4, 1.5, rows, 2.0, 1.0, 0.9, True)]
+    asked: dict[str, Any] = {}
+
+    def pattern(job: Any, *, on_level: Callable[[Level], None], **words: Any) -> Iterator[Any]:
+        asked.update(words)
+        for level in levels:
+            on_level(level)
+        return iter((tuple(levels), None))
+
+    monkeypatch.setattr(run_probe, "probe_pattern", pattern)
+    words = [f"{key}={value}" for key, value in dataset.items()] + [f"output.folder={tmp_path / 'r'}"]
+    answer, folder = probe_workload(words, readers=(1, 4))
+    assert asked == {"evicts": True, "levels": (1, 4), "with_costs": False}
+    assert read_probe(folder) == answer
+    assert (answer.complete, answer.engine, answer.question.workload) == (True, "batches", "mine")
+    assert answer.question.target == dataset["dataset.data_folder"]
+    assert answer.question.overrides == tuple(words[:-1])
+    found = [(one.access, one.size_bytes, one.depth, one.jobs, one.seconds, one.mb_per_second) for one in answer.cells]
+    assert found == [("randread", 20_000, 1, 1, 2.5, 0.5), ("randread", 20_000, 1, 4, 1.5, 2.0)]
+    assert [one.iops for one in answer.cells] == pytest.approx([25, 100])
+    assert [one.cpu_seconds_per_gb for one in answer.cells] == [0.7, 0.9]
+    assert answer.cells[0].latency_ms is not None
+    assert answer.cells[0].latency_ms.mean == pytest.approx(2)
+    assert answer.issues == ("4 readers read the whole dataset in 1.5 s: make it larger for a surer figure",)
+    each = demand("mine", load(words)).mb_per_second
+    assert each is not None
+    wanted = Fed(workload="mine", accelerator="", mb_per_second_each=each, threshold_percent=80.0, accelerators=0)
+    assert answer.feeds == (replace(wanted, accelerators=int(2.0 / (0.8 * each))),)
+    probe_workload([*words[:-1], f"output.folder={tmp_path / 's'}"], cached=True)
+    assert asked == {"evicts": False, "levels": (), "with_costs": False}
+    with pytest.raises(UserError, match="holds another result"):
+        probe_workload(words)
+
+
+def test_how_reads_are_kept_out_of_the_page_cache() -> None:
+    usual: dict[str, Any] = {"direct": False, "cached": False, "total_bytes": 0, "memory_bytes": 100, "memory_kind": ""}
+
+    def of(**changes: Any) -> str:
+        return treatment(**usual | changes)
+
+    assert of() == of(total_bytes=int(WANTED_RATIO * 100) - 1) == "evicted"
+    assert of(total_bytes=int(WANTED_RATIO * 100)) == "large"
+    assert of(direct=True, remote=True, total_bytes=1 << 40) == "direct"
+    assert of(remote=True, total_bytes=1 << 40) == "remote"
+    assert of(cached=True, direct=True, memory_kind="tmpfs") == "cached"
+    with pytest.raises(UserError, match=r"lies on tmpfs, which is memory and no storage.*--cached"):
+        of(direct=True, memory_kind="tmpfs")
