@@ -46,7 +46,6 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     """
     path = _path(data_folder)
     try:
-        storage.size_bytes(path)  # refuses what is no file before it is opened
         values = json.loads(bytes(read_whole(storage, path)))
         version = values.get("schema_version")
         if version != SCHEMA_VERSION:

@@ -13,6 +13,7 @@ from isal import isal_zlib
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, UserError
 from datagen.layout import Layout
+from datagen.regular import MOST_COLLECTED_BYTES
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 from datagen.strict import build
@@ -103,7 +104,7 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
     for name in (PACKED_NAME, JOURNAL_NAME):
         path = os.path.join(folder, name)
         try:
-            whole = bytes(read_whole(storage, path))
+            whole = bytes(read_whole(storage, path, MOST_COLLECTED_BYTES))
             head, *lines = whole.split(b"\n") if name == JOURNAL_NAME else [whole]
             values = json.loads(head)
             if values.get("schema_version") != SCHEMA_VERSION:
@@ -174,7 +175,7 @@ def verify_set(folder: str, storage: StorageBase) -> list[Finding]:
 
 
 def _sum(path: str, buffer: AlignedBuffer, storage: StorageBase) -> tuple[int, int]:
-    reader = storage.open(path)
+    reader = storage.open_received(path)
     try:
         crc, at = 0, 0
         while at < reader.size_bytes:

@@ -74,6 +74,8 @@ class Storage(StorageBase):
             known = self._files.info(self._place(path))
         if known["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if known["type"] == "other":  # of a local file system: to open a pipe would wait for ever
+            raise OSError(errno.ENODEV, "it is no regular file", path)
         return int(known["size"])
 
     def remove(self, path: str) -> None:

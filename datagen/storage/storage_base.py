@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
+from datagen.regular import MOST_NOTE_BYTES, check_size
 
 Bytes = bytes | bytearray | memoryview
 Option = str | int | float | bool | None
@@ -290,6 +291,10 @@ class StorageBase(abc.ABC):
     def open(self, path: str) -> Reader:
         """Open a file for reading. Raises UserError where the storage can't serve it as the spec asks."""
 
+    def open_received(self, path: str) -> Reader:
+        """Open a file that others may have made, through the page cache: never wait for what is no regular file."""
+        return self.open(path)
+
     def open_unread_ahead(self, path: str) -> Reader:
         """Open a file of which nobody reads ahead of what is asked for, where the storage can be told so."""
         return self.open(path)
@@ -414,10 +419,11 @@ class StorageBase(abc.ABC):
         return iter(())
 
 
-def read_whole(storage: StorageBase, path: str) -> memoryview:
-    """Return the bytes of a small file. Raises OSError."""
-    reader = storage.open(path)
+def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTES) -> memoryview:
+    """Return the bytes of a small file, which others may have made. Raises OSError, also for one that is larger."""
+    reader = storage.open_received(path)
     try:
+        check_size(path, reader.size_bytes, most_bytes)
         buffer = AlignedBuffer().view(-(-max(1, reader.size_bytes) // storage.alignment) * storage.alignment)
         return buffer[: min(reader.read_into(buffer, 0), reader.size_bytes)]
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 from datagen.errors import UserError
 from datagen.spec import build
 from datagen.storage.storage_base import FOLDER_TYPES
-from dlemu.config.compose import composed, resolved
+from dlemu.config.compose import composed, read_plain, resolved
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.translate import KeyPath, renamed, translated
@@ -27,6 +27,17 @@ TABLES = ("accelerators", "scales")
 
 DURATIONS = (("reader", "preprocess_time"), ("train", "computation_time"), ("evaluation", "eval_time"))
 """Keys whose value is one time, however many numbers describe it; it is replaced as a whole."""
+
+
+def load_received(path: str) -> Workload:
+    """Build the workload that a result's config.yaml has: as it stands, nothing drawn in, looked up or imported.
+
+    Raises UserError.
+    """
+    tree = resolved(merged(_layers(path, layer((), read_plain(path)), [])))
+    workload = _with_folders_resolved(build(Workload, translated(tree, received=True)))
+    check(workload)
+    return workload
 
 
 def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:

@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from datagen.formats.format_base import FORMATS, LibraryReads, library_reads
+from datagen.registry import is_built_in
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
@@ -51,6 +53,8 @@ class Facts:
     """What is to be known of the dataset, as sentences."""
     batches_ahead: int
     """Most batches that a rank's loader has ready or under way."""
+    own_library: LibraryReads | None = None
+    """How the library of a user's own format reads, by its module, which nobody imports to read this; else None."""
     loader_notes: tuple[str, ...] = ()
     """What the loader says of its own measurement, as sentences."""
     journal: Journal
@@ -217,7 +221,7 @@ def make_facts(
     early = log.journal.stopped_early
     if early is not None:
         job = job.cut_to(early.steps)
-    plan = job.train_plan
+    plan, data_format = job.train_plan, job.workload.dataset.format
     return Facts(
         facts_version=facts_version,
         workload=job.workload,
@@ -232,6 +236,7 @@ def make_facts(
         total_bytes=job.found.total_bytes,
         dataset_notes=tuple(job.found.notes),
         batches_ahead=job.batches_ahead,
+        own_library=None if is_built_in(FORMATS, data_format) else library_reads(data_format),
         loader_notes=job.loader_notes,
         journal=log.journal,
         recorders=recorders,
