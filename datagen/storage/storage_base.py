@@ -17,6 +17,7 @@ from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.regular import MOST_NOTE_BYTES, check_size
+from datagen.withheld import WITHHELD
 
 Bytes = bytes | bytearray | memoryview
 Option = str | int | float | bool | None
@@ -99,6 +100,12 @@ def storage_spec(
         return StorageSpec(direct=direct or FOLDER_TYPES[storage_type] == "direct")
     if storage_type not in storage_names() and "." not in storage_type:
         raise UserError(f"storage.storage_type is {storage_type!r}: {_known(storage_type)}")
+    for name, value in options.items():
+        if value == WITHHELD:
+            raise UserError(
+                f"storage.storage_options.{name} was withheld when this configuration was written down, as what may be "
+                f"a credential is: give it again, storage.storage_options.{name}=VALUE"
+            )
     return StorageSpec(
         type=storage_type,
         root=root,

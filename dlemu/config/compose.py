@@ -90,7 +90,7 @@ def _check_file(path: str) -> None:
         return  # said in hydra's words when it is composed
     values = _count(root, {})
     if values > MOST_YAML_VALUES:
-        raise UserError(f"{path} has {values} keys and values: wanted the settings of a run, {MOST_YAML_VALUES} at most")
+        raise UserError(f"{path} has {values} keys and values: wanted settings, {MOST_YAML_VALUES} of them at most")
 
 
 def _count(node: yaml.Node | None, counted: dict[int, int]) -> int:

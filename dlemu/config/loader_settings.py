@@ -25,9 +25,7 @@ class SettingTraits(Protocol):
         """Say what is asked of the loader that it can't do."""
 
 
-def settings_used(
-    data_loader: str, dataset_format: str, engine: str, *, received: bool = False
-) -> Collection[str]:
+def settings_used(data_loader: str, dataset_format: str, engine: str, *, received: bool = False) -> Collection[str]:
     """Return those settings that matter to few loaders which change something with this one and `reader.engine`.
 
     A loader that can't be found is named as a problem, not here. The module of somebody's own loader is not imported

@@ -10,6 +10,7 @@ from typing import Any
 from datagen.errors import UserError
 from datagen.spec import build
 from datagen.storage.storage_base import FOLDER_TYPES
+from datagen.withheld import scrubbed
 from dlemu.config.compose import composed, read_plain, resolved
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
@@ -51,8 +52,12 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     tree = resolved(merged(_layers(choice, file, asked)))
     if ("scale",) not in dict(asked):
         _check_recorded_scale(choice, tree)
-    workload = _with_folders_resolved(build(Workload, translated(tree)))
-    check(workload)
+    try:
+        workload = _with_folders_resolved(build(Workload, translated(tree)))
+        check(workload)
+    except UserError as error:
+        options = _value_at(tree, ("storage", "storage_options"))
+        raise UserError(scrubbed(str(error), options if isinstance(options, dict) else {})) from None
     return workload
 
 

@@ -6,7 +6,7 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -98,9 +98,6 @@ SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
 )
 """Options that may be credentials."""
-_SECRET_WORD = re.compile(
-    r"([^\s=]*(?:secret|passw|token|credential|access_?key|api_?key)[^\s=]*=).*", re.IGNORECASE | re.DOTALL
-)
 LEFT_OUT = Reason("credentials are never kept in a run's files; give them in the environment")
 
 RENAMED_VALUES = {
@@ -134,11 +131,6 @@ UNSUPPORTED = {
     "checkpoint.checkpoint_mechanism_classname": Reason("there is one way to write a checkpoint"),
 }
 """Key, or section with all its keys -> what is missing. Leaving it out in silence would change data or meaning."""
-
-
-def without_secrets(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line, with what may be credentials left out: they go into logs and messages."""
-    return [_SECRET_WORD.sub(r"\1...", word) for word in words]
 
 
 def renamed(path: KeyPath, value: Any) -> KeyPath:

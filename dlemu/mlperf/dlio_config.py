@@ -7,6 +7,7 @@ from typing import Any
 
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Model, Workload
+from dlemu.config.withheld import published
 
 OWN_FOLDER = "dlemu"
 """Folder of dlemu's own files, below the one that DLIO's files are written to (`dlio_benchmark`)."""
@@ -47,6 +48,7 @@ OWN_KEYS = {
 
 def dlio_workload(workload: Workload) -> dict[str, Any]:
     """Return the `workload` mapping of DLIO's config.yaml; of a workload that only checkpoints what that needs."""
+    workload = published(workload)
     model = _model(workload.model)
     if only_checkpoints(workload):
         return {"model": model, "framework": workload.framework, **_checkpoint_sections(workload)}

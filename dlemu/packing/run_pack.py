@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
@@ -16,6 +16,7 @@ from datagen.errors import DlemuError, UserError
 from dlemu.comm import detect_launcher
 from dlemu.config.points import Point, points
 from dlemu.config.schema import Workload
+from dlemu.config.withheld import without_secrets
 from dlemu.packing.pack_answer import PACK, PackAnswer, PackFigures, PackPoint, PackQuestion
 from dlemu.packing.pack_process import FIGURES, PROGRESS, Order
 from dlemu.packing.pack_settings import PACKED, PackSettings, read_words
@@ -103,7 +104,7 @@ def pack(
     wanted_folder, words = take_word(overrides, "output.folder")
     checked = check_each(points(words), lambda point: _Checked(point, *read_words(point.words, config_dir)))
     folder = wanted_folder or new_folder(PACK.partition(".")[0])
-    question = PackQuestion(overrides=tuple(words))
+    question = PackQuestion(overrides=tuple(without_secrets(words)))
     finished = _finished(folder, question)
     if make is not None:
         workloads = [one.workload for one in checked if one.workload is not None]
@@ -149,10 +150,11 @@ def _run_point(
     if not alone:
         shutil.rmtree(target, ignore_errors=True)
     order = Order(words=one.point.words, target=target, config_dir=config_dir)
-    write_text(path, "order.json", msgspec.json.encode(order).decode())
-    command = [sys.executable, "-m", "dlemu.packing.pack_process", os.path.join(path, "order.json"), path]
+    public = replace(order, words=tuple(without_secrets(order.words)))
+    write_text(path, "order.json", msgspec.json.encode(public).decode())
+    command = [sys.executable, "-m", "dlemu.packing.pack_process", path]
     try:
-        run_command(command, path, lambda: _look(path, on_event), FIGURES)
+        run_command(command, path, lambda: _look(path, on_event), FIGURES, asked=msgspec.json.encode(order))
         with open(os.path.join(path, FIGURES), "rb") as file:
             figures = msgspec.json.decode(file.read(), type=PackFigures)
         return PackPoint(settings=one.point.settings, folder=name, figures=figures)

@@ -13,6 +13,7 @@ from datagen.errors import UserError
 from datagen.inspection import inspect
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.schema import Workload
+from dlemu.config.withheld import without_secrets
 from dlemu.emulator.cgroup_limits import cpu_limit
 from dlemu.emulator.job import make_job
 from dlemu.prediction.calibration import Calibration, calibrate_from_run, given_speed
@@ -84,7 +85,7 @@ def ask(
             make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
         calibration = calibrate_by_probe(workload, readers=readers, cached=cached, on_level=on_level)
-    overrides = tuple(word for word in words if not word.startswith("output.folder="))
+    overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
     answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICT, answer)

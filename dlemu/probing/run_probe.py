@@ -15,7 +15,7 @@ from datagen.inspection import inspect
 from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
 from dlemu.config import check_runnable, datagen_command, load, workload_names
-from dlemu.config.translate import without_secrets
+from dlemu.config.withheld import without_secrets
 from dlemu.emulator.environment import describe_folder, describe_host, existing_folder
 from dlemu.emulator.job import make_job
 from dlemu.metrics.demand import demand
@@ -186,7 +186,7 @@ def probe_workload(
     question = ProbeQuestion(
         target=workload.dataset.data_folder,
         workload=workload.model.name,
-        overrides=tuple(word for word in overrides if not word.startswith("output.folder=")),
+        overrides=tuple(without_secrets(word for word in overrides if not word.startswith("output.folder="))),
         seconds=2.0,
     )
     answer = _begun(question, "batches", "", workload.dataset.data_folder)

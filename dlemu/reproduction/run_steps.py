@@ -7,11 +7,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from datagen.errors import UserError
 from datagen.registry import find, names, nearest
 from dlemu.comm import detect_launcher
+from dlemu.config.withheld import without_secrets
 from dlemu.packing.pack_answer import PACK
 from dlemu.probing.probe_answers import PROBE
 from dlemu.reproduction.steps import Command, DocumentQuestion, Step
@@ -75,12 +76,13 @@ def reproduce(
             f"there is no document {question.document!r}: {hint}wanted one of {', '.join(document_names())}"
         )
     _check(question)
+    public = replace(question, overrides=tuple(without_secrets(question.overrides)))
     folder = folder or new_folder("reproduce", f"{question.document}-")
     saved = read_answer(folder, REPRODUCED, Reproduced)
     if saved is not None and saved.complete:
         raise UserError(f"{folder} holds a finished document; name a new folder, or see its page by `dlemu report`")
     if saved is not None:
-        check_same(folder, asdict(saved.question), asdict(question))
+        check_same(folder, asdict(saved.question), asdict(public))
     on_begin(folder)
     steps: list[Step] = find(_DOCUMENTS, module, "steps")(question)
     done = list(saved.steps) if saved is not None else []
@@ -92,7 +94,7 @@ def reproduce(
             complete=number == len(steps),
             title=find(_DOCUMENTS, module, "TITLE"),
             about=find(_DOCUMENTS, module, "ABOUT"),
-            question=question,
+            question=public,
             capacity_tb=tuple(_capacity_tb(drive) for drive in question.drives),
             steps=tuple(done),
         )
@@ -131,7 +133,9 @@ def _run(step: Step, folder: str, config_dir: str | None) -> StepDone:
     began = time.monotonic()
     done = (0, 1) if step.command == "train" else (0,)
     run_command(command, folder, lambda: None, _RESULTS[step.command], done=done)
-    return StepDone(name=step.name, command=step.command, words=step.words, seconds=time.monotonic() - began)
+    return StepDone(
+        name=step.name, command=step.command, words=tuple(without_secrets(step.words)), seconds=time.monotonic() - began
+    )
 
 
 def _capacity_tb(drive: str) -> float | None:

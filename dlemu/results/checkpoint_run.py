@@ -10,10 +10,12 @@ import numpy as np
 
 from datagen.errors import UserError
 from datagen.registry import is_built_in
+from datagen.withheld import public_text, scrubbed
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes, plan_checkpoint
 from dlemu.checkpoints.checkpoint_record import CheckpointRecord
 from dlemu.checkpoints.io_rows import WHOLE, WRITE, IoRows
 from dlemu.config.schema import Workload
+from dlemu.config.withheld import published
 from dlemu.emulator.checkpoint_job import CheckpointJob
 from dlemu.emulator.checkpoint_journal import CheckpointJournal
 from dlemu.emulator.checkpoint_loop import CheckpointLog
@@ -146,14 +148,14 @@ def make_checkpoint_facts(
 ) -> CheckpointRunFacts:
     """Return the facts of a job's run."""
     return CheckpointRunFacts(
-        workload=job.workload,
+        workload=published(job.workload),
         ranks=job.ranks,
         seed=job.seed,
         started_at=job.started_at,
         sources=tuple(source.checkpoint for source in job.sources),
-        notes=job.notes,
+        notes=tuple(map(public_text, job.notes)),
         journal=journal,
         recorders=recorders,
         own_sizes=None if is_built_in(FORMATS, job.settings.format) else job.plan.sizes,
-        failure=failure,
+        failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )

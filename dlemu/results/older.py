@@ -63,9 +63,13 @@ def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
         started_at=saved.started_at,
     )
     recorders = tuple(_recorders(saved.telemetry)) if saved.telemetry else ()
+    try:
+        journal = _journal(saved, rows)
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{folder} is damaged: its summary ended at {saved.ended_at!r}, which is no time") from error
     return make_facts(
         job,
-        RunLog(np.empty(0, STEP_DTYPE), _journal(saved, rows)),
+        RunLog(np.empty(0, STEP_DTYPE), journal),
         saved.failure,
         facts_version=OLDER,
         recorders=recorders,

@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from datagen.formats.format_base import FORMATS, LibraryReads, library_reads
 from datagen.registry import is_built_in
+from datagen.withheld import public_text, scrubbed
 from dlemu.config.schema import Workload
+from dlemu.config.withheld import published
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.schedule import Epoch, make_schedule
@@ -224,7 +226,7 @@ def make_facts(
     plan, data_format = job.train_plan, job.workload.dataset.format
     return Facts(
         facts_version=facts_version,
-        workload=job.workload,
+        workload=published(job.workload),
         ranks=job.ranks,
         seed=job.seed,
         started_at=job.started_at,
@@ -234,11 +236,11 @@ def make_facts(
         num_files_eval=job.found.valid.num_files if job.found.valid else 0,
         num_samples_per_file=job.found.train.num_samples_per_file,
         total_bytes=job.found.total_bytes,
-        dataset_notes=tuple(job.found.notes),
+        dataset_notes=tuple(map(public_text, job.found.notes)),
         batches_ahead=job.batches_ahead,
         own_library=None if is_built_in(FORMATS, data_format) else library_reads(data_format),
         loader_notes=job.loader_notes,
         journal=log.journal,
         recorders=recorders,
-        failure=failure,
+        failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )

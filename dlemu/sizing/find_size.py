@@ -12,8 +12,10 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
+from dlemu.config.dump import withheld_words
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
+from dlemu.config.withheld import without_secrets
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
@@ -88,13 +90,14 @@ def size(
     if make is not None:
         make(workload)
     folder = workload.output.folder or new_folder(workload.model.name, "size-")
+    own_words = [word for word in words if not word.startswith("output.folder=")]
     if isinstance(source, Workload):
-        words = [as_file(source, folder)]
+        own_words = [as_file(source, folder), *withheld_words(source)]
     question = Question(
         workload=workload.model.name,
         accelerator=workload.accelerator,
         scale=workload.scale,
-        overrides=tuple(word for word in words if not word.startswith("output.folder=")),
+        overrides=tuple(without_secrets(own_words)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
         confidence_percent=confidence_percent,
@@ -125,7 +128,7 @@ def size(
             predicted_accelerators=predictor.most,
         )
     )
-    runner = TrainRunner(prepared.trial_plan(config_dir))
+    runner = TrainRunner(prepared.trial_plan(own_words, config_dir))
 
     def save_and_tell(event: TrialBegan | TrialEnded) -> None:
         if isinstance(event, TrialEnded):
@@ -231,13 +234,13 @@ class _Prepared:
             naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule) * self.step_seconds,
         )
 
-    def trial_plan(self, config_dir: str | None) -> TrialPlan:
+    def trial_plan(self, words: Sequence[str], config_dir: str | None) -> TrialPlan:
         """Return what all trials have in common."""
         question, train = self.question, self.job.workload.train
         most_steps = ceil(question.trial_seconds / self.step_seconds) + 1 + self.batches_ahead
         return TrialPlan(
             words=(
-                *question.overrides,
+                *words,
                 "workflow.generate_data=false",
                 "workflow.checkpoint=false",  # a trial measures training's reads; au counts nothing else
                 "workflow.evaluation=false",

@@ -21,6 +21,7 @@ from dlemu.config import check_checkpoints, check_runnable, datagen_command, loa
 from dlemu.config.overrides import override
 from dlemu.config.points import Point, check_points, points
 from dlemu.config.schema import Workload
+from dlemu.config.withheld import without_secrets
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.folder import read_run
@@ -71,7 +72,7 @@ def sweep(
     workloads = _check(all_points, config_dir)
     first = workloads[0]
     folder = wanted_folder or new_folder(first.model.name, "sweep-")
-    question = SweepQuestion(overrides=tuple(words), launcher=launcher)
+    question = SweepQuestion(overrides=tuple(without_secrets(words)), launcher=launcher)
     finished = finished_points(folder, question)
     on_event(SweepBegan(folder=folder, workload=first, points=len(all_points), finished_points=len(finished)))
     options = ("--config-dir", config_dir) if config_dir else ()

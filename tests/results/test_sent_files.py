@@ -44,7 +44,7 @@ def test_what_is_no_file_is_told_and_never_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zeros").symlink_to("/dev/zero")
     for name in ("pipe", "zeros", "."):
-        with pytest.raises(UserError, match="can.t be read: it is a (pipe|device|folder), wanted a regular file"):
+        with pytest.raises(UserError, match=r"can.t be read: it is a (pipe|device|folder), wanted a regular file"):
             open_sent(str(tmp_path / name), 1 << 20)
 
 
