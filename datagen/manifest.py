@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError, UserError
-from datagen.spec import DatasetSpec, build
+from datagen.spec import DatasetSpec, build, together
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
@@ -51,6 +51,8 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
         if version != SCHEMA_VERSION:
             raise DatasetError(f"{path} has schema_version {version}, this dlemu reads {SCHEMA_VERSION}: update dlemu")
         manifest = build(Manifest, values)
+        if problems := manifest.spec.check():  # names outside the dataset's folder, sizes beyond any memory
+            raise ValueError(together(problems))
     except FileNotFoundError:
         return None
     except DatasetError:

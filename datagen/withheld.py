@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import Any
 from urllib.parse import quote
 
 WITHHELD = "withheld"
@@ -31,15 +31,13 @@ _SHORTEST_PART = 8
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _USER, _QUERY = re.compile(r"(://)[^/\s?#]*@"), re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")
 
-V = TypeVar("V")
 
-
-def public_options(options: Mapping[str, V]) -> dict[str, V | str]:
+def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a storage as they may be written down: all names, and the values that let nobody in."""
     return {name: public_option(name, value) for name, value in options.items()}
 
 
-def public_option(name: str, value: V) -> V | str:
+def public_option(name: str, value: Any) -> Any:
     """Return the value of an option as it may be written down."""
     if value is None or isinstance(value, bool):
         return value

@@ -22,6 +22,7 @@ from datagen.verify import Finding, Kind
 PACKED_NAME = "packed.json"
 JOURNAL_NAME = ".packed.jsonl"
 SCHEMA_VERSION = 1
+MOST_FILES = 10**7
 _CHUNK_BYTES = 8 << 20
 
 
@@ -110,12 +111,19 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
             if values.get("schema_version") != SCHEMA_VERSION:
                 raise DatasetError(f"{path} is of another version of dlemu: pack into an empty folder")
             packed = build(PackedSet, values)
+            _check(packed)
         except FileNotFoundError:
             continue
         except (OSError, ValueError, AttributeError, UserError) as error:
             raise DatasetError(f"{path} is damaged ({error}): delete the folder, and pack again") from error
         return replace(packed, made=(*packed.made, *_finished(lines)))
     return None
+
+
+def _check(packed: PackedSet) -> None:
+    """Raise ValueError for a list that no packing makes: of files elsewhere, or of more than there can be."""
+    if os.sep in packed.ending or not 0 < packed.files <= MOST_FILES or packed.images_per_file < 1:
+        raise ValueError(f"{packed.files} files of {packed.images_per_file} images, called .{packed.ending}")
 
 
 def _finished(lines: list[bytes]) -> Iterator[PackedFile]:

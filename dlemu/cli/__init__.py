@@ -13,7 +13,7 @@ import click
 from datagen.errors import DlemuError, SpaceError, shortage
 from datagen.withheld import scrubbed
 from dlemu import __version__
-from dlemu.config.withheld import given_options
+from dlemu.config.published import given_options
 
 # NumPy's linear algebra, which nothing here calls, would start a thread on each core as it is imported, and these spin:
 # half of the import's CPU, in each rank.

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from dlemu.config.duration import Duration
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override, parse
+from dlemu.config.published import published, without_secrets
 from dlemu.config.schema import Workload
-from dlemu.config.withheld import published, without_secrets
 from dlemu.config.workload_files import workload_names
 
 DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")

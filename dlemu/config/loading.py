@@ -15,7 +15,7 @@ from dlemu.config.compose import composed, read_plain, resolved
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.translate import KeyPath, renamed, translated
-from dlemu.config.validate import check
+from dlemu.config.validate import check, check_model_name
 from dlemu.config.workload_files import SUFFIX, nearest
 
 DEFAULT_WORKLOAD = "default"
@@ -55,6 +55,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     try:
         workload = _with_folders_resolved(build(Workload, translated(tree)))
         check(workload)
+        check_model_name(workload.model.name)
     except UserError as error:
         options = _value_at(tree, ("storage", "storage_options"))
         raise UserError(scrubbed(str(error), options if isinstance(options, dict) else {})) from None

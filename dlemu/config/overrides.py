@@ -13,8 +13,8 @@ from hydra.errors import HydraException
 from datagen.errors import UserError
 from datagen.spec import together
 from datagen.withheld import scrubbed
+from dlemu.config.published import given_options
 from dlemu.config.translate import KeyPath
-from dlemu.config.withheld import given_options
 
 WORKLOAD = ("workload",)
 

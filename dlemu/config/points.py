@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from datagen.errors import UserError
-from dlemu.config.withheld import without_secrets
+from dlemu.config.published import without_secrets
 
 DRIVES = "drives"
 """`drives=A,B` stands for `dataset.data_folder=A,B`."""

@@ -6,8 +6,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from dlemu.config.duration import Duration
+from dlemu.config.published import published
 from dlemu.config.schema import Checkpoint, Model, Workload
-from dlemu.config.withheld import published
 
 OWN_FOLDER = "dlemu"
 """Folder of dlemu's own files, below the one that DLIO's files are written to (`dlio_benchmark`)."""

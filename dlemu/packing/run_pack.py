@@ -15,13 +15,13 @@ from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import detect_launcher
 from dlemu.config.points import Point, points
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.config.withheld import without_secrets
 from dlemu.packing.pack_answer import PACK, PackAnswer, PackFigures, PackPoint, PackQuestion
 from dlemu.packing.pack_process import FIGURES, PROGRESS, Order
 from dlemu.packing.pack_settings import PACKED, PackSettings, read_words
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import check_place, new_folder
 from dlemu.sizing.answers import check_same
 from dlemu.sizing.prerequisites import take_word
 from dlemu.sizing.run_sweep import check_each
@@ -104,6 +104,7 @@ def pack(
     wanted_folder, words = take_word(overrides, "output.folder")
     checked = check_each(points(words), lambda point: _Checked(point, *read_words(point.words, config_dir)))
     folder = wanted_folder or new_folder(PACK.partition(".")[0])
+    check_place(folder)
     question = PackQuestion(overrides=tuple(without_secrets(words)))
     finished = _finished(folder, question)
     if make is not None:

@@ -12,8 +12,8 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.config.withheld import without_secrets
 from dlemu.emulator.cgroup_limits import cpu_limit
 from dlemu.emulator.job import make_job
 from dlemu.prediction.calibration import Calibration, calibrate_from_run, given_speed
@@ -25,7 +25,7 @@ from dlemu.probing.cold import treatment_of
 from dlemu.probing.pattern import Level, probe_pattern
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.folder import CONFIG, read_run
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import check_place, new_folder
 
 OnLevel = Callable[[Level], None]
 ReadForeign = Callable[[str], ForeignRun | None]
@@ -74,6 +74,7 @@ def ask(
         raise UserError("--from and --mb-per-second both say what the storage gives: leave one of them out")
     check_runnable(workload)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
+    check_place(folder)
     if os.path.exists(os.path.join(folder, PREDICT)) or os.path.exists(os.path.join(folder, "summary.json")):
         raise UserError(f"{folder} holds another result; set output.folder to a new folder")
     if mb_per_second is not None:

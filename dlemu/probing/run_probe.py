@@ -15,7 +15,7 @@ from datagen.inspection import inspect
 from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
 from dlemu.config import check_runnable, datagen_command, load, workload_names
-from dlemu.config.withheld import without_secrets
+from dlemu.config.published import without_secrets
 from dlemu.emulator.environment import describe_folder, describe_host, existing_folder
 from dlemu.emulator.job import make_job
 from dlemu.metrics.demand import demand
@@ -34,7 +34,7 @@ from dlemu.probing.probe_answers import (
 from dlemu.probing.probe_file import probe_file, remove_left
 from dlemu.probing.requests import Wanted, choose_engine, fio_version, latency_of, measure_cell, measure_gets
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import check_place, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 4 << 30
@@ -360,6 +360,7 @@ def _feeds(name: str, accelerator: str, each: float, threshold: float, mb_per_se
 
 def _results_folder(folder: str) -> str:
     folder = folder or new_folder("probe")
+    check_place(folder)
     for name in (PROBE, "summary.json", "predict.json"):
         if os.path.exists(os.path.join(folder, name)):
             raise UserError(f"{folder} holds another result; name a new folder")

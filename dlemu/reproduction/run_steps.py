@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from datagen.errors import UserError
 from datagen.registry import find, names, nearest
 from dlemu.comm import detect_launcher
-from dlemu.config.withheld import without_secrets
+from dlemu.config.published import without_secrets
 from dlemu.packing.pack_answer import PACK
 from dlemu.probing.probe_answers import PROBE
 from dlemu.reproduction.steps import Command, DocumentQuestion, Step
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import check_place, new_folder
 from dlemu.sizing.answers import SWEEP, check_same
 from dlemu.sizing.train_process import run_command
 
@@ -78,6 +78,7 @@ def reproduce(
     _check(question)
     public = replace(question, overrides=tuple(without_secrets(question.overrides)))
     folder = folder or new_folder("reproduce", f"{question.document}-")
+    check_place(folder)
     saved = read_answer(folder, REPRODUCED, Reproduced)
     if saved is not None and saved.complete:
         raise UserError(f"{folder} holds a finished document; name a new folder, or see its page by `dlemu report`")

@@ -14,7 +14,7 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import ADDED_COLUMNS, IO_COLUMNS, IO_DTYPE, PROGRESS_COLUMNS, PROGRESS_DTYPE, IoRows
 from dlemu.config import to_yaml
-from dlemu.config.withheld import published
+from dlemu.config.published import published
 from dlemu.emulator.checkpoint_loop import salvage_checkpoints
 from dlemu.emulator.journal import ADVICE
 from dlemu.results.answer_files import to_json

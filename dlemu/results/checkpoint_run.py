@@ -14,8 +14,8 @@ from datagen.withheld import public_text, scrubbed
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes, plan_checkpoint
 from dlemu.checkpoints.checkpoint_record import CheckpointRecord
 from dlemu.checkpoints.io_rows import WHOLE, WRITE, IoRows
+from dlemu.config.published import published
 from dlemu.config.schema import Workload
-from dlemu.config.withheld import published
 from dlemu.emulator.checkpoint_job import CheckpointJob
 from dlemu.emulator.checkpoint_journal import CheckpointJournal
 from dlemu.emulator.checkpoint_loop import CheckpointLog

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.config import load_received, to_yaml
+from dlemu.config.published import published
 from dlemu.config.validate import check
-from dlemu.config.withheld import published
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.journal import ADVICE
 from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE

@@ -11,8 +11,8 @@ import pyarrow as pa
 from datagen.formats.format_base import FORMATS, LibraryReads, library_reads
 from datagen.registry import is_built_in
 from datagen.withheld import public_text, scrubbed
+from dlemu.config.published import published
 from dlemu.config.schema import Workload
-from dlemu.config.withheld import published
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.schedule import Epoch, make_schedule

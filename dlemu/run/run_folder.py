@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from datagen.errors import SpaceError
+from dlemu.config.validate import check_model_name
 from dlemu.emulator.checkpoint_journal import CheckpointJournal
 from dlemu.emulator.journal import Journal, read_journal
 from dlemu.results.live import goes_on
@@ -32,7 +33,11 @@ class RunFolder:
 
 
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return results/NAME/PREFIXTIME, with a number behind it when two runs begin in one second."""
+    """Return results/NAME/PREFIXTIME, with a number behind it when two runs begin in one second.
+
+    Raises UserError for what is no name but a path.
+    """
+    check_model_name(name)
     first = os.path.join("results", name, prefix + datetime.now().strftime("%Y%m%d-%H%M%S"))
     folder, number = first, 1
     while os.path.exists(folder):
@@ -48,11 +53,20 @@ def check_folder(folder: str) -> None:
     if goes_on(folder):
         raise SpaceError(f"{folder} is that of another run, which still goes on; set output.folder to a new folder")
     live = os.path.join(folder, LIVE)
-    if any(read_journal(live, kind) is not None for kind in (Journal, CheckpointJournal)):
+    try:
+        killed = any(read_journal(live, kind) is not None for kind in (Journal, CheckpointJournal))
+    except (OSError, ValueError) as error:
+        raise SpaceError(f"{live} can't be read ({error}); set output.folder to a new folder") from error
+    if killed:
         raise SpaceError(
             f"{folder} holds what another run had measured before it was killed: `dlemu report {folder}` shows it; set "
             "output.folder to a new folder"
         )
+    check_place(folder)
+
+
+def check_place(folder: str) -> None:
+    """Raise SpaceError where no results can be written: below a file, in a folder of somebody else's."""
     missing = _missing(folder)
     above = os.path.dirname(missing[0]) if missing else folder
     if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
@@ -80,7 +94,7 @@ def _missing(folder: str) -> tuple[str, ...]:
     """Return the folder and those above it that are not there, the outermost first."""
     missing: list[str] = []
     path = os.path.abspath(folder)
-    while not os.path.exists(path):
+    while not os.path.lexists(path):
         missing.append(path)
         path = os.path.dirname(path)
     return tuple(reversed(missing))

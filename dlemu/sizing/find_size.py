@@ -11,17 +11,19 @@ from math import ceil
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
+from datagen.regular import MOST_NOTE_BYTES
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.dump import withheld_words
 from dlemu.config.duration import mean_seconds
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.config.withheld import without_secrets
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
 from dlemu.probing.cold import Treatment, treatment_of
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.run.run_folder import new_folder
+from dlemu.results.sent_files import read_sent
+from dlemu.run.run_folder import check_place, new_folder
 from dlemu.sizing.answers import SIZE, Question, SizeAnswer, Trial, check_same
 from dlemu.sizing.predictor import Predictor
 from dlemu.sizing.prerequisites import (
@@ -87,9 +89,10 @@ def size(
     check_runnable(workload)
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0: nothing computes, so any count passes; choose an accelerator")
+    folder = workload.output.folder or new_folder(workload.model.name, "size-")
+    check_place(folder)
     if make is not None:
         make(workload)
-    folder = workload.output.folder or new_folder(workload.model.name, "size-")
     own_words = [word for word in words if not word.startswith("output.folder=")]
     if isinstance(source, Workload):
         own_words = [as_file(source, folder), *withheld_words(source)]
@@ -149,10 +152,9 @@ def size(
 def as_file(workload: Workload, folder: str) -> str:
     """Write a workload into the search's folder, and return the word that has the trials read it; raises UserError."""
     path, text = os.path.abspath(os.path.join(folder, WORKLOAD)), to_yaml(workload)
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            if file.read() != text:
-                raise UserError(f"{folder} holds a search for another workload; set output.folder anew")
+    if os.path.lexists(path):
+        if read_sent(path, MOST_NOTE_BYTES) != text.encode():
+            raise UserError(f"{folder} holds a search for another workload; set output.folder anew")
     else:
         write_text(folder, WORKLOAD, text)
     return f"workload={path}"

@@ -14,7 +14,7 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.dump import withheld_words
-from dlemu.config.withheld import published, without_secrets
+from dlemu.config.published import published, without_secrets
 from tests.runs import make_job, make_log
 
 pytest.importorskip("fsspec", reason="the extra `fsspec` is not installed")

@@ -11,8 +11,8 @@ from datagen.spec import DatasetSpec, Hdf5
 from dlemu.config import check_runnable, load, to_yaml, translate
 from dlemu.config.loading import merged
 from dlemu.config.model import Model, Parallelism, Transformer
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Duration, Workload
-from dlemu.config.withheld import without_secrets
 
 FOLDER = Path(__file__).parent / "dlio"
 FILES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

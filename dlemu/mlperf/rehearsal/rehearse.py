@@ -15,7 +15,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.inspection import inspect
 from datagen.manifest import Manifest
 from dlemu.config import datagen_command
-from dlemu.config.withheld import without_secrets
+from dlemu.config.published import without_secrets
 from dlemu.mlperf.check.judge import Checked, check_folder
 from dlemu.mlperf.datasize import Datasize
 from dlemu.mlperf.rehearsal import NOTE

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from datagen.withheld import WITHHELD, public_option, public_options, public_text
 
 if TYPE_CHECKING:  # every command that fails imports this module
     from dlemu.config.schema import Workload
+
+S = TypeVar("S")
 
 _OPTION = re.compile(r"([+]*(?:workload[./])?storage[./]storage_options[./]([^=]*)=)(.*)", re.DOTALL)
 _OPTIONS = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
@@ -35,10 +37,10 @@ def published(workload: Workload) -> Workload:
     return replace(public, storage=replace(public.storage, storage_options=public_options(storage.storage_options)))
 
 
-def _without_users(section: Any) -> Any:
+def _without_users(section: S) -> S:
     """Return a section with `public_text` of each of its texts."""
     changed: dict[str, Any] = {}
-    for field in fields(section):
+    for field in fields(section):  # type: ignore[arg-type]  # a dataclass
         value = getattr(section, field.name)
         if isinstance(value, str):
             changed[field.name] = public_text(value)
@@ -46,7 +48,7 @@ def _without_users(section: Any) -> Any:
             changed[field.name] = tuple(map(public_text, value))
         elif is_dataclass(value):
             changed[field.name] = _without_users(value)
-    return replace(section, **changed)
+    return replace(section, **changed)  # type: ignore[type-var]
 
 
 def _public_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
