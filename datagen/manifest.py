@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError, ServerError, UserError
-from datagen.spec import DatasetSpec, build
+from datagen.spec import DatasetSpec, build, together
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
@@ -46,12 +46,13 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     """
     path = _path(data_folder)
     try:
-        storage.size_bytes(path)  # refuses what is no file before it is opened
         values = json.loads(bytes(read_whole(storage, path)))
         version = values.get("schema_version")
         if version != SCHEMA_VERSION:
             raise DatasetError(f"{path} has schema_version {version}, this dlemu reads {SCHEMA_VERSION}: update dlemu")
         manifest = build(Manifest, values)
+        if problems := manifest.spec.check():  # names outside the dataset's folder, sizes beyond any memory
+            raise ValueError(together(problems))
     except FileNotFoundError:
         return None
     except (DatasetError, ServerError):

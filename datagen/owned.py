@@ -124,7 +124,7 @@ def missing_folders(folder: str) -> tuple[str, ...]:
     """Return the folder and those above it that are not there, the outermost first."""
     missing: list[str] = []
     path = os.path.abspath(folder)
-    while not os.path.exists(path):
+    while not os.path.lexists(path):
         missing.append(path)
         path = os.path.dirname(path)
     return tuple(reversed(missing))

@@ -41,6 +41,22 @@ def companion(package: str, name: str, attribute: str, default: Any = None) -> A
     return getattr(_located(package, name)[0], attribute, default)
 
 
+def is_built_in(package: str, name: str) -> bool:
+    """Say whether `name` is a module of `package` itself.
+
+    What was received (a result, a manifest, a note) may name any module: `find` would import it, and so run its code.
+    """
+    return "." not in name and name in names(package)
+
+
+def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
+    """Return what `companion` does for a module of `package`; `default` for any other name, of which none is imported.
+
+    For names that were received.
+    """
+    return companion(package, name, attribute, default) if is_built_in(package, name) else default
+
+
 def _located(package: str, name: str) -> tuple[ModuleType, str]:
     """Return the module that a name means, and the class in it that the name itself ends with, or nothing."""
     if "." not in name:

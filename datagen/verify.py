@@ -15,8 +15,10 @@ from datagen.content import explain, find_stamps
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError
 from datagen.files import Files, Part, files_of
+from datagen.formats.format_base import FORMATS
 from datagen.groups import GroupFormat
 from datagen.records import SmallReads
+from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, open_storage
 from datagen.thread_pool import Progress, Tally
@@ -56,6 +58,11 @@ def verify(
         raise DatasetError(
             f"{spec.data_folder} has no {manifest.MANIFEST_NAME}: dlemu did not make this dataset, "
             "so it can't know what the bytes should be"
+        )
+    if made.spec.format != spec.format and not is_built_in(FORMATS, made.spec.format):
+        raise DatasetError(
+            f"{spec.data_folder} was made in format {made.spec.format!r}, a module of somebody's own: if you trust it, "
+            f"name it yourself by dataset.format={made.spec.format}"
         )
     files = files_of(replace(made.spec, data_folder=spec.data_folder))
     share = range(rank, len(files), ranks)

@@ -78,6 +78,10 @@ class Storage(posix.Storage):
         self._plan.meet("open", path)
         return _Reader(super().open(path), self._plan, path)
 
+    def open_received(self, path: str) -> Reader:  # type: ignore[override]  # a reader of the same protocol
+        self._plan.meet("open", path)
+        return _Reader(super().open_received(path), self._plan, path)
+
     def create(self, path: str) -> Writer:  # type: ignore[override]  # the same of writers
         self._plan.meet("create", path)
         return _Writer(super().create(path), self._plan, path)

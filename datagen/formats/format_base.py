@@ -18,6 +18,9 @@ from datagen.layout import Layout
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
+FORMATS = "datagen.formats"
+"""The folder of formats; a name in it is a format's."""
+
 
 class Sample(NamedTuple):
     """One sample in memory."""
@@ -347,7 +350,13 @@ class LibraryReads:
 
 def library_reads(format_name: str) -> LibraryReads:
     """Return how the library reads a format; nothing is known of one whose module does not say it. Raises UserError."""
-    reads: LibraryReads = registry.companion("datagen.formats", format_name, "LIBRARY", LibraryReads())
+    reads: LibraryReads = registry.companion(FORMATS, format_name, "LIBRARY", LibraryReads())
+    return reads
+
+
+def built_in_reads(format_name: str) -> LibraryReads:
+    """Return the same of a format that is named by what was received: nothing is known of any but those built in."""
+    reads: LibraryReads = registry.built_in(FORMATS, format_name, "LIBRARY", LibraryReads())
     return reads
 
 

@@ -16,6 +16,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, ServerError, UserError
 from datagen.formats.format_base import Format, sides_of
 from datagen.layout import Layout
+from datagen.regular import MOST_COLLECTED_BYTES
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 from datagen.strict import build
@@ -24,6 +25,7 @@ from datagen.verify import Finding, Kind
 PACKED_NAME = "packed.json"
 JOURNAL_NAME = ".packed.jsonl"
 SCHEMA_VERSION = 1
+MOST_FILES = 10**7
 _CHUNK_BYTES = 8 << 20
 
 
@@ -106,12 +108,13 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
     for name in (PACKED_NAME, JOURNAL_NAME):
         path = os.path.join(folder, name)
         try:
-            whole = bytes(read_whole(storage, path))
+            whole = bytes(read_whole(storage, path, MOST_COLLECTED_BYTES))
             head, *lines = whole.split(b"\n") if name == JOURNAL_NAME else [whole]
             values = json.loads(head)
             if values.get("schema_version") != SCHEMA_VERSION:
                 raise DatasetError(f"{path} is of another version of dlemu: pack into an empty folder")
             packed = build(PackedSet, values)
+            _check(packed)
         except FileNotFoundError:
             continue
         except ServerError:
@@ -120,6 +123,12 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
             raise DatasetError(f"{path} is damaged ({error}): delete the folder, and pack again") from error
         return replace(packed, made=(*packed.made, *_finished(lines)))
     return None
+
+
+def _check(packed: PackedSet) -> None:
+    """Raise ValueError for a list that no packing makes: of files elsewhere, or of more than there can be."""
+    if os.sep in packed.ending or not 0 < packed.files <= MOST_FILES or packed.images_per_file < 1:
+        raise ValueError(f"{packed.files} files of {packed.images_per_file} images, called .{packed.ending}")
 
 
 def _finished(lines: list[bytes]) -> Iterator[PackedFile]:
@@ -216,7 +225,7 @@ def verify_set(folder: str, storage: StorageBase) -> list[Finding]:
 
 
 def _sum(path: str, buffer: AlignedBuffer, storage: StorageBase) -> tuple[int, int]:
-    reader = storage.open(path)
+    reader = storage.open_received(path)
     try:
         crc, at = 0, 0
         while at < reader.size_bytes:

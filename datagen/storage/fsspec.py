@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from datagen import owned
 from datagen.errors import UserError
 from datagen.extras import library
 from datagen.storage._client_files import open_by_fsspec
-from datagen.storage.storage_base import Bytes, Entry, LibraryFile, Listed, StorageBase, StorageSpec
+from datagen.storage.storage_base import Bytes, Entry, LibraryFile, Listed, Option, StorageBase, StorageSpec
+from datagen.withheld import public_text, scrubbed
 
 LOCAL_SCHEMES = ("file", "local")
 
@@ -31,36 +32,39 @@ class Storage(StorageBase):
         scheme, separator, rest = spec.root.partition("://")
         if not separator:
             raise UserError(
-                f"storage.storage_root is {spec.root!r}: fsspec wants a URL there, such as gs://BUCKET, "
+                f"storage.storage_root is {public_text(spec.root)!r}: fsspec wants a URL there, such as gs://BUCKET, "
                 "abfs://CONTAINER or file:///mnt/data"
             )
         self._root = f"{scheme}://{rest.rstrip('/')}"
         self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # of this object
         self.server = scheme
         self._is_local = scheme in LOCAL_SCHEMES
+        self._options = dict(spec.options)
         try:
             # Threads and forks get a file system of their own: some keep connections and event loops.
             self._files: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **dict(spec.options))
         except (ImportError, ValueError) as error:
-            raise UserError(f"storage.storage_root is {spec.root}: {error}") from error
+            said = scrubbed(str(error), self._options)
+            raise UserError(f"storage.storage_root is {public_text(spec.root)}: {said}") from None
         except TypeError as error:
-            raise UserError(f"storage.storage_options do not fit fsspec's {scheme} file system: {error}") from error
+            said = scrubbed(str(error), self._options)
+            raise UserError(f"storage.storage_options do not fit fsspec's {scheme} file system: {said}") from None
 
     def open(self, path: str) -> FsspecReader:
         place = self._place(path)
-        return FsspecReader(self._files, place, self.size_bytes(path))
+        return FsspecReader(self._files, place, self.size_bytes(path), self._errors)
 
     def open_by_library(self, path: str, *, whole: bool) -> LibraryFile | None:
         return open_by_fsspec(self._files, self._place(path), path, "fsspec")
 
     def create(self, path: str) -> FsspecWriter:
-        return FsspecWriter(self._files, self._place(path), renames=self._is_local)
+        return FsspecWriter(self._files, self._place(path), self._errors, renames=self._is_local)
 
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
         place = self._place(folder)
         self._files.invalidate_cache()
-        with _errors(folder):
+        with self._errors(folder):
             listed = self._files.ls(place, detail=True)
         inside = [entry for entry in listed if entry["name"].rstrip("/") != _bare(place)]
         if not inside and not self._files.isdir(place):
@@ -70,18 +74,20 @@ class Storage(StorageBase):
         )
 
     def size_bytes(self, path: str) -> int:
-        with _errors(path):
+        with self._errors(path):
             known = self._files.info(self._place(path))
         if known["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if known["type"] == "other":  # of a local file system: to open a pipe would wait for ever
+            raise OSError(errno.ENODEV, "it is no regular file", path)
         return int(known["size"])
 
     def remove(self, path: str) -> None:
-        with _errors(path):
+        with self._errors(path):
             self._files.rm_file(self._place(path))
 
     def make_folder(self, folder: str) -> None:
-        with _errors(folder):
+        with self._errors(folder):
             self._files.makedirs(self._place(folder), exist_ok=True)
 
     def remove_unfinished(self, folder: str) -> None:
@@ -100,6 +106,9 @@ class Storage(StorageBase):
         with contextlib.suppress(FileNotFoundError):
             self._files.info(self._root)
 
+    def _errors(self, path: str) -> _Errors:
+        return _Errors(path, self._options)
+
     def _place(self, path: str) -> str:
         if "://" in path:
             return path
@@ -109,18 +118,18 @@ class Storage(StorageBase):
 class FsspecReader:
     """One file, read by ranges."""
 
-    def __init__(self, files: Any, place: str, size_bytes: int) -> None:
+    def __init__(self, files: Any, place: str, size_bytes: int, errors: Callable[[str], _Errors]) -> None:
         self.size_bytes = size_bytes
         self.read_calls = 0
         self.app_bytes = 0
-        self._files, self._place = files, place
+        self._files, self._place, self._errors = files, place, errors
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         self.read_calls += 1
         wanted = max(0, min(len(buffer), self.size_bytes - offset))
         if not wanted:
             return 0
-        with _errors(self._place):
+        with self._errors(self._place):
             data = self._files.cat_file(self._place, start=offset, end=offset + wanted)
         if len(data) > wanted:  # of a server that knows no ranges
             raise OSError(errno.EIO, f"{len(data)} bytes came where {wanted} were requested", self._place)
@@ -135,9 +144,9 @@ class FsspecReader:
 class FsspecWriter:
     """One file under way. What follows bytes that were skipped waits in memory until these are written."""
 
-    def __init__(self, files: Any, place: str, *, renames: bool) -> None:
+    def __init__(self, files: Any, place: str, errors: Callable[[str], _Errors], *, renames: bool) -> None:
         self.position = 0
-        self._files, self._place, self._renames = files, place, renames
+        self._files, self._place, self._errors, self._renames = files, place, errors, renames
         folder, _, name = place.rpartition("/")
         self._part = f"{folder}/{owned.part_name(name)}" if renames else place
         self._data = bytearray()
@@ -176,7 +185,7 @@ class FsspecWriter:
 
     def commit(self) -> None:
         self._pass_on()
-        with _errors(self._place):
+        with self._errors(self._place):
             self._file.close()
             if self._renames:
                 self._files.mv(self._part, self._place)
@@ -207,7 +216,7 @@ class FsspecWriter:
             return None
 
     def _pass_on(self) -> None:
-        with _errors(self._place):
+        with self._errors(self._place):
             if self._file is None:
                 self._before = self._info()
                 self._file = self._files.open(self._part, "wb")
@@ -216,22 +225,31 @@ class FsspecWriter:
         self._data.clear()
 
 
-class _errors:
-    """Turns what fsspec's packages raise into errors of the system; those pass as they are."""
+class _Errors:
+    """Turns what fsspec's packages raise into errors of the system, without the options that they may quote."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_options", "_path")
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, options: Mapping[str, Option]) -> None:
+        self._path, self._options = path, options
 
     def __enter__(self) -> None:
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FileNotFoundError) and error.errno is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path) from error
-        if isinstance(error, Exception) and not isinstance(error, OSError | UserError):
-            raise OSError(errno.EIO, f"{type(error).__name__}: {error}", self._path) from error
+        if not isinstance(error, Exception) or isinstance(error, UserError):
+            return
+        if isinstance(error, FileNotFoundError):
+            if error.errno is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path) from error
+            return
+        said = scrubbed(str(error), self._options)
+        if isinstance(error, OSError) and said == str(error):
+            return
+        number = error.errno if isinstance(error, OSError) else None
+        # What caused it would be quoted in a traceback.
+        cause = error if said == str(error) else None
+        raise OSError(number or errno.EIO, f"{type(error).__name__}: {said}", self._path) from cause
 
 
 def _bare(place: str) -> str:

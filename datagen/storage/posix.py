@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 
 from datagen import owned
 from datagen.buffers import address_of
 from datagen.errors import UserError
+from datagen.regular import check_regular, open_regular
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec
 
 DIRECT_ALIGNMENT = 4096
@@ -33,6 +33,9 @@ class Storage(StorageBase):
             return DirectReader(path)
         return FileReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
+    def open_received(self, path: str) -> FileReader:
+        return FileReader(open_regular(path))
+
     def open_unread_ahead(self, path: str) -> FileReader:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.spec.direct else 0))
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
@@ -54,8 +57,7 @@ class Storage(StorageBase):
 
     def size_bytes(self, path: str) -> int:
         status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):  # to open a pipe would wait for ever
-            raise OSError(errno.ENODEV, "it is a pipe, a device or a folder, no file", path)
+        check_regular(path, status.st_mode)  # to open a pipe would wait for ever
         return status.st_size
 
     def remove(self, path: str) -> None:

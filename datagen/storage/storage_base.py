@@ -16,6 +16,8 @@ from typing import ClassVar, NamedTuple, Protocol
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
+from datagen.regular import MOST_NOTE_BYTES, check_size
+from datagen.withheld import WITHHELD
 
 Bytes = bytes | bytearray | memoryview
 Option = str | int | float | bool | None
@@ -98,6 +100,12 @@ def storage_spec(
         return StorageSpec(direct=direct or FOLDER_TYPES[storage_type] == "direct")
     if storage_type not in storage_names() and "." not in storage_type:
         raise UserError(f"storage.storage_type is {storage_type!r}: {_known(storage_type)}")
+    for name, value in options.items():
+        if value == WITHHELD:
+            raise UserError(
+                f"storage.storage_options.{name} was withheld when this configuration was written down, as what may be "
+                f"a credential is: give it again, storage.storage_options.{name}=VALUE"
+            )
     return StorageSpec(
         type=storage_type,
         root=root,
@@ -290,6 +298,10 @@ class StorageBase(abc.ABC):
     def open(self, path: str) -> Reader:
         """Open a file for reading. Raises UserError where the storage can't serve it as the spec asks."""
 
+    def open_received(self, path: str) -> Reader:
+        """Open a file that others may have made, through the page cache: never wait for what is no regular file."""
+        return self.open(path)
+
     def open_unread_ahead(self, path: str) -> Reader:
         """Open a file of which nobody reads ahead of what is asked for, where the storage can be told so."""
         return self.open(path)
@@ -418,10 +430,11 @@ class StorageBase(abc.ABC):
         return iter(())
 
 
-def read_whole(storage: StorageBase, path: str) -> memoryview:
-    """Return the bytes of a small file. Raises OSError."""
-    reader = storage.open(path)
+def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTES) -> memoryview:
+    """Return the bytes of a small file, which others may have made. Raises OSError, also for one that is larger."""
+    reader = storage.open_received(path)
     try:
+        check_size(path, reader.size_bytes, most_bytes)
         buffer = AlignedBuffer().view(-(-max(1, reader.size_bytes) // storage.alignment) * storage.alignment)
         return buffer[: min(reader.read_into(buffer, 0), reader.size_bytes)]
     finally:

@@ -14,6 +14,17 @@ from dlemu.config.schema import Checkpoint, Model
 FORMATS = "dlemu.checkpoints.formats"
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSizes:
+    """How large one checkpoint is, of all ranks that take part."""
+
+    files: int
+    bytes: int
+    tensor_bytes: int
+    largest_rank_bytes: int
+    """Of the files of the rank that has most."""
+
+
 @dataclass(frozen=True)
 class CheckpointPlan:
     """Who writes what of one checkpoint."""
@@ -46,6 +57,17 @@ class CheckpointPlan:
     def rank_bytes(self) -> tuple[int, ...]:
         """Bytes of the files of each rank that takes part here; counted once, also for those that it is sent to."""
         return tuple(sum(layout.size_bytes for layout in self.files(rank)) for rank in self.ranks)
+
+    @property
+    def sizes(self) -> CheckpointSizes:
+        """How large the files are."""
+        files = [layout for rank in self.ranks for layout in self.files(rank)]
+        return CheckpointSizes(
+            files=len(files),
+            bytes=sum(layout.size_bytes for layout in files),
+            tensor_bytes=sum(layout.tensor_bytes for layout in files),
+            largest_rank_bytes=max(self.rank_bytes),
+        )
 
     def tensor_bytes(self, role: Role | None = None) -> int:
         """Return the tensor bytes of all ranks that take part here, of model and optimizer or of one of them."""

@@ -63,12 +63,20 @@ def folder_of(checkpoint_folder: str, checkpoint: int) -> str:
 
 
 def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int]:
-    """Return the numbers of the checkpoints in a folder, whole or not, in order; none where there is no folder."""
+    """Return the numbers of the checkpoints in a folder, whole or not, in order; none where there is no folder.
+
+    Raises UserError for what is no folder.
+    """
     try:
         with storage.entries(checkpoint_folder.rstrip("/") or "/") as entries:
             found = [match for entry in entries if entry.is_dir() and (match := _FOLDER.fullmatch(entry.name))]
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise UserError(
+            f"checkpoint.checkpoint_folder {checkpoint_folder} can't be listed: {error.strerror or error}; set it to a "
+            "folder"
+        ) from error
     return sorted(int(match[1]) for match in found)
 
 
@@ -79,6 +87,11 @@ def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
         data = bytes(read_whole(storage, path))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise UserError(
+            f"{path} can't be read: {error.strerror or error}; remove that checkpoint, or set "
+            "checkpoint.checkpoint_folder to another folder"
+        ) from error
     try:
         note = msgspec.json.decode(data, type=StoredNote)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -11,7 +11,9 @@ import traceback
 import click
 
 from datagen.errors import DlemuError, SpaceError, shortage
+from datagen.withheld import scrubbed
 from dlemu import __version__
+from dlemu.config.published import given_options
 
 # NumPy's linear algebra, which nothing here calls, would start a thread on each core as it is imported, and these spin:
 # half of the import's CPU, in each rank.
@@ -116,5 +118,6 @@ def complain_of(error: DlemuError) -> None:
 
 
 def complain(message: str) -> None:
-    """Say on stderr what went wrong."""
-    print(f"dlemu: {message}", file=sys.stderr, flush=True)
+    """Say on stderr what went wrong, without the credentials that the command line gave."""
+    said = scrubbed(message, given_options(sys.argv))
+    print(f"dlemu: {said}", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dlemu.cli import complain
 from dlemu.comm import Interrupted, interrupt_once
-from dlemu.config.translate import without_secrets
+from dlemu.config.published import without_secrets
 from dlemu.report.sizing_progress import SizingProgress
 from dlemu.sizing.sizing_events import SearchBegan, SizingEvent, SweepBegan
 

@@ -85,7 +85,9 @@ def _keep(answer: object, name: str, workload: str, output: str | None, *, repor
 
     if as_json:
         click.echo(to_json(answer), nl=False)
-    folder = output or (None if as_json else new_folder(workload, "compare-"))
+    # The name is that of a result, which may come from anywhere: it names no folder elsewhere.
+    name_of = workload.replace(os.sep, "-").strip(".") or "runs"
+    folder = output or (None if as_json else new_folder(name_of, "compare-"))
     if folder is None:
         return
     save_answer(folder, name, answer)

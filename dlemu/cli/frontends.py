@@ -15,8 +15,8 @@ from datagen.atomic import write_text
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result
 from dlemu.config import load
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.config.translate import without_secrets
 from dlemu.emulator.journal import ADVICE
 from dlemu.mlperf.dlio_checkpoints import DlioCheckpoints, with_host_files, write_dlio_checkpoints
 from dlemu.mlperf.dlio_command import load_command, read_command

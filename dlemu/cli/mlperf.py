@@ -145,12 +145,13 @@ def run_command(
     from dlemu.cli.mlperf_lines import rehearsal_lines
     from dlemu.comm import Interrupted, interrupt_once
     from dlemu.config import check_runnable, load, to_yaml
+    from dlemu.mlperf.check.judge import REHEARSAL
     from dlemu.mlperf.datasize import datasize, host_memory_gib
     from dlemu.mlperf.editions import EDITIONS
     from dlemu.mlperf.rehearsal import NOTE
     from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
     from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan
-    from dlemu.run.run_folder import new_folder
+    from dlemu.run.run_folder import check_place, new_folder
     from dlemu.sizing.prerequisites import check_launcher, take_word
 
     if cfg:
@@ -160,6 +161,8 @@ def run_command(
     check_launcher("mlperf run", launcher)
     folder, words = take_word(words, "output.folder")
     workload = load(words, config_dir=config_dir)
+    folder = folder or new_folder(workload.model.name, "mlperf-")
+    check_place(folder, ours=(REHEARSAL,))
     memory = host_memory_gib() if memory_gib is None else memory_gib
     if not workload.workflow.train and workload.workflow.checkpoint:
         from dlemu.config import check_checkpoints
@@ -178,7 +181,7 @@ def run_command(
                 words=tuple(words),
                 checkpoint_folder=workload.checkpoint.checkpoint_folder,
                 ranks=workload.ranks,
-                folder=folder or new_folder(workload.model.name, "mlperf-"),
+                folder=folder,
                 launcher=launcher,
                 config_dir=config_dir,
                 tell=lambda line: click.echo(line, err=True),
@@ -193,7 +196,7 @@ def run_command(
         system=system,
         workload=workload,
         words=tuple(words),
-        folder=folder or new_folder(workload.model.name, "mlperf-"),
+        folder=folder,
     )
     rehearsal = Rehearsal(
         plan=plan,

@@ -34,6 +34,13 @@ def load(overrides: Sequence[str], *, config_dir: str | None = None) -> Workload
     return loading.load(overrides, config_dir)
 
 
+def load_received(path: str) -> Workload:
+    """Load the config.yaml of a result, which may come from anywhere; see `dlemu.config.loading.load_received`."""
+    from dlemu.config import loading
+
+    return loading.load_received(path)
+
+
 def to_yaml(workload: Workload) -> str:
     """Return all settings as YAML; loading it as a workload file gives an equal Workload."""
     from dlemu.config import dump

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,15 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from datagen.errors import UserError
+from datagen.regular import read_regular
 from dlemu.config.workload_files import SUFFIX, workload_file
 
 CONFIG_MODULE = "dlemu.configs"
 HYDRA_VERSION_BASE = "1.3"
+MOST_YAML_BYTES, MOST_YAML_VALUES = 1 << 20, 10_000
+"""Of one file of settings; all that there are fill 10 KB, and 10,000 values take hydra some seconds."""
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
 
 def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
@@ -28,6 +34,8 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
     Raises UserError when there is no such workload, or its file is not a mapping in YAML.
     """
     path = workload_file(choice, config_dir)
+    if path is not None:
+        _check_file(path)
     try:
         with _own_hydra():
             tree = _shipped(choice) if path is None else _from_file(os.path.abspath(path))
@@ -44,6 +52,57 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
     if inner is not None and not isinstance(inner, dict):
         return tree
     return {**{key: value for key, value in tree.items() if key != "workload"}, **(inner or {})}
+
+
+def read_plain(path: str) -> dict[str, Any]:
+    """Return what a file of YAML has that was received: plain values, none of which refers to anything else.
+
+    References (`${oc.env:NAME}`) would look at this host. Raises UserError.
+    """
+    _check_file(path)
+    try:
+        tree = yaml.load(read_regular(path, MOST_YAML_BYTES), YAML_LOADER)
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} can't be read: {error}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} is a {type(tree).__name__}: wanted a mapping of sections")
+    if _refers(tree):
+        raise UserError(f"{path} has references (${{...}}): wanted the plain values that dlemu writes")
+    return {str(key): value for key, value in tree.items()}
+
+
+def _refers(value: Any) -> bool:
+    """Say whether there is a reference that is not escaped, as `to_yaml` escapes what only looks like one."""
+    if isinstance(value, dict):
+        return any(_refers(part) for pair in value.items() for part in pair)
+    if isinstance(value, list):
+        return any(map(_refers, value))
+    return isinstance(value, str) and _REFERENCE.search(value) is not None
+
+
+def _check_file(path: str) -> None:
+    """Raise UserError for a file of YAML that is none, or takes more time and memory to compose than any would."""
+    try:
+        root = yaml.compose(read_regular(path, MOST_YAML_BYTES), YAML_LOADER)
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}; wanted a YAML file of settings") from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return  # said in hydra's words when it is composed
+    values = _count(root, {})
+    if values > MOST_YAML_VALUES:
+        raise UserError(f"{path} has {values} keys and values: wanted settings, {MOST_YAML_VALUES} of them at most")
+
+
+def _count(node: yaml.Node | None, counted: dict[int, int]) -> int:
+    """Return how many values a node makes, with what its aliases repeat."""
+    if id(node) in counted:
+        return counted[id(node)]
+    counted[id(node)] = 1  # of a node that holds itself
+    if isinstance(node, yaml.MappingNode):
+        counted[id(node)] += sum(_count(part, counted) for pair in node.value for part in pair)
+    elif isinstance(node, yaml.SequenceNode):
+        counted[id(node)] += sum(_count(part, counted) for part in node.value)
+    return counted[id(node)]
 
 
 def resolved(tree: dict[str, Any]) -> dict[str, Any]:

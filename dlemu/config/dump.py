@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from dlemu.config.duration import Duration
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override, parse
+from dlemu.config.published import published, without_secrets
 from dlemu.config.schema import Workload
 from dlemu.config.workload_files import workload_names
 
@@ -22,13 +23,20 @@ DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
 
 def to_yaml(workload: Workload) -> str:
     """Write every setting; see `dlemu.config.to_yaml`."""
-    return OmegaConf.to_yaml(OmegaConf.create(_plain(workload)))
+    return OmegaConf.to_yaml(OmegaConf.create(_plain(published(workload))))
+
+
+def withheld_words(workload: Workload) -> list[str]:
+    """Write the overrides that bring back what `to_yaml` withholds, for a process of dlemu's own."""
+    public = published(workload)
+    sections = ("storage", "dataset", "checkpoint", "output")
+    return [word for name in sections for word in _differences([name], getattr(workload, name), getattr(public, name))]
 
 
 def datagen_command(source: Sequence[str] | Workload) -> str:
     """Write the command for a shell; see `dlemu.config.datagen_command`."""
     words = _from_workload(source) if isinstance(source, Workload) else _of_data(source)
-    return shlex.join(["dlemu", "datagen", *words])
+    return shlex.join(["dlemu", "datagen", *without_secrets(words)])
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from datagen.errors import UserError
-from datagen.registry import companion
+from datagen.registry import built_in, companion
 from dlemu.config.schema import Workload
 
 LOADERS = "dlemu.loaders"
@@ -25,14 +25,16 @@ class SettingTraits(Protocol):
         """Say what is asked of the loader that it can't do."""
 
 
-def settings_used(data_loader: str, dataset_format: str, engine: str) -> Collection[str]:
+def settings_used(data_loader: str, dataset_format: str, engine: str, *, received: bool = False) -> Collection[str]:
     """Return those settings that matter to few loaders which change something with this one and `reader.engine`.
 
-    A loader that can't be found is named as a problem, not here.
+    A loader that can't be found is named as a problem, not here. The module of somebody's own loader is not imported
+    for a configuration that was `received`.
     """
     transfers = "reader.transfer_size"
+    traits: type[SettingTraits] | None
     try:
-        traits: type[SettingTraits] | None = companion(LOADERS, data_loader, "Traits")
+        traits = (built_in if received else companion)(LOADERS, data_loader, "Traits", None)
     except UserError:
         return ()
     loader = None if traits is None else traits()

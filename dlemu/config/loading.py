@@ -10,11 +10,12 @@ from typing import Any
 from datagen.errors import UserError
 from datagen.spec import build
 from datagen.storage.storage_base import FOLDER_TYPES
-from dlemu.config.compose import composed, resolved
+from datagen.withheld import scrubbed
+from dlemu.config.compose import composed, read_plain, resolved
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.translate import KeyPath, renamed, translated
-from dlemu.config.validate import check
+from dlemu.config.validate import check, check_model_name
 from dlemu.config.workload_files import SUFFIX, nearest
 
 DEFAULT_WORKLOAD = "default"
@@ -29,6 +30,17 @@ DURATIONS = (("reader", "preprocess_time"), ("train", "computation_time"), ("eva
 """Keys whose value is one time, however many numbers describe it; it is replaced as a whole."""
 
 
+def load_received(path: str) -> Workload:
+    """Build the workload that a result's config.yaml has: as it stands, nothing drawn in, looked up or imported.
+
+    Raises UserError.
+    """
+    tree = resolved(merged(_layers(path, layer((), read_plain(path)), [])))
+    workload = _with_folders_resolved(build(Workload, translated(tree, received=True)))
+    check(workload)
+    return workload
+
+
 def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     """Compose, resolve, build and check; see `dlemu.config.load`."""
     request = parse(overrides)
@@ -40,8 +52,13 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     tree = resolved(merged(_layers(choice, file, asked)))
     if ("scale",) not in dict(asked):
         _check_recorded_scale(choice, tree)
-    workload = _with_folders_resolved(build(Workload, translated(tree)))
-    check(workload)
+    try:
+        workload = _with_folders_resolved(build(Workload, translated(tree)))
+        check(workload)
+        check_model_name(workload.model.name)
+    except UserError as error:
+        options = _value_at(tree, ("storage", "storage_options"))
+        raise UserError(scrubbed(str(error), options if isinstance(options, dict) else {})) from None
     return workload
 
 

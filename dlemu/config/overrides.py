@@ -12,6 +12,8 @@ from hydra.errors import HydraException
 
 from datagen.errors import UserError
 from datagen.spec import together
+from datagen.withheld import scrubbed
+from dlemu.config.published import given_options
 from dlemu.config.translate import KeyPath
 
 WORKLOAD = ("workload",)
@@ -54,7 +56,7 @@ def parse(overrides: Sequence[str]) -> Request:
         try:
             parsed.append(_parse_one(parser, text))
         except UserError as error:
-            problems.append(str(error))
+            problems.append(scrubbed(str(error), given_options([text])))
     if problems:
         raise UserError(together(problems))
     return Request(tuple(parsed))

@@ -11,6 +11,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from datagen.errors import UserError
+from dlemu.config.published import without_secrets
 
 DRIVES = "drives"
 """`drives=A,B` stands for `dataset.data_folder=A,B`."""
@@ -40,6 +41,8 @@ def points(words: Sequence[str]) -> list[Point]:
             fixed.append(_renamed(word))
             continue
         key = _renamed(parsed.get_key_element())
+        if without_secrets([word]) != [word]:
+            raise UserError(f"{key} has several values, which may be credentials: wanted one value, as none is kept")
         axes.append([(key, str(value)) for value in parsed.sweep_string_iterator()])
     return [Point(dict(chosen), (*fixed, *(f"{key}={value}" for key, value in chosen))) for chosen in product(*axes)]
 

@@ -6,7 +6,7 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -98,9 +98,6 @@ SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
 )
 """Options that may be credentials."""
-_SECRET_WORD = re.compile(
-    r"([^\s=]*(?:secret|passw|token|credential|access_?key|api_?key)[^\s=]*=).*", re.IGNORECASE | re.DOTALL
-)
 LEFT_OUT = Reason("credentials are never kept in a run's files; give them in the environment")
 
 RENAMED_VALUES = {
@@ -136,11 +133,6 @@ UNSUPPORTED = {
 """Key, or section with all its keys -> what is missing. Leaving it out in silence would change data or meaning."""
 
 
-def without_secrets(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line, with what may be credentials left out: they go into logs and messages."""
-    return [_SECRET_WORD.sub(r"\1...", word) for word in words]
-
-
 def renamed(path: KeyPath, value: Any) -> KeyPath:
     """Return the path of the key that says here what `path` says in DLIO; the value tells `model: NAME` apart."""
     if not path:
@@ -152,12 +144,12 @@ def renamed(path: KeyPath, value: Any) -> KeyPath:
     return tuple(RENAMED_KEYS[key].split(".")) if key in RENAMED_KEYS else path
 
 
-def translated(tree: Mapping[str, Any]) -> dict[str, Any]:
+def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, Any]:
     """Return the mapping with values as the schema wants them, and with `notes` and `unsupported` filled.
 
     A null asks for the default of a number, a time or a list. It is no word: YAML and hydra have nothing else for
     "none" and "null", so what is meant by it is asked back. A bare `off`, which YAML reads as false, is meant so for
-    the shuffles.
+    the shuffles. No module is imported that a configuration names which was `received`.
 
     Raises:
         UserError: the loader or the format is null.
@@ -166,7 +158,7 @@ def translated(tree: Mapping[str, Any]) -> dict[str, Any]:
     problems = list(_nameless(tree))
     if problems:
         raise UserError(together(problems))
-    removed = _Removed(tree)
+    removed = _Removed(tree, received=received)
     left = _without(tree, (), removed)
     reader = left.get("reader")
     if isinstance(reader, dict):
@@ -197,13 +189,13 @@ def _nameless(tree: Mapping[str, Any]) -> Iterator[str]:
 class _Removed:
     """What was taken out of one configuration; starts with what a saved configuration already says."""
 
-    def __init__(self, tree: Mapping[str, Any]) -> None:
+    def __init__(self, tree: Mapping[str, Any], *, received: bool) -> None:
         self._saved = {name: tree.get(name) or [] for name in ("notes", "unsupported")}
         self._notes: list[str] = []
         self._keys_by_reason: dict[str, list[str]] = {}
         reader, data_format = ("data_loader", "engine"), _value(tree, "dataset", "format")
         loader, engine = (_value(tree, "reader", key) for key in reader)
-        used = settings_used(loader, data_format, engine)
+        used = settings_used(loader, data_format, engine, received=received)
         unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
         if _value(tree, "storage", "storage_type") in FOLDER_TYPES:
             unused |= NO_EFFECT_ON_FOLDERS

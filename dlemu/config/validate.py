@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator
 
@@ -102,6 +103,12 @@ def check(workload: Workload) -> None:
             *workload.dataset.check(),
         ]
     )
+
+
+def check_model_name(name: str) -> None:
+    """Raise UserError for a name that can't be that of a folder of results: results/NAME."""
+    if name in ("", ".", "..") or os.sep in name or "\0" in name:
+        raise UserError(f"model.name is {name!r}: wanted a name, without /, which the folder of its results can have")
 
 
 def check_runnable(workload: Workload) -> None:

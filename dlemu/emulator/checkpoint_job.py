@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 
 from datagen.storage.storage_base import StorageSpec
+from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
 from dlemu.checkpoints.file_content import FileContent, FileNumber, content_of
 from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout
@@ -110,7 +111,7 @@ class CheckpointJob:
             hosts=hosts,
             bytes=self.checkpoint_bytes,
             model=self.workload.model,
-            settings=self.settings,
+            settings=replace(self.settings, checkpoint_folder=public_text(self.settings.checkpoint_folder)),
         )
 
     def files_to_write(self, rank: int, checkpoint: int) -> list[FileToWrite]:

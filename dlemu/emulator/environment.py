@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import psutil
 
 from datagen.storage.storage_base import StorageSpec, open_storage
+from datagen.withheld import public_text
 from dlemu import __version__
 from dlemu.comm import Comm
 from dlemu.emulator.cgroup_limits import cpu_limit, memory_limit_bytes
@@ -87,8 +88,8 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
     if local is not None:
         return describe_folder(existing_folder(local))
     return StorageFacts(
-        folder=folder,
-        mount=spec.root,
+        folder=public_text(folder),
+        mount=public_text(spec.root),
         file_system=spec.type,
         device=storage.server,
         free_bytes=storage.free_bytes(folder),

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import msgspec
 
 from datagen.atomic import write_text
+from datagen.regular import read_regular
 from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.metrics.limit import Scaling
@@ -70,10 +71,9 @@ J = TypeVar("J", bound=RunJournal)
 
 
 def read_journal(folder: str, kind: type[J]) -> J | None:
-    """Return what a run noted before it ended, None if it never came so far."""
+    """Return what a run noted before it ended, None if it never came so far. Raises OSError, ValueError."""
     try:
-        with open(os.path.join(folder, kind.FILE), "rb") as lines:
-            return msgspec.json.decode(lines.read(), type=kind)
+        return msgspec.json.decode(read_regular(os.path.join(folder, kind.FILE)), type=kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
 

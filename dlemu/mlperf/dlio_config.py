@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from dlemu.config.duration import Duration
+from dlemu.config.published import published
 from dlemu.config.schema import Checkpoint, Model, Workload
 
 OWN_FOLDER = "dlemu"
@@ -47,6 +48,7 @@ OWN_KEYS = {
 
 def dlio_workload(workload: Workload) -> dict[str, Any]:
     """Return the `workload` mapping of DLIO's config.yaml; of a workload that only checkpoints what that needs."""
+    workload = published(workload)
     model = _model(workload.model)
     if only_checkpoints(workload):
         return {"model": model, "framework": workload.framework, **_checkpoint_sections(workload)}

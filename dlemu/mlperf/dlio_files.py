@@ -17,8 +17,8 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu import __version__
 from dlemu.config import load, workload_names
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.config.translate import without_secrets
 from dlemu.mlperf.dlio_config import dlio_hydra, dlio_overrides, dlio_workload
 from dlemu.mlperf.dlio_results import DlioRun, dlio_output, dlio_per_epoch_stats, dlio_summary
 from dlemu.results.run import Run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datagen.errors import UserError
-from dlemu.config import load
+from dlemu.config import load, workload_names
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
 from dlemu.mlperf.audit.own_result import is_own
 from dlemu.prediction.from_times import ForeignRun
@@ -52,6 +52,8 @@ def _words(run: AuditedRun) -> list[str]:
     missing = [key for key, value in known.items() if value is None]
     if missing:
         raise UserError(f"{run.path} does not say {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
+    if setup.workload not in workload_names():  # it could be the path of a file, which could name anything
+        raise UserError(f"{run.path} is of workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
     reader = (setup.config or {}).get("reader")
     ahead = reader.get("prefetch_size") if isinstance(reader, dict) else None
     several = {"dataset.num_samples_per_file": setup.samples_per_file, "reader.prefetch_size": ahead}

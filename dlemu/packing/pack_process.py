@@ -1,4 +1,4 @@
-"""One packing, in a process of its own that forks those that pack: `python -m dlemu.packing.pack_process ORDER FOLDER`.
+"""One packing, in a process of its own that forks those that pack: `python -m dlemu.packing.pack_process FOLDER`.
 
 A program with threads, or a search of hours, is no good parent of hundreds of forks. Messages go to stderr as those of
 `dlemu` itself, the figures to FOLDER/figures.json.
@@ -71,12 +71,11 @@ class Order:
 
 def main() -> None:
     """Do what the order says, and end this process."""
-    order_path, folder = sys.argv[1:]
+    (folder,) = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
     try:
-        with open(order_path, "rb") as file:
-            order = msgspec.json.decode(file.read(), type=Order)
+        order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
         pack_here(order, folder)
     except DlemuError as error:
         print(f"dlemu: {error}", file=sys.stderr)

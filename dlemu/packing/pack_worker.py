@@ -183,6 +183,8 @@ class _Worker:
     def _read_image(self, file: int, index: int, slot: int) -> _Image:
         path = self._job.images.path(index)
         try:
+            if not self._source.is_remote:
+                self._source.size_bytes(path)  # refuses what is no regular file: to open a pipe would wait for ever
             reader = self._source.open(path)
             try:
                 size, unit = reader.size_bytes, self._source.alignment

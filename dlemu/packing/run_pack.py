@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
@@ -18,12 +18,13 @@ from datagen.registry import find
 from datagen.storage.storage_base import FOLDERS, StorageBase, open_storage
 from dlemu.comm import detect_launcher
 from dlemu.config.points import Point, points
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.packing.pack_answer import PACK, PackAnswer, PackFigures, PackPoint, PackQuestion
 from dlemu.packing.pack_process import FIGURES, PROGRESS, Order
 from dlemu.packing.pack_settings import PACKED, PackSettings, read_words
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import check_place, new_folder
 from dlemu.sizing.answers import check_same
 from dlemu.sizing.prerequisites import take_word
 from dlemu.sizing.run_sweep import check_each
@@ -123,12 +124,12 @@ def pack(
     wanted_folder, words = take_word(overrides, "output.folder")
     checked = check_each(points(words), lambda point: _Checked(point, *read_words(point.words, config_dir)))
     folder = wanted_folder or new_folder(PACK.partition(".")[0])
-    owned.check_usable(folder, "output.folder", ours=(PACK,))
+    check_place(folder, ours=(PACK,))
     targets = [
         one.target if len(checked) == 1 else os.path.join(one.target, f"point-{n:02}")
         for n, one in enumerate(checked, start=1)
     ]
-    question = PackQuestion(overrides=tuple(words))
+    question = PackQuestion(overrides=tuple(without_secrets(words)))
     finished = _finished(folder, question)
     if make is not None:
         workloads = [one.workload for one in checked if one.workload is not None]
@@ -176,10 +177,11 @@ def _run_point(
         one.remove(target)  # what an interrupted point left
     owned.claim(path, "order.json", PROGRESS, FIGURES)
     order = Order(words=one.point.words, target=target, config_dir=config_dir)
-    write_text(path, "order.json", msgspec.json.encode(order).decode())
-    command = [sys.executable, "-m", "dlemu.packing.pack_process", os.path.join(path, "order.json"), path]
+    public = replace(order, words=tuple(without_secrets(order.words)))
+    write_text(path, "order.json", msgspec.json.encode(public).decode())
+    command = [sys.executable, "-m", "dlemu.packing.pack_process", path]
     try:
-        run_command(command, path, lambda: _look(path, on_event), FIGURES)
+        run_command(command, path, lambda: _look(path, on_event), FIGURES, asked=msgspec.json.encode(order))
         with open(os.path.join(path, FIGURES), "rb") as file:
             figures = msgspec.json.decode(file.read(), type=PackFigures)
         return PackPoint(settings=one.point.settings, folder=name, figures=figures)

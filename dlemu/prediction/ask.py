@@ -11,8 +11,8 @@ import psutil
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
-from datagen.owned import check_usable
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.emulator.cgroup_limits import cpu_limit
 from dlemu.emulator.job import make_job
@@ -25,7 +25,7 @@ from dlemu.probing.cold import treatment_of
 from dlemu.probing.pattern import Level, probe_pattern
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.folder import CONFIG, read_run
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import check_place, new_folder
 
 OnLevel = Callable[[Level], None]
 ReadForeign = Callable[[str], ForeignRun | None]
@@ -76,7 +76,7 @@ def ask(
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     if os.path.exists(os.path.join(folder, PREDICT)) or os.path.exists(os.path.join(folder, "summary.json")):
         raise UserError(f"{folder} holds another result; set output.folder to a new folder")
-    check_usable(folder, "output.folder")
+    check_place(folder)
     if mb_per_second is not None:
         calibration = given_speed(mb_per_second, cores=usable_cores())
     elif from_folder is not None:
@@ -86,7 +86,7 @@ def ask(
             make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
         calibration = calibrate_by_probe(workload, readers=readers, cached=cached, on_level=on_level)
-    overrides = tuple(word for word in words if not word.startswith("output.folder="))
+    overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
     answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICT, answer)

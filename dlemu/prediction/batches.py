@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.formats.format_base import Format
+from datagen.formats.format_base import FORMATS, Format
 from datagen.inspection import Dataset
 from datagen.layout import layouts, nominal_sample_bytes, record_shapes
 from datagen.spec import PICTURES, DatasetSpec
@@ -46,15 +46,21 @@ def planned_job(workload: Workload, ranks: int) -> Job:
     )
 
 
-def bytes_by_file(spec: DatasetSpec) -> Floats:
-    """Return the bytes that a sample of each file takes to read; one entry where all are alike."""
+def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
+    """Return the bytes that a sample of each file takes to read; one entry where all are alike.
+
+    The module of a user's own format is not imported for a spec that was `received`: then samples are as they are
+    stated.
+    """
+    if received and not registry.is_built_in(FORMATS, spec.format):
+        return np.array([float(nominal_sample_bytes(spec))])
     if spec.format in PICTURES or (spec.format == "parquet" and spec.parquet.columns):
         return np.array([float(nominal_sample_bytes(spec))])
     if spec.record_length_bytes_stdev <= 0:
         shapes = record_shapes(spec, 0, 1)
     else:
         shapes = record_shapes(spec, 0, spec.num_files_train)
-    file_format: Format = registry.find("datagen.formats", spec.format, "Format")()
+    file_format: Format = registry.find(FORMATS, spec.format, "Format")()
     sizes = file_format.file_bytes(spec, shapes)
     if sizes is None:
         return np.array([float(nominal_sample_bytes(spec))])
@@ -72,8 +78,8 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
 
 
 def law_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
-    """Return the bytes that the law of sizes gives the batches of these rows."""
-    by_file = bytes_by_file(workload.dataset)
+    """Return the bytes that the law of sizes gives the batches of these rows, of a run that was received."""
+    by_file = bytes_by_file(workload.dataset, received=True)
     if len(by_file) == 1:
         return float(by_file[0]) * float(rows["samples"].sum())
     total = 0.0

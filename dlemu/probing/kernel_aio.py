@@ -87,10 +87,18 @@ def why_no_aio() -> str | None:
     return None
 
 
+def open_stream(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
+    """Return a descriptor of what is read or written; raises DlemuError. What is written to is no link: who may write
+    into its folder could have put one there, to a file of somebody's."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | (os.O_WRONLY | os.O_NOFOLLOW if writes else os.O_RDONLY))
+    except OSError as error:
+        raise DlemuError(f"{path} can't be opened: {error.strerror}") from error
+
+
 def run_stream(stream: Stream) -> Requests:
     """Keep `depth` requests in flight for `seconds`; raises DlemuError for one that failed."""
-    flags = (os.O_WRONLY if stream.writes else os.O_RDONLY) | os.O_DIRECT
-    descriptor = os.open(stream.path, flags)
+    descriptor = open_stream(stream.path, writes=stream.writes)
     try:
         return _Stream(stream, descriptor).run()
     finally:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from datagen.errors import DlemuError
 from datagen.storage.storage_base import StorageSpec
 from dlemu.comm import die_with_parent
-from dlemu.probing.kernel_aio import Requests, Stream, run_stream, why_no_aio
+from dlemu.probing.kernel_aio import Requests, Stream, open_stream, run_stream, why_no_aio
 from dlemu.probing.object_gets import GetStream, run_gets
 from dlemu.probing.probe_answers import Access, Engine, Latency, ProbeCell, Watts
 from dlemu.probing.thread_reads import run_threads
@@ -99,9 +99,11 @@ def measure_cell(wanted: Wanted, path: str, size_bytes: int, seconds: float, eng
 
 
 def _by_fio(wanted: Wanted, path: str, size_bytes: int, seconds: float) -> ProbeCell:
+    # By any other name fio takes what stands behind a colon or a # for something else, and would make such a file.
+    descriptor = open_stream(path, writes=wanted.writes, flags=0)
     words = {
         "name": "dlemu",
-        "filename": path,
+        "filename": f"/proc/self/fd/{descriptor}",
         "rw": wanted.access,
         "direct": "1",
         "ioengine": "libaio",
@@ -123,19 +125,24 @@ def _by_fio(wanted: Wanted, path: str, size_bytes: int, seconds: float) -> Probe
         words["offset_increment"] = str(size_bytes // wanted.jobs // wanted.size_bytes * wanted.size_bytes)
     command = ["fio", *(f"--{word}={value}" for word, value in words.items())]
     parent = os.getpid()
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        preexec_fn=lambda: die_with_parent(parent),
-    )
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(descriptor,),
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(parent),
+        )
+    finally:
+        os.close(descriptor)
     output, errors = _said(process, None, seconds)
     text = output.decode(errors="replace")
     if process.returncode:
         what = errors.decode(errors="replace") or text
-        raise DlemuError(f"fio {_end_told(process.returncode)}: {what.strip()[-400:]}".rstrip(": "))
+        what = what.strip()[-400:].replace(f"/proc/self/fd/{descriptor}", path)
+        raise DlemuError(f"fio {_end_told(process.returncode)}: {what}".rstrip(": "))
     return cell_of_fio(json.loads(text[text.index("{") :]), wanted)
 
 

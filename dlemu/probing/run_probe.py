@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 
 from datagen.errors import SpaceError, UserError
 from datagen.inspection import inspect
-from datagen.owned import check_usable
 from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
 from dlemu.config import check_runnable, datagen_command, load, workload_names
-from dlemu.config.translate import without_secrets
+from dlemu.config.published import without_secrets
 from dlemu.emulator.environment import describe_folder, describe_host, existing_folder
 from dlemu.emulator.job import make_job
 from dlemu.metrics.demand import demand
@@ -32,14 +31,14 @@ from dlemu.probing.probe_answers import (
     ProbeCell,
     ProbeQuestion,
 )
+from dlemu.probing.probe_file import probe_file, remove_left
 from dlemu.probing.requests import Wanted, choose_engine, fio_version, latency_of, measure_cell, measure_gets
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import check_place, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 4 << 30
 """Of the file that is made where nothing else is said."""
-_WRITE_BYTES = 8 << 20
 _FEEDS = (("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100"), ("cosmoflow", "h100"), ("retinanet", "b200"))
 
 BUCKET_BYTES = 1 << 30
@@ -153,7 +152,8 @@ def probe_requests(
     folder = _results_folder(folder)
     _check_cells(cells, seen, overwrite_device=overwrite_device)
     question = ProbeQuestion(target=seen, preset=preset, seconds=seconds)
-    answer = _begun(question, used, note, seen)
+    left = remove_left(seen) if os.path.isdir(seen) else []
+    answer = replace(_begun(question, used, note, seen), issues=tuple(left))
     began = time.monotonic()
     wanted_bytes = max(file_bytes, max(cell.size_bytes * cell.jobs for cell in cells))
     with _opened(seen, wanted_bytes) as (path, size_bytes):
@@ -187,7 +187,7 @@ def probe_workload(
     question = ProbeQuestion(
         target=workload.dataset.data_folder,
         workload=workload.model.name,
-        overrides=tuple(word for word in overrides if not word.startswith("output.folder=")),
+        overrides=tuple(without_secrets(word for word in overrides if not word.startswith("output.folder="))),
         seconds=2.0,
     )
     answer = _begun(question, "batches", "", workload.dataset.data_folder)
@@ -265,6 +265,12 @@ def _check_cells(cells: Sequence[Wanted], target: str, *, overwrite_device: bool
             )
     if not os.path.exists(target):
         raise UserError(f"{target} is not there: wanted a folder of the storage, a file to read, or a block device")
+    mode = os.stat(target).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode)):
+        raise UserError(
+            f"{target} is a pipe, a socket or a device without blocks: wanted a folder of the storage, a file to read, "
+            "or a block device"
+        )
     if not any(cell.writes for cell in cells):
         return
     if os.path.isfile(target):
@@ -282,9 +288,13 @@ def _check_cells(cells: Sequence[Wanted], target: str, *, overwrite_device: bool
 def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
     """Give the path to read and its size; in a folder a file is made for it, and removed."""
     if _is_device(target):
-        descriptor = os.open(target, os.O_RDONLY)
         try:
-            yield target, os.lseek(descriptor, 0, os.SEEK_END)
+            descriptor = os.open(target, os.O_RDONLY)
+        except OSError as error:
+            raise UserError(f"{target} can't be read: {error.strerror}; wanted a device that you may read") from error
+        try:
+            # A link such as those of /dev/disk/by-id: what is written to is opened without following any.
+            yield os.path.realpath(target), os.lseek(descriptor, 0, os.SEEK_END)
         finally:
             os.close(descriptor)
         return
@@ -298,31 +308,8 @@ def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
             f"{target} has {room / 1e9:.1f} GB free, the file to read wants {file_bytes / 1e9:.1f} GB: free some, or "
             "say a smaller --file-size"
         )
-    path = os.path.join(target, f"dlemu-probe-{os.getpid()}-{os.urandom(3).hex()}")
-    try:
-        _make_file(path, file_bytes)
+    with probe_file(target, file_bytes) as path:
         yield path, file_bytes
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-
-
-def _make_file(path: str, size_bytes: int) -> None:
-    """Write a file of bytes that no drive can compress or find equal, to the device."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            block = bytearray(os.urandom(_WRITE_BYTES))
-            for offset in range(0, size_bytes, _WRITE_BYTES):
-                for start in range(0, _WRITE_BYTES, 4096):  # no two pages are equal
-                    block[start : start + 8] = (offset + start).to_bytes(8, "little")
-                os.pwrite(descriptor, memoryview(block)[: min(_WRITE_BYTES, size_bytes - offset)], offset)
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
 
 
 def _check_size(cells: Sequence[Wanted], path: str, size_bytes: int) -> None:
@@ -376,7 +363,7 @@ def _results_folder(folder: str) -> str:
     for name in (PROBE, "summary.json", "predict.json"):
         if os.path.exists(os.path.join(folder, name)):
             raise UserError(f"{folder} holds another result; name a new folder")
-    check_usable(folder, "--output")
+    check_place(folder)
     return folder
 
 

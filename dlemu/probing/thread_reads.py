@@ -10,12 +10,12 @@ import time
 import numpy as np
 
 from datagen.errors import DlemuError
-from dlemu.probing.kernel_aio import Requests, Stream
+from dlemu.probing.kernel_aio import Requests, Stream, open_stream
 
 
 def run_threads(stream: Stream) -> Requests:
     """Do what `run_stream` does, by threads."""
-    descriptor = os.open(stream.path, (os.O_WRONLY if stream.writes else os.O_RDONLY) | os.O_DIRECT)
+    descriptor = open_stream(stream.path, writes=stream.writes)
     cpu, lock = time.process_time(), threading.Lock()
     ends: list[int] = []
     latencies: list[int] = []

@@ -150,6 +150,8 @@ def _tables(opened: OpenedDocument) -> Iterator[Table]:
         "colfax": _colfax,
         "micron-6550": _micron_6550,
     }
+    if opened.document not in makers:
+        raise UserError(f"{opened.folder} is of a document {opened.document!r}, wanted one of {', '.join(makers)}")
     yield from makers[opened.document](opened)
 
 

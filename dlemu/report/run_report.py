@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from rich.console import Console
 
-from datagen.formats.format_base import library_reads
+from datagen.formats.format_base import built_in_reads
 from dlemu.emulator.environment import HostFacts
 from dlemu.metrics.changes import clock
 from dlemu.metrics.limit import Limit
@@ -330,7 +330,7 @@ def _library_cpu(summary: Summary) -> Iterator[str]:
     """Yield what the readers would take of the host with the format's usual library."""
     own, library = summary.metrics.reader_cpu_seconds_per_gb, summary.metrics.library_cpu_seconds_per_gb
     if own is not None and library is not None:
-        call = library_reads(summary.dataset.format).call
+        call = built_in_reads(summary.dataset.format).call or "its library"
         yield (
             f"the workers took {number(own)} s of CPU for each GB; with {call} in the place of dlemu's reader they "
             f"would need about {number(library)} s/GB: reader.engine=library measures it"

@@ -6,17 +6,18 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from datagen.errors import UserError
-from datagen.owned import check_usable, fresh_folder, take_folder
+from datagen.owned import fresh_folder, take_folder
 from datagen.registry import find, names, nearest
 from dlemu.comm import detect_launcher
+from dlemu.config.published import without_secrets
 from dlemu.packing.pack_answer import PACK
 from dlemu.probing.probe_answers import PROBE
 from dlemu.reproduction.steps import Command, DocumentQuestion, Step
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import check_place, new_folder
 from dlemu.sizing.answers import SWEEP, check_same
 from dlemu.sizing.train_process import run_command
 
@@ -81,13 +82,14 @@ def reproduce(
             f"there is no document {question.document!r}: {hint}wanted one of {', '.join(document_names())}"
         )
     _check(question)
+    public = replace(question, overrides=tuple(without_secrets(question.overrides)))
     folder = folder or new_folder("reproduce", f"{question.document}-")
+    check_place(folder, ours=(REPRODUCED,))
     saved = read_answer(folder, REPRODUCED, Reproduced)
     if saved is not None and saved.complete:
         raise UserError(f"{folder} holds a finished document; name a new folder, or see its page by `dlemu report`")
     if saved is not None:
-        check_same(folder, asdict(saved.question), asdict(question))
-    check_usable(folder, "--output", ours=(REPRODUCED,))
+        check_same(folder, asdict(saved.question), asdict(public))
     on_begin(folder)
     steps: list[Step] = find(_DOCUMENTS, module, "steps")(question)
     done = list(saved.steps) if saved is not None else []
@@ -99,7 +101,7 @@ def reproduce(
             complete=number == len(steps),
             title=find(_DOCUMENTS, module, "TITLE"),
             about=find(_DOCUMENTS, module, "ABOUT"),
-            question=question,
+            question=public,
             capacity_tb=tuple(_capacity_tb(drive) for drive in question.drives),
             steps=tuple(done),
         )
@@ -143,7 +145,7 @@ def _run(step: Step, parent: str, config_dir: str | None) -> StepDone:
     return StepDone(
         name=step.name,
         command=step.command,
-        words=step.words,
+        words=tuple(without_secrets(step.words)),
         seconds=time.monotonic() - began,
         folder=os.path.basename(folder),
     )

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.errors import UserError
-from datagen.formats.format_base import LibraryReads, library_reads
+from datagen.formats.format_base import LibraryReads, built_in_reads
 from datagen.layout import subfolder_name
 from dlemu.comm import name_ranks
 from dlemu.config.duration import is_zero
@@ -244,11 +243,8 @@ def _reader_cpu_seconds_per_gb(rows: StepTable) -> float | None:
 
 
 def _library(facts: Facts) -> LibraryReads:
-    """Return how the format's usual library reads; of a format of somebody's that is not here nothing is known."""
-    try:
-        return library_reads(facts.workload.dataset.format)
-    except UserError:
-        return LibraryReads()
+    """Return how the format's usual library reads; of a user's own format, what its module said when the run began."""
+    return facts.own_library or built_in_reads(facts.workload.dataset.format)
 
 
 def _library_cpu_ratio(facts: Facts) -> float | None:

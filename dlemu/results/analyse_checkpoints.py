@@ -305,7 +305,7 @@ def _training(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
 
 def _snapshot_seconds(facts: CheckpointRunFacts) -> float:
     """Return how long the rank with most bytes stands still for a snapshot."""
-    return max(facts.plan.rank_bytes) / 1e9 / facts.workload.checkpoint.snapshot_gb_per_second
+    return facts.sizes.largest_rank_bytes / 1e9 / facts.workload.checkpoint.snapshot_gb_per_second
 
 
 def _asynchronous(run: CheckpointRun, write: PhaseSummary | None) -> Asynchronous | None:
@@ -337,17 +337,16 @@ def _asynchronous(run: CheckpointRun, write: PhaseSummary | None) -> Asynchronou
 
 
 def _what(facts: CheckpointRunFacts) -> CheckpointFacts:
-    plan, workload, settings = facts.plan, facts.workload, facts.workload.checkpoint
-    files = [plan.files(rank) for rank in plan.ranks]
+    plan, sizes, workload, settings = facts.plan, facts.sizes, facts.workload, facts.workload.checkpoint
     journal = facts.journal
     return CheckpointFacts(
         folder=settings.checkpoint_folder,
         model=workload.model.name,
         format=settings.format,
         parameters=parameters(workload.model),
-        files=sum(map(len, files)),
-        bytes=sum(layout.size_bytes for part in files for layout in part),
-        tensor_bytes=sum(layout.tensor_bytes for part in files for layout in part),
+        files=sizes.files,
+        bytes=sizes.bytes,
+        tensor_bytes=sizes.tensor_bytes,
         ranks_of_job=plan.grid.ranks,
         first_rank=plan.ranks.start,
         tensor=plan.grid.tensor,

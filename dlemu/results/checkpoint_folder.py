@@ -14,6 +14,7 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import ADDED_COLUMNS, IO_COLUMNS, IO_DTYPE, PROGRESS_COLUMNS, PROGRESS_DTYPE, IoRows
 from dlemu.config import to_yaml
+from dlemu.config.published import published
 from dlemu.emulator.checkpoint_loop import salvage_checkpoints
 from dlemu.emulator.journal import ADVICE
 from dlemu.results.answer_files import to_json
@@ -98,7 +99,7 @@ def _read_facts(path: str) -> CheckpointRunFacts:
     facts = decode_sent(path, CheckpointRunFacts)
     if facts.facts_version > FACTS_VERSION:
         raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
-    return facts
+    return replace(facts, workload=published(facts.workload))  # older versions wrote all options down
 
 
 def _read_live(folder: str) -> CheckpointRun:

@@ -8,9 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
+from datagen.errors import UserError
+from datagen.registry import is_built_in
+from datagen.withheld import public_text, scrubbed
+from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes, plan_checkpoint
 from dlemu.checkpoints.checkpoint_record import CheckpointRecord
 from dlemu.checkpoints.io_rows import WHOLE, WRITE, IoRows
+from dlemu.config.published import published
 from dlemu.config.schema import Workload
 from dlemu.emulator.checkpoint_job import CheckpointJob
 from dlemu.emulator.checkpoint_journal import CheckpointJournal
@@ -38,6 +42,8 @@ class CheckpointRunFacts:
     notes: tuple[str, ...] = ()
     journal: CheckpointJournal
     recorders: tuple[RecorderHead, ...] = ()
+    own_sizes: CheckpointSizes | None = None
+    """Of files in a user's own format, by its module, which nobody imports to read this; else None."""
     failure: str | None = None
     """Why the run is incomplete."""
 
@@ -45,6 +51,18 @@ class CheckpointRunFacts:
     def plan(self) -> CheckpointPlan:
         """Who wrote which files."""
         return plan_checkpoint(self.workload.model, self.workload.checkpoint, self.ranks)
+
+    @property
+    def sizes(self) -> CheckpointSizes:
+        """How large a checkpoint is. Raises UserError where only the module of somebody's own format knows."""
+        if self.own_sizes is not None:
+            return self.own_sizes
+        if is_built_in(FORMATS, self.workload.checkpoint.format):
+            return self.plan.sizes
+        raise UserError(
+            f"checkpoint.format is {self.workload.checkpoint.format!r}, a module of somebody's own, which is not "
+            "imported to read a result, and the result does not say how large its files are: run it again"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,13 +148,14 @@ def make_checkpoint_facts(
 ) -> CheckpointRunFacts:
     """Return the facts of a job's run."""
     return CheckpointRunFacts(
-        workload=job.workload,
+        workload=published(job.workload),
         ranks=job.ranks,
         seed=job.seed,
         started_at=job.started_at,
         sources=tuple(source.checkpoint for source in job.sources),
-        notes=job.notes,
+        notes=tuple(map(public_text, job.notes)),
         journal=journal,
         recorders=recorders,
-        failure=failure,
+        own_sizes=None if is_built_in(FORMATS, job.settings.format) else job.plan.sizes,
+        failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )

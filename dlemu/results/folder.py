@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import BinaryIO
 
 import msgspec
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
-from dlemu.config import to_yaml
+from dlemu.config import load_received, to_yaml
+from dlemu.config.published import published
 from dlemu.config.validate import check
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.journal import ADVICE
@@ -24,7 +26,7 @@ from dlemu.results.live import read_live
 from dlemu.results.live_place import LIVE, LIVE_FACTS, holds_live, holds_live_checkpoints
 from dlemu.results.older import facts_of_older
 from dlemu.results.run import FACTS_VERSION, Facts, Run
-from dlemu.results.sent_files import decode_sent, open_sent, read_sent
+from dlemu.results.sent_files import decode_sent, open_sent
 from dlemu.results.summary import SCHEMA_VERSION, Summary
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 
@@ -124,7 +126,7 @@ def _read_facts(path: str) -> Facts:
     facts = decode_sent(path, Facts)
     if facts.facts_version > FACTS_VERSION:
         raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
-    return facts
+    return replace(facts, workload=published(facts.workload))  # older versions wrote all options down
 
 
 def _checked(run: Run, path: str) -> Run:
@@ -185,9 +187,11 @@ def holds_checkpoints(folder: str) -> bool:
 
 
 def read_config(folder: str) -> str:
-    """Return the composed configuration as YAML; empty when the folder has none."""
-    path = os.path.join(folder, CONFIG)
-    return read_sent(path).decode(errors="replace") if os.path.exists(path) else ""
+    """Return the composed configuration as YAML, as it may be shown; empty when the folder has none that loads."""
+    try:
+        return to_yaml(load_received(os.path.join(folder, CONFIG)))
+    except UserError:
+        return ""
 
 
 class _Version(msgspec.Struct):

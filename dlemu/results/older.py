@@ -11,7 +11,7 @@ from datagen.errors import UserError
 from datagen.inspection import Dataset
 from datagen.layout import layouts
 from dlemu.checkpoints.save import SavedCheckpoint
-from dlemu.config import load
+from dlemu.config import load_received
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
 from dlemu.emulator.steplog import STEP_DTYPE
@@ -36,9 +36,15 @@ def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
     if saved.ranks > _MOST_RANKS or sum(counts) > saved.ranks or min(counts, default=0) < 0:
         raise UserError(f"{folder} is damaged: its summary counts other ranks on its hosts than the run had")
     path = os.path.join(folder, "config.yaml")
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         raise UserError(f"{folder} has neither facts.json nor config.yaml: it is no whole result of dlemu's train")
-    workload = load([f"workload='{os.path.abspath(path)}'"])
+    workload = load_received(path)
+    named = (workload.reader.data_loader, workload.dataset.format, workload.storage.storage_type)
+    if own := [name for name in named if "." in name]:
+        raise UserError(
+            f"{folder} is of a run with {', '.join(own)}, modules of somebody's own, which are not imported to read a "
+            "result, and it has no facts.json: run it again"
+        )
     train, valid = layouts(workload.dataset)
     job = Job(
         workload=workload,
@@ -57,9 +63,13 @@ def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
         started_at=saved.started_at,
     )
     recorders = tuple(_recorders(saved.telemetry)) if saved.telemetry else ()
+    try:
+        journal = _journal(saved, rows)
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{folder} is damaged: its summary ended at {saved.ended_at!r}, which is no time") from error
     return make_facts(
         job,
-        RunLog(np.empty(0, STEP_DTYPE), _journal(saved, rows)),
+        RunLog(np.empty(0, STEP_DTYPE), journal),
         saved.failure,
         facts_version=OLDER,
         recorders=recorders,

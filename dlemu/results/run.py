@@ -8,6 +8,10 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from datagen.formats.format_base import FORMATS, LibraryReads, library_reads
+from datagen.registry import is_built_in
+from datagen.withheld import public_text, scrubbed
+from dlemu.config.published import published
 from dlemu.config.schema import Workload
 from dlemu.emulator.job import Job
 from dlemu.emulator.journal import Journal
@@ -51,6 +55,8 @@ class Facts:
     """What is to be known of the dataset, as sentences."""
     batches_ahead: int
     """Most batches that a rank's loader has ready or under way."""
+    own_library: LibraryReads | None = None
+    """How the library of a user's own format reads, by its module, which nobody imports to read this; else None."""
     loader_notes: tuple[str, ...] = ()
     """What the loader says of its own measurement, as sentences."""
     journal: Journal
@@ -217,10 +223,10 @@ def make_facts(
     early = log.journal.stopped_early
     if early is not None:
         job = job.cut_to(early.steps)
-    plan = job.train_plan
+    plan, data_format = job.train_plan, job.workload.dataset.format
     return Facts(
         facts_version=facts_version,
-        workload=job.workload,
+        workload=published(job.workload),
         ranks=job.ranks,
         seed=job.seed,
         started_at=job.started_at,
@@ -230,10 +236,11 @@ def make_facts(
         num_files_eval=job.found.valid.num_files if job.found.valid else 0,
         num_samples_per_file=job.found.train.num_samples_per_file,
         total_bytes=job.found.total_bytes,
-        dataset_notes=tuple(job.found.notes),
+        dataset_notes=tuple(map(public_text, job.found.notes)),
         batches_ahead=job.batches_ahead,
+        own_library=None if is_built_in(FORMATS, data_format) else library_reads(data_format),
         loader_notes=job.loader_notes,
         journal=log.journal,
         recorders=recorders,
-        failure=failure,
+        failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )

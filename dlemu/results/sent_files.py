@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TypeVar
 
 import msgspec
 
 from datagen.errors import UserError
-
-MOST_JSON_BYTES = 256 << 20
-"""No result's JSON is as large: a summary has a few numbers for each rank and epoch."""
+from datagen.regular import MOST_COLLECTED_BYTES, check_size, open_regular
 
 T = TypeVar("T")
 
@@ -19,18 +16,19 @@ T = TypeVar("T")
 def open_sent(path: str, most_bytes: int) -> int:
     """Return a descriptor of a regular file; raises UserError for a pipe, a device, or one that is far too large."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = open_regular(path)
+        try:
+            check_size(path, os.fstat(descriptor).st_size, most_bytes)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
     except (OSError, ValueError) as error:  # a name with a NUL in it
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} can't be read: {reason}; name the folder of a result") from error
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
-        os.close(descriptor)
-        raise UserError(f"{path} is no file that dlemu wrote: it is no regular file, or far too large")
-    return descriptor
 
 
-def read_sent(path: str, most_bytes: int = MOST_JSON_BYTES) -> bytes:
+def read_sent(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
     """Return a file's bytes; raises UserError."""
     with open(open_sent(path, most_bytes), "rb") as file:
         try:

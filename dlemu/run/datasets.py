@@ -11,6 +11,7 @@ from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_folder
 from datagen.thread_pool import Progress
 from datagen.verify import verify
+from datagen.withheld import public_text
 from dlemu.comm import Comm
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
@@ -68,7 +69,7 @@ def make_dataset(workload: Workload, comm: Comm, tell: Tell, *, fsync: bool = Fa
         finish(spec, storage)
         tell(
             DatasetMade(
-                folder=spec.data_folder,
+                folder=public_text(spec.data_folder),
                 files=sum(part.files for part in parts),
                 bytes=sum(part.bytes for part in parts),
                 kept_files=sum(part.kept_files for part in parts),
@@ -89,7 +90,7 @@ def verify_dataset(workload: Workload, comm: Comm, tell: Tell) -> None:
         return
     findings = tuple(finding for part in parts for finding in part)
     files = spec.num_files_train + spec.num_files_eval
-    tell(DatasetVerified(folder=spec.data_folder, files=files, findings=findings))
+    tell(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
     if findings:
         raise DatasetError(
             f"{len(findings)} findings among {files} files in {spec.data_folder}; delete the files named above and "

@@ -11,9 +11,10 @@ from datetime import datetime
 
 from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder
+from datagen.registry import is_built_in
 from datagen.spec import together
 from datagen.storage.storage_base import StorageBase, open_storage
-from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
+from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
 from dlemu.config import check_checkpoints
 from dlemu.config.schema import Workload
@@ -224,6 +225,11 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
         raise UserError(
             f"{folder} is a checkpoint of another model: {note.what}, wanted {job.note(number, 1).what}; read it with "
             "the workload that wrote it"
+        )
+    if note.settings.format != job.settings.format and not is_built_in(FORMATS, note.settings.format):
+        raise UserError(
+            f"{folder} is in format {note.settings.format!r}, a module of somebody's own: if you trust it, name it "
+            "yourself by checkpoint.format"
         )
     plan = plan_checkpoint(note.model, note.settings, note.ranks)
     if not job.settings.reshard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import datetime
 
 from datagen import owned
@@ -10,6 +11,7 @@ from datagen.errors import SpaceError
 from datagen.owned import OwnFolder, check_usable, missing_folders, take_folder
 from datagen.storage._request_counts import remove_counts
 from dlemu.checkpoints.io_rows import PARTS, rows_path
+from dlemu.config.validate import check_model_name
 from dlemu.emulator.checkpoint_journal import CheckpointJournal
 from dlemu.emulator.journal import Journal, read_journal
 from dlemu.emulator.request_account import request_folder
@@ -21,7 +23,11 @@ from dlemu.telemetry._log import log_path
 
 
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return results/NAME/PREFIXTIME, with a number behind it when two runs begin in one second."""
+    """Return results/NAME/PREFIXTIME, with a number behind it when two runs begin in one second.
+
+    Raises UserError for what is no name but a path.
+    """
+    check_model_name(name)
     first = os.path.join("results", name, prefix + datetime.now().strftime("%Y%m%d-%H%M%S"))
     folder, number = first, 1
     while os.path.exists(folder):
@@ -37,12 +43,24 @@ def check_folder(folder: str) -> None:
     if goes_on(folder):
         raise SpaceError(f"{folder} is that of another run, which still goes on; set output.folder to a new folder")
     live = os.path.join(folder, LIVE)
-    if any(read_journal(live, kind) is not None for kind in (Journal, CheckpointJournal)):
+    try:
+        killed = any(read_journal(live, kind) is not None for kind in (Journal, CheckpointJournal))
+    except (OSError, ValueError) as error:
+        raise SpaceError(f"{live} can't be read ({error}); set output.folder to a new folder") from error
+    if killed:
         raise SpaceError(
             f"{folder} holds what another run had measured before it was killed: `dlemu report {folder}` shows it; set "
             "output.folder to a new folder"
         )
-    check_usable(folder, "output.folder")
+    check_place(folder)
+
+
+def check_place(folder: str, *, ours: Sequence[str] = ()) -> None:
+    """Raise SpaceError where no results can be written: below a file, in a folder of somebody else's.
+
+    `ours` are names of files by which a folder of an older version is known, and gone on with.
+    """
+    check_usable(folder, "output.folder", ours=ours)
     missing = missing_folders(folder)
     above = os.path.dirname(missing[0]) if missing else folder
     if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):

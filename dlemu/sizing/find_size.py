@@ -11,16 +11,19 @@ from math import ceil
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
-from datagen.owned import check_usable
+from datagen.regular import MOST_NOTE_BYTES
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
+from dlemu.config.dump import withheld_words
 from dlemu.config.duration import mean_seconds
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job, make_job
 from dlemu.metrics.demand import demand
 from dlemu.probing.cold import Treatment, treatment_of
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.run.run_folder import new_folder
+from dlemu.results.sent_files import read_sent
+from dlemu.run.run_folder import check_place, new_folder
 from dlemu.sizing.answers import SIZE, Question, SizeAnswer, Trial, check_same
 from dlemu.sizing.predictor import Predictor
 from dlemu.sizing.prerequisites import (
@@ -86,17 +89,18 @@ def size(
     check_runnable(workload)
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0: nothing computes, so any count passes; choose an accelerator")
+    folder = workload.output.folder or new_folder(workload.model.name, "size-")
+    check_place(folder, ours=(SIZE, WORKLOAD))
     if make is not None:
         make(workload)
-    folder = workload.output.folder or new_folder(workload.model.name, "size-")
-    check_usable(folder, "output.folder", ours=(SIZE, WORKLOAD))
+    own_words = [word for word in words if not word.startswith("output.folder=")]
     if isinstance(source, Workload):
-        words = [as_file(source, folder)]
+        own_words = [as_file(source, folder), *withheld_words(source)]
     question = Question(
         workload=workload.model.name,
         accelerator=workload.accelerator,
         scale=workload.scale,
-        overrides=tuple(word for word in words if not word.startswith("output.folder=")),
+        overrides=tuple(without_secrets(own_words)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
         confidence_percent=confidence_percent,
@@ -127,7 +131,7 @@ def size(
             predicted_accelerators=predictor.most,
         )
     )
-    runner = TrainRunner(prepared.trial_plan(config_dir))
+    runner = TrainRunner(prepared.trial_plan(own_words, config_dir))
 
     def save_and_tell(event: TrialBegan | TrialEnded) -> None:
         if isinstance(event, TrialEnded):
@@ -148,10 +152,9 @@ def size(
 def as_file(workload: Workload, folder: str) -> str:
     """Write a workload into the search's folder, and return the word that has the trials read it; raises UserError."""
     path, text = os.path.abspath(os.path.join(folder, WORKLOAD)), to_yaml(workload)
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            if file.read() != text:
-                raise UserError(f"{folder} holds a search for another workload; set output.folder anew")
+    if os.path.lexists(path):
+        if read_sent(path, MOST_NOTE_BYTES) != text.encode():
+            raise UserError(f"{folder} holds a search for another workload; set output.folder anew")
     else:
         write_text(folder, WORKLOAD, text)
     return f"workload={path}"
@@ -233,13 +236,13 @@ class _Prepared:
             naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule) * self.step_seconds,
         )
 
-    def trial_plan(self, config_dir: str | None) -> TrialPlan:
+    def trial_plan(self, words: Sequence[str], config_dir: str | None) -> TrialPlan:
         """Return what all trials have in common."""
         question, train = self.question, self.job.workload.train
         most_steps = ceil(question.trial_seconds / self.step_seconds) + 1 + self.batches_ahead
         return TrialPlan(
             words=(
-                *question.overrides,
+                *words,
                 "workflow.generate_data=false",
                 "workflow.checkpoint=false",  # a trial measures training's reads; au counts nothing else
                 "workflow.evaluation=false",

@@ -21,12 +21,13 @@ from dlemu.checkpoints.stored import folder_of, remove_checkpoint, stored_checkp
 from dlemu.config import check_checkpoints, check_runnable, datagen_command, load
 from dlemu.config.overrides import override
 from dlemu.config.points import Point, check_points, points
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.folder import read_run
 from dlemu.run.prepare_checkpoints import with_checkpoints
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import check_place, new_folder
 from dlemu.sizing.answers import (
     SWEEP,
     CheckpointFigures,
@@ -72,9 +73,9 @@ def sweep(
     workloads = _check(all_points, config_dir)
     first = workloads[0]
     folder = wanted_folder or new_folder(first.model.name, "sweep-")
-    question = SweepQuestion(overrides=tuple(words), launcher=launcher)
+    check_place(folder, ours=(SWEEP,))
+    question = SweepQuestion(overrides=tuple(without_secrets(words)), launcher=launcher)
     finished = finished_points(folder, question)
-    owned.check_usable(folder, "output.folder", ours=(SWEEP,))
     on_event(SweepBegan(folder=folder, workload=first, points=len(all_points), finished_points=len(finished)))
     options = ("--config-dir", config_dir) if config_dir else ()
     of_point = {point.words: workload for point, workload in zip(all_points, workloads, strict=True)}

@@ -39,21 +39,30 @@ def run_train(
 
 
 def run_command(
-    command: Sequence[str], folder: str, look: Callable[[], None], result: str, *, done: Sequence[int] = (0,)
+    command: Sequence[str],
+    folder: str,
+    look: Callable[[], None],
+    result: str,
+    *,
+    done: Sequence[int] = (0,),
+    asked: bytes = b"",
 ) -> None:
     """Run a command of dlemu's that leaves the file `result` in its folder; call `look` about once a second meanwhile.
 
-    Returns when it ended with a status of `done`; its output goes to LOG in its folder. Raises UserError or DlemuError
-    with the command's own message. A signal to stop this process (it reaches the main thread alone) stops the command
-    too, and what the process's own handler raises is raised: nothing is left behind.
+    It reads `asked` from its standard input. Returns when it ended with a status of `done`; its output goes to LOG in
+    its folder. Raises UserError or DlemuError with the command's own message. A signal to stop this process (it reaches
+    the main thread alone) stops the command too, and what the process's own handler raises is raised: nothing is left
+    behind.
     """
     log_path = os.path.join(folder, LOG)
     parent = os.getpid()
     with _signals_held() as release:
-        with open(create_claimed(folder, LOG), "w") as out:
+        with open(create_claimed(folder, LOG), "w") as out, os.fdopen(os.memfd_create("asked"), "w+b") as asks:
+            asks.write(asked)
+            asks.seek(0)
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=asks,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

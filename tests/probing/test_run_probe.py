@@ -27,6 +27,7 @@ from dlemu.probing.kernel_aio import Requests
 from dlemu.probing.object_gets import GetStream, _ranges
 from dlemu.probing.pattern import READ_DTYPE, Level
 from dlemu.probing.probe_answers import Fed, ProbeCell
+from dlemu.probing.probe_file import probe_file
 from dlemu.probing.requests import Wanted, _cell_of_requests, _streams, choose_engine, latency_of, measure_cell
 from dlemu.probing.run_probe import Grid, probe_requests, probe_workload, read_probe
 from dlemu.telemetry.probe_base import Reading
@@ -305,8 +306,8 @@ def test_requests_are_whole_sectors(size_bytes: int, fits: bool, measured: list[
 def test_the_file_that_is_made_has_no_two_equal_pages(tmp_path: Path) -> None:
     """A drive that compresses, or finds what it has already, would be measured as a faster one."""
     size = 17 * MIB + 1024
-    run_probe._make_file(str(tmp_path / "made"), size)
-    data = (tmp_path / "made").read_bytes()
+    with probe_file(str(tmp_path), size) as made:
+        data = Path(made).read_bytes()
     assert len(data) == size
     pages = [data[at : at + 4096] for at in range(0, size, 4096)]
     assert len(set(pages)) == len(pages)

@@ -483,7 +483,7 @@ def test_which_folder_holds_what(tmp_path: Path) -> None:
 def test_the_configuration_is_read_whatever_its_bytes(tmp_path: Path) -> None:
     assert read_config(str(tmp_path)) == ""
     (tmp_path / "config.yaml").write_bytes(b"name: caf\xe9\n")
-    assert read_config(str(tmp_path)) == "name: caf\N{REPLACEMENT CHARACTER}\n"
+    assert read_config(str(tmp_path)) == "", "what does not load could hold anything"
     run = written(tmp_path / "run")
     assert "data_folder: data/handmade" in read_config(run.folder)
 

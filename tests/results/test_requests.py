@@ -69,7 +69,7 @@ def test_what_the_library_would_cost_is_the_workers_cpu_times_the_formats_ratio(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"engine": "library"}, {"odirect": True}, {"data_format": "png"}, {"data_format": "somebodys.own"}]
+    "changes", [{"engine": "library"}, {"odirect": True}, {"data_format": "png"}, {"data_format": "tests.runs"}]
 )
 def test_nothing_is_said_of_it_where_no_ratio_holds(changes: dict[str, Any]) -> None:
     run = run_of(**changes)

@@ -35,7 +35,7 @@ def test_a_file_of_just_the_most_bytes_is_read_and_a_larger_one_is_not(tmp_path:
     path.write_bytes(bytes(10))
     assert read_sent(str(path), 10) == bytes(10)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(UserError, match=f"{path} is no file that dlemu wrote: .* far too large"):
+    with pytest.raises(UserError, match=f"{path} can.t be read: it has 10 bytes, wanted at most 9"):
         read_sent(str(path), 9)
     assert len(os.listdir("/proc/self/fd")) == before, "nothing stays open"
 
@@ -44,7 +44,7 @@ def test_what_is_no_file_is_told_and_never_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zeros").symlink_to("/dev/zero")
     for name in ("pipe", "zeros", "."):
-        with pytest.raises(UserError, match="is no file that dlemu wrote: it is no regular file"):
+        with pytest.raises(UserError, match=r"can.t be read: it is a (pipe|device|folder), wanted a regular file"):
             open_sent(str(tmp_path / name), 1 << 20)
 
 

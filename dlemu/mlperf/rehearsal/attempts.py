@@ -23,6 +23,7 @@ from dlemu.mlperf.check.result_rules import GAP_FACTOR
 from dlemu.mlperf.check.submission_tree import STAMP_FORMAT
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Figures, Outcome, RehearsalPlan, read_figures, run_words, sum_up
+from dlemu.results.sent_files import read_sent
 
 SCHEMA_VERSION = 1
 
@@ -142,13 +143,11 @@ def done_before(folder: str, question: Question) -> list[Attempt]:
 
     Raises UserError when the folder holds a finished one, or one of something else.
     """
-    owned.check_usable(folder, "output.folder", ours=(REHEARSAL,))
     path = os.path.join(folder, REHEARSAL)
-    try:
-        with open(path, "rb") as file:
-            saved = msgspec.json.decode(file.read(), type=Record)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return []
+    try:
+        saved = msgspec.json.decode(read_sent(path), type=Record)
     except msgspec.DecodeError as error:
         raise UserError(f"{path} is no record of a rehearsal ({error}); delete it to begin anew") from None
     if saved.complete:

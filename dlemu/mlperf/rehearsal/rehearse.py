@@ -15,6 +15,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.inspection import inspect
 from datagen.manifest import Manifest
 from dlemu.config import datagen_command
+from dlemu.config.published import without_secrets
 from dlemu.mlperf.check.judge import Checked, check_folder
 from dlemu.mlperf.datasize import Datasize
 from dlemu.mlperf.rehearsal import NOTE
@@ -68,7 +69,7 @@ class Rehearsal:
     @property
     def _question(self) -> Question:
         return Question(
-            overrides=self.plan.words,
+            overrides=tuple(without_secrets(self.plan.words)),
             launcher=self.launcher,
             edition=self.plan.edition.name,
             division=self.plan.division,

@@ -14,7 +14,7 @@ import yaml
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from datagen.owned import check_usable, fresh_folder
+from datagen.owned import fresh_folder
 from dlemu import __version__
 from dlemu.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
@@ -88,7 +88,6 @@ class CheckpointRehearsal:
         """
         if os.path.exists(os.path.join(self.folder, REHEARSAL)):
             raise UserError(f"{self.folder} holds a rehearsal already: wanted another output.folder, or none")
-        check_usable(self.folder, "output.folder")
         self._opening()
         done: list[dict[str, str]] = []
         self._save(done, complete=False)

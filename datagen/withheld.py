@@ -1,0 +1,75 @@
+"""What is never written down: credentials among the options of a storage, and in URLs.
+
+Nobody can list how the options of every storage call their credentials (`account_key`, `sas`, `passphrase`, ...), so it
+is the harmless ones that are listed: names are kept, and every other value is withheld.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+WITHHELD = "withheld"
+"""Stands where a value was not written down; a storage refuses it as a value."""
+HARMLESS_OPTIONS = frozenset(
+    (
+        *("endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name", "protocol"),
+        *("s3_force_path_style", "addressing_style", "use_full_object_uri", "uri_scheme", "storage_library"),
+        *("s3_max_attempts", "timeout_seconds", "timeout", "connect_timeout", "read_timeout", "max_concurrency"),
+        *("block_size", "default_block_size", "default_fill_cache", "default_cache_type", "version_aware"),
+        *("s3_profile", "profile", "ca_bundle", "anon", "secure", "use_ssl", "verify", "requester_pays"),
+        *("checksum_writes", "auto_mkdir", "use_listings_cache", "skip_instance_cache"),
+    )
+)
+"""Options whose values say where a storage is and how it is used, and let nobody in."""
+_SHORTEST = 4
+"""Characters of a value that is looked for in messages: shorter ones are parts of other words."""
+_SHORTEST_PART = 8
+"""The same of a part of a value, as in `AccountName=x;AccountKey=y`."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_USER, _QUERY = re.compile(r"(://)[^/\s?#]*@"), re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")
+
+
+def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a storage as they may be written down: all names, and the values that let nobody in."""
+    return {name: public_option(name, value) for name, value in options.items()}
+
+
+def public_option(name: str, value: Any) -> Any:
+    """Return the value of an option as it may be written down."""
+    if value is None or isinstance(value, bool):
+        return value
+    if name not in HARMLESS_OPTIONS:
+        return WITHHELD
+    return public_text(value) if isinstance(value, str) else value
+
+
+def public_text(text: str) -> str:
+    """Return a text without what its URLs say of users, and without the values of their queries (signatures)."""
+    if "://" not in text:
+        return text
+    return _URL.sub(lambda found: _QUERY.sub(rf"\1{WITHHELD}", _USER.sub(rf"\1{WITHHELD}@", found[0])), text)
+
+
+def scrubbed(text: str, options: Mapping[str, object]) -> str:
+    """Return a message without the values of options that are withheld, as the words of a library may quote them."""
+    for name, option in options.items():
+        for value in _scalars(option) if public_option(name, option) == WITHHELD else ():
+            parts = [part.partition("=")[2] for part in re.split("[;&]", value)]
+            for secret in (value, *(part for part in parts if len(part) >= _SHORTEST_PART)):
+                if len(secret) >= _SHORTEST and secret != WITHHELD:
+                    text = text.replace(secret, WITHHELD).replace(quote(secret, safe=""), WITHHELD)
+    return public_text(text)
+
+
+def _scalars(value: object) -> Iterator[str]:
+    """Yield the numbers and texts of an option, which may be given as a list or a mapping by mistake."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _scalars(part)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)

@@ -1,0 +1,88 @@
+"""A workload, and a command line, as they may be written down: without credentials."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from datagen.withheld import WITHHELD, public_option, public_options, public_text
+
+if TYPE_CHECKING:  # every command that fails imports this module
+    from dlemu.config.schema import Workload
+
+S = TypeVar("S")
+
+_OPTION = re.compile(r"([+]*(?:workload[./])?storage[./]storage_options[./]([^=]*)=)(.*)", re.DOTALL)
+_OPTIONS = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
+"""What holds options in another way: a whole section, a word that is in no grammar."""
+_SECRET_WORD = re.compile(
+    r"([^\s=]*(?:secret|passw|token|credential|access_?key|api_?key)[^\s=]*=).*", re.IGNORECASE | re.DOTALL
+)
+
+
+def published(workload: Workload) -> Workload:
+    """Return the workload as it may be written down: options that may be credentials are withheld, so are URLs' users.
+
+    It loads as any other; a storage refuses an option that was withheld.
+    """
+    storage = workload.storage
+    public = replace(
+        workload,
+        storage=replace(storage, storage_options={}),
+        scales={name: _public_tree(entries) for name, entries in workload.scales.items()},
+    )
+    public = _without_users(public)
+    return replace(public, storage=replace(public.storage, storage_options=public_options(storage.storage_options)))
+
+
+def _without_users(section: S) -> S:
+    """Return a section with `public_text` of each of its texts."""
+    changed: dict[str, Any] = {}
+    for field in fields(section):  # type: ignore[arg-type]  # a dataclass
+        value = getattr(section, field.name)
+        if isinstance(value, str):
+            changed[field.name] = public_text(value)
+        elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+            changed[field.name] = tuple(map(public_text, value))
+        elif is_dataclass(value):
+            changed[field.name] = _without_users(value)
+    return replace(section, **changed)  # type: ignore[type-var]
+
+
+def _public_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return entries of a scale, which may be any settings, under keys of one name or several with dots."""
+    public: dict[str, Any] = {}
+    for key, value in tree.items():
+        above, _, name = key.rpartition(".")
+        if name == "storage_options" and isinstance(value, Mapping):
+            public[key] = public_options(value)
+        elif above.endswith("storage_options"):
+            public[key] = public_option(name, value)
+        elif isinstance(value, Mapping):
+            public[key] = _public_tree(value)
+        else:
+            public[key] = public_text(value) if isinstance(value, str) else value
+    return public
+
+
+def without_secrets(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line as they may be written down, in logs, questions and messages."""
+    return [public_text(_without_secret(word)) for word in words]
+
+
+def _without_secret(word: str) -> str:
+    if found := _OPTION.fullmatch(word):
+        before, name, value = found.groups()
+        is_plain = value.lower() in ("true", "false", "null")
+        return word if is_plain or public_option(name, value) != WITHHELD else f"{before}{WITHHELD}"
+    if found := _OPTIONS.fullmatch(word):
+        return f"{found[1]}{WITHHELD}"
+    return _SECRET_WORD.sub(rf"\1{WITHHELD}", word)
+
+
+def given_options(words: Iterable[str]) -> dict[str, str]:
+    """Return the options that the words of a command line give, to be scrubbed from messages."""
+    found = (_OPTION.fullmatch(word) for word in words)
+    return {match[2]: match[3].strip("'\"") for match in found if match}

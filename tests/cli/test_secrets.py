@@ -1,0 +1,180 @@
+"""Credentials among a storage's options, and in URLs, are in nothing that a command writes or prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dlemu
+from datagen.errors import UserError
+from dlemu.config import load
+from dlemu.config.dump import withheld_words
+from dlemu.config.published import published, without_secrets
+from tests.runs import make_job, make_log
+
+pytest.importorskip("fsspec", reason="the extra `fsspec` is not installed")
+
+OPTIONS = {
+    "account_key": "'SECRET-account-key=='",
+    "connection_string": "'AccountName=x;AccountKey=SECRET-connection=='",
+    "sas": "SECRET-sas",
+    "passphrase": "SECRET-passphrase",
+    "key": "SECRET-key",
+    "secret": "SECRET-secret",
+    "token": "SECRET-token",
+    "pin": "8675309123",
+    "endpoint_url": "'http://SECRET-user:SECRET-password@10.0.0.1/x?sig=SECRET-signature'",
+}
+SECRETS = ("SECRET", "8675309123")
+KEPT = ("account_key", "connection_string", "sas", "passphrase", "pin", "10.0.0.1")
+"""Names, and values that are harmless, which are kept."""
+
+
+def words(folder: Path) -> list[str]:
+    """Settings of a storage that takes any options, and of the smallest dataset."""
+    options = (f"++storage.storage_options.{name}={value}" for name, value in OPTIONS.items())
+    return [
+        *("storage.storage_type=fsspec", f"storage.storage_root=file://{folder}", *options),
+        *("dataset.format=npz", "dataset.num_files_train=16", "dataset.record_length_bytes=4096"),
+        *("dataset.data_folder=data", "checkpoint.checkpoint_folder=saved", "model.model_size_bytes=100000"),
+        *("reader.data_loader=threads", "reader.batch_size=2", "reader.read_threads=1", "train.epochs=2"),
+        *("metric.ceiling_seconds=0", "metric.scaling_seconds=0", "telemetry.enabled=false", "output.report=false"),
+    ]
+
+
+def run(folder: Path, *command: str, status: tuple[int, ...] = (0, 1)) -> str:
+    """Run a command in a folder and return what it printed, all of it free of secrets."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "dlemu", *command],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    printed = ended.stdout + ended.stderr
+    assert ended.returncode in status, printed
+    assert "Traceback" not in printed
+    assert not [secret for secret in SECRETS if secret in printed], printed
+    return printed
+
+
+def written(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_no_command_writes_or_prints_a_secret(tmp_path: Path) -> None:
+    given = words(tmp_path)
+    run(tmp_path, "datagen", *given)
+    run(tmp_path, "datagen", "verify", *given)
+    run(tmp_path, "train", *given, "ranks=1", "output.folder=run")
+    printed = run(tmp_path, "train", "--cfg", *given)
+    assert [name for name in KEPT if name not in printed] == []
+    run(tmp_path, "train", "--export-dlio", "exported.yaml", *given, "reader.data_loader=pytorch")
+    saves = ("checkpoint.num_checkpoints_write=1", "checkpoint.num_checkpoints_read=1")
+    run(tmp_path, "checkpoint", *given, *saves, "workflow.checkpoint=true", "output.folder=saves")
+    run(tmp_path, "sweep", *given, "ranks=1,2", "output.folder=sweep")
+    run(tmp_path, "predict", *given, "ranks=1", "accelerator=", "--from", "run", "output.folder=predict")
+    run(tmp_path, "predict", *given, "ranks=1", "--mb-per-second", "100", "--json", "output.folder=given")
+    run(tmp_path, "compare", "run", "run", "--output", "compare")
+    run(tmp_path, "report", "run")
+    run(tmp_path, "report", "saves")
+    run(tmp_path, "mlperf", "datasize", "workload=unet3d", "accelerator=h100", *given[:11], "--json")
+    found = [path for path, data in written(tmp_path).items() if any(secret.encode() in data for secret in SECRETS)]
+    assert found == []
+    facts = json.loads((tmp_path / "run" / "facts.json").read_text())
+    assert facts["workload"]["storage"]["storage_options"] == {
+        **dict.fromkeys(("account_key", "connection_string", "sas", "passphrase", "key", "pin"), "withheld"),
+        "endpoint_url": "http://withheld@10.0.0.1/x?sig=withheld",
+    }
+    again = run(tmp_path, "train", "workload=run/config.yaml", "output.folder=again", status=(2,))
+    assert "storage.storage_options.account_key was withheld" in again
+    assert dlemu.load_result(tmp_path / "run").facts.workload.storage.storage_type == "fsspec"  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_no_message_quotes_a_secret(tmp_path: Path) -> None:
+    given = words(tmp_path)
+    for wrong in (
+        ["storage.storage_root=abfs://SECRET-user:SECRET-password@container"],
+        ["++storage.storage_options.sas=[SECRET-list]"],
+        ["++storage.storage_options.sas={a: SECRET-mapping}"],
+        ["++storage.storage_options.sas=SECRET with: blanks}"],
+        ["++storage={storage_options:{sas:SECRET-section,x:[SECRET-list]}}"],
+        ["dataset.num_files_train=many"],
+        ["storage.storage_type=local_fs"],
+    ):
+        run(tmp_path, "train", *given, *wrong, "output.folder=wrong", status=(1, 2))
+    assert not [path for path, data in written(tmp_path).items() if b"SECRET" in data]
+
+
+@pytest.mark.slow
+def test_packing_writes_no_secret(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    given = [*words(tmp_path), "dataset.format=jpeg", "dataset.record_length_bytes=20000"]
+    run(tmp_path, "datagen", *given)
+    own = ("target=packed", "format=npz", "encode=keep", "images_per_file=8", "processes=1")
+    run(tmp_path, "pack", "workload=default", *given[:-1], *own, "output.folder=pack", "--no-report", status=(0, 1, 2))
+    assert not [path for path, data in written(tmp_path).items() if b"SECRET" in data]
+
+
+def test_a_process_of_its_own_gets_what_is_withheld(tmp_path: Path) -> None:
+    workload = load(words(tmp_path))
+    (word,) = withheld_words(workload)
+    again = load([*words(tmp_path), word])
+    assert again.storage == workload.storage != published(workload).storage
+
+
+def test_a_result_of_an_older_version_is_shown_without_its_secrets(tmp_path: Path) -> None:
+
+    from dlemu.results.folder import read_config, read_run, write_run
+    from dlemu.results.run import make_run
+
+    job = make_job(folder=str(tmp_path), steps=4)
+    write_run(make_run(job, make_log(job)))
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    facts["workload"]["storage"]["storage_options"] = {"sas": "SECRET", "region": "here"}
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    config = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(config.replace("storage_options: {}", "storage_options: {sas: SECRET}"))
+    assert read_run(str(tmp_path)).facts.workload.storage.storage_options == {"sas": "withheld", "region": "here"}
+    assert "SECRET" not in read_config(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("storage.storage_options.sas=x1", "storage.storage_options.sas=withheld"),
+        ("++workload.storage.storage_options.key=x1", "++workload.storage.storage_options.key=withheld"),
+        ("+storage/storage_options/key=x1", "+storage/storage_options/key=withheld"),
+        ("storage.storage_options={sas:x1,region:here}", "storage.storage_options=withheld"),
+        ("storage={storage_options:{sas:x1}}", "storage={storage_options:withheld"),
+        ("storage.storage_options.region=here", "storage.storage_options.region=here"),
+        ("storage.storage_options.anything=true", "storage.storage_options.anything=true"),
+        (
+            "storage.storage_options.endpoint_url=http://u:p@h:1",
+            "storage.storage_options.endpoint_url=http://withheld@h:1",
+        ),
+        (
+            "dataset.data_folder=sftp://u:p@h/d?sig=x1&se=2",
+            "dataset.data_folder=sftp://withheld@h/d?sig=withheld&se=withheld",
+        ),
+        ("dataset.data_folder=/mnt/a@b:c?d=e", "dataset.data_folder=/mnt/a@b:c?d=e"),
+        ("--password=x1", "--password=withheld"),
+        ("ranks=4", "ranks=4"),
+    ],
+)
+def test_a_word_of_a_command_line(word: str, shown: str) -> None:
+    assert without_secrets([word]) == [shown]
+
+
+def test_credentials_are_not_swept_over(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"storage.storage_options.sas has several values, which may be credentials"):
+        dlemu.sweep([*words(tmp_path), "++storage.storage_options.sas=a1,b2"])

@@ -1,0 +1,135 @@
+"""The file that a probe makes: nobody else's is touched, what a killed probe left goes, odd targets are named."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import DlemuError, UserError
+from dlemu.probing.kernel_aio import open_stream
+from dlemu.probing.probe_file import probe_file, remove_left
+from dlemu.probing.requests import Wanted, measure_cell
+from dlemu.probing.run_probe import Grid, probe_requests
+
+MIB = 1 << 20
+GONE = 2**22 + 1
+"""More than the kernel gives out (/proc/sys/kernel/pid_max): no process has it."""
+READ = Wanted(access="randread", size_bytes=4096, depth=1, jobs=1)
+
+
+def left(folder: Path, process: int, *, host: str = "") -> Path:
+    """A file as a probe leaves it that is killed."""
+    path = folder / f"dlemu-probe-{process}-{host}abcdef"
+    path.write_bytes(bytes(5000))
+    return path
+
+
+HOLDS = """
+import sys
+from dlemu.probing.probe_file import probe_file
+with probe_file(sys.argv[1], 5000) as path:
+    print(path, flush=True)
+    input()
+"""
+
+
+def test_what_a_killed_probe_left_is_removed_and_named(tmp_path: Path) -> None:
+    command, pipe = [sys.executable, "-c", HOLDS, str(tmp_path)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as probe:
+        assert probe.stdout is not None
+        path = Path(probe.stdout.readline().strip())
+        assert remove_left(str(tmp_path)) == [], "a probe that lives keeps its file"
+        assert path.stat().st_size == 5000
+        probe.send_signal(signal.SIGKILL)
+    (said,) = remove_left(str(tmp_path))
+    assert str(path) in said
+    assert "was left by a probe that was killed: it is removed" in said
+    assert not path.exists()
+
+
+def test_a_number_that_another_process_has_now_keeps_nothing(tmp_path: Path) -> None:
+    old, new = left(tmp_path, os.getpid()), left(tmp_path, os.getppid())
+    os.utime(old, (1e9, 1e9))
+    remove_left(str(tmp_path))
+    assert not old.exists(), "written before this process began"
+    assert new.exists(), "its process lives"
+
+
+def test_only_files_of_probes_are_removed(tmp_path: Path) -> None:
+    """Names that are nearly theirs, links, folders, pipes, files that are held, those of other hosts and users."""
+    users = tmp_path / "mine"
+    users.write_bytes(b"mine")
+    (tmp_path / f"dlemu-probe-{GONE}-aaaaaa").symlink_to(users)
+    (tmp_path / f"dlemu-probe-{GONE}-bbbbbb").mkdir()
+    os.mkfifo(tmp_path / f"dlemu-probe-{GONE}-cccccc")
+    for name in (f"dlemu-probe-{GONE}-abcdef.txt", f"my-dlemu-probe-{GONE}-abcdef", "dlemu-probe-x-abcdef"):
+        (tmp_path / name).write_bytes(b"x")
+    elsewhere = left(tmp_path, GONE, host="00000000-")
+    if os.geteuid() == 0:
+        os.chown(left(tmp_path, GONE + 1), 12345, -1)
+    held = left(tmp_path, GONE)
+    before = sorted(os.listdir(tmp_path))
+    with open(held, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert [said for said in remove_left(str(tmp_path)) if str(elsewhere) not in said] == []
+    assert sorted(os.listdir(tmp_path)) == before
+    assert users.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("kind", ["/dev/null", "pipe", "loop", "gone"])
+def test_an_odd_target_is_named(tmp_path: Path, kind: str) -> None:
+    target = kind if kind.startswith("/") else str(tmp_path / kind)
+    if kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "loop":
+        os.symlink(target, target)
+    with pytest.raises(UserError, match=rf"{target} is .*wanted a folder of the storage, a file to read, or a block"):
+        probe_requests(target, folder=str(tmp_path / "out"), seconds=0.1, grid=Grid(depths=(1,)))
+
+
+def test_what_is_written_to_is_no_link(tmp_path: Path) -> None:
+    users, planted = tmp_path / "mine", tmp_path / "planted"
+    users.write_bytes(b"mine")
+    planted.symlink_to(users)
+    with pytest.raises(DlemuError, match="planted can't be opened"):
+        open_stream(str(planted), writes=True)
+    os.close(open_stream(str(planted), writes=False, flags=0))
+
+
+FIO = """#!{python}
+import os, sys
+name = next(word.partition("=")[2] for word in sys.argv if word.startswith("--filename="))
+odd = set(name) & set(":#;\\\\ ")
+sys.exit(f"inode {{os.stat(name).st_ino}} of {{name}}" + (" by a name to be parsed" if odd else ""))
+"""
+
+
+@pytest.mark.parametrize("name", ["a:b", "a\\:b", "a#b;c", " a ", "plain"])
+def test_fio_gets_the_file_itself_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """fio splits names at colons, and takes what follows a # or ; for a comment: it would make another file."""
+    (tmp_path / "fio").write_text(FIO.format(python=sys.executable))
+    (tmp_path / "fio").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    path = folder / name
+    path.write_bytes(bytes(MIB))
+    with pytest.raises(DlemuError) as raised:
+        measure_cell(READ, str(path), MIB, 0.1, "fio")
+    assert f"inode {path.stat().st_ino} of {path}".rstrip() in str(raised.value)
+    assert "to be parsed" not in str(raised.value)
+    assert os.listdir(folder) == [name]
+
+
+def test_the_file_is_gone_afterwards(tmp_path: Path) -> None:
+    with probe_file(str(tmp_path), 5000) as path:
+        assert os.path.getsize(path) == 5000
+        assert time.time() - os.path.getmtime(path) < 600
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,346 @@
+"""What was received names no code that is run: a dotted name planted in any text of it imports nothing.
+
+Each kind of result, dataset and note is made whole, then read with one text after the other replaced by the name of a
+module that lies on Python's path and says so when it is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dlemu
+from datagen.errors import DlemuError, UserError
+from datagen.generate import finish, generate, prepare
+from datagen.inspection import inspect
+from datagen.packing.packed_set import PACKED_NAME, PackedSet, read_set, verify_set, write_set
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import FOLDERS, open_storage
+from datagen.verify import verify
+from dlemu.checkpoints.stored import NOTE
+from dlemu.emulator.checkpoint_job import CheckpointJob
+from dlemu.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
+from dlemu.mlperf.audit.saved_audit import save_audit
+from dlemu.mlperf.check.judge import check_folder
+from dlemu.mlperf.foreign_times import foreign_run
+from dlemu.packing.pack_answer import PACK
+from dlemu.prediction.ask import read_calibration
+from dlemu.prediction.prediction import PREDICT
+from dlemu.probing.probe_answers import PROBE
+from dlemu.reproduction.run_steps import REPRODUCED, Reproduced
+from dlemu.reproduction.steps import DocumentQuestion
+from dlemu.results.answer_files import save_answer
+from dlemu.results.audit_answer import AUDIT
+from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
+from dlemu.results.checkpoint_run import CheckpointRun, make_checkpoint_facts
+from dlemu.results.folder import read_run, write_run
+from dlemu.results.live import write_live_facts
+from dlemu.results.run import make_run
+from dlemu.run.prepare_checkpoints import prepare_checkpoints
+from dlemu.sizing.answers import COMPARE, SIZE, SWEEP
+from tests.mlperf import foreign_runs
+from tests.mlperf.checkpoint_leaves import make_result
+from tests.mlperf.golden import make_tree
+from tests.report.folders import write_size, write_sweep
+from tests.report.test_document import packing, probed
+from tests.results.handmade import CHECKPOINT_RUNS
+from tests.run.test_checkpoint_story import Frontend, run
+from tests.runs import HOST, make_job, make_log, with_telemetry
+
+SHIPPED = shipped_pairs()
+PLANTED = "planted_by_others"
+NAMES = (f"{PLANTED}.Format", PLANTED)
+
+
+@pytest.fixture(autouse=True)
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Put the module on Python's path; afterwards nobody has imported it."""
+    record, place = tmp_path / "imported", tmp_path / "path"
+    place.mkdir()
+    (place / f"{PLANTED}.py").write_text(f"open({str(record)!r}, 'w').close()\nclass Format: pass\n")
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.chdir(tmp_path)
+    yield record
+    assert not record.exists(), "somebody's module ran"
+    assert PLANTED not in sys.modules
+
+
+def texts(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each text, of several alike in a list that of the first."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from texts(item, (*above, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value[:1]):
+            yield from texts(item, (*above, number))
+    elif isinstance(value, str):
+        yield above
+
+
+def planted(value: Any, path: tuple[Any, ...], name: str) -> Any:
+    """Return the value with the text at a path replaced."""
+    if not path:
+        return name
+    changed = list(value) if isinstance(value, list) else dict(value)
+    changed[path[0]] = planted(value[path[0]], path[1:], name)
+    return changed
+
+
+def read_planted(file: Path, read: Callable[[], object]) -> int:
+    """Read with each text of a file of JSON or YAML replaced; return how many there were."""
+    text = file.read_text()
+    load, dump = (json.loads, json.dumps) if file.suffix == ".json" else (yaml.safe_load, yaml.safe_dump)
+    whole, count = load(text), 0
+    for path in texts(whole):
+        name = NAMES[count % 2] if path[-1] not in ("format", "data_loader", "storage_type", "compute") else NAMES[0]
+        file.write_text(dump(planted(whole, path, name)))
+        with contextlib.suppress(DlemuError):
+            read()
+        count += 1
+    file.write_text(text)
+    return count
+
+
+def read_every_way(folder: Path) -> None:
+    """Do with a folder of results what there is to be done."""
+    from dlemu.report.pages import _open
+
+    for read in (
+        lambda: dlemu.load_result(folder),
+        lambda: _open([str(folder)]),
+        lambda: dlemu.compare(folder, folder),
+        lambda: read_calibration(str(folder), foreign_run),
+        lambda: audit_run(str(folder), SHIPPED),
+    ):
+        with contextlib.suppress(DlemuError):
+            read()
+
+
+def written_run(folder: Path) -> Path:
+    job = make_job(folder=str(folder), steps=4)
+    write_run(make_run(job, with_telemetry(make_log(job))))
+    return folder
+
+
+@pytest.mark.parametrize("file", ["facts.json", "old summary.json", "old config.yaml"])
+def test_the_folder_of_a_run(tmp_path: Path, file: str) -> None:
+    folder = written_run(tmp_path / "run")
+    ways: Callable[[Path], object] = read_every_way
+    if file.startswith("old "):  # written before there was a facts.json
+        (folder / "facts.json").unlink()
+        ways = dlemu.load_result
+    assert read_planted(folder / file.removeprefix("old "), lambda: ways(folder)) > 10
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_run_of_a_users_own_format_has_every_number_without_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, imported: Path
+) -> None:
+    """The module is there when the run begins, and gone, or another one, when its result is read."""
+    own = tmp_path / "path" / "formats_of_mine.py"
+    own.write_text("from datagen.formats.npz import *\nfrom datagen.formats.npz import LIBRARY, Format\n")
+    job = make_job(folder=str(tmp_path / "run"), steps=4)
+    data = replace(job.workload.dataset, format="formats_of_mine")
+    data = replace(data, format="formats_of_mine.Format")
+    job = replace(job, workload=replace(job.workload, dataset=data))
+    run = make_run(job, with_telemetry(make_log(job)))
+    assert run.facts.own_library is not None
+    write_run(run)
+    own.write_text(f"open({str(imported)!r}, 'w').close()\n") if named else own.unlink()
+    monkeypatch.delitem(sys.modules, "formats_of_mine")
+    assert read_run(str(tmp_path / "run")).summary == run.summary
+    assert "formats_of_mine" not in sys.modules
+
+
+def test_the_live_part_of_a_run_that_was_killed(tmp_path: Path) -> None:
+    run = read_run(str(written_run(tmp_path / "run")))
+    folder = tmp_path / "killed"
+    write_live_facts(str(folder), run.facts, advice="")
+    run.facts.journal.save(str(folder / "live"))
+    job = make_job(steps=4)
+    make_log(job).rows.tofile(folder / "live" / "rank_000000")
+    live = folder / "live"
+    assert read_planted(live / "facts.json", lambda: read_run(str(folder))) > 10
+    assert read_planted(live / "journal.json", lambda: read_run(str(folder))) > 1
+
+
+def test_the_folder_of_a_run_of_checkpoints(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    made = CHECKPOINT_RUNS["checkpoints_watched"]()
+    run = CheckpointRun(str(folder), made.facts, made.rows, made.progress, made.telemetry)
+    write_checkpoint_run(run)
+    write_checkpoint_summary(run)
+    assert read_planted(folder / "facts.json", lambda: read_every_way(folder)) > 10
+    assert read_planted(folder / "summary.json", lambda: audit_run(str(folder), SHIPPED)) > 10
+
+
+def test_the_run_of_a_users_own_checkpoint_format_has_its_sizes(tmp_path: Path) -> None:
+    made = CHECKPOINT_RUNS["checkpoints_watched"]()
+    settings = replace(made.facts.workload.checkpoint, format="dlemu.checkpoints.formats.raw")
+    workload = replace(made.facts.workload, checkpoint=settings)
+    job = CheckpointJob(
+        workload=workload,
+        ranks=made.facts.ranks,
+        plan=replace(made.facts.plan, format=settings.format),
+        seed=1,
+        folder=str(tmp_path),
+        started_at="",
+        token="",
+    )
+    facts = make_checkpoint_facts(job, made.facts.journal, None)
+    assert facts.sizes == job.plan.sizes == facts.own_sizes
+    with pytest.raises(UserError, match=r"a module of somebody's own, which is not imported to read a result"):
+        _ = replace(facts, own_sizes=None).sizes
+
+
+def write_answers(folder: Path) -> dict[str, Path]:
+    """Write an answer of each kind; return their files."""
+    probe = replace(probed(), host=HOST)
+    document = DocumentQuestion(document="amax", drives=("/mnt/a",))
+    save_answer(str(folder / "probe"), PROBE, probe)
+    save_answer(str(folder / "pack"), PACK, packing("images").answer)
+    save_answer(
+        str(folder / "document"),
+        REPRODUCED,
+        Reproduced(complete=True, title="T", about="A.", question=document, capacity_tb=(4.0,)),
+    )
+    dlemu.predict(
+        ["workload=unet3d", "accelerator=h100", "ranks=2", f"output.folder={folder / 'predict'}"], mb_per_second=1000
+    )
+    sweep = write_sweep(folder / "sweep")
+    save_answer(str(folder / "compare"), COMPARE, dlemu.compare(sweep))
+    foreign_runs.write_run(folder / "tree" / "run", steps=12)
+    save_audit(str(folder / "audit"), audit_trees([str(folder / "tree")]), ["tree"], None)
+    return {
+        "size": write_size(folder / "size") / SIZE,
+        "sweep": sweep / SWEEP,
+        "compare": folder / "compare" / COMPARE,
+        "probe": folder / "probe" / PROBE,
+        "pack": folder / "pack" / PACK,
+        "document": folder / "document" / REPRODUCED,
+        "predict": folder / "predict" / PREDICT,
+        "audit": folder / "audit" / AUDIT,
+    }
+
+
+def test_answers_of_commands(tmp_path: Path) -> None:
+    counts = {
+        kind: read_planted(file, lambda file=file: read_every_way(file.parent))  # type: ignore[misc]
+        for kind, file in write_answers(tmp_path).items()
+    }
+    assert min(counts.values()) >= 3, counts
+
+
+def test_results_of_dlio_and_of_mlperf(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    foreign_runs.write_run(tmp_path / "run", steps=12)
+    make_tree(tree, "2.0")
+    result = make_result(tmp_path / "checkpoints")
+
+    def read_foreign() -> None:
+        with contextlib.suppress(DlemuError):
+            foreign_run(str(tmp_path / "run"))
+        read_every_way(tmp_path / "run")
+
+    counts = [read_planted(file, read_foreign) for file in sorted(tmp_path.glob("run/**/*.yaml"))]
+    counts += [read_planted(tmp_path / "run" / "summary.json", read_foreign)]
+    for folder in (tree, result):
+        for name in ("config.yaml", "*_metadata.json"):
+            file = next(iter(sorted(folder.rglob(name))))
+            counts.append(read_planted(file, lambda folder=folder: check_folder(str(folder))))  # type: ignore[misc]
+    assert sum(counts) > 40, counts
+
+
+def test_a_received_configuration_draws_in_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra would import the package of a search path, and fill in what the environment of this host holds."""
+    folder = written_run(tmp_path / "run")
+    (folder / "facts.json").unlink()
+    config = folder / "config.yaml"
+    whole = config.read_text()
+    config.write_text(f"hydra:\n  searchpath: [pkg://{PLANTED}]\ndefaults: [workload/{PLANTED}, _self_]\n{whole}")
+    with contextlib.suppress(UserError):
+        read_run(str(folder))
+    monkeypatch.setenv("MY_SECRET", "of this host")
+    config.write_text(whole.replace("name: handmade", "name: ${oc.env:MY_SECRET}"))
+    with pytest.raises(UserError, match="has references"):
+        read_run(str(folder))
+    config.write_text(whole.replace("name: handmade", r"name: \${of-ours}"))
+    assert read_run(str(folder)).facts.workload.model.name == "${of-ours}"
+
+
+def test_a_foreign_run_names_no_file_to_load(tmp_path: Path) -> None:
+    evil = tmp_path / "evil.yaml"
+    evil.write_text(f"hydra:\n  searchpath: [pkg://{PLANTED}]\n")
+    foreign_runs.write_run(tmp_path / "run", steps=12)
+    for config in (tmp_path / "run").rglob("config.yaml"):
+        tree = yaml.safe_load(config.read_text())
+        tree["workload"]["model"] = {"name": str(evil)}
+        config.write_text(yaml.safe_dump(tree))
+    with pytest.raises(UserError, match=r"evil.yaml'|does not say"):
+        foreign_run(str(tmp_path / "run"))
+
+
+def test_the_manifest_of_a_dataset(tmp_path: Path) -> None:
+    spec = DatasetSpec(data_folder=str(tmp_path / "data"), format="npz", num_files_train=2, record_length_bytes=100)
+    prepare(spec)
+    generate(spec)
+    finish(spec)
+    manifest = tmp_path / "data" / "dlemu.json"
+
+    def read_dataset() -> None:
+        for read in (inspect, verify, prepare, generate):
+            with contextlib.suppress(DlemuError):
+                read(spec)
+
+    assert read_planted(manifest, read_dataset) >= 5
+    tree = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(planted(tree, ("spec", "format"), NAMES[0])))
+    with pytest.raises(DlemuError, match=r"if you trust it, name it yourself by dataset.format=planted_by_others"):
+        verify(spec)
+
+
+def test_the_note_of_a_checkpoint(tmp_path: Path) -> None:
+    run(tmp_path, num_checkpoints_read="0")
+    note = tmp_path / "saved" / "global_epoch1_step1" / NOTE
+
+    def read_note() -> None:
+        for number, words in enumerate(({}, {"reshard": "true"})):
+            frontend = Frontend(tmp_path, f"again-{number}", num_checkpoints_write="0", **words)
+            prepare_checkpoints(frontend.workload, 2).folder.drop()
+
+    assert read_planted(note, read_note) > 5
+    tree = json.loads(note.read_text())
+    note.write_text(json.dumps(planted(tree, ("settings", "format"), NAMES[0])))
+    with pytest.raises(UserError, match=r"if you trust it, name it yourself by checkpoint.format"):
+        read_note()
+    note.write_text(json.dumps(tree))
+
+
+def test_the_list_of_packed_files(tmp_path: Path) -> None:
+    packed = PackedSet(about={"source": "x"}, format="npz", ending="npz", files=1, images_per_file=1, complete=True)
+    storage = open_storage(FOLDERS)
+    write_set(str(tmp_path), packed, storage)
+
+    def read_list() -> None:
+        for read in (read_set, verify_set):
+            with contextlib.suppress(DlemuError):
+                read(str(tmp_path), storage)
+
+    assert read_planted(tmp_path / PACKED_NAME, read_list) >= 2
+
+
+def test_what_is_looked_for_can_be_found(tmp_path: Path, imported: Path) -> None:
+    """A module that the user names himself is imported."""
+    with contextlib.suppress(UserError, AttributeError):
+        prepare(DatasetSpec(data_folder=str(tmp_path / "data"), format=NAMES[0]))
+    assert imported.exists()
+    imported.unlink()
+    del sys.modules[PLANTED]
