@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, in_order, sum_of
 from dlemu.metrics.spread import Mean, by_epoch, known
 
 
@@ -52,7 +52,8 @@ def _supply_of(epoch: StepTable) -> Supply:
     read_ns, time_ns, edges = 0.0, 0.0, []
     for own, start in zip(ranks, starts, strict=True):
         batches = _Batches(own)
-        for low, high in _training_windows(own, start, begin, end):
+        lows, highs = (moments - start for moments in training_spans(own))
+        for low, high in _overlaps(lows, highs, begin, end):
             read_ns += batches.read_by(start + high) - batches.read_by(start + low)
             time_ns += high - low
         edges.append(batches.under_way(start + end))
@@ -66,12 +67,16 @@ def _first_and_last(own: StepTable, start: int) -> tuple[int, int]:
     return int(started.min()) - start, int(started.max()) - start
 
 
-def _training_windows(own: StepTable, start: int, begin: int, end: int) -> list[tuple[int, int]]:
-    """Return when the accelerator was in training between two moments: its blocks of steps."""
+def training_spans(own: StepTable) -> tuple[Whole, Whole]:
+    """Return when each block of one rank's steps began and when it was over: in between the accelerator trains."""
     _, first, last = own.ends("free_ns", "wait_ns", "compute_ns", "sync_ns")
-    lows = np.maximum(begin, first[0] - start).tolist()
-    highs = np.minimum(end, sum(last[1:], start=last[0]) - start).tolist()
-    return [(low, high) for low, high in zip(lows, highs, strict=True) if high > low]
+    return first[0], sum(last[1:], start=last[0])
+
+
+def _overlaps(lows: Whole, highs: Whole, begin: int, end: int) -> list[tuple[int, int]]:
+    """Return the parts of spans that lie between two moments."""
+    pairs = zip(np.maximum(begin, lows).tolist(), np.minimum(end, highs).tolist(), strict=True)
+    return [(low, high) for low, high in pairs if high > low]
 
 
 class _Batches:
