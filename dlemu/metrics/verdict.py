@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
+from dlemu.metrics.percent_interval import plus_minus
 
 VerdictBy = Literal["sustained", "au", "rules"]
 _NAMES: dict[VerdictBy, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
@@ -68,7 +69,7 @@ def judge(evidence: Evidence) -> Verdict:
     if au is None or math.isnan(au):
         return Verdict(None, "NO VERDICT: nothing computed (train.computation_time is 0, or every step was excluded)")
     margin = evidence.uncertainty_percent
-    width = f" +- {margin:.2f}" if margin is not None and margin >= 0.005 else ""
+    width = f" {plus_minus(au, margin, 2)}" if margin is not None and margin >= 0.005 else ""
     value = f"{_NAMES[evidence.by]} {au:.2f}{width} %"
     if au < wanted and evidence.ceiling_au is not None and evidence.ceiling_au < wanted:
         return Verdict(
