@@ -64,7 +64,8 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     by_supply = fed < au_percent(kept)
     values = np.concatenate([*_windows(rows if by_supply else kept, by_supply=by_supply), np.empty(0)])
     if len(values) < _FEWEST:
-        values = np.array([au_percent(epoch) for epoch in by_epoch(kept)])
+        epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, by_epoch(kept))
+        values = np.array(list(epochs))
     if len(values) < _FEWEST:
         return None
     spread = estimate(np.minimum(values, 100.0) if not by_supply else values, _CONFIDENCE).half_width_percent / COVERAGE
