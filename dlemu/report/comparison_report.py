@@ -176,7 +176,7 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
 
 
 def _is_shown(pair: RunPair) -> bool:
-    """Say whether the difference in time is not known to be chance: of one or two epochs its uncertainty is not known."""
+    """Say whether the difference in time is not known to be chance: of fewer than three epochs that is not known."""
     return pair.total_seconds is None or pair.total_seconds.distinct is not False
 
 
