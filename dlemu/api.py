@@ -188,7 +188,7 @@ def predict(
     With `ranks` that count, else the most that pass. `from_folder` names a run (DLIO's too), or is one; `make` makes
     the dataset before it is probed.
     """
-    answer, _ = ask(
+    answer, _, _ = ask(
         source if isinstance(source, Workload) and not settings else _words(source, settings),
         from_folder=_folder(from_folder),
         mb_per_second=mb_per_second,

@@ -64,7 +64,7 @@ def command(
     if cfg:
         click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
         return
-    answer, folder = ask(
+    answer, folder, workload = ask(
         overrides,
         from_folder=from_folder,
         mb_per_second=mb_per_second,
@@ -84,7 +84,7 @@ def command(
         from dlemu.report.prediction_report import print_prediction
 
         print_prediction(answer, folder, Console())
-        report_result(load(overrides, config_dir=config_dir).output.report, folder)
+        report_result(workload.output.report, folder)
     raise SystemExit(0 if answer.passed else 1)
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "check_checkpoints",
     "check_data",
     "check_runnable",
+    "completed",
     "datagen_command",
     "load",
     "to_yaml",
@@ -39,6 +40,17 @@ def load_received(path: str) -> Workload:
     from dlemu.config import loading
 
     return loading.load_received(path)
+
+
+def completed(words: Sequence[str], other: Workload, *, config_dir: str | None = None) -> list[str]:
+    """Return the overrides of a workload that is another one but for what these words say.
+
+    Its accelerator, scale and single settings stand where the words say nothing else; another accelerator or scale
+    brings its own. Words that choose another workload take nothing over. Raises UserError.
+    """
+    from dlemu.config import dump
+
+    return dump.completed(words, other, config_dir)
 
 
 def to_yaml(workload: Workload) -> str:

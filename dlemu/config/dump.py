@@ -21,6 +21,12 @@ DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
 """Where a dataset's settings come from; the rest of a command line says nothing about bytes."""
 
 
+_COMPLETED = ("dataset", "reader", "train", "metric", "workflow", "checkpoint")
+"""Sections that decide what a run reads and when."""
+_SET_BY = {"accelerator": ("reader.batch_size", "train.computation_time"), "scale": ("dataset.",)}
+"""What another accelerator, or another scale, brings along."""
+
+
 def to_yaml(workload: Workload) -> str:
     """Write every setting; see `dlemu.config.to_yaml`."""
     return OmegaConf.to_yaml(OmegaConf.create(_plain(published(workload))))
@@ -37,6 +43,33 @@ def datagen_command(source: Sequence[str] | Workload) -> str:
     """Write the command for a shell; see `dlemu.config.datagen_command`."""
     words = _from_workload(source) if isinstance(source, Workload) else _of_data(source)
     return shlex.join(["dlemu", "datagen", *without_secrets(words)])
+
+
+def completed(words: Sequence[str], other: Workload, config_dir: str | None = None) -> list[str]:
+    """Take from another workload what overrides leave open; see `dlemu.config.completed`."""
+    choice, paths = parse(words).workload, {setting.path for setting in parse(words).all}
+    if choice and load([override(["workload"], choice)], config_dir).model.name != other.model.name:
+        return list(words)
+    known = workload_names(config_dir)
+    name = choice or (other.model.name if other.model.name in known else DEFAULT_WORKLOAD)
+    workload = override(["workload"], name)
+    tables, asked = load([workload], config_dir), load([*words, workload], config_dir)
+    same = [override(["accelerator"], other.accelerator)] if other.accelerator in tables.accelerators else []
+    same += [override(["scale"], other.scale)] if other.scale in tables.scales else []
+    base = load([workload, *same], config_dir)
+    others = tuple(
+        prefix
+        for key, prefixes in _SET_BY.items()
+        if (key,) in paths and getattr(asked, key) != getattr(other, key)
+        for prefix in prefixes
+    )
+    differing = [
+        word
+        for section in _COMPLETED
+        for word in _differences([section], getattr(other, section), getattr(base, section))
+        if not word.startswith(others)
+    ]
+    return [*same, *differing, *words, workload]  # of two that say the same the later one counts
 
 
 def _plain(value: Any) -> Any:
@@ -78,7 +111,10 @@ def _differences(path: list[str], wanted: Any, given: Any) -> Iterator[str]:
     """Name each setting below a section in which it differs from another."""
     for field in fields(wanted):
         here, there = getattr(wanted, field.name), getattr(given, field.name)
-        if is_dataclass(here):
+        if isinstance(here, Duration):
+            if here != there:
+                yield override([*path, field.name], here.to_value())
+        elif is_dataclass(here):
             yield from _differences([*path, field.name], here, there)
         elif here != there:
             yield override([*path, field.name], here)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, in_order, sum_of
 from dlemu.metrics.spread import Mean, by_epoch, known
 
 
@@ -26,6 +26,8 @@ class Supply:
     time_ns: float
     edge_ns: float = 0.0
     """Standard uncertainty of `read_ns`: of batches under way at the end, all or nothing may have been read."""
+    at_least: bool = False
+    """All of the epoch was under way at once: readers had nothing more to do, and may have been able to do more."""
 
     @property
     def percent(self) -> float:
@@ -39,6 +41,9 @@ def supply_of(epoch: Rows) -> Supply:
     From the first reader's first batch to the moment when a first rank begins its last one: up to then the readers of
     all ranks have something to do. Time between blocks of steps (checkpoints) is left out with what is read in it. Each
     rank's stamps count from its own epoch start, which is the same moment on all of them, so clocks need not agree.
+
+    An epoch so short that none of its batches is over when the last one is begun has no such time; of it counts what
+    was read until the first rank had all of its batches, and that is the least that the storage can sustain.
     """
     return in_order(epoch).once(_supply_of)
 
@@ -49,15 +54,19 @@ def _supply_of(epoch: StepTable) -> Supply:
     ranks = epoch.by_rank
     starts = [int(own["free_ns"].min()) for own in ranks]
     begin, end = (min(moments) for moments in zip(*map(_first_and_last, ranks, starts), strict=True))
+    at_once = all(int(own["finished_ns"].min()) - start > end for own, start in zip(ranks, starts, strict=True))
+    if at_once:  # what is known then is how long the first rank's batches took together
+        end = min(int(own["finished_ns"].max()) - start for own, start in zip(ranks, starts, strict=True))
     read_ns, time_ns, edges = 0.0, 0.0, []
     for own, start in zip(ranks, starts, strict=True):
         batches = _Batches(own)
-        for low, high in _training_windows(own, start, begin, end):
+        lows, highs = (moments - start for moments in training_spans(own))
+        for low, high in _overlaps(lows, highs, begin, end):
             read_ns += batches.read_by(start + high) - batches.read_by(start + low)
             time_ns += high - low
         edges.append(batches.under_way(start + end))
     # A share that may be anything from 0 to 1 has a standard deviation of 1 / sqrt(12) (GUM, 4.3.7).
-    return Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=math.sqrt(sum(edges) / 12))
+    return Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=math.sqrt(sum(edges) / 12), at_least=at_once)
 
 
 def _first_and_last(own: StepTable, start: int) -> tuple[int, int]:
@@ -66,12 +75,16 @@ def _first_and_last(own: StepTable, start: int) -> tuple[int, int]:
     return int(started.min()) - start, int(started.max()) - start
 
 
-def _training_windows(own: StepTable, start: int, begin: int, end: int) -> list[tuple[int, int]]:
-    """Return when the accelerator was in training between two moments: its blocks of steps."""
+def training_spans(own: StepTable) -> tuple[Whole, Whole]:
+    """Return when each block of one rank's steps began and when it was over: in between the accelerator trains."""
     _, first, last = own.ends("free_ns", "wait_ns", "compute_ns", "sync_ns")
-    lows = np.maximum(begin, first[0] - start).tolist()
-    highs = np.minimum(end, sum(last[1:], start=last[0]) - start).tolist()
-    return [(low, high) for low, high in zip(lows, highs, strict=True) if high > low]
+    return first[0], sum(last[1:], start=last[0])
+
+
+def _overlaps(lows: Whole, highs: Whole, begin: int, end: int) -> list[tuple[int, int]]:
+    """Return the parts of spans that lie between two moments."""
+    pairs = zip(np.maximum(begin, lows).tolist(), np.minimum(end, highs).tolist(), strict=True)
+    return [(low, high) for low, high in pairs if high > low]
 
 
 class _Batches:
@@ -124,6 +137,11 @@ def au_sustained_percent(rows: Rows, kept: Rows) -> Mean:
             _smaller(supply.percent, au_percent(part)) for supply, part in zip(supplies, kept_by_epoch, strict=True)
         ),
     )
+
+
+def is_supply_known(rows: Rows) -> bool:
+    """Say whether the epochs tell what the storage sustains, and not only the least that it does."""
+    return not any(supply_of(epoch).at_least for epoch in by_epoch(rows))
 
 
 def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:

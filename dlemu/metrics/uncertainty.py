@@ -7,17 +7,16 @@ uncertainty U has a coverage factor of k = 2, about 95 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.over_time import Intervals
+from dlemu.metrics.over_time import Floats, Intervals
 from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import by_epoch
-from dlemu.metrics.sustained import supply_of
+from dlemu.metrics.sustained import supply_of, training_spans
 from dlemu.metrics.t_interval import Values, estimate
 
 COVERAGE = 2.0
@@ -65,7 +64,8 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     by_supply = fed < au_percent(kept)
     values = np.concatenate([*_windows(rows if by_supply else kept, by_supply=by_supply), np.empty(0)])
     if len(values) < _FEWEST:
-        values = np.array([au_percent(epoch) for epoch in by_epoch(kept)])
+        epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, by_epoch(kept))
+        values = np.array(list(epochs))
     if len(values) < _FEWEST:
         return None
     spread = estimate(np.minimum(values, 100.0) if not by_supply else values, _CONFIDENCE).half_width_percent / COVERAGE
@@ -87,40 +87,53 @@ def _total_ns(rows: StepTable) -> float:
 def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:
     """Yield for each epoch what was supplied, or computed, in each window of time, in percent of it."""
     ranks = max(1, len(rows.by_rank))
-    spans = [_span(epoch, by_supply=by_supply) for epoch in rows.by_epoch]
+    epochs = [[_Trained.of(own, by_supply=by_supply) for own in epoch.by_rank] for epoch in rows.by_epoch]
+    spans = [_span(parts, by_supply=by_supply) for parts in epochs]
     step_ns = sum_of(rows, "compute_ns") / max(1, len(rows))
     window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans) / _WANTED)
     window_ns = max(window_ns, _WINDOW_STEPS * step_ns)
-    for epoch, (low, high) in zip(rows.by_epoch, spans, strict=True):
+    for parts, (low, high) in zip(epochs, spans, strict=True):
         edges = np.arange(low, high + 1.0, window_ns)
         if len(edges) > 1:
-            rates = np.zeros(len(edges) - 1)
-            for own in epoch.by_rank:
-                begins, ends = _times(own, by_supply=by_supply)
-                lengths = np.maximum(ends - begins, 1)
-                computed = Intervals(begins.astype(float), (begins + lengths).astype(float), edges)
-                rates += computed.rates(own["compute_ns"].astype(float))
-            yield 100 * rates / ranks
+            yield 100 * np.sum([part.rates(edges) for part in parts], axis=0) / ranks
 
 
-def _span(epoch: StepTable, *, by_supply: bool) -> tuple[float, float]:
-    """Return the time that is judged, in ns since the epoch's start."""
-    bounds = []
-    for own in epoch.by_rank:
-        begins, ends = _times(own, by_supply=by_supply)
-        bounds.append((int(begins.min()), int(begins.max()), int(ends.max())))
-    firsts, lasts, ends_of_all = zip(*bounds, strict=True)
-    return (float(min(firsts)), float(min(lasts))) if by_supply else (0.0, float(max(ends_of_all)))
-
-
-def _times(own: StepTable, *, by_supply: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return when each batch of a rank was read (or computed), in ns since the epoch's start.
-
-    Each rank's stamps are on its own clock, whose earliest stamp is the same moment on all of them.
-    """
-    free = own["free_ns"]
-    start = int(free.min())
+def _span(parts: Sequence[_Trained], *, by_supply: bool) -> tuple[float, float]:
+    """Return the time that is judged, in ns of training since the epoch's start."""
     if by_supply:
-        return own["started_ns"] - start, own["finished_ns"] - start
-    begins = free + own["wait_ns"] - start
-    return begins, begins + own["compute_ns"]
+        return min(float(part.begins.min()) for part in parts), min(float(part.begins.max()) for part in parts)
+    return 0.0, max(float(part.ends.max()) for part in parts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """When each batch of one rank was read, or computed, in an epoch's time of training.
+
+    The time between blocks of steps, in which checkpoints are written, is cut out with what was read in it: nothing is
+    expected of the storage then, and its windows would look as if it had stood still.
+    """
+
+    begins: Floats
+    ends: Floats
+    amounts: Floats
+    """Computation time of what of the batch falls into training."""
+
+    @classmethod
+    def of(cls, own: StepTable, *, by_supply: bool) -> _Trained:
+        free = own["free_ns"]
+        if by_supply:
+            begins, ends = own["started_ns"], own["finished_ns"]
+        else:
+            begins = free + own["wait_ns"]
+            ends = begins + own["compute_ns"]
+        lows, highs = training_spans(own)
+        real = np.stack([lows, highs], axis=1).ravel()
+        trained = np.cumsum(np.stack([np.zeros(len(lows)), highs - lows], axis=1).ravel())
+        ends = np.maximum(ends, begins + 1)
+        begun, ended = (np.interp(moments - free.min(), real - free.min(), trained) for moments in (begins, ends))
+        amounts = own["compute_ns"] * (ended - begun) / (ends - begins)
+        return cls(begins=begun, ends=np.maximum(ended, begun + 1.0), amounts=amounts)
+
+    def rates(self, edges: Floats) -> Floats:
+        """Return what was read, or computed, between each two moments, for each ns of it."""
+        return Intervals(self.begins, self.ends, edges).rates(self.amounts)

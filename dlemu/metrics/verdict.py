@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
+from dlemu.metrics.percent_interval import plus_minus
 
 VerdictBy = Literal["sustained", "au", "rules"]
 _NAMES: dict[VerdictBy, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
+
+
+OF_HOST = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}
+"""Limits of the host, in words: while one of them holds, a run says of the storage only that it gave no less."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,10 @@ class Evidence:
     """The user asks for a verdict though memory serves."""
     kept_steps: int
     """Steps of the shortest epoch that count in the AU."""
+    supply_known: bool = True
+    """The sustained AU is what the storage sustains; else the least that it does."""
+    limited_by: str = ""
+    """What limited the run (`Limit.what`); empty where that is not known."""
     prefetched_steps: int
     """Batches that may be read ahead while a step waits, and so during the first one, which does not count."""
 
@@ -68,7 +77,7 @@ def judge(evidence: Evidence) -> Verdict:
     if au is None or math.isnan(au):
         return Verdict(None, "NO VERDICT: nothing computed (train.computation_time is 0, or every step was excluded)")
     margin = evidence.uncertainty_percent
-    width = f" +- {margin:.2f}" if margin is not None and margin >= 0.005 else ""
+    width = f" {plus_minus(au, margin, 2)}" if margin is not None and margin >= 0.005 else ""
     value = f"{_NAMES[evidence.by]} {au:.2f}{width} %"
     if au < wanted and evidence.ceiling_au is not None and evidence.ceiling_au < wanted:
         return Verdict(
@@ -89,6 +98,18 @@ def judge(evidence: Evidence) -> Verdict:
             f"NO VERDICT: only {evidence.kept_steps} steps of an epoch count, and up to "
             f"{evidence.prefetched_steps} batches are read while its first step waits, which does not count: use "
             "more files, or fewer ranks",
+        )
+    if evidence.by == "sustained" and not evidence.supply_known and au < wanted <= (evidence.au or 0.0):
+        return Verdict(
+            None,
+            f"NO VERDICT: all batches of an epoch are read at once as it begins, of which the storage gives {value} at "
+            "least, and what it sustains is not known: use more files, or fewer ranks",
+        )
+    if au < wanted and evidence.limited_by in OF_HOST:
+        return Verdict(
+            None,
+            f"NO VERDICT on the storage: {value} is below {wanted:g} %, but the {OF_HOST[evidence.limited_by]} is the "
+            "limit, so the storage may give more than was asked of it; relieve the host and run again",
         )
     if margin is not None and margin > abs(au - wanted):
         epochs = _epochs_to_decide(evidence, abs(au - wanted), margin)

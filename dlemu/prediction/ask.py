@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import psutil
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
-from dlemu.config import check_runnable, datagen_command, load, to_yaml
+from dlemu.config import check_runnable, completed, datagen_command, load, to_yaml
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.emulator.cgroup_limits import cpu_limit
@@ -44,14 +45,15 @@ def ask(
     make: Callable[[Workload], None] | None = None,
     read_foreign: ReadForeign | None = None,
     on_level: OnLevel | None = None,
-) -> tuple[Prediction, str]:
-    """Predict what overrides, or a workload, ask for; return the answer and the folder that holds it.
+) -> tuple[Prediction, str, Workload]:
+    """Predict what overrides, or a workload, ask for; return the answer, the folder that holds it, and the settings.
 
     With `ranks` among the overrides (of a workload: more than 1) that count is predicted, else the most that pass.
 
     Args:
         source: overrides as of `dlemu train`; or a workload.
-        from_folder: a run's folder, or one of an earlier prediction, whose storage is taken; else it is probed.
+        from_folder: a run's folder, or one of an earlier prediction, whose storage is taken, and whose settings where
+            the overrides leave them open; else the storage is probed.
         read_foreign: reads a folder that is neither.
         mb_per_second: a storage of so many 1e6 bytes/s; nothing is read.
         hosts: the accelerators are spread over so many hosts like this one, which share the storage.
@@ -63,15 +65,17 @@ def ask(
 
     Raises UserError.
     """
+    if from_folder is not None and mb_per_second is not None:
+        raise UserError("--from and --mb-per-second both say what the storage gives: leave one of them out")
+    known = None if from_folder is None else read_known(from_folder, read_foreign)
     if isinstance(source, Workload):
         workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
     else:
         words = list(source)
-        workload = load(words, config_dir=config_dir)
+        settings = words if known is None else completed(words, known.workload, config_dir=config_dir)
+        workload = load(settings, config_dir=config_dir)
         given = any(word.lstrip("+").startswith("ranks=") for word in words)
         ranks = workload.ranks if given else None
-    if from_folder is not None and mb_per_second is not None:
-        raise UserError("--from and --mb-per-second both say what the storage gives: leave one of them out")
     check_runnable(workload)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     if os.path.exists(os.path.join(folder, PREDICT)) or os.path.exists(os.path.join(folder, "summary.json")):
@@ -79,8 +83,8 @@ def ask(
     check_place(folder)
     if mb_per_second is not None:
         calibration = given_speed(mb_per_second, cores=usable_cores())
-    elif from_folder is not None:
-        calibration = read_calibration(from_folder, read_foreign)
+    elif known is not None:
+        calibration = known.calibration
     else:
         if make is not None:
             make(workload)
@@ -90,7 +94,7 @@ def ask(
     answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICT, answer)
-    return answer, folder
+    return answer, folder, workload
 
 
 def calibrate_by_probe(
@@ -127,13 +131,32 @@ def _others_cpu_seconds() -> float:
     return float(sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)) - sum(own[:4])
 
 
-def read_calibration(folder: str, read_foreign: ReadForeign | None = None) -> Calibration:
-    """Return what a run's folder, or an earlier prediction's, says of its storage; raises UserError."""
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the folder of a run, or of an earlier prediction, says."""
+
+    calibration: Calibration
+    """Of its storage."""
+    workload: Workload
+
+
+def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
+    """Return what a run's folder, or an earlier prediction's, says; raises UserError."""
     earlier = read_prediction(folder)
     if earlier is not None:
-        return earlier.calibration
+        return Known(calibration=earlier.calibration, workload=load([_file(os.path.join(folder, CONFIG))]))
     foreign = read_foreign(folder) if read_foreign is not None else None
-    return calibrate_from_run(read_run(folder)) if foreign is None else calibrate_from_times(foreign)
+    if foreign is not None:
+        return Known(calibration=calibrate_from_times(foreign), workload=foreign.workload)
+    run = read_run(folder)
+    return Known(calibration=calibrate_from_run(run), workload=run.facts.workload)
+
+
+def _file(path: str) -> str:
+    """Return the override that takes a file's settings, whatever its path is made of."""
+    from dlemu.config.overrides import override  # hydra comes with it
+
+    return override(["workload"], os.path.abspath(path))
 
 
 def read_prediction(folder: str) -> Prediction | None:

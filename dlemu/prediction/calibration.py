@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
+from dlemu.metrics.au import kept_rows
 from dlemu.metrics.limit import SCALES, Scaling
 from dlemu.metrics.rows import Rows
 from dlemu.metrics.t_interval import FEWEST, estimate
@@ -31,7 +32,8 @@ TOGETHER = (32, 16, 8, 4, 2)
 MANY = 24
 """Sums whose standard deviation is known well enough (to 15 %) to prefer them to sums of fewer reads."""
 WAITED = 0.02
-"""Share of the time that accelerators waited for data from which on the storage gave all it could."""
+"""Share of the time that accelerators waited for data from which on the storage gave all it could; and below which
+the share must be that readers waited for room in their queues."""
 LEAST_DECODE_SHARE = 0.05
 """Share of a worker's time below which what it does after reading is counted as reading."""
 LEAST_BESIDE = 1.5
@@ -96,7 +98,8 @@ def calibrate_from_run(run: Run) -> Calibration:
             f"{run.folder} has {len(rows)} steps that read anything: wanted at least {2 * FEWEST} to predict from"
         )
     begin, end, origin = _stamps(rows)
-    gap = _between_batches(rows, begin, end)
+    room = _room(rows, begin, facts.batches_ahead)
+    gap = _between_batches(rows, begin, end, room)
     took = end - begin
     decode = np.minimum(rows["decode_ns"] / 1e9, took)
     cpu_known = bool(rows["cpu_ns"].any())
@@ -106,15 +109,12 @@ def calibrate_from_run(run: Run) -> Calibration:
     curve, workers = estimate_curve(reads), int(rows["worker"].max()) + 1
     samples = max(1, round(float(rows["samples"].mean())))
     cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_known else decode
-    waited = float(rows["wait_ns"].sum()) / max(
-        1.0, float((rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum())
-    )
     hosts = facts.journal.hosts
     law = law_bytes(facts.workload, facts.train_plan, rows)
     return Calibration(
         source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
         curve=_with_scaling(curve, facts.journal.scaling),
-        saturated=waited >= WAITED,
+        saturated=_waited(run) >= WAITED or _idle(rows, begin, end, room) < WAITED,
         half_width_percent=half_width_percent([(reads, curve)]),
         work=work_quantiles([(reads, rows["rank"] * workers + rows["worker"])]),
         samples_per_read=samples,
@@ -155,14 +155,57 @@ def _stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
     return begin + origin, end + origin, origin
 
 
-def _between_batches(rows: Rows, begin: Floats, end: Floats) -> float:
-    """Return what a worker takes from one batch to the next when the next is waiting for it: the quick quarter."""
-    rank, worker = rows["rank"], rows["worker"]
-    order = np.lexsort((begin, worker, rank))
-    same = (np.diff(rank[order]) == 0) & (np.diff(worker[order]) == 0)
-    gaps = (begin[order][1:] - end[order][:-1])[same]
+def _room(rows: Rows, begin: Floats, ahead: int) -> Floats:
+    """Return when each batch could be begun because its rank's queue had room for it; -inf for the first of an epoch.
+
+    Batch k waits until the trainer has batch k - `ahead`; infinity where that one is not among the rows.
+    """
+    step, most = rows["step"].astype(np.int64), int(rows["step"].max()) + 1
+    key = (rows["rank"].astype(np.int64) * (int(rows["epoch"].max()) + 1) + rows["epoch"]) * most + step
+    order = np.argsort(key)
+    place = np.minimum(np.searchsorted(key[order], key - ahead), len(key) - 1)
+    there = key[order][place] == key - ahead
+    ready = begin + (rows["ready_ns"] - rows["started_ns"]) / 1e9
+    room: Floats = np.where(there, ready[order][place], np.inf)
+    room[step <= ahead] = -np.inf
+    return room
+
+
+def _successive(rows: Rows, begin: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return each batch that its worker made after another of the same epoch, and that other."""
+    order = np.lexsort((begin, rows["worker"], rows["rank"], rows["epoch"]))
+    same = np.ones(len(order) - 1, bool)
+    for name in ("epoch", "rank", "worker"):
+        same &= np.diff(rows[name][order].astype(np.int64)) == 0
+    return order[1:][same], order[:-1][same]
+
+
+def _between_batches(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
+    """Return what a worker takes from one batch to the next when the next is waiting for it: the quick quarter.
+
+    A worker whose queue is full waits for room in it; that is no work, however long it takes.
+    """
+    batch, before = _successive(rows, begin)
+    gaps = (begin[batch] - end[before])[room[batch] <= end[before]]
     gaps = gaps[gaps >= 0]
     return float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0
+
+
+def _idle(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
+    """Return the share of their time that workers waited for room in their queues: they could have read more."""
+    batch, before = _successive(rows, begin)
+    waited = np.clip(np.minimum(room[batch], begin[batch]) - end[before], 0, None).sum()
+    return float(waited / (waited + (end - begin).sum()))
+
+
+def _waited(run: Run) -> float:
+    """Return the share of their time that accelerators waited for batches not yet read, first steps left out.
+
+    Every run waits for its first batches, also on a storage that gives more than is asked for.
+    """
+    kept = kept_rows(run.training, 1, 0)
+    late = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
+    return float(late / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
 
 
 def _host_costs(rows: Rows, begin: Floats, origin: Floats, gap: float) -> HostCosts:

@@ -64,9 +64,10 @@ def predict(
         counts, wanted, found = [asked.count(ranks)], ranks, None
     else:
         found = asked.search(most)
-        wanted = max(1, found[0])
-        one_more = [wanted + 1] if found[0] and wanted < asked.limit(most) else []
-        near = {max(1, number) for number in (wanted, *found[1], *one_more)}
+        middle, (low, high) = found
+        wanted = low or max(1, middle)
+        one_more = [middle + 1] if middle and middle < asked.limit(most) else []
+        near = {max(1, number) for number in (middle, low, high, *one_more)}
         counts = [asked.count(number) for number in sorted(near)]
     shown = next(count for count in counts if count.accelerators == wanted)
     failing = next((count for count in counts if not asked.passes_mean(count) and count.accelerators >= wanted), shown)
@@ -93,7 +94,7 @@ def predict(
         counts=tuple(counts),
         calibration=calibration,
         issues=tuple(asked.issues(shown)),
-        simulated_steps=asked.last.simulated_steps if asked.last else 0,
+        simulated_steps=asked.run_of(wanted).simulated_steps,
         seconds=time.monotonic() - began,
         **fields,
     )
@@ -109,16 +110,28 @@ class _Asked:
         self._by = workload.metric.verdict
         self._speed = max(SPEED_PERCENT, calibration.half_width_percent) / 100
         self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
-        self.last: ModelRun | None = None
+        self.saturated = calibration.saturated
+        self._counts: dict[int, PredictedCount] = {}
+        self._run_of: dict[int, ModelRun] = {}
 
     def limit(self, most: int) -> int:
         """Return the largest count that may be tried."""
         return max(1, min(most, self._model.most_ranks()))
 
     def count(self, ranks: int) -> PredictedCount:
-        """Return the numbers of a count: the middle one, and those of a storage a little slower and faster."""
+        """Return the numbers of a count, which are predicted once."""
+        if ranks not in self._counts:
+            self._counts[ranks] = self._count(ranks)
+        return self._counts[ranks]
+
+    def run_of(self, ranks: int) -> ModelRun:
+        """Return what was simulated of a count that was predicted."""
+        return self._run_of[ranks]
+
+    def _count(self, ranks: int) -> PredictedCount:
+        """Predict the middle numbers of a count, and those of a storage a little slower and faster."""
         runs = self._runs(ranks)
-        run = self.last = runs[0]
+        run = self._run_of[ranks] = runs[0]
         slower, faster = (
             self._model.run(ranks, speed=1 + sign * self._speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
             for sign in (-1, 1)
@@ -129,22 +142,25 @@ class _Asked:
 
         def around(name: str) -> Interval:
             margin = math.hypot(AU_PERCENT, getattr(chance, name))
-            return _around(getattr(outcome, name), getattr(low, name), getattr(high, name), margin)
+            least, most = _around(getattr(outcome, name), getattr(low, name), getattr(high, name), margin)
+            return least, most if self._calibration.saturated else 100.0
 
-        sustained = around("au_sustained_percent")
-        if not self._calibration.saturated:
-            sustained = (sustained[0], 100.0)
-        headline = around("au_percent")
+        sustained, headline = around("au_sustained_percent"), around("au_percent")
         rate = outcome.samples_per_second
         rate_margin = math.hypot(rate * RATE_PERCENT / 100, chance.samples_per_second)
         rates = _around(rate, low_rate, high_rate, rate_margin, most=math.inf)
+        most_rate = rates[1] * self._sooner(run)
+        if not self._calibration.saturated:
+            most_rate = max(most_rate, ranks * self._rate)
         verdicts = {"sustained": sustained, "au": headline}
         interval = verdicts.get(self._by) or around("au_whole_percent")
         inside = interval[0] < self._threshold_percent <= interval[1]
+        # A run would have no verdict: all that it counts was read in a time that it does not count.
+        ahead = self._by == "au" and run.read_ahead and outcome.au_whole_percent < self._threshold_percent
         return PredictedCount(
             accelerators=ranks,
             au_percent=outcome.au_percent,
-            au_interval_percent=headline if self._calibration.saturated else (headline[0], 100.0),
+            au_interval_percent=headline,
             au_sustained_percent=outcome.au_sustained_percent,
             au_sustained_interval_percent=sustained,
             au_whole_percent=outcome.au_whole_percent,
@@ -152,11 +168,11 @@ class _Asked:
             au_dlio_percent=outcome.au_dlio_percent,
             au_dlio_v1_percent=outcome.au_dlio_v1_percent,
             samples_per_second=rate,
-            samples_per_second_interval=(rates[0], rates[1] * self._sooner(run)),
+            samples_per_second_interval=(rates[0], most_rate),
             app_mb_per_second=outcome.app_mb_per_second,
             time_to_first_batch_seconds=outcome.time_to_first_batch_seconds,
             training_seconds=outcome.training_seconds * run.planned_steps / run.simulated_steps,
-            passed=None if inside else outcome.verdict_au(self._by) >= self._threshold_percent,
+            passed=None if inside or ahead else outcome.verdict_au(self._by) >= self._threshold_percent,
             null_model=self.null_model(ranks),
         )
 
@@ -193,22 +209,36 @@ class _Asked:
         return aus[self._by] >= self._threshold_percent
 
     def search(self, most: int) -> tuple[int, tuple[int, int]]:
-        """Return the most accelerators that pass (0: none), and the same for a slower and a faster storage."""
+        """Return the most accelerators whose middle value passes (0: none), the most that are sure to, and that may.
+
+        A slower and a faster storage tell where to look; what each count's own interval says decides.
+        """
         limit = self.limit(most)
         middle = self._most_passing(limit, 1.0)
-        low = self._most_passing(limit, 1 - self._speed, near=middle)
-        high = self._most_passing(limit, 1 + self._speed, near=middle) if self._calibration.saturated else limit
-        return middle, (low, high)
+        low = min(middle, self._most_passing(limit, 1 - self._speed, near=middle, margin=AU_PERCENT))
+        step = max(1, middle // 64)
+        while low and not self.count(low).passed:
+            low = max(0, low - step)
+        while low < middle and self.count(low + 1).passed:
+            low += 1
+        if not self._calibration.saturated:
+            return max(middle, low), (low, limit)
+        high = max(middle, self._most_passing(limit, 1 + self._speed, near=middle, margin=-AU_PERCENT))
+        while high < limit and self.count(high + 1).passed is not False:
+            high = min(limit, high + step)
+        while high > low and self.count(high).passed is False:
+            high -= 1
+        return min(max(middle, low), high), (low, high)
 
-    def _most_passing(self, limit: int, speed: float, near: int | None = None) -> int:
-        """Return the largest count that passes: AU falls as the count rises, so halve what is between."""
+    def _most_passing(self, limit: int, speed: float, near: int | None = None, margin: float = 0.0) -> int:
+        """Return the largest count that passes by a margin: AU falls as the count rises, so halve what is between."""
         guess = self.null_model(1).max_accelerators if near is None else near
         low, high = 0, limit + 1
         trial = min(max(1, guess), limit)
         width = max(1, trial // 16)
         while high - low > 1:
             run = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True)
-            if run.outcome.verdict_au(self._by) >= self._threshold_percent:
+            if run.outcome.verdict_au(self._by) >= self._threshold_percent + margin:
                 low = trial
                 trial = low + width if high > limit else (low + high) // 2
             else:
@@ -227,7 +257,9 @@ class _Asked:
         if count.au_sustained_percent >= NOTHING_PERCENT:
             return PredictedLimit(what="nothing", evidence=(said,))
         now, readers, cores, faster = (
-            model.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).outcome.au_whole_percent
+            model.run(
+                count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, as_it_is=True
+            ).outcome.au_whole_percent
             for model, speed in (
                 (self._model, 1.0),
                 (self._model.with_readers(MORE_READERS), 1.0),
@@ -273,9 +305,9 @@ class _Asked:
             )
         if workload.workflow.checkpoint:
             found.append("checkpoints are left out: they are no part of any AU, and lengthen the run")
-        last = self.last
-        if last is not None and last.simulated_steps < last.planned_steps:
-            found.append(f"{last.simulated_steps:,} of {last.planned_steps:,} steps were simulated")
+        run = self.run_of(count.accelerators)
+        if run.simulated_steps < run.planned_steps:
+            found.append(f"{run.simulated_steps:,} of {run.planned_steps:,} steps were simulated")
         return found
 
 
@@ -302,8 +334,13 @@ def _sentence(
     if found is None:
         word = {True: "pass", False: "fail", None: "too close to tell"}[shown.passed]
         return f"predicted: {shown.accelerators} {word} ({au}){limit}"
-    middle, (low, high) = found
-    several = f"{middle}" if low == high else f"{middle} ({low} to {high})"
-    if middle == 0:
+    _, (low, high) = found
+    if not high:
         return f"predicted: not even 1 passes ({au}){limit}"
-    return f"predicted: {several} pass ({au}){limit}"
+    passing = f"{low} pass{'es' * (low == 1)} ({au})" if low else f"none is sure to pass ({shown.accelerators}: {au})"
+    if low == high:
+        return f"predicted: {passing}{limit}"
+    if not asked.saturated:
+        return f"predicted: {passing}, and more may: the storage was never asked for all it has{limit}"
+    close = f"{low + 1} to {high} are" if low + 1 < high else f"{high} is"
+    return f"predicted: {passing}, {close} too close to tell{limit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +23,8 @@ Floats = NDArray[np.float64]
 
 MOST_ROWS = 300_000
 """Rank-steps that one prediction simulates at most: 2 to 3 seconds."""
+SUSTAINED_ROWS = 30_000
+"""Rank-steps of a simulation whose only use is to see what the storage sustains."""
 LEAST_STEPS = 30
 """Of an epoch, beside those that are read ahead: shorter ones say little of its middle."""
 
@@ -36,6 +39,8 @@ class ModelRun:
     simulated_steps: int
     """Of each rank."""
     planned_steps: int
+    read_ahead: bool
+    """All batches whose steps count may be read while the first step, which does not, waits."""
 
 
 class Model:
@@ -57,12 +62,20 @@ class Model:
         return samples // (self.workload.reader.batch_size * self.least_steps)
 
     def run(
-        self, ranks: int, *, speed: float = 1.0, most_rows: int = MOST_ROWS, shrinks: bool = False, seed: int = 0
+        self,
+        ranks: int,
+        *,
+        speed: float = 1.0,
+        most_rows: int = MOST_ROWS,
+        shrinks: bool = False,
+        seed: int = 0,
+        as_it_is: bool = False,
     ) -> ModelRun:
         """Simulate so many accelerators, on a storage that is `speed` times as fast as calibrated.
 
         `shrinks`: of so many that even a short epoch has more than `most_rows`, every so-many-th is simulated, on as
-        small a part of the storage and the hosts.
+        small a part of the storage and the hosts. `as_it_is`: where epochs are short, the sustained AU is not looked
+        for in a longer one.
 
         Raises UserError where the samples do not fill the steps that an AU needs.
         """
@@ -78,7 +91,7 @@ class Model:
         reader, calibration = self.workload.reader, self.calibration
         part = max(1, ranks * (LEAST_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
         if part > 1:
-            return self._every(part, ranks, speed=speed, most_rows=most_rows, seed=seed)
+            return self._every(part, ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         workers = reader.read_threads
         window = job.batches_ahead
         epochs = _cut(job.schedule, ranks, most_rows, LEAST_STEPS + window)
@@ -107,15 +120,44 @@ class Model:
             parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
             start += float(times.free[-1]) + BETWEEN_EPOCHS_SECONDS
         rows: StepRows = np.concatenate(parts)
+        outcome = outcome_of(rows, self.workload)
+        sustained = [outcome.au_percent, 100.0 * float(rate.max()) / self._demand(ranks)]
+        shortest = LEAST_STEPS + window
+        if as_it_is or job.schedule[0].steps >= shortest:
+            sustained.append(outcome.au_sustained_percent)
+        else:  # what was read ahead of so short an epoch says nothing of one that goes on
+            longer = self._lasting(math.ceil(shortest / job.schedule[0].steps))
+            rows_of_it = min(most_rows, SUSTAINED_ROWS)
+            run = longer.run(ranks, speed=speed, most_rows=rows_of_it, shrinks=True, seed=seed, as_it_is=True)
+            sustained.append(run.outcome.au_sustained_percent)
+        metric, synchronous = self.workload.metric, self.workload.train.synchronous
+        counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
+        counted -= metric.exclude_start_steps + metric.exclude_end_steps
         return ModelRun(
             ranks=ranks,
             rows=rows,
-            outcome=outcome_of(rows, self.workload),
+            outcome=replace(outcome, au_sustained_percent=min(sustained)),
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
+            read_ahead=counted <= (window + 1 if window and not synchronous else window),
         )
 
-    def _every(self, part: int, ranks: int, *, speed: float, most_rows: int, seed: int) -> ModelRun:
+    def _demand(self, ranks: int) -> float:
+        """Return the bytes/s that so many accelerators take when they never wait."""
+        reader, train = self.workload.reader, self.workload.train
+        return ranks * reader.batch_size * self.mean_sample_bytes / mean_seconds(train.computation_time)
+
+    def _lasting(self, times: int) -> Model:
+        """Return the same with one epoch of so many times the files."""
+        data, train = self.workload.dataset, self.workload.train
+        more = replace(
+            self.workload,
+            dataset=replace(data, num_files_train=times * data.num_files_train),
+            train=replace(train, epochs=1, total_training_steps=-1),
+        )
+        return Model(more, self.calibration, hosts=self.hosts)
+
+    def _every(self, part: int, ranks: int, *, speed: float, most_rows: int, seed: int, as_it_is: bool) -> ModelRun:
         """Simulate a part of the accelerators, on the same part of files, storage and hosts."""
         data, calibration = self.workload.dataset, self.calibration
         fewer = replace(data, num_files_train=max(1, data.num_files_train // part))
@@ -126,7 +168,7 @@ class Model:
             replace(calibration, curve=curve, cores=calibration.cores / part),
             hosts=self.hosts,
         )
-        return smaller.run(max(1, ranks // part), speed=speed, most_rows=most_rows, seed=seed)
+        return smaller.run(max(1, ranks // part), speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
 
     @property
     def mean_sample_bytes(self) -> float:

@@ -100,7 +100,7 @@ def _tiles(answer: CheckpointComparison) -> Iterator[TileRow]:
         if key not in answer.metrics:
             continue
         width = answer.metrics[key].half_width_percent
-        sure = "one checkpoint: no uncertainty" if width is None else f"+- {width:.1f}"
+        sure = "too few checkpoints: no interval" if width is None else f"+- {width:.1f}"
         yield f"time {verb}, A to B", f"metrics.{key}.difference_percent", "%", f"{sure}, slowest rank"
         for side in "ab":
             rate = f"metrics.{phase}_slowest_gib_per_second.{side}"

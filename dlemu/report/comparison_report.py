@@ -11,6 +11,7 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from dlemu.emulator.environment import HostFacts
+from dlemu.metrics.percent_interval import plus_minus
 from dlemu.report.page import Page, TileRow, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
@@ -142,8 +143,8 @@ def full_rows(metrics: Mapping[str, Difference], words: Mapping[str, tuple[str, 
     return [
         (
             ", ".join(words[key]),
-            with_width(each.a, each.a_half_width),
-            with_width(each.b, each.b_half_width),
+            with_width(each.a, each.a_half_width, words[key][1]),
+            with_width(each.b, each.b_half_width, words[key][1]),
             *_apart(each),
         )
         for key, each in metrics.items()
@@ -175,7 +176,7 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
 
 
 def _is_shown(pair: RunPair) -> bool:
-    """Say whether the difference in time is not known to be chance: of one epoch its uncertainty is not known."""
+    """Say whether the difference in time is not known to be chance: of fewer than three epochs that is not known."""
     return pair.total_seconds is None or pair.total_seconds.distinct is not False
 
 
@@ -217,9 +218,9 @@ def comparison_page(comparison: OpenedComparison) -> Page:
 
 def _tiles(answer: Comparison) -> Iterator[TileRow]:
     pair, key = answer.main_pair, f"runs.{answer.main_pair_number}"
-    if pair is not None and pair.total_seconds is not None:
+    if pair is not None and pair.total_seconds is not None and not pair.not_comparable:
         settings, width = f"with {pair_settings(pair)}", pair.total_seconds.half_width_percent
-        sure = "one epoch: no uncertainty" if width is None else f"+- {width:.1f}"
+        sure = "too few epochs: no interval" if width is None else f"+- {width:.1f}"
         yield "total time, A to B", f"{key}.metrics.total_seconds.difference_percent", "%", f"{sure}, {settings}"
         if _is_shown(pair):
             less = "what B trains in a year, A trains in less"
@@ -272,9 +273,12 @@ def _full_table(pair: RunPair, *, folded: bool) -> Table:
     return Table(title=f"A and B with {pair_settings(pair)}", columns=head, rows=rows, folded=folded)
 
 
-def with_width(value: float, half_width: float | None) -> str:
-    """Return a number with its half width where that is known."""
-    return number(value) if half_width is None else f"{number(value)} +- {number(half_width)}"
+def with_width(value: float, half_width: float | None, unit: str) -> str:
+    """Return a number with its half width where that is known; of a percentage no interval that no percentage has."""
+    if half_width is None:
+        return number(value)
+    width = plus_minus(value, half_width, 2) if unit == "%" else f"+- {number(half_width)}"
+    return f"{number(value)} {width}"
 
 
 def _plan_row(pair: RunPair) -> tuple[str, ...]:
@@ -297,7 +301,7 @@ def _counts_table(name: str, side: ComparedSide) -> Table:
     rows = [
         (
             str(tried.accelerators),
-            *(_value(tried.metrics.get(metric)) for metric in shown),
+            *(_value(tried.metrics.get(metric), METRICS[metric][1]) for metric in shown),
             verdict_word(tried.passed, unknown="open"),
             tried.limited_by or "-",
         )
@@ -307,8 +311,8 @@ def _counts_table(name: str, side: ComparedSide) -> Table:
     return Table(title=f"{name}: counts", columns=columns(*names, right=range(len(shown) + 1)), rows=rows)
 
 
-def _value(value: Value | None) -> str:
-    return "-" if value is None else with_width(value.mean, value.half_width)
+def _value(value: Value | None, unit: str) -> str:
+    return "-" if value is None else with_width(value.mean, value.half_width, unit)
 
 
 def _conditions_rows(a: Conditions, b: Conditions) -> Iterator[tuple[str, str, str]]:

@@ -59,8 +59,6 @@ def _title(answer: Prediction) -> str:
 
 
 def _tone(answer: Prediction) -> Tone:
-    if answer.max_accelerators is not None:
-        return "good" if answer.max_accelerators else "bad"
     return "open" if answer.passed is None else "good" if answer.passed else "bad"
 
 

@@ -12,6 +12,7 @@ from datagen.formats.format_base import built_in_reads
 from dlemu.emulator.environment import HostFacts
 from dlemu.metrics.changes import clock
 from dlemu.metrics.limit import Limit
+from dlemu.metrics.percent_interval import plus_minus
 from dlemu.metrics.stragglers import Straggler
 from dlemu.report.page import Page, Text, Words, split_verdict, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
@@ -199,9 +200,11 @@ def _utilisation(metrics: Metrics) -> Iterator[Row]:
         yield "AU", percent(headline.mean), "compute / (wait + compute + sync)"
         if len(headline.per_epoch) > 1:
             yield "  per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
-        yield "AU, sustained", _mean(metrics.au_sustained_percent), "of an endless epoch"
-        if metrics.au_uncertainty:
-            yield "  uncertainty", f"+- {metrics.au_uncertainty.expanded_percent:.2f} %", "U, k = 2"
+        sustained, uncertainty = metrics.au_sustained_percent, metrics.au_uncertainty
+        yield "AU, sustained", _mean(sustained), "of an endless epoch"
+        if uncertainty and sustained and sustained.mean is not None:
+            width = plus_minus(sustained.mean, uncertainty.expanded_percent, 2).strip("()")
+            yield "  uncertainty", f"{width} %", "U, k = 2"
         credit = metrics.prefetch_credit_percent
         if credit is not None and credit >= _LEAST_SHOWN_PERCENT:
             yield "  prefetch credit", percent(credit), "of the counted batches, read before"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
@@ -13,7 +13,7 @@ from dlemu.report.page import Page, State, Text, Words, tiles
 from dlemu.report.run_report import environment_of, environment_tables, facts_table
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import count, flat, number, plain, short_names, verdict_word
+from dlemu.report.units import count, flat, interval, number, plain, short_names, verdict_word
 from dlemu.results.checkpoint_summary import CheckpointSummary
 from dlemu.results.summary import Mean
 from dlemu.sizing.answers import CheckpointFigures, CountResult, RunFigures, SizeAnswer, SweepAnswer, SweepPoint
@@ -82,7 +82,7 @@ def _counts_table(answer: SizeAnswer) -> Table:
         return (
             str(tried.accelerators),
             f"{tried.au_percent:.2f}",
-            f"{tried.half_width_percent:.2f}",
+            interval(tried.au_percent, tried.half_width_percent),
             *([_predicted(answer, tried.accelerators)] if answer.predicted else []),
             str(tried.trials),
             f"{sum(rates) / len(rates):,.1f}" if rates else "-",
@@ -91,7 +91,7 @@ def _counts_table(answer: SizeAnswer) -> Table:
 
     question = answer.question
     predicted = ["predicted"] if answer.predicted else []
-    names = ("accelerators", "au %", "+-", *predicted, "trials", "MB/s", "verdict")
+    names = ("accelerators", "au %", "interval", *predicted, "trials", "MB/s", "verdict")
     head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
     title = f"{question.workload}: how many x {question.accelerator or 'accelerators'}"
     return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts])
@@ -142,7 +142,7 @@ def _checkpoint_row(figures: CheckpointFigures) -> Iterator[str]:
         value = figures.metrics.get(name)
         # Rates are what is compared: they have their interval beside them.
         width = value.half_width if value and name.endswith("per_second") else None
-        yield with_width(value.mean, width) if value else "-"
+        yield with_width(value.mean, width, METRICS[name][1]) if value else "-"
     yield figures.write_limited_by or "-"
     yield figures.read_limited_by or "-"
 
@@ -275,11 +275,14 @@ def _tables(series: RunSeries) -> Iterator[Table]:
 
 def _points_table(series: RunSeries) -> Table:
     """Return a row a point; a column of figures that no point has is left out."""
-    figures = {
+    figures: dict[str, Sequence[float | str | None]] = {
         "AU, %": [point.au_percent for point in series.points],
         "sustained AU, %": [point.au_sustained_percent for point in series.points],
         "prefetch credit, %": [point.prefetch_credit_percent for point in series.points],
-        "+-": [point.half_width_percent for point in series.points],
+        "interval, %": [
+            None if point.half_width_percent is None else interval(point.au_percent, point.half_width_percent)
+            for point in series.points
+        ],
         "samples/s": [point.samples_per_second for point in series.points],
         "loader MB/s": [point.app_mb_per_second for point in series.points],
         "device MB/s": [point.device_mb_per_second for point in series.points],
@@ -294,7 +297,7 @@ def _points_table(series: RunSeries) -> Table:
         (
             _point_name(series, point),
             str(point.accelerators),
-            *(number(values[place]) for values in known.values()),
+            *(value if isinstance(value := values[place], str) else number(value) for values in known.values()),
             "open" if point.passed is None else plain(point.passed),
             point.limited_by or "-",
         )
@@ -326,7 +329,7 @@ def _trials_table(answer: SizeAnswer) -> Table:
         (
             str(trial.accelerators),
             number(trial.au_percent),
-            number(trial.half_width_percent),
+            interval(trial.au_percent, trial.half_width_percent),
             number(trial.app_mb_per_second),
             number(trial.device_mb_per_second),
             number(trial.seconds),
@@ -334,5 +337,7 @@ def _trials_table(answer: SizeAnswer) -> Table:
         )
         for trial in answer.trials
     ]
-    head = columns(*("accelerators", "AU, %", "+-", "loader MB/s", "device MB/s", "seconds", "settled"), right=range(6))
+    head = columns(
+        *("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled"), right=range(6)
+    )
     return Table(title="Trials, in order", columns=head, rows=rows, folded=True)

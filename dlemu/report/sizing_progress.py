@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from dlemu.metrics.percent_interval import plus_minus
 from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import count
 from dlemu.sizing.answers import Trial
@@ -65,7 +66,7 @@ class SizingProgress:
 
     def _show_trial(self, trial: Trial) -> None:
         self._print(
-            f"  au {trial.au_percent:.2f} % +- {trial.half_width_percent:.2f} "
+            f"  au {trial.au_percent:.2f} % {plus_minus(trial.au_percent, trial.half_width_percent, 2)} "
             f"({'decided' if trial.settled else 'open'}), {trial.app_mb_per_second:,.1f} MB/s, {trial.seconds:.0f} s"
         )
         if trial.page_cache_warning:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from dlemu.metrics.percent_interval import percent_interval
+
 _UNITS = {
     "_percent": "%",
     "_mb_per_second": "MB/s",
@@ -39,6 +41,13 @@ def number(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """Return a percentage with two decimals."""
     return "-" if value is None else f"{value:.2f} %"
+
+
+def interval(middle_percent: float | None, half_width: float | None) -> str:
+    """Return the ends of an interval of a percentage; `-` where there is none."""
+    if middle_percent is None or half_width is None:
+        return "-"
+    return "{:.2f} to {:.2f}".format(*percent_interval(middle_percent, half_width))
 
 
 def with_unit(value: float, unit: str) -> str:

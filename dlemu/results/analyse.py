@@ -36,9 +36,9 @@ from dlemu.metrics.rows import Rows, StepTable, chunks, is_any, sum_of
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
-from dlemu.metrics.sustained import au_sustained_percent, prefetch_credit_percent
+from dlemu.metrics.sustained import au_sustained_percent, is_supply_known, prefetch_credit_percent
 from dlemu.metrics.uncertainty import uncertainty_of
-from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
+from dlemu.metrics.verdict import OF_HOST, Evidence, judge, warm_up_bias
 from dlemu.results.activity import (
     activity_during,
     cut_short,
@@ -81,7 +81,7 @@ def analyse(run: Run) -> Summary:
     served = None
     if proof and metrics.device_bytes_percent_of_app:
         served = served_by_storage(run.training, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
-    evidence = _evidence(facts, metrics, served)
+    evidence = _evidence(facts, metrics, served, supply_known=is_supply_known(run.training))
     verdict = judge(evidence)
     summary = Summary(
         complete=facts.failure is None,
@@ -128,12 +128,25 @@ def analyse(run: Run) -> Summary:
         stalls=find_stalls(run.training),
         other_readers=_other_readers(run, metrics, proof),
     )
+    limit = _limit(run, kept, proof, summary, biased=_is_biased(evidence))
+    if limit is not None and limit.what in OF_HOST:
+        # What readers without a core got goes up and down with what others leave them: nothing follows of the storage.
+        verdict = judge(replace(evidence, limited_by=limit.what))
+        summary = replace(
+            summary,
+            passed=verdict.passed,
+            verdict=verdict.text,
+            speed_changes=(),
+            ran_out=None,
+            slow_folders=(),
+            stalls=(),
+        )
     return replace(
         summary,
         loss_percent=loss_percent(run.training, kept),
         kept_loss_percent=kept_loss_percent(kept),
         loss_percent_per_epoch=loss_percent_per_epoch(run.training, kept),
-        limited_by=_limit(run, kept, proof, summary, biased=_is_biased(evidence)),
+        limited_by=limit,
         page_cache=PageCache(
             from_storage_percent=proof.from_storage_percent,
             served_percent=served,
@@ -347,7 +360,7 @@ def _read_settings(facts: Facts, read_calls: int | None) -> ReadSettings:
     )
 
 
-def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None) -> Evidence:
+def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None, *, supply_known: bool) -> Evidence:
     settings, ahead = facts.workload.metric, facts.batches_ahead
     shortest = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
     return Evidence(
@@ -362,6 +375,7 @@ def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None) -> E
         from_storage_percent=served_percent,
         cached=settings.cached,
         ceiling_au=metrics.ceiling_au_percent,
+        supply_known=supply_known,
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
         prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
     )

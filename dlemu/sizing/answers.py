@@ -299,7 +299,7 @@ class SweepAnswer:
 
 @dataclass(frozen=True)
 class Value:
-    """A mean and the half width of its 95 % interval; the latter None where nothing was repeated."""
+    """A mean and the half width of its 95 % interval; the latter None of fewer than three repetitions."""
 
     mean: float
     half_width: float | None
@@ -311,7 +311,7 @@ class Difference:
 
     a: float
     a_half_width: float | None
-    """Of the 95 % interval; None where nothing was repeated."""
+    """Of the 95 % interval; None of fewer than three repetitions."""
     b: float
     b_half_width: float | None
     difference_percent: float | None
@@ -345,7 +345,9 @@ class RunPair:
     metrics: dict[str, Difference]
     """By name; those that both sides have."""
     plan: YearPlan | None
-    """None where a run did not complete."""
+    """None where a run did not complete, and of runs that are not comparable."""
+    not_comparable: tuple[str, ...] = ()
+    """In what the runs differ that makes a difference in time say nothing of the storages, as phrases."""
 
     @property
     def total_seconds(self) -> Difference | None:

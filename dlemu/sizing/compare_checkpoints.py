@@ -270,7 +270,7 @@ def _sentence(comparison: CheckpointComparison) -> str:
         ("reading", "read_slowest_seconds", (a.read_limited_by, b.read_limited_by)),
     ):
         if key in comparison.metrics:
-            time = f"{verb}: {difference_in_time(comparison.metrics[key], alone='one checkpoint')}"
+            time = f"{verb}: {difference_in_time(comparison.metrics[key], repeated='checkpoints')}"
             known = [limit or "not known" for limit in limits]
             by = f"both limited by {known[0]}" if known[0] == known[1] else f"limited by {known[0]} and {known[1]}"
             said.append(f"{time}, {by}" if any(limits) else time)

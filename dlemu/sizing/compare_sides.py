@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from datagen.errors import UserError
 from dlemu.sizing.answers import ComparedSide, Comparison, Difference, Economy, RunFigures, RunPair, Value, YearPlan
-from dlemu.sizing.sides import METRICS, Settings, Side, issues_between, value_of
+from dlemu.sizing.sides import METRICS, Settings, Side, differing_datasets, issues_between, value_of
 
 PLANNED_EPOCHS = 100
 """Of one model; the number of the KIOXIA CM7 white paper on DLIO."""
@@ -40,7 +41,10 @@ def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras(
         a=a.name,
         b=b.name,
         verdict="",
-        runs=tuple(replace(compare_runs(of_a, of_b), settings=dict(settings)) for settings, of_a, of_b in pairs),
+        runs=tuple(
+            replace(compare_runs(of_a, of_b, differing_datasets(a, b)), settings=dict(settings))
+            for settings, of_a, of_b in pairs
+        ),
         economy=(economy(a, extras[0]), economy(b, extras[1])),
         sides=(_compared(a), _compared(b)),
         issues=tuple(issues_between(a, b)),
@@ -64,8 +68,19 @@ def _compared(side: Side) -> ComparedSide:
     return ComparedSide(name=side.name, workload=side.workload, counts=side.counts, about=side.about)
 
 
-def compare_runs(a: RunFigures, b: RunFigures) -> RunPair:
-    """Return the differences of A to B, metric by metric, and the plan of a year."""
+def compare_runs(a: RunFigures, b: RunFigures, datasets: Sequence[str] = ()) -> RunPair:
+    """Return the differences of A to B, metric by metric, and the plan of a year.
+
+    `datasets` says in what their datasets differ. Runs of other datasets, accelerators or counts did not do the same
+    work: what they took longer is not the storage's, and no year follows from it.
+    """
+    differ = list(datasets)
+    if a.accelerator and b.accelerator and a.accelerator != b.accelerator:
+        differ.insert(0, f"A's accelerators were {a.accelerator}, B's {b.accelerator}")
+    if a.ranks != b.ranks:
+        differ.insert(0, f"A had {a.ranks} accelerators, B {b.ranks}")
+    if a.workload != b.workload:
+        differ.insert(0, f"A ran {a.workload}, B {b.workload}")
     values = {metric: (value_of(a, metric), value_of(b, metric)) for metric in METRICS}
     return RunPair(
         settings={},
@@ -73,7 +88,8 @@ def compare_runs(a: RunFigures, b: RunFigures) -> RunPair:
         passed=(a.passed, b.passed),
         limited_by=(a.limited_by.what if a.limited_by else None, b.limited_by.what if b.limited_by else None),
         metrics={metric: difference(of_a, of_b) for metric, (of_a, of_b) in values.items() if of_a and of_b},
-        plan=_plan(a, b),
+        plan=None if differ else _plan(a, b),
+        not_comparable=tuple(differ),
     )
 
 
@@ -135,7 +151,9 @@ def sentence(comparison: Comparison) -> str:
     """Return what it comes to: the time of the largest runs, and how many accelerators each side feeds."""
     parts = []
     pair = comparison.main_pair
-    if pair is not None and pair.total_seconds is not None:
+    if pair is not None and pair.not_comparable:
+        parts.append(f"not comparable: {', '.join(pair.not_comparable)}")
+    elif pair is not None and pair.total_seconds is not None:
         parts.append(f"with {pair_settings(pair)} {difference_in_time(pair.total_seconds)}")
     fed = [side.accelerators_fed for side in comparison.economy]
     if any(fed):
@@ -156,12 +174,12 @@ def pair_settings(pair: RunPair) -> str:
     return ", ".join([count, *others])
 
 
-def difference_in_time(total: Difference, *, alone: str = "one epoch") -> str:
-    """Return a difference in seconds in words; `alone` is the single repetition of which no uncertainty is known."""
+def difference_in_time(total: Difference, *, repeated: str = "epochs") -> str:
+    """Return a difference in seconds in words; `repeated` is what there may be too few of for an interval."""
     percent, width = total.difference_percent, total.half_width_percent
     if percent is None:
         return "no time passed"
     if total.distinct is False:
         return f"no difference in time is shown: A to B {percent:+.1f} % +- {width:.1f}"
     said = f"A takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than B"
-    return said + (f" ({alone}: no uncertainty)" if width is None else f" (+- {width:.1f})")
+    return said + (f" (too few {repeated}: no interval)" if width is None else f" (+- {width:.1f})")

@@ -252,8 +252,11 @@ def _half_width(figure: Mean) -> float | None:
 
 
 def half_width_of(values: Sequence[float]) -> float | None:
-    """Return the half width of the 95 % interval of repetitions' mean; None where nothing was repeated."""
-    if len(values) < 2:
+    """Return the half width of the 95 % interval of repetitions' mean; None of fewer than three.
+
+    Of two, Student's t makes 6 times their difference: an interval that says nothing, and reaches beyond all sense.
+    """
+    if len(values) < 3:
         return None
     return half_width(float(np.std(values, ddof=1)), len(values), CONFIDENCE)
 
@@ -328,8 +331,17 @@ def issues_between(a: Side, b: Side) -> Iterator[str]:
     if a.about is not None and b.about is not None:
         yield from differing_hosts(a.about.hosts, b.about.hosts)
         yield from _differing_facts(a.about, b.about)
+    yield from (f"the datasets differ: {words}" for words in differing_datasets(a, b))
     for name, side in (("A", a), ("B", b)):
         yield from (f"{name}: {warning}" for warning in side.warnings)
+
+
+def differing_datasets(a: Side, b: Side) -> list[str]:
+    """Return in what the datasets of two sides differ, as phrases; nothing where one of them is not known."""
+    if a.about is None or b.about is None:
+        return []
+    values = [(key, getattr(a.about.dataset, key), getattr(b.about.dataset, key)) for key in _DATASET_FACTS]
+    return [f"{key} is {of_a} for A and {of_b} for B" for key, of_a, of_b in values if of_a != of_b]
 
 
 def differing_hosts(a: Sequence[HostFacts], b: Sequence[HostFacts]) -> Iterator[str]:
@@ -349,10 +361,6 @@ def _differing_facts(a: Conditions, b: Conditions) -> Iterator[str]:
         values = getattr(a.how, key), getattr(b.how, key)
         if values[0] != values[1]:
             yield f"{key} was {values[0]} for A and {values[1]} for B"
-    for key in _DATASET_FACTS:
-        values = getattr(a.dataset, key), getattr(b.dataset, key)
-        if values[0] != values[1]:
-            yield f"the datasets differ: {key} is {values[0]} for A and {values[1]} for B"
 
 
 def _plain(value: object) -> str:

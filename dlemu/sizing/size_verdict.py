@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlemu.metrics.percent_interval import plus_minus
 from dlemu.sizing.answers import CountResult, Edge, HostOnly, OneMore, Question, SizeAnswer, SizeLimit, Trial
 from dlemu.sizing.search import Count, edge, pool
 
@@ -141,7 +142,7 @@ def _fares(count: CountResult) -> str:
 
 
 def _au(count: CountResult) -> str:
-    return f"{count.au_percent:.1f} % +- {count.half_width_percent:.1f}"
+    return f"{count.au_percent:.1f} % {plus_minus(count.au_percent, count.half_width_percent, 1)}"
 
 
 def _limit(answer: SizeAnswer) -> str:

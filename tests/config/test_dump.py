@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
-from dlemu.config import datagen_command, load, to_yaml
+from dlemu.config import completed, datagen_command, load, to_yaml
 from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload
 from dlemu.config.validate import check
@@ -139,6 +139,50 @@ def test_the_command_of_a_workload_is_short() -> None:
     workload = load(["workload=unet3d", "scale=laptop", "accelerator=v100", "ranks=18", "dataset.num_files_train=7"])
     assert datagen_command(workload) == "dlemu datagen workload=unet3d scale=laptop dataset.num_files_train=7"
     assert datagen_command(load([])) == "dlemu datagen workload=default"
+
+
+RUN = [
+    "workload=unet3d",
+    "scale=laptop",
+    "accelerator=h100",
+    "dataset.num_files_train=280",
+    "reader.read_threads=3",
+    "train.epochs=2",
+    "train.computation_time={type: uniform, min: 0.2, max: 0.3}",
+]
+
+
+@pytest.mark.parametrize("words", [[], ["workload=unet3d"], ["++workload.train.epochs=2"], ["scale=laptop"]])
+def test_what_words_leave_open_is_another_workloads(words: list[str]) -> None:
+    other = load(RUN)
+    taken = load(completed([*words, "ranks=4"], other))
+    assert taken == replace(other, ranks=4)
+
+
+def test_what_words_say_stands_over_another_workload() -> None:
+    other = load(RUN)
+    taken = load(completed(["accelerator=b200", "train.epochs=7", "ranks=16"], other))
+    own = load(["workload=unet3d", "accelerator=b200"])
+    assert (taken.train.epochs, taken.ranks, taken.scale) == (7, 16, "laptop")
+    assert (taken.dataset.num_files_train, taken.reader.read_threads) == (280, 3)
+    assert taken.train.computation_time == own.train.computation_time
+    assert taken.reader.batch_size == own.reader.batch_size
+    grown = load(completed(["dataset.num_files_train=1000"], other))
+    assert grown.dataset == replace(other.dataset, num_files_train=1000)
+    assert grown.train.computation_time == other.train.computation_time
+
+
+def test_another_workload_takes_nothing_over() -> None:
+    words = ["workload=resnet50", "accelerator=h100"]
+    assert completed(words, load(RUN)) == words
+
+
+def test_a_workload_that_no_name_leads_to_is_taken_as_it_is() -> None:
+    """Of somebody's own file, which may be gone."""
+    other = load(["model.name=mine", "dataset.num_files_train=77", "train.computation_time=0.5", "reader.batch_size=3"])
+    taken = load(completed(["ranks=2"], other))
+    assert (taken.dataset.num_files_train, taken.reader.batch_size) == (77, 3)
+    assert taken.train.computation_time == other.train.computation_time
 
 
 def test_the_command_of_overrides_keeps_the_users_words() -> None:

@@ -32,7 +32,7 @@ OTHERS_THAT_REMOVE = {
     "dlemu/packing/pack_process.py": "the journal of a set that is now complete",
     "dlemu/packing/run_pack.py": "a folder of packed files that is empty again",
     "dlemu/probing/object_gets.py": "objects that this probe made",
-    "dlemu/probing/probe_file.py": "the file that this probe made, and those of probes that were killed, by name and owner",
+    "dlemu/probing/probe_file.py": "files of its own and of killed probes, by their name, lock and owner",
     "dlemu/run/checkpoint_story.py": "the token that this run left",
     "dlemu/sizing/run_sweep.py": "an empty folder that this point made",
     "dlemu/telemetry/trace.py": "tracefs: instances that this process made",

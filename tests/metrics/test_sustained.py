@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.metrics.sustained import Supply, au_sustained_percent, prefetch_credit_percent, supply_of
+from dlemu.metrics.percent_interval import percent_interval
+from dlemu.metrics.sustained import (
+    Supply,
+    au_sustained_percent,
+    is_supply_known,
+    prefetch_credit_percent,
+    supply_of,
+)
+from dlemu.metrics.uncertainty import uncertainty_of
+from dlemu.metrics.verdict import Evidence, judge
 
 C = 100_000_000
 
@@ -124,6 +133,61 @@ def test_it_never_says_more_than_the_headline_or_the_drive(
     )
     assert sustained <= headline + 1e-9
     assert 0 <= credit <= 100
+
+
+@given(
+    steps=st.integers(2, 40),
+    ratio=st.floats(0.1, 0.87),
+    workers=st.integers(1, 6),
+    ahead=st.integers(1, 12),
+    epochs=st.integers(1, 3),
+    ranks=st.integers(1, 2),
+)
+def test_no_run_passes_on_a_drive_that_does_not_sustain_it(
+    steps: int, ratio: float, workers: int, ahead: int, epochs: int, ranks: int
+) -> None:
+    """However short its epochs: a part of them is left open, none is called a pass."""
+    ahead = max(ahead, workers)
+    rows = simulate(steps=steps, ratio=ratio, workers=workers, ahead=ahead, epochs=epochs, ranks=ranks)
+    kept, uncertainty = kept_rows(rows, 1, 0), uncertainty_of(rows, kept_rows(rows, 1, 0))
+    sustained = au_sustained_percent(rows, kept).mean
+    assert sustained is not None
+    verdict = judge(
+        Evidence(
+            complete=True,
+            threshold_percent=90.0,
+            by="sustained",
+            au=au_percent(kept),
+            au_sustained=sustained,
+            au_whole=au_percent(rows),
+            uncertainty_percent=uncertainty.expanded_percent if uncertainty else None,
+            epochs=epochs,
+            ceiling_au=100.0,
+            from_storage_percent=100.0,
+            cached=False,
+            kept_steps=steps - 1,
+            prefetched_steps=ahead + 1,
+            supply_known=is_supply_known(rows),
+        )
+    )
+    assert verdict.passed is not True
+    if uncertainty is not None:
+        low, high = percent_interval(sustained, uncertainty.expanded_percent)
+        assert 0 <= low <= sustained <= high <= 100
+
+
+def test_of_an_epoch_read_at_once_the_least_is_known() -> None:
+    """Four batches of 4 s of computation, all begun at once, all there after 20 s: 16 of 20 s, and perhaps more."""
+    rows = by_hand()
+    rows["block"], rows["step"] = 1, [1, 2, 3, 4]
+    rows["started_ns"], rows["finished_ns"] = 0, np.array([20, 20, 20, 20]) * S
+    rows["free_ns"], rows["wait_ns"] = np.array([0, 24, 28, 32]) * S, np.array([20, 0, 0, 0]) * S
+    assert supply_of(rows) == Supply(read_ns=16 * S, time_ns=20 * S, edge_ns=0, at_least=True)
+    assert not is_supply_known(rows)
+    kept = kept_rows(rows, 1, 0)
+    assert au_percent(kept) == 100
+    assert au_sustained_percent(rows, kept).mean == pytest.approx(80)
+    assert is_supply_known(by_hand())
 
 
 def test_without_steps_there_is_none() -> None:

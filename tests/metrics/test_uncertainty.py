@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlemu.emulator.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import kept_rows
@@ -155,3 +157,47 @@ def test_epochs_too_short_for_windows_are_the_values_themselves(epochs: int, tol
     if uncertainty is not None:
         widths = estimate(np.array([40.0, 50.0, 60.0]), 0.9545).half_width_percent
         assert uncertainty.budget[0].percent == pytest.approx(widths / 2)
+
+
+def paused(rows: StepRows, pauses_s: list[float]) -> StepRows:
+    """The same steps in one block more for each pause; whatever happens after a pause begins is later by it.
+
+    Nothing is read in a pause: the batch that is under way when one begins is over then.
+    """
+    rows = rows.copy()
+    stamps = ("free_ns", "started_ns", "finished_ns")
+    for epoch in np.unique(rows["epoch"]):
+        own = np.flatnonzero(rows["epoch"] == epoch)
+        parts = np.array_split(own, len(pauses_s) + 1)
+        for block, places in enumerate(parts):
+            rows["block"][places] = block + 1
+        for places, pause_s in reversed(list(zip(parts[1:], pauses_s, strict=True))):
+            begin = int(rows["free_ns"][places[0]])
+            under_way = own[(rows["started_ns"][own] < begin) & (rows["finished_ns"][own] > begin)]
+            rows["finished_ns"][under_way] = begin
+            for name in stamps:
+                after = rows[name][own] > begin if name == "finished_ns" else rows[name][own] >= begin
+                rows[name][own[after]] += round(pause_s * S)
+    return rows
+
+
+@given(
+    pauses_s=st.lists(st.floats(0, 1000), min_size=1, max_size=4),
+    ratio=st.sampled_from([0.6, 0.95, 1.1, 3.0]),
+    seed=st.integers(0, 50),
+)
+def test_pauses_between_blocks_are_no_time_in_which_anything_was_expected(
+    pauses_s: list[float], ratio: float, seed: int
+) -> None:
+    rows = jittery(seed, ratio=ratio, steps=60, epochs=2, spread=0.3)
+    without, apart = paused(rows, [0.0] * len(pauses_s)), paused(rows, pauses_s)
+    (au, plain), (au_apart, split) = result(without), result(apart)
+    assert au_apart == pytest.approx(au)
+    assert split.expanded_percent == pytest.approx(plain.expanded_percent, rel=1e-6, abs=1e-6)
+
+
+def test_a_run_that_never_waits_is_certain_whatever_its_checkpoints_take() -> None:
+    rows = paused(jittery(1, ratio=50.0, steps=40, epochs=1, spread=0.3), [7.0, 0.4, 30.0])
+    au, uncertainty = result(rows)
+    assert au == 100
+    assert uncertainty.expanded_percent < 0.01

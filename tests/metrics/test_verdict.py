@@ -92,3 +92,62 @@ def test_an_epoch_out_of_the_prefetch_queue_gives_no_verdict() -> None:
     assert judge(evidence(au=100.0, au_whole=97.0, kept_steps=1)).passed is True
     assert warm_up_bias(evidence(au=100.0, au_whole=23.0, kept_steps=20)) == pytest.approx(20 / 15)
     assert warm_up_bias(evidence(au=100.0, au_whole=97.0, kept_steps=20)) is None
+
+
+def test_of_epochs_read_at_once_only_a_pass_is_sure() -> None:
+    """The storage may give more to readers that have more to do: what is known is the least."""
+    short = {"by": "sustained", "supply_known": False, "au": 100.0}
+    least = judge(evidence(**short, au_sustained=40.0))
+    assert least.passed is None
+    assert "40.00 % at least" in least.text
+    assert "use more files, or fewer ranks" in least.text
+    assert judge(evidence(**short, au_sustained=90.0)).passed is True
+    assert judge(evidence(**short, au_sustained=40.0, uncertainty_percent=60.0)).passed is None
+    assert judge(evidence(**(short | {"au": 89.0}), au_sustained=40.0)).passed is False
+    assert judge(evidence(**(short | {"by": "au"}), au_sustained=40.0)).passed is True
+
+
+@pytest.mark.parametrize("by", ["sustained", "au", "rules"])
+@pytest.mark.parametrize("limit", ["host CPU", "memory", "emulator"])
+def test_while_the_host_is_the_limit_nothing_is_said_of_the_storage(by: str, limit: str) -> None:
+    low = {"by": by, "au": 60.0, "au_sustained": 60.0, "au_whole": 60.0}
+    verdict = judge(evidence(**low, limited_by=limit))
+    assert verdict.passed is None
+    assert verdict.text.startswith("NO VERDICT on the storage: ")
+    assert judge(evidence(by=by, limited_by=limit)).passed is True, "a storage that passes passes"
+    for other in ("storage", "loader", "nothing", ""):
+        assert judge(evidence(**low, limited_by=other)).passed is False
+
+
+@pytest.mark.parametrize("by", ["sustained", "au", "rules"])
+@pytest.mark.parametrize(
+    ("au", "margin", "passed"),
+    [
+        (89.9, 0.2, None),
+        (89.5, 0.5, False),
+        (89.5, 0.51, None),
+        (90.0, 0.0, True),
+        (90.0, 0.1, None),
+        (90.5, 0.5, True),
+        (90.5, 0.51, None),
+    ],
+)
+def test_what_lies_within_u_of_the_threshold_is_open_on_both_sides(
+    by: str, au: float, margin: float, passed: bool | None
+) -> None:
+    aus = {"au": au, "au_sustained": au, "au_whole": au}
+    assert judge(evidence(by=by, **aus, uncertainty_percent=margin)).passed is passed
+
+
+def test_a_ceiling_at_the_threshold_is_no_excuse() -> None:
+    low = {"au": 80.0, "au_sustained": 80.0}
+    assert judge(evidence(**low, ceiling_au=90.0)).passed is False
+    assert judge(evidence(**low, ceiling_au=89.99)).passed is None
+
+
+def test_as_many_counted_steps_as_were_read_ahead_are_too_few() -> None:
+    few = {"by": "au", "au": 100.0, "au_whole": 80.0, "prefetched_steps": 5}
+    assert judge(evidence(**few, kept_steps=5)).passed is None
+    assert judge(evidence(**few, kept_steps=6)).passed is True
+    assert warm_up_bias(evidence(**few, kept_steps=5)) is None
+    assert warm_up_bias(evidence(**few, kept_steps=6)) == 6.0

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,20 @@ def told(checked: Checked) -> set[tuple[str, str]]:
     """What was found, without what the reader must merely know; every rule is one of those that are described."""
     assert {one.finding.rule for one in checked.findings} <= KNOWN.keys()
     return {(one.finding.severity, one.finding.rule) for one in checked.findings if one.finding.severity != "info"}
+
+
+@pytest.mark.parametrize(("longer_us", "wide"), [(0, True), (1, False)])
+def test_a_gap_of_exactly_twice_the_shortest_run_is_too_wide(
+    golden: Path, tmp_path: Path, longer_us: int, wide: bool
+) -> None:
+    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
+    begun = [datetime.strptime(run.name, STAMP) for run in runs(root)]
+    gap = max(second - first for first, second in pairwise(begun))
+    for run in runs(root):
+        start = datetime.fromisoformat(json.loads((run / "summary.json").read_text())["start"])
+        end = start + gap / 2 + timedelta(microseconds=longer_us)
+        edit(run / "summary.json", put("end", value=end.isoformat(timespec="microseconds")))
+    assert (("warning", "runs.gap") in told(check_folder(str(root)))) == wide
 
 
 @pytest.mark.parametrize("edition", EDITIONS)

@@ -104,6 +104,21 @@ def test_the_endless_plan_begins_again() -> None:
     assert np.array_equal(endless.sample_ids(0, 13), plan.sample_ids(2, 0, 3))
 
 
+def test_the_endless_plan_reads_the_same_runs_again() -> None:
+    """Step 1 after the last one, not step 0 nor 2: by the samples, however they are given."""
+    plan = make(file_shuffle=True, sample_shuffle=False)
+    endless, once = EndlessPlan(plan, 1), RankPlan(plan, 1)
+    steps = np.arange(1, 2 * plan.steps_per_epoch + 2)
+    runs, ids = endless.runs(3, steps), endless.batches(3, steps)
+    assert runs is not None
+    spelled = [[sample for first, count in each.runs for sample in range(first, first + count)] for each in runs]
+    assert spelled == ids.tolist()
+    assert [spelled[place - 1] for place in range(1, plan.steps_per_epoch + 1)] == once.batches(
+        3, steps[: plan.steps_per_epoch]
+    ).tolist()
+    assert spelled[plan.steps_per_epoch :] == [*spelled[: plan.steps_per_epoch], spelled[0]]
+
+
 @given(plan=plans, rank=st.integers(0, 8), steps=st.lists(st.integers(1, 70), min_size=1, max_size=20))
 def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: list[int]) -> None:
     if plan.steps_per_epoch == 0:

@@ -12,9 +12,11 @@ from click.testing import CliRunner
 import dlemu
 from datagen.errors import UserError
 from dlemu.cli.predict import command
-from dlemu.prediction.ask import read_calibration, read_prediction
+from dlemu.config import load
+from dlemu.prediction.ask import read_known, read_prediction
 from dlemu.prediction.calibration import given_speed
 from dlemu.prediction.make_prediction import predict
+from dlemu.prediction.model_run import Model
 from dlemu.prediction.prediction import PREDICT
 from dlemu.probing.pattern import READ_DTYPE, Level, judge_level
 from dlemu.report.pages import write_page
@@ -62,7 +64,7 @@ def test_predicted_stands_beside_measured_on_one_page(tmp_path: Path) -> None:
     folder = tmp_path / "measured"
     folder.mkdir()
     write_run(type(measured)(str(folder), measured.facts, measured.rows))
-    found = read_calibration(str(folder))
+    found = read_known(str(folder)).calibration
     assert found.curve[-1].mb_per_second == pytest.approx(100, rel=0.02)
     predicted = tmp_path / "predicted"
     predicted.mkdir()
@@ -70,6 +72,29 @@ def test_predicted_stands_beside_measured_on_one_page(tmp_path: Path) -> None:
     (predicted / PREDICT).write_text(to_json(answer))
     page = Path(write_page([str(predicted), str(folder)], str(tmp_path / "both.html"))).read_text()
     assert "predicted: predicted" in page
+
+
+def test_what_the_user_does_not_say_is_the_runs(tmp_path: Path) -> None:
+    """Its workload, accelerator, scale, count of files and readers; the run's own count comes out as it was."""
+    asked = load(["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"])
+    measured = simulated_run(asked, given_speed(2000.0, cores=4), 2)
+    folder = tmp_path / "measured"
+    folder.mkdir()
+    write_run(type(measured)(str(folder), measured.facts, measured.rows))
+    words = ["--from", str(folder), "output.report=false", "--json"]
+    again = json.loads(run(f"output.folder={tmp_path / 'p'}", "ranks=2", *words, status=0))
+    was = Model(asked, given_speed(2000.0, cores=4)).run(2).outcome
+    assert again["au_sustained_percent"] == pytest.approx(was.au_sustained_percent, abs=1)
+    assert (again["question"]["accelerator"], again["question"]["workload"]) == ("h100", "unet3d")
+    more = json.loads(
+        run(f"output.folder={tmp_path / 'q'}", "workload=unet3d", "accelerator=b200", "ranks=16", *words, status=0)
+    )
+    assert (more["accelerators"], more["question"]["accelerator"]) == (16, "b200")
+    chained = dlemu.predict(
+        ranks=3, from_folder=tmp_path / "q", output={"folder": str(tmp_path / "r"), "report": False}
+    )
+    assert chained.question.accelerator == "b200"
+    assert load([f"workload={tmp_path / 'r' / 'config.yaml'}"]).dataset.num_files_train == 280
 
 
 def test_mistakes_are_said(tmp_path: Path) -> None:

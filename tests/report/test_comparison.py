@@ -53,7 +53,7 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
     folder = tmp_path_factory.mktemp("runs")
     made = [
-        write_run(folder / name, telemetry=False, ranks=2, steps=steps) for name, steps in (("new", 12), ("old", 18))
+        write_run(folder / name, telemetry=False, ranks=2, epochs=epochs) for name, epochs in (("new", 2), ("old", 3))
     ]
     return open_comparison(str(write_comparison(folder / "both", *made)))
 
@@ -130,6 +130,26 @@ def test_every_number_that_stands_out_is_the_files(kind: str, request: pytest.Fi
         assert float(value) == at(saved, key)
     assert saved["verdict"] in " ".join(read.words)
     assert page.stat().st_size < 1_500_000
+
+
+def test_no_year_follows_from_runs_that_did_other_work(tmp_path: Path) -> None:
+    few, many = (write_run(tmp_path / f"{ranks}", telemetry=False, ranks=ranks) for ranks in (2, 3))
+    comparison = open_comparison(str(write_comparison(tmp_path / "both", few, many)))
+    out = io.StringIO()
+    print_comparison(comparison.answer, Console(file=out, width=100))
+    page = read_page(Path(write_page([comparison.folder])))
+    for words in (out.getvalue(), " ".join(page.words)):
+        assert "not comparable: A had 2 accelerators, B 3" in words
+        assert not re.search("a year|models|saved", words)
+    assert not any("plan" in key or "total_seconds" in key for key, _ in page.numbers)
+
+
+def test_axes_of_au_end_at_100(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
+    for comparison in (runs, sweeps):
+        drawn = json.dumps(find(FOLDER, "metrics", "draw")(comparison, DESK).chart.to_dict())
+        titled = re.findall(r'"scale": \{"domain": \[([^]]*)\][^}]*\}, "title": "AU, %"', drawn)
+        assert titled
+        assert all(float(domain.split(",")[1]) == 100 for domain in titled)
 
 
 @pytest.mark.parametrize(("distinct", "said"), [(True, True), (None, True), (False, False)])

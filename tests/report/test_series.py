@@ -183,7 +183,7 @@ def test_the_terminal_says_the_answer_of_a_search_and_why(tmp_path: Path) -> Non
     printed = io.StringIO()
     print_answer(answer, "results/x", Console(width=100, file=printed))
     lines = printed.getvalue().splitlines()
-    assert any(line.split() == ["8", "98.15", "0.80", "2", "77.6", "pass"] for line in lines)
+    assert any(line.split() == ["8", "98.15", "97.35", "to", "98.95", "2", "77.6", "pass"] for line in lines)
     for line in (
         "- the device was busy 99 % of the time",
         "- 9 would take 81.0 MB/s; the storage gave 80.0 at most",

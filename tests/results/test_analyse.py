@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from datetime import datetime
@@ -9,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from datagen.storage._request_counts import INDEX, TLS_CPU_US, RequestCounts
 from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config.duration import Duration
+from dlemu.config.schema import Metric
 from dlemu.emulator.job import Job
 from dlemu.emulator.trainer import RunLog
 from dlemu.metrics.au import au_percent, kept_rows
@@ -23,6 +26,7 @@ from dlemu.metrics.limit import Asked, Context, Limit, OtherReaders, Scaling
 from dlemu.metrics.ran_out import RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 from dlemu.metrics.stragglers import Straggler
+from dlemu.report.run_report import print_result
 from dlemu.results import analyse as analyse_module
 from dlemu.results.activity import activity_during
 from dlemu.results.run import Run, make_run
@@ -182,6 +186,41 @@ def test_without_telemetry_the_limits_of_all_hosts_together_count(
     assert (limit.what == "host CPU") == is_cpu
     if is_cpu:
         assert "the run used 0.4 of the 0.4 cores that its CPU limit allows" in limit.evidence
+
+
+@pytest.mark.parametrize("what", ["host CPU", "memory", "emulator", "storage", "loader"])
+def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
+    what: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the verdict, and not by when it became slower, stood still or ran out: the host did that."""
+    limit = Limit(what=what, confidence="low", evidence=("as seen",))
+    monkeypatch.setattr(analyse_module, "_limit", lambda *_, **__: limit)
+    slower = SpeedChange(
+        at_seconds=1.0, mb_per_second_before=100.0, mb_per_second_after=33.0, percent=33.0, gb_before=0.1
+    )
+    claims = {
+        "find_speed_changes": (slower,),
+        "find_stalls": (Stall(at_seconds=1.0, seconds=2.0),),
+        "find_ran_out": RanOut(times=2, gb=1.0, mb_per_second_before=100.0, mb_per_second_after=33.0),
+        "_slow_folders": (SlowFolder(name="b", ms_per_sample=9.0, others_ms_per_sample=3.0),),
+    }
+    for name, claim in claims.items():
+        monkeypatch.setattr(analyse_module, name, lambda *_, found=claim, **__: found)
+    job = make_job(metric=Metric(au=0.98))
+    summary = summary_of(job, make_log(job))
+    said = (summary.speed_changes, summary.stalls, summary.ran_out, summary.slow_folders)
+    printed = io.StringIO()
+    print_result(summary, "results/x", Console(width=400, file=printed))
+    if what in ("storage", "loader"):
+        assert (summary.passed, said) == (
+            False,
+            tuple(claims[name] for name in ("find_speed_changes", "find_stalls", "find_ran_out", "_slow_folders")),
+        )
+        assert "FAIL" in printed.getvalue()
+    else:
+        assert (summary.passed, said) == (None, ((), (), None, ()))
+        assert summary.verdict.startswith("NO VERDICT on the storage: ")
+        assert not re.search("FAIL|the storage gave|stood still|is slow", printed.getvalue())
 
 
 @pytest.mark.parametrize(("tls_share", "told"), [(0.5, "50 %"), (3.0, "100 %")])

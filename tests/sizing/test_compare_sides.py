@@ -16,6 +16,7 @@ from dlemu.results.summary import Mean
 from dlemu.sizing.answers import ComparedCount, RunFigures, RunPair
 from dlemu.sizing.compare_sides import Extras, compare, compare_runs, economy
 from dlemu.sizing.sides import Settings, Side, read_side, read_sides, side_of_runs
+from tests.report.folders import write_run
 
 SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
 
@@ -66,8 +67,10 @@ def test_an_uncertainty_is_that_of_both() -> None:
     assert compare_runs(a, a).metrics["au_percent"].distinct is False
 
 
-def test_one_epoch_has_no_uncertainty() -> None:
-    run = figures(au_percent=Mean(mean=50.0, per_epoch=(50.0,)))
+@pytest.mark.parametrize("epochs", [(50.0,), (40.0, 60.0)])
+def test_one_epoch_or_two_have_no_interval(epochs: tuple[float, ...]) -> None:
+    """Of two, Student's t would say 50 +- 127."""
+    run = figures(au_percent=Mean(mean=50.0, per_epoch=epochs))
     difference = compare_runs(run, run).metrics["au_percent"]
     assert (difference.half_width_percent, difference.distinct) == (None, None)
 
@@ -117,10 +120,10 @@ def test_nothing_in_common_is_said() -> None:
         compare(a, b)
 
 
-def verdict(a_seconds: tuple[float, ...], b_seconds: tuple[float, ...]) -> str:
+def verdict(a_seconds: tuple[float, ...], b_seconds: tuple[float, ...], *, of_b: int = 18) -> str:
     """Compare two runs of so many epochs, each of which took its seconds."""
     sides = []
-    for name, seconds, ranks in (("a", a_seconds, 18), ("b", b_seconds, 17)):
+    for name, seconds, ranks in (("a", a_seconds, 18), ("b", b_seconds, of_b)):
         rates = tuple(1000 / second for second in seconds)
         rate = Mean(mean=sum(rates) / len(rates), per_epoch=rates)
         run = figures(sum(seconds), ranks=ranks, epochs=len(seconds), samples_per_second=rate)
@@ -131,10 +134,14 @@ def verdict(a_seconds: tuple[float, ...], b_seconds: tuple[float, ...]) -> str:
 def test_the_verdict_is_a_sentence() -> None:
     assert (
         verdict((100, 100.1, 99.9), (120, 120.1, 119.9))
-        == "with 18 and 17 accelerators A takes 16.7 % less time than B (+- 0.3); A feeds 18 accelerators, B 17"
+        == "with 18 accelerators A takes 16.7 % less time than B (+- 0.3); A and B feed 18 accelerators each"
+    )
+    assert (
+        verdict((100, 100.1, 99.9), (120, 120.1, 119.9), of_b=17)
+        == "not comparable: A had 18 accelerators, B 17; A feeds 18 accelerators, B 17"
     )
     assert "no difference in time is shown: A to B +0.0 % +- 5.6" in verdict((100, 101, 99), (100, 102, 98))
-    assert "25.0 % more time than B (one epoch: no uncertainty)" in verdict((100,), (80,))
+    assert "25.0 % more time than B (too few epochs: no interval)" in verdict((100,), (80,))
 
 
 def test_a_comparison_has_both_sides_whole() -> None:
@@ -168,7 +175,7 @@ def test_a_comparison_has_both_sides_whole() -> None:
     assert comparison.issues == ("A ran unet3d and B bert: the difference is not the storage's alone", "A: w")
     assert [each.gb_per_second for each in comparison.economy] == [2.5, None]
     assert comparison.verdict == (
-        "with 4 accelerators, reader.read_threads=2 A takes 33.3 % less time than B (one epoch: no uncertainty); "
+        "with 4 accelerators, reader.read_threads=2 A takes 33.3 % less time than B (too few epochs: no interval); "
         "A feeds 4 accelerators, B none"
     )
 
@@ -219,9 +226,35 @@ def pair_of(a: Mean | None, b: Mean | None) -> RunPair:
     return compare_runs(figures(samples_per_second=a), figures(samples_per_second=b))
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ranks": 17}, "A had 18 accelerators, B 17"),
+        ({"workload": "bert"}, "A ran unet3d, B bert"),
+        ({"accelerator": "b200"}, "A's accelerators were h100, B's b200"),
+    ],
+)
+def test_runs_that_did_not_do_the_same_work_plan_no_year(change: dict[str, Any], words: str) -> None:
+    a = figures(accelerator="h100")
+    pair = compare_runs(a, replace(a, **change))
+    assert (pair.not_comparable, pair.plan) == ((words,), None)
+    assert compare_runs(a, a).not_comparable == ()
+
+
+def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:
+    few, many = (
+        read_side(str(write_run(tmp_path / name, telemetry=False, steps=steps)))[0]
+        for name, steps in (("a", 9), ("b", 12))
+    )
+    compared = compare(few, many)
+    assert compared.verdict.startswith("not comparable: num_files_train is ")
+    assert all(pair.plan is None for pair in compared.runs)
+    assert compare(few, few).runs[0].plan is not None
+
+
 def test_a_difference_where_one_of_both_is_nothing() -> None:
-    ten = Mean(mean=10.0, per_epoch=(9.0, 11.0))
-    zero = Mean(mean=0.0, per_epoch=(-1.0, 1.0))
+    ten = Mean(mean=10.0, per_epoch=(9.0, 10.0, 11.0))
+    zero = Mean(mean=0.0, per_epoch=(-1.0, 0.0, 1.0))
     to_zero = pair_of(ten, zero).metrics["samples_per_second"]
     assert (to_zero.a, to_zero.b, to_zero.difference_percent, to_zero.half_width_percent) == (10.0, 0.0, None, None)
     of_zero = pair_of(zero, ten).metrics["samples_per_second"]
@@ -229,10 +262,10 @@ def test_a_difference_where_one_of_both_is_nothing() -> None:
     assert "samples_per_second" not in pair_of(None, ten).metrics
     assert "samples_per_second" not in pair_of(ten, None).metrics
     same = pair_of(ten, ten).metrics["samples_per_second"]
-    # t of one degree is 12.706, the deviation sqrt(2), of 2 values: 12.706 each; relative to 10, twice in squares.
-    assert same.a_half_width == pytest.approx(12.706, rel=1e-4)
-    assert same.b_half_width == pytest.approx(12.706, rel=1e-4)
-    assert same.half_width_percent == pytest.approx(100 * 1.2706 * 2**0.5, rel=1e-4)
+    # t of two degrees is 4.3027, the deviation 1, of 3 values: 2.4842 each; relative to 10, twice in squares.
+    assert same.a_half_width == pytest.approx(2.4842, rel=1e-4)
+    assert same.b_half_width == pytest.approx(2.4842, rel=1e-4)
+    assert same.half_width_percent == pytest.approx(24.842 * 2**0.5, rel=1e-4)
     assert same.distinct is False
 
 

@@ -18,7 +18,7 @@ from dlemu.metrics.limit import Limit
 from dlemu.results.answer_files import save_answer, to_json
 from dlemu.sizing.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial
 from dlemu.sizing.find_size import as_file, saved_trials, search
-from dlemu.sizing.search import REPEATS, Count, Limits, next_count
+from dlemu.sizing.search import REPEATS, Count, Limits, next_count, pool
 from dlemu.sizing.size_verdict import build_answer
 from dlemu.sizing.sizing_events import TrialBegan, TrialEnded
 from tests.sizing.fakes import DEMAND, FakeRunner, known, make_trial, question
@@ -59,6 +59,21 @@ def test_what_is_too_close_to_tell_is_tried_again_and_not_called_a_pass() -> Non
     assert answer.too_close_to_tell == (16,)
     assert answer.max_accelerators == 15
     assert "too close to tell" in answer.verdict
+
+
+@pytest.mark.parametrize("trials", [1, 2, 4])
+def test_independent_trials_narrow_the_interval_by_their_number(trials: int) -> None:
+    """The mean of k equally wide ones is 1 / sqrt(k) as wide: the root of the sum of squares, by k."""
+    values = [93.0, 95.0, 92.0, 96.0, 94.0, 93.5, 94.5, 94.0]
+    alone, *others = (make_trial(4, values) for _ in range(trials))
+    (count,) = pool([alone, *others], 90.0, 0.95)
+    assert count.au_percent == pytest.approx(94.0)
+    assert count.half_width_percent == pytest.approx(alone.half_width_percent / trials**0.5)
+
+
+def test_trials_that_differ_widen_it() -> None:
+    two = [make_trial(4, [au - 0.1, au + 0.1] * 4) for au in (92.0, 96.0)]
+    assert pool(two, 90.0, 0.95)[0].half_width_percent == pytest.approx(2.0)
 
 
 def counted(accelerators: int, au_percent: float, half_width_percent: float, trials: int) -> Count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import altair as alt
@@ -39,17 +40,22 @@ def bars(
     title: str,
     canvas: Canvas,
     level: float | None = None,
+    most: float = math.inf,
 ) -> alt.LayerChart | None:
-    """Draw a bar a side with number and interval, and a line across at `level`; None when no side is known."""
+    """Draw a bar a side with number and interval, and a line across at `level`; None when no side is known.
+
+    No value is more than `most`: the axis ends there.
+    """
     rows: list[Row] = []
     for name, value in zip(names, values, strict=True):
         if value is not None:
             half = value.half_width or 0.0
+            low, high = max(0.0, value.mean - half), min(value.mean + half, most)
             bar = {"side": name[0], "line": name, "value": value.mean, "text": with_unit(value.mean, "")}
-            rows.append(bar | {"low": max(0.0, value.mean - half), "high": value.mean + half})
+            rows.append(bar | {"low": low, "high": high})
     if not rows:
         return None
-    room = alt.Scale(domain=[0, 1.14 * max(row["high"] for row in rows) or 1], nice=False)  # for the numbers
+    room = alt.Scale(domain=[0, min(1.14 * max(row["high"] for row in rows) or 1, most)], nice=False)  # for the numbers
     y = alt.Y("value:Q", title=title, scale=room, axis=alt.Axis(tickCount=4))
     base = alt.Chart(data(rows)).encode(x=alt.X("side:N", title=None, axis=alt.Axis(labelAngle=0, ticks=False)))
     layers = [
@@ -64,9 +70,17 @@ def bars(
 
 
 def lines(
-    width: int, comparison: OpenedComparison, value: Callable[[Point], float | None], title: str, canvas: Canvas
+    width: int,
+    comparison: OpenedComparison,
+    value: Callable[[Point], float | None],
+    title: str,
+    canvas: Canvas,
+    most: float = math.inf,
 ) -> alt.LayerChart | None:
-    """Draw a line a side over accelerators, or over what was varied; full points passed. None when nothing is known."""
+    """Draw a line a side over accelerators, or over what was varied; full points passed. None when nothing is known.
+
+    Where values have a `most`, the axis ends there.
+    """
     series = comparison.series
     rows: list[Row] = [
         {"line": series.line(point), "at": series.position(point), "value": known, "passed": point.passed is True}
@@ -76,7 +90,8 @@ def lines(
     if not rows:
         return None
     names = sorted({series.line(point) for point in series.points})
-    y = alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=0), axis=alt.Axis(tickCount=5))
+    scale = alt.Scale(domain=[0, most]) if math.isfinite(most) else alt.Scale(domainMin=0)
+    y = alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5))
     base = alt.Chart(data(_in_order(rows))).encode(x=x_axis(series), y=y, color=_colour(names, canvas))
     hollow = base.transform_filter("!datum.passed").mark_point(size=45, opacity=1, strokeWidth=1.6)
     full = base.transform_filter("datum.passed").mark_point(size=45, opacity=1, filled=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -36,11 +37,23 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
 
 def _lines(comparison: OpenedComparison, metric: str, canvas: Canvas) -> Panel:
     title, value = _SHOWN[metric]
-    return partial(lines, comparison=comparison, value=value, title=title, canvas=canvas)
+    return partial(lines, comparison=comparison, value=value, title=title, canvas=canvas, most=_most(metric))
 
 
 def _bars(comparison: OpenedComparison, metric: str, canvas: Canvas) -> Panel:
     values = [side.counts[0].metrics.get(metric) for side in comparison.answer.sides]
     level = comparison.series.threshold_percent if metric == "au_percent" else None
     title = _SHOWN[metric][0]
-    return partial(bars, names=comparison.names, values=values, title=title, canvas=canvas, level=level)
+    return partial(
+        bars,
+        names=comparison.names,
+        values=values,
+        title=title,
+        canvas=canvas,
+        level=level,
+        most=_most(metric),
+    )
+
+
+def _most(metric: str) -> float:
+    return 100.0 if metric == "au_percent" else math.inf

@@ -20,7 +20,10 @@ ORDER = 10
 
 
 def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
-    marks = rows(series, lambda point: point.au_percent)
+    marks = [
+        row | {"low": max(0.0, row["low"]), "high": min(100.0, row["high"])}
+        for row in rows(series, lambda point: point.au_percent)
+    ]
     if not marks:
         return None
     ceilings = rows(series, lambda point: point.ceiling_au_percent)
