@@ -53,9 +53,11 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
         opened.preflight(spec.data_folder)
         _refuse_other_dataset(spec, opened)
         for folder in files.folders():
+            with contextlib.suppress(FileNotFoundError):
+                opened.remove_unfinished(folder)
+        _check_space(files, opened)  # before the folders are made: a dataset that is refused leaves nothing
+        for folder in files.folders():
             opened.make_folder(folder)
-            opened.remove_unfinished(folder)
-        _check_space(files, opened)
         if manifest.read(spec.data_folder, opened) is None:
             manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
     except OSError as error:

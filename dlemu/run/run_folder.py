@@ -21,7 +21,7 @@ class RunFolder:
 
     path: str
     made: tuple[str, ...]
-    """Folders that were made for it, the outermost first: those that were there before are not ours to remove."""
+    """Folders that were made for the run, the outermost first: those that were there before are not ours to remove."""
 
     def drop(self) -> None:
         """Remove the folder of a run that measured nothing, with what was made for it and holds nothing else."""
@@ -62,10 +62,13 @@ def check_folder(folder: str) -> None:
         )
 
 
-def make_folder(folder: str) -> RunFolder:
-    """Make a run's folder with its live part; raises SpaceError when it can't be written, or is another run's."""
+def make_folder(folder: str, *, also: str | None = None) -> RunFolder:
+    """Make a run's folder with its live part; raises SpaceError when it can't be written, or is another run's.
+
+    `also` is a folder that the run will make where it is missing, and that goes with the other when it is empty.
+    """
     check_folder(folder)
-    missing = _missing(folder)
+    missing = tuple(sorted({*_missing(folder), *(_missing(also) if also else ())}, key=len))
     try:
         os.makedirs(os.path.join(folder, LIVE), exist_ok=True)
     except OSError as error:
