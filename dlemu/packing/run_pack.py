@@ -20,7 +20,7 @@ from dlemu.packing.pack_answer import PACK, PackAnswer, PackFigures, PackPoint, 
 from dlemu.packing.pack_process import FIGURES, PROGRESS, Order
 from dlemu.packing.pack_settings import PACKED, PackSettings, read_words
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.run.run_folder import new_folder
+from dlemu.run.run_folder import missing_folders, new_folder
 from dlemu.sizing.answers import check_same
 from dlemu.sizing.prerequisites import take_word
 from dlemu.sizing.run_sweep import check_each
@@ -144,7 +144,7 @@ def _finished(folder: str, question: PackQuestion) -> tuple[PackPoint, ...]:
 def _run_point(
     one: _Checked, folder: str, name: str, target: str, config_dir: str | None, on_event: OnEvent, *, alone: bool
 ) -> PackPoint:
-    path = os.path.join(folder, name)
+    path, made = os.path.join(folder, name), missing_folders(folder)
     shutil.rmtree(path, ignore_errors=True)  # a point that was interrupted
     if not alone:
         shutil.rmtree(target, ignore_errors=True)
@@ -159,12 +159,12 @@ def _run_point(
     except DlemuError as error:
         if alone:
             if isinstance(error, UserError):  # else its message names what lies there
-                _drop(folder)
+                _drop(folder, made)
             raise
         return PackPoint(settings=one.point.settings, folder=name, failure=str(error), exit_status=error.exit_status)
     except BaseException:
         if alone:
-            _drop(folder)
+            _drop(folder, made)
         raise
     finally:
         if not alone and not one.settings.keep:
@@ -173,11 +173,12 @@ def _run_point(
                 os.rmdir(one.target)
 
 
-def _drop(folder: str) -> None:
+def _drop(folder: str, made: Sequence[str]) -> None:
     """Leave no folder of results where nothing was measured: what was packed lies in the target."""
     shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # other results lie beside it
-        os.rmdir(os.path.dirname(folder))
+    for above in reversed(made[:-1]):
+        with contextlib.suppress(OSError):  # other results lie beside it
+            os.rmdir(above)
 
 
 def _look(folder: str, on_event: OnEvent) -> None:

@@ -53,7 +53,7 @@ def check_folder(folder: str) -> None:
             f"{folder} holds what another run had measured before it was killed: `dlemu report {folder}` shows it; set "
             "output.folder to a new folder"
         )
-    missing = _missing(folder)
+    missing = missing_folders(folder)
     above = os.path.dirname(missing[0]) if missing else folder
     if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
         reason = "may not be written" if os.path.isdir(above) else "is no folder"
@@ -68,7 +68,7 @@ def make_folder(folder: str, *, also: str | None = None) -> RunFolder:
     `also` is a folder that the run will make where it is missing, and that goes with the other when it is empty.
     """
     check_folder(folder)
-    missing = tuple(sorted({*_missing(folder), *(_missing(also) if also else ())}, key=len))
+    missing = tuple(sorted({*missing_folders(folder), *(missing_folders(also) if also else ())}, key=len))
     try:
         os.makedirs(os.path.join(folder, LIVE), exist_ok=True)
     except OSError as error:
@@ -79,7 +79,7 @@ def make_folder(folder: str, *, also: str | None = None) -> RunFolder:
     return RunFolder(folder, missing)
 
 
-def _missing(folder: str) -> tuple[str, ...]:
+def missing_folders(folder: str) -> tuple[str, ...]:
     """Return the folder and those above it that are not there, the outermost first."""
     missing: list[str] = []
     path = os.path.abspath(folder)
