@@ -133,9 +133,9 @@ def check_checkpoints(workload: Workload) -> None:
     ]
     if not workload.model.has_size:
         problems.append(
-            f"workload {workload.model.name!r} does not say how large a model's checkpoint is: wanted a workload of one,"
-            " as in `dlemu checkpoint workload=llama3_8b scale=laptop` (`dlemu workloads` lists them), or its bytes in"
-            " model.model_size_bytes"
+            f"workload {workload.model.name!r} does not say how large a model's checkpoint is: wanted a workload of"
+            " one, as in `dlemu checkpoint workload=llama3_8b scale=laptop` (`dlemu workloads` lists them), or"
+            " its bytes in model.model_size_bytes"
         )
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
         problems.append(
