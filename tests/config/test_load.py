@@ -330,7 +330,7 @@ def test_no_words_end_in_a_traceback(words: list[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize(("word", "format_name"), [("jpg", "jpeg"), ("tif", "tiff"), ("jpeg", "jpeg")])
 def test_endings_of_pictures_are_names_of_their_formats(word: str, format_name: str) -> None:
-    assert load([f"dataset.format={word}", "dataset.record_length_bytes=1e6"]).dataset.format == format_name
+    assert load(["workload=colfax", f"dataset.format={word}"]).dataset.format == format_name
 
 
 TEXTS = st.text("aZ09/._- =()[]{}#&!~^;:<>|`'\"@%+*?\u00e4\u65e5", max_size=12)

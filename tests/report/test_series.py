@@ -133,6 +133,7 @@ def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
     ):
         assert words in text
     assert 'class="verdict passed"' in text
+    assert "<h1>How many accelerators does this storage feed? unet3d h100</h1>" in text, "a prediction is no storage"
 
 
 def test_a_search_whose_run_is_damaged_keeps_its_page(tmp_path: Path) -> None:
