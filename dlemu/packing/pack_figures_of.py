@@ -71,7 +71,7 @@ def figures_of(
     skipped = done.skipped
     if skipped:
         warnings.append(f"{len(skipped)} images could not be decoded and are not in the packed set")
-    warnings += _left_out(done)
+    warnings += left_out(done)
     return PackFigures(
         images=images,
         kept_images=before.samples,
@@ -111,7 +111,7 @@ def figures_of(
     )
 
 
-def _left_out(packed: PackedSet) -> Iterator[str]:
+def left_out(packed: PackedSet) -> Iterator[str]:
     """Yield what the command to train does not read: files of a dataset are all of one length."""
     files, samples = packed.training()
     left = packed.samples - files * samples

@@ -299,8 +299,18 @@ def _evaluation(summary: Summary) -> Iterator[Row]:
 
 
 def _costs(summary: Summary) -> Iterator[Row]:
-    if summary.metrics.cpu_seconds_per_gb is not None:
-        yield "CPU", f"{number(summary.metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, per GB read"
+    metrics, apart = summary.metrics, summary.metrics.cpu_apart
+    if metrics.read_cpu_seconds_per_gb is not None:
+        yield "CPU", f"{number(metrics.read_cpu_seconds_per_gb)} s/GB", "ranks and workers, per GB read"
+    elif metrics.cpu_seconds_per_gb is not None:
+        yield "CPU", f"{number(metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, all they did"
+    if apart is not None:
+        saved = f", checkpoints {apart.checkpoints:,.1f}" if apart.checkpoints else ""
+        yield (
+            "  beside reading",
+            f"{apart.start + apart.trials + apart.checkpoints:,.1f} s",
+            (f"start {apart.start:,.1f}, trials {apart.trials:,.1f}{saved}"),
+        )
     how = summary.how
     yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} a rank, batches of {how.batch_size}"
     engine = f"{how.engine} engine, decode {how.decode}" + _EVICTED[how.evict_page_cache]

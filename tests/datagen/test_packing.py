@@ -25,7 +25,15 @@ from datagen.formats.format_base import PackedSample, Packer
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
 from datagen.packing.image_list import FILES_EACH, MOST_IN_A_FILE, images_below, images_each
-from datagen.packing.packed_set import JOURNAL_NAME, PackedFile, PackedSet, layout_of, read_set, verify_set, write_set
+from datagen.packing.packed_set import (
+    JOURNAL_NAME,
+    PackedFile,
+    PackedSet,
+    layout_of,
+    read_set,
+    verify_set,
+    write_set,
+)
 from datagen.packing.recipe import DamagedError, prepare, recipe_of
 from datagen.registry import companion
 from datagen.storage import memory
