@@ -57,7 +57,7 @@ class Recorder:
     """The rank's side. After `stop`, or when it was lost, it does nothing."""
 
     def __init__(self, process: int, control: socket.socket, log: int) -> None:
-        self.process, self._control, self._log = process, control, io.FileIO(log)
+        self._process, self._control, self._log = process, control, io.FileIO(log)
         self._alive = True
         self.lost = False
         """It was killed, stopped or too slow before its last reading; known after `stop`."""
@@ -81,7 +81,7 @@ class Recorder:
         self._alive = False
         self._control.close()
         with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.process)
+            process = psutil.Process(self._process)
             try:
                 process.wait(_TIDY_SECONDS)
             except psutil.TimeoutExpired:

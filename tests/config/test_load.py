@@ -7,6 +7,7 @@ import itertools
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -353,7 +354,8 @@ def test_what_hydra_takes_keeps_its_meaning_and_what_it_has_no_characters_for_is
         assert taken is not None
         assert taken.value() == value.strip()
     if meant is None and taken is not None:  # never a number, a list or anything else than texts
-        values = [taken.value()] if not taken.is_sweep_override() else taken.value().list
+        value_of: Any = taken.value()
+        values = value_of.list if taken.is_sweep_override() else [value_of]
         assert all(isinstance(part, str | QuotedString | int | float | bool | None) for part in values)
         assert taken.is_sweep_override() == ("," in value)
         assert value[:1] not in ("[", "{", "'", '"')

@@ -53,7 +53,7 @@ def test_it_reads_at_its_interval_and_tells_all_at_the_end(tmp_path: Path) -> No
 
 def test_one_that_was_killed_is_known_to_be_lost(tmp_path: Path) -> None:
     kept, killed = started(tmp_path), started(tmp_path / "not" / "here")
-    (victim,) = [process for process in recorders() if process.pid == killed.process]
+    (victim,) = [process for process in recorders() if process.pid == killed._process]
     victim.kill()
     victim.wait(10)
     for recorder, lost in ((kept, False), (killed, True)):
