@@ -58,7 +58,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
             for folder in files.folders():
                 with contextlib.suppress(FileNotFoundError):
                     opened.remove_unfinished(folder)
-        _check_space(files, opened)
+        _check_space(files, opened)  # before the folders are made: a dataset that is refused leaves nothing
         if not made:  # before the first folder: by it the folder is known as dlemu's, however this ends
             opened.make_folder(spec.data_folder)
             manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)

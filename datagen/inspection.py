@@ -17,7 +17,17 @@ from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_byt
 from datagen.layout import Layout, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
 from datagen.records import largest_record_bytes
-from datagen.scan import SHOWN_NAMES, count_ruled, named_as_there, recognise, scan, sizes_on_disk, surplus, wrong_sizes
+from datagen.scan import (
+    SHOWN_NAMES,
+    count_ruled,
+    named_as_there,
+    other_files,
+    recognise,
+    scan,
+    sizes_on_disk,
+    surplus,
+    wrong_sizes,
+)
 from datagen.spec import DatasetSpec, Split
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 
@@ -139,7 +149,7 @@ class _Inspection:
         asked_train, asked_valid = layouts(self._asked)
         if not self._storage.is_folder(self._asked.data_folder):
             raise DatasetError(f"there is no dataset: {self._asked.data_folder} is no folder. {self._advice}")
-        train = self._recognise(asked_train)
+        train = self._recognise(self._where_it_lies(asked_train))
         first_valid = train.named_files if train.names is None else self._asked.num_files_train
         valid = self._recognise(replace(asked_valid, first_running_index=first_valid))
         spec = self._spec_on_disk(train, valid)
@@ -159,6 +169,12 @@ class _Inspection:
             notes=tuple(self._notes),
         )
 
+    def _where_it_lies(self, train: Layout) -> Layout:
+        """Return the training split in the dataset's folder itself, where others put no folder `train` in between."""
+        if self._manifest is not None or self._storage.is_folder(train.folder):
+            return train
+        return replace(train, folder=self._asked.data_folder)
+
     def _recognise(self, asked: Layout) -> Layout:
         if asked.num_files == 0:
             return asked
@@ -167,13 +183,9 @@ class _Inspection:
         if (there := count_ruled(ruled, self._storage, alone=guessed)) is not None:
             self._notes += surplus(ruled, there)
             return ruled
-        scanned = scan(asked.folder, asked.extension, self._storage)
+        scanned = scan(asked.folder, asked.extension, self._storage, without="valid")
         if not scanned.names and scanned.other_extensions:
-            extension, count = scanned.other_extensions.most_common(1)[0]
-            raise DatasetError(
-                f"{asked.folder} holds {count} files {extension}, none of .{asked.extension}: "
-                f"set dataset.format to what is there, or dataset.data_folder to another folder. {self._advice}"
-            )
+            raise DatasetError(other_files(asked, scanned))
         layout, notes = recognise(scanned, asked, self._advice)
         self._notes += notes
         return layout

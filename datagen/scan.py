@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen import registry
 from datagen.errors import DatasetError
 from datagen.layout import Layout
+from datagen.spec import Split
 from datagen.storage.storage_base import Entry, StorageBase
 
 SHOWN_NAMES = 3
@@ -23,6 +25,19 @@ SIZE_CHECKS = 4096
 """Files of a dataset whose size is looked up, drawn by a seed; all the others are known by arithmetic."""
 SIZE_CHECK_SEED = 1
 _LISTED_AT_ONCE = 1 << 16
+_ENDINGS = {"jpeg": (".jpeg", ".jpg"), "tiff": (".tiff", ".tif")}
+"""Extension -> what others' files end in beside it; all in any case: `.JPEG` is ImageNet's."""
+_FORMATS = {"jpg": "jpeg", "tif": "tiff", "tar": "webdataset", "h5": "hdf5", "tfrecords": "tfrecord"}
+"""Ending that is no format's name -> the format."""
+
+
+_KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}
+"""Split -> the end of the key that says how many files it has."""
+
+
+def has_ending(name: str, extension: str) -> bool:
+    """Say whether a file's name says that it is of the format with this extension."""
+    return name.lower().endswith(_ENDINGS.get(extension, (f".{extension}",)))
 
 
 @dataclass(frozen=True)
@@ -35,22 +50,25 @@ class Scan:
     num_subfolders: int
 
 
-def scan(folder: str, extension: str, storage: StorageBase) -> Scan:
-    """List a split's folder; one that does not exist is empty. Hidden names are passed over. Raises OSError."""
+def scan(folder: str, extension: str, storage: StorageBase, without: str = "") -> Scan:
+    """List a split's folder; one that does not exist is empty.
+
+    Hidden names, and the sub-folder `without`, are passed over. Raises OSError.
+    """
     names: list[str] = []
     others: Counter[str] = Counter()
     subfolders = 0
     try:
         with storage.entries(folder) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
+                if entry.name.startswith(".") or entry.name == without:
                     continue
                 if entry.is_dir():
                     subfolders += 1
                     below = [f"{entry.name}/{name}" for name in _visible_names(f"{folder}/{entry.name}", storage)]
                 else:
                     below = [entry.name]
-                _sort_out(below, "." + extension, names, others)
+                _sort_out(below, extension, names, others)
     except FileNotFoundError:
         return Scan([], Counter(), 0)
     names.sort(key=lambda name: name.rpartition("/")[2])
@@ -62,9 +80,9 @@ def _visible_names(folder: str, storage: StorageBase) -> list[str]:
         return [entry.name for entry in entries if not entry.name.startswith(".")]
 
 
-def _sort_out(listed: list[str], suffix: str, names: list[str], others: Counter[str]) -> None:
+def _sort_out(listed: list[str], extension: str, names: list[str], others: Counter[str]) -> None:
     for name in listed:
-        if name.endswith(suffix):
+        if has_ending(name, extension):
             names.append(name)
         else:
             others[os.path.splitext(name)[1] or name] += 1
@@ -83,7 +101,7 @@ def named_as_there(asked: Layout, storage: StorageBase) -> Layout:
                     continue
                 if entry.is_dir():
                     subfolders.append(f"{asked.folder}/{entry.name}")
-                elif entry.name.endswith("." + asked.extension):
+                elif has_ending(entry.name, asked.extension):
                     return asked if subfolders else _ruled(Scan([entry.name], Counter(), 0), asked) or asked
         names = _visible_names(subfolders[0], storage)[:1] if subfolders else []
     except FileNotFoundError:
@@ -136,7 +154,7 @@ def _numbers(names: list[str], layout: Layout) -> NDArray[np.int64]:
 
 
 def _may_hold_samples(entry: Entry, layout: Layout) -> bool:
-    return not entry.name.startswith(".") and (entry.name.endswith("." + layout.extension) or entry.is_dir())
+    return not entry.name.startswith(".") and (has_ending(entry.name, layout.extension) or entry.is_dir())
 
 
 def _numbered(layout: Layout) -> Callable[[str], re.Match[str] | None]:
@@ -205,14 +223,31 @@ def surplus(layout: Layout, there: int) -> list[str]:
 
 
 def _incomplete(asked: Layout, scanned: Scan, advice: object, missing: list[str] | None = None) -> str:
+    there, wanted = len(scanned.names), asked.num_files
+    seen = f"{asked.folder} holds {there} {asked.extension} file{'s' * (there != 1)}"
+    seen += f" in {scanned.num_subfolders} folders" if scanned.num_subfolders and there else ""
+    if missing is None and there and _ruled(scanned, replace(asked, num_files=0)) is None:
+        first = os.path.basename(scanned.names[0])
+        return (
+            f"{seen}, such as {first}, and {wanted} are asked for: to take what is there, set "
+            f"dataset.num_files_{_KEYS[asked.split]}={there}"
+        )
     if missing is None:
-        there = set(scanned.names)
-        missing = [name for name in map(asked.name, range(asked.num_files)) if name not in there]
+        found = set(scanned.names)
+        missing = [name for name in map(asked.name, range(wanted)) if name not in found]
     shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
-    return (
-        f"{asked.folder} holds {len(scanned.names)} {asked.extension} files, {asked.num_files} are asked for: "
-        f"{len(missing)} missing ({shown}). {advice}"
-    )
+    return f"{seen}, {wanted} are asked for: {len(missing)} missing ({shown}). {advice}"
+
+
+def other_files(asked: Layout, scanned: Scan) -> str:
+    """Say which other files are there where none has the format's extension, and what reads them."""
+    extension, count = scanned.other_extensions.most_common(1)[0]
+    ending = extension.lstrip(".").lower()
+    name = _FORMATS.get(ending, ending)
+    known = name in registry.names("datagen.formats")
+    what = f"set dataset.format={name}, or" if known else "no format of dlemu reads these; set"
+    seen = f"{asked.folder} holds {count} {extension} file{'s' * (count != 1)}, none of .{asked.extension}"
+    return f"{seen}: {what} dataset.data_folder to another folder"
 
 
 def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:

@@ -122,7 +122,7 @@ def _member(source: Source, data: memoryview, entry: Entry) -> memoryview:
     packed, start = packed_member(data, entry)
     if entry.method == STORED:
         return packed
-    return inflate(packed, source.scratch(entry.plain_bytes), start)
+    return inflate(packed, source.scratch(entry.plain_bytes), start, entry.crc)
 
 
 STORED, DEFLATED = 0, 8
@@ -327,19 +327,25 @@ def _listed(entry: Entry) -> bytes:
     return fixed + name + extra
 
 
-def inflate(packed: memoryview, out: memoryview, offset: int) -> memoryview:
-    """Unpack a deflated member into `out`, which has its plain size, in pieces that stay in the cache."""
+def inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memoryview:
+    """Unpack a deflated member into `out`, which has its plain size, in pieces that stay in the cache.
+
+    A stream whose bits are damaged most often still unpacks, to other bytes: `crc` is the CRC32 that these must have.
+    """
     inflater = isal_zlib.decompressobj(-15)
-    done = 0
+    done = summed = 0
     try:
         for start in range(0, len(packed), INFLATE_BYTES):
             piece = inflater.decompress(packed[start : start + INFLATE_BYTES], INFLATE_BYTES)
             while piece:
                 out[done : done + len(piece)] = piece
+                summed = isal_zlib.crc32(piece, summed)
                 done += len(piece)
                 piece = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
     except (_DAMAGED, ValueError) as error:
         raise StructureError(f"deflated data is damaged ({error})", offset) from error
     if not inflater.eof or done != len(out):
         raise StructureError(f"deflated data gives {done} bytes, not {len(out)},", offset)
+    if summed != crc:
+        raise StructureError(f"deflated data unpacks to other bytes than were packed (CRC32 {summed:08x})", offset)
     return out

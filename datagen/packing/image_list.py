@@ -76,8 +76,18 @@ def _files(folder: str, below: str, target: str, storage: StorageBase) -> Iterat
 
 
 def images_each(images: int, processes: int, asked: int) -> int:
-    """Return how many images go into a packed file: as many as asked for, or so that each process makes some files."""
-    return asked or max(1, min(images // (FILES_EACH * processes), MOST_IN_A_FILE))
+    """Return how many images go into a packed file: as many as asked for, or so that each process makes some files.
+
+    Training takes files of one length: where a number near by divides the images evenly, it is that one.
+    """
+    wanted = max(1, min(images // (FILES_EACH * processes), MOST_IN_A_FILE))
+    return asked or even_share(images, wanted) or wanted
+
+
+def even_share(images: int, wanted: int) -> int:
+    """Return the number nearest to `wanted`, within a factor of 2, that divides the images evenly; 0 if none does."""
+    near = range(-(-wanted // 2), min(2 * wanted, MOST_IN_A_FILE) + 1)
+    return min((each for each in near if images % each == 0), key=lambda each: abs(each - wanted), default=0)
 
 
 def check_count(images: int, there: int) -> int:

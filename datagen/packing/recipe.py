@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DlemuError, UserError
 from datagen.extras import library
+from datagen.formats import _array
 from datagen.formats.format_base import PackedSample
 
 Kind = Literal["jpeg", "png", "tiff", "npy", "file"]
@@ -33,6 +35,12 @@ _REDUCING_GAP = 2.0
 """Pillow first shrinks by whole numbers to so many times the wanted size, as its own thumbnails do: nearly the same
 picture in a fraction of the time (Image.resize, `reducing_gap`)."""
 _PNG_LEVEL = 1
+_MOST_PIXELS = 1_000_000_000
+"""Of one picture: 3 GB once it is decoded. A header that states more is damaged, or made to fill the memory."""
+
+
+_DAMAGED = (_array.ArrayError, struct.error)
+"""What a damaged .npy raises, beside Python's own."""
 
 
 class DamagedError(Exception):
@@ -123,7 +131,7 @@ def prepare(name: str, data: memoryview, kind: Kind, recipe: Recipe) -> PackedSa
         pixels = _rescaled(pixels, recipe)
     except DlemuError:
         raise
-    except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, KeyError, IndexError) as error:
+    except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, LookupError, *_DAMAGED) as error:
         said = str(error).partition(" <_io.")[0]  # Pillow names the file in memory
         raise DamagedError(said or type(error).__name__) from error
     return _encoded(name, pixels, recipe)
@@ -132,6 +140,7 @@ def prepare(name: str, data: memoryview, kind: Kind, recipe: Recipe) -> PackedSa
 def _decoded(data: memoryview, kind: Kind, recipe: Recipe) -> NDArray[np.uint8] | Any:
     """Return an array (height, width, channels) of JPEG and NumPy files, of others Pillow's image."""
     if kind == "npy":
+        _array.parse(data, "it")  # NumPy makes room for what the header states before it looks at the bytes
         array: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
         if not recipe.rescales:
             return array
@@ -139,11 +148,16 @@ def _decoded(data: memoryview, kind: Kind, recipe: Recipe) -> NDArray[np.uint8] 
             raise ValueError(f"pixels of {array.dtype} in shape {array.shape}; wanted uint8, (height, width[, 3])")
         return array
     if kind == "jpeg":
+        height, width, *_ = library("simplejpeg", "image").decode_jpeg_header(data)
+        _check_pixels(height, width)
         # libjpeg-turbo scales while it decodes, by eighths: no more is decoded than the rescaling wants.
         least = {"min_height": recipe.height or recipe.shorter_side, "min_width": recipe.width or recipe.shorter_side}
         wanted = {key: 2 * side for key, side in least.items()} if recipe.rescales else {}
         return library("simplejpeg", "image").decode_jpeg(data, "RGB", min_factor=2, **wanted)
-    image = library("PIL.Image", "image").open(io.BytesIO(data))
+    pillow = library("PIL.Image", "image")
+    pillow.MAX_IMAGE_PIXELS = None  # its own limit is one of several, warns at a half, and is no error of the file's
+    image = pillow.open(io.BytesIO(data))
+    _check_pixels(image.height, image.width)
     if image.mode in _SIXTEEN_BITS:
         return (np.asarray(image) >> 8).astype(np.uint8)
     if image.mode in ("I", "F"):
@@ -152,6 +166,11 @@ def _decoded(data: memoryview, kind: Kind, recipe: Recipe) -> NDArray[np.uint8] 
         return image.convert("RGB")
     image.load()
     return image
+
+
+def _check_pixels(height: int, width: int) -> None:
+    if height * width > _MOST_PIXELS:
+        raise ValueError(f"{width:,} x {height:,} pixels are more than the {_MOST_PIXELS:,} of any picture")
 
 
 def _rescaled(pixels: Any, recipe: Recipe) -> NDArray[np.uint8]:

@@ -88,9 +88,10 @@ class Storage(StorageBase):
             os.close(descriptor)
 
     def free_bytes(self, folder: str) -> int | None:
-        while not os.path.exists(folder):  # it will be made: then what counts is where
-            folder = os.path.dirname(os.path.abspath(folder))
-        state = os.statvfs(folder)
+        there = os.path.abspath(folder)
+        while not os.path.exists(there):  # of a folder that is still to be made: of the one it will lie in
+            there = os.path.dirname(there)
+        state = os.statvfs(there)
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote ones state size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:

@@ -392,7 +392,7 @@ class StorageBase(abc.ABC):
         return
 
     def free_bytes(self, folder: str) -> int | None:
-        """Return the bytes that are free for a folder of files, None where that is not known."""
+        """Return the bytes that are free for a folder, made or not; None where that is not known."""
         return None
 
     def evict(self, path: str, *, write_first: bool) -> None:

@@ -72,6 +72,8 @@ class TrainingSaver:
     clock: Clock
     seed: int = 0
     """Of the bytes."""
+    cpu_ns: int = field(default=0, init=False)
+    """CPU time of the threads that made and wrote this rank's checkpoints."""
     _under_way: _Drain | None = field(default=None, init=False)
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
@@ -176,13 +178,14 @@ class TrainingSaver:
             self.storage, files, self._buffers, threads=self.settings.writers, fsync=self.settings.fsync
         )
         writer.wait_ready()
-        writer.write(_take_no_notice)
+        writer.write(self._count_cpu)
+        self.cpu_ns += writer.content_cpu_ns
+
+    def _count_cpu(self, _number: int, moved: MovedFile) -> None:
+        """Note the CPU time of the threads that wrote a file; how long it took is in the whole checkpoint's time."""
+        self.cpu_ns += sum(moved.notes.mover_cpu_ns)
 
 
 def _number(epoch: int, block: int) -> int:
     """Return a number for a checkpoint of training, 20 bits: after a thousand of each they come again."""
     return (epoch & 0x3FF) << 10 | block & 0x3FF
-
-
-def _take_no_notice(number: int, moved: MovedFile) -> None:
-    """Its time is in that of the whole checkpoint."""

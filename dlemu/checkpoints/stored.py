@@ -52,8 +52,8 @@ class StoredNote:
         return f"{self.model.name} by {self.ranks} ranks, format {self.settings.format}"
 
 
-def folder_name(checkpoint: int) -> str:
-    """Return the name of a checkpoint's folder, DLIO's."""
+def folder_name(checkpoint: int | str) -> str:
+    """Return the name of a checkpoint's folder, DLIO's; of several, with a shell's pattern for their numbers."""
     return f"global_epoch1_step{checkpoint}"
 
 

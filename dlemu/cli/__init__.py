@@ -11,6 +11,7 @@ import traceback
 import click
 
 from datagen.errors import DlemuError, SpaceError, shortage
+from datagen.registry import nearest
 from datagen.withheld import scrubbed
 from dlemu import __version__
 from dlemu.config.published import given_options
@@ -54,6 +55,21 @@ class _Commands(click.Group):
         command: click.Command = importlib.import_module(f"dlemu.cli.{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """`dlemu help [COMMAND]` is `dlemu [COMMAND] --help`; a name that is none gets the one that was meant."""
+        if args == ["help"]:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        if args[0] == "help":
+            args = [args[1], "--help"]
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            hint = nearest(name.lower(), COMMANDS)
+            raise click.UsageError(f"there is no command {name!r}: {hint}known are {', '.join(COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -90,6 +106,9 @@ def guarded(command: click.Command, name: str) -> None:
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.NoSuchOption) and error.option_name.startswith("--") and _takes_settings(error.ctx):
+            key = error.option_name.lstrip("-").replace("-", "_")
+            complain(f"settings are given as KEY=VALUE, without dashes: {key}=...")
         sys.exit(2)
     except click.exceptions.Exit as leave:
         sys.exit(leave.exit_code)
@@ -108,6 +127,10 @@ def guarded(command: click.Command, name: str) -> None:
         status: int | None = getattr(error, "exit_status", None)  # of dlemu.comm's Interrupted, not imported for this
         complain(traceback.format_exc().rstrip() if status is None else str(error))
         sys.exit(status or DlemuError.exit_status)  # not Python's 1, which says that a run did not pass
+
+
+def _takes_settings(ctx: click.Context | None) -> bool:
+    return ctx is not None and any(parameter.name == "overrides" for parameter in ctx.command.params)
 
 
 def complain_of(error: DlemuError) -> None:

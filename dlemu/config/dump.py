@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from datagen.registry import is_built_in
 from dlemu.config.duration import Duration
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override, parse
@@ -23,6 +24,13 @@ DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
 
 _COMPLETED = ("dataset", "reader", "train", "metric", "workflow", "checkpoint")
 """Sections that decide what a run reads and when."""
+_NAMES = {
+    "dataset.format": "datagen.formats",
+    "reader.data_loader": "dlemu.loaders",
+    "train.compute": "dlemu.accelerators",
+    "checkpoint.format": "dlemu.checkpoints.formats",
+}
+"""Settings that name a module, and where the built-in ones are: what another workload says may have been received."""
 _SET_BY = {"accelerator": ("reader.batch_size", "train.computation_time"), "scale": ("dataset.",)}
 """What another accelerator, or another scale, brings along."""
 
@@ -57,6 +65,11 @@ def completed(words: Sequence[str], other: Workload, config_dir: str | None = No
     same = [override(["accelerator"], other.accelerator)] if other.accelerator in tables.accelerators else []
     same += [override(["scale"], other.scale)] if other.scale in tables.scales else []
     base = load([workload, *same], config_dir)
+    foreign = tuple(
+        f"{key}="
+        for key, package in _NAMES.items()
+        if not is_built_in(package, getattr(getattr(other, key.partition(".")[0]), key.partition(".")[2]))
+    )
     others = tuple(
         prefix
         for key, prefixes in _SET_BY.items()
@@ -67,7 +80,7 @@ def completed(words: Sequence[str], other: Workload, config_dir: str | None = No
         word
         for section in _COMPLETED
         for word in _differences([section], getattr(other, section), getattr(base, section))
-        if not word.startswith(others)
+        if not word.startswith((*others, *foreign))
     ]
     return [*same, *differing, *words, workload]  # of two that say the same the later one counts
 

@@ -71,3 +71,8 @@ class Model:
     def has_layers(self) -> bool:
         """Whether its checkpoint is the parts of a model rather than `model_size_bytes` of bytes."""
         return self.num_layers > 0
+
+    @property
+    def has_size(self) -> bool:
+        """Whether anybody said how large its checkpoints are: DLIO's default is too small for any model."""
+        return self.has_layers or self.model_size_bytes != Model.model_size_bytes or bool(self.optimization_groups)

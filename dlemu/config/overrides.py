@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from datagen.spec import together
 from datagen.withheld import scrubbed
 from dlemu.config.published import given_options
 from dlemu.config.translate import KeyPath
+from dlemu.config.workload_files import workload_names
 
 WORKLOAD = ("workload",)
 
@@ -62,6 +64,35 @@ def parse(overrides: Sequence[str]) -> Request:
     return Request(tuple(parsed))
 
 
+def parse_word(parser: OverridesParser, text: str) -> Override:
+    """Return what hydra's grammar makes of one `KEY=VALUE`; raises HydraException.
+
+    What it takes keeps its meaning. A text that it has no characters for, such as /mnt/ä or /mnt/a(1), is read as if
+    it were quoted, and so is each of several (`/mnt/ä,/mnt/b`); what may be an unfinished list, dictionary, call,
+    quotation or reference is not.
+    """
+    try:
+        return parser.parse_override(text)
+    except HydraException:
+        key, _, value = text.partition("=")
+        parts = [value] if any(quote in value for quote in _QUOTES) else value.split(",")
+        if "," in parts[0] or not all(map(_may_be_quoted, parts)):
+            raise
+        return parser.parse_override(f"{key}={','.join(_as_taken(parser, part.strip()) for part in parts)}")
+
+
+def _may_be_quoted(part: str) -> bool:
+    return not ("${" in part or "\\" in part or _STRUCTURED.match(part))
+
+
+def _as_taken(parser: OverridesParser, part: str) -> str:
+    try:
+        parser.parse_override(f"key={part}")
+    except HydraException:
+        return _quoted(part)
+    return part
+
+
 def override(path: Iterable[str], value: object) -> str:
     """Write one override that `parse` reads back as this value; strings are quoted where the grammar needs it."""
     return f"{'.'.join(path)}={_literal(value)}"
@@ -71,10 +102,11 @@ def _parse_one(parser: OverridesParser, text: str) -> Setting:
     if text.startswith("~"):
         raise UserError(f"{text}: nothing can be deleted, every setting has a default; {text[1:]}=null asks for it")
     if "=" not in text:
-        raise UserError(f"{text!r} is no override: wanted KEY=VALUE, as in reader.batch_size=4")
+        hint = f"did you mean workload={text}? " if text in workload_names() else ""
+        raise UserError(f"{text!r} is no setting: {hint}wanted KEY=VALUE, as in workload=unet3d or ranks=4")
     key, value = text.split("=", 1)
     try:
-        parsed = parser.parse_override(text)
+        parsed = parse_word(parser, text)
     except HydraException as error:
         raise UserError(_grammar_problem(key, value, error)) from None
     if parsed.is_sweep_override():
@@ -135,6 +167,9 @@ def _is_plain(text: str) -> bool:
     return not text[1:2].isdigit() and all(character.isalnum() or character in "/._-" for character in text)
 
 
+_QUOTES = ("'", '"')
+_STRUCTURED = re.compile(r"""\s*(?:[\[{(\]})'"]|\w+\(|$)""")
+"""The begin of a list, a dictionary, a quotation or a call, as in `range(1,9)`, or nothing at all."""
 _WORDS = ("null", "true", "false", "nan", "inf")
 
 

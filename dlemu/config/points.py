@@ -11,6 +11,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from datagen.errors import UserError
+from dlemu.config.overrides import parse_word
 from dlemu.config.published import without_secrets
 
 DRIVES = "drives"
@@ -50,7 +51,7 @@ def points(words: Sequence[str]) -> list[Point]:
 def _parsed(parser: OverridesParser, word: str) -> Override | None:
     """Return what the grammar makes of a word; None leaves it to `load`, which explains what is wrong with it."""
     try:
-        return parser.parse_override(word)
+        return parse_word(parser, word)
     except HydraException:
         return None
 

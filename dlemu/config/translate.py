@@ -103,8 +103,9 @@ LEFT_OUT = Reason("credentials are never kept in a run's files; give them in the
 RENAMED_VALUES = {
     ("reader", "data_loader"): {"native_dali": "dali"},
     ("dataset", "compression"): {"uncompressed": "none"},
+    ("dataset", "format"): {"jpg": "jpeg", "tif": "tiff"},
 }
-"""Section and key -> what DLIO calls a value -> what it is called here."""
+"""Section and key -> what DLIO, or anybody, calls a value -> what it is called here."""
 
 OF_SOME_LOADERS = {
     "reader.computation_threads": Reason("the workers that read a sample also process it", (None, 1)),

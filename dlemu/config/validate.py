@@ -138,6 +138,12 @@ def check_checkpoints(workload: Workload) -> None:
         *_moving_problems(workload),
         *workload.unsupported,
     ]
+    if not workload.model.has_size:
+        problems.append(
+            f"workload {workload.model.name!r} does not say how large a model's checkpoint is: wanted a workload of"
+            " one, as in `dlemu checkpoint workload=llama3_8b scale=laptop` (`dlemu workloads` lists them), or"
+            " its bytes in model.model_size_bytes"
+        )
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
         problems.append(
             "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more of one of them"

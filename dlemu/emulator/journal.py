@@ -79,12 +79,28 @@ def read_journal(folder: str, kind: type[J]) -> J | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CpuApart:
+    """CPU seconds of a rank, with its workers, that no reading took."""
+
+    start: float = 0.0
+    """Until its loader had started: imports, processes, plans."""
+    trials: float = 0.0
+    """In the ceiling before the first epoch and in the trial of more readers after the last."""
+    checkpoints: float = 0.0
+    """Of the threads that made and wrote checkpoints; the only part that `cpu_seconds` has, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Journal(RunJournal):
     """Everything that a result of training needs besides the step logs."""
 
     FILE = "journal.json"
 
     ceiling_au_percent: float | None = None
+    cpu_apart: tuple[CpuApart, ...] = ()
+    """Of each rank."""
+    lost_recorders: tuple[int, ...] = ()
+    """Nodes whose recorder was gone before its last reading."""
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     eviction_seconds: tuple[float, ...] = ()
     """How long dropping the dataset's pages took, each time."""

@@ -20,7 +20,7 @@ from dlemu.comm.clock import Clock, MonotonicClock
 from dlemu.emulator.environment import describe_hosts, describe_storage
 from dlemu.emulator.evict import evict, evicts_before
 from dlemu.emulator.job import Job, accelerator_class
-from dlemu.emulator.journal import Journal, StoppedEarly, read_journal
+from dlemu.emulator.journal import CpuApart, Journal, StoppedEarly, read_journal
 from dlemu.emulator.loop import StepLoop, StepRange, Watcher
 from dlemu.emulator.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.emulator.recording import recorder_of
@@ -65,11 +65,14 @@ def run_rank(
         raise
     cpu_seconds = trainer.cpu_seconds()
     telemetry = recorder.stop() if recorder is not None else None
+    lost = recorder is not None and recorder.lost
     ended_ns = comm.all_reduce_max(time.monotonic_ns())
     journal = journal.noting(requests=requests_so_far(job.live_folder))
+    before = _cpu_seconds()
     noted = journal.noting(ended_ns=ended_ns, scaling=try_more_readers(job, comm, trainer.log.rows))
+    apart = trainer.cpu_apart(trials=_cpu_seconds() - before)
     loader.close()
-    return _gather(comm, noted, _RankResult(trainer.log.rows.copy(), cpu_seconds, telemetry))
+    return _gather(comm, noted, _RankResult(trainer.log.rows.copy(), cpu_seconds, apart, telemetry, lost))
 
 
 def measure_ceiling(job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
@@ -98,24 +101,31 @@ class _RankResult(NamedTuple):
 
     rows: StepRows
     cpu_seconds: float
+    cpu_apart: CpuApart
     telemetry: HostTelemetry | None
     """Of its host, when the rank has the recorder."""
+    lost_recorder: bool
+    """It has the recorder, which was gone before its last reading."""
 
 
 def _gather(comm: Comm, journal: Journal, own: _RankResult) -> RunLog | None:
     parts: list[_RankResult] | None = comm.gather(own)
     if parts is None:
         return None
-    noted = journal.noting(cpu_seconds=tuple(part.cpu_seconds for part in parts))
+    noted = journal.noting(
+        cpu_seconds=tuple(part.cpu_seconds for part in parts),
+        cpu_apart=tuple(part.cpu_apart for part in parts),
+        lost_recorders=tuple(node for node, part in zip(journal.rank_nodes, parts, strict=True) if part.lost_recorder),
+    )
     hosts = sorted((part.telemetry for part in parts if part.telemetry is not None), key=lambda host: host.node)
     return RunLog(np.concatenate([part.rows for part in parts]), noted, tuple(hosts))
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time so far of this process and those it started that are alive."""
+    """Return the CPU time so far of this process and those it started, alive or ended."""
     rank = psutil.Process()
     times = [process.cpu_times() for process in (rank, *rank.children(recursive=True))]
-    return sum(time.user + time.system for time in times)
+    return sum(time.user + time.system for time in times) + times[0].children_user + times[0].children_system
 
 
 class _Trainer:
@@ -149,12 +159,13 @@ class _Trainer:
             clock=self._clock,
             seed=job.seed,
         )
-        self._cpu_seconds_before = 0.0
+        self._start_cpu_seconds = self._cpu_seconds_before = 0.0
 
     def run(self) -> Journal:
         """Run all epochs; return what was noted, which is rank 0's to keep."""
         self._loader.start()
         self._describe()
+        self._start_cpu_seconds = _cpu_seconds()
         ceiling = self.measure_ceiling()
         self._note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
         self._cpu_seconds_before = _cpu_seconds()
@@ -191,6 +202,11 @@ class _Trainer:
     def cpu_seconds(self) -> float:
         """Return the CPU time of this rank and its workers since the first epoch began."""
         return _cpu_seconds() - self._cpu_seconds_before
+
+    def cpu_apart(self, *, trials: float) -> CpuApart:
+        """Return the CPU time of what is no reading; `trials` is that of those after the last epoch."""
+        ceiling = self._cpu_seconds_before - self._start_cpu_seconds
+        return CpuApart(start=self._start_cpu_seconds, trials=ceiling + trials, checkpoints=self._saver.cpu_ns / 1e9)
 
     def _describe(self) -> None:
         described = describe_hosts(self._comm)

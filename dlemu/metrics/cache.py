@@ -81,7 +81,7 @@ def _warning(
 ) -> str | None:
     if file_system in IN_MEMORY:
         return f"STORAGE WAS NOT READ: the dataset lies in memory ({file_system})"
-    advice = "reader.odirect=true reads past the page cache, reader.evict_page_cache=epochs empties it"
+    advice = _advice(past_cache=past_cache, evicted=evicted)
     if percent is None:
         unsafe = ratio is not None and ratio < WANTED_RATIO and not (past_cache or evicted)
         warning = f"it is not known whether the storage was read: the dataset is {_ratio(ratio)} the hosts' memory"
@@ -96,6 +96,13 @@ def _warning(
     if min(shares) < NOT_READ_PERCENT:
         return f"STORAGE WAS NOT READ: {served}; {size}; {advice}"
     return f"{served}; {size}; {advice}"
+
+
+def _advice(*, past_cache: bool, evicted: bool) -> str:
+    """Return what would have the storage read, of what the run did not do already."""
+    past = "" if past_cache else "reader.odirect=true reads past the page cache"
+    empty = "" if past_cache or evicted else "reader.evict_page_cache=epochs empties it"
+    return ", ".join(filter(None, [past, empty])) or "a dataset larger than every cache on the way is read from storage"
 
 
 def _epoch_share(percent: float) -> str:

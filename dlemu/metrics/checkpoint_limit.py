@@ -56,11 +56,14 @@ class Moved:
     """Of the busiest network interface, how much of its speed was used."""
     threads: int = 1
     """Of one rank."""
+    evicted: bool = False
+    """The page cache was emptied before they were read."""
     objects: bool = False
     """They lie in an object store: no page cache is in between."""
 
 
 _SPARE = "checkpoint.odirect=true spares the copy into the page cache; else "
+_EVICT = "checkpoint.evict_page_cache=true empties it before reading, "
 _OR_DIRECT = ", or set checkpoint.odirect=true"
 
 
@@ -73,9 +76,7 @@ def judge_checkpoints(moved: Moved) -> CheckpointLimit:
             what="page cache",
             confidence="high",
             evidence=evidence,
-            advice=(
-                "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true goes past it",
-            ),
+            advice=(f"{'' if moved.evicted else _EVICT}checkpoint.odirect=true goes past it",),
         )
     if moved.starved_percent >= STARVED_PERCENT:
         return CheckpointLimit(

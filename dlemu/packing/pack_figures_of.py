@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen.packing.image_list import even_share
 from datagen.packing.packed_set import PackedFile, PackedSet, training_spec
 from dlemu.packing.pack_answer import PackDevice, PackFigures, PackShares
 from dlemu.packing.pack_limit import judge_packing
@@ -69,6 +71,7 @@ def figures_of(
     skipped = done.skipped
     if skipped:
         warnings.append(f"{len(skipped)} images could not be decoded and are not in the packed set")
+    warnings += left_out(done)
     return PackFigures(
         images=images,
         kept_images=before.samples,
@@ -106,6 +109,22 @@ def figures_of(
         train=train_command(target, done),
         warnings=tuple(warnings),
     )
+
+
+def left_out(packed: PackedSet) -> Iterator[str]:
+    """Yield what the command to train does not read: files of a dataset are all of one length."""
+    files, samples = packed.training()
+    left = packed.samples - files * samples
+    if not left:
+        return
+    read = f"training reads {files * samples} of the {packed.samples} images: its files are all of one length"
+    if packed.skipped:
+        yield f"{read}, and images were left out of some; remove the damaged images and pack again"
+        return
+    each = even_share(packed.samples, packed.images_per_file)
+    even = f"images_per_file={each}" if each else f"images={files * samples}"
+    whole = "all" if each else "no more than these"
+    yield f"{read}, and the last one holds fewer; to pack {whole} in equal files: {even}, into an empty target"
 
 
 def shares_of(packing: Packing) -> PackShares:

@@ -12,7 +12,7 @@ import psutil
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
-from dlemu.config import check_runnable, completed, datagen_command, load, to_yaml
+from dlemu.config import check_runnable, completed, datagen_command, load, load_received, to_yaml
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.emulator.cgroup_limits import cpu_limit
@@ -144,19 +144,12 @@ def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
     """Return what a run's folder, or an earlier prediction's, says; raises UserError."""
     earlier = read_prediction(folder)
     if earlier is not None:
-        return Known(calibration=earlier.calibration, workload=load([_file(os.path.join(folder, CONFIG))]))
+        return Known(calibration=earlier.calibration, workload=load_received(os.path.join(folder, CONFIG)))
     foreign = read_foreign(folder) if read_foreign is not None else None
     if foreign is not None:
         return Known(calibration=calibrate_from_times(foreign), workload=foreign.workload)
     run = read_run(folder)
     return Known(calibration=calibrate_from_run(run), workload=run.facts.workload)
-
-
-def _file(path: str) -> str:
-    """Return the override that takes a file's settings, whatever its path is made of."""
-    from dlemu.config.overrides import override  # hydra comes with it
-
-    return override(["workload"], os.path.abspath(path))
 
 
 def read_prediction(folder: str) -> Prediction | None:

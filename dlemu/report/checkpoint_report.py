@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 
 from rich.console import Console
 
+from dlemu.checkpoints.stored import folder_name
 from dlemu.metrics.checkpoint_rates import OverCheckpoints
 from dlemu.report.page import Page, Text, Words, split_verdict, tiles
 from dlemu.report.run_report import environment_of, request_rows
@@ -36,7 +38,7 @@ def print_checkpoints(summary: CheckpointSummary, folder: str, console: Console)
     """Print a run's result: one table, what to know about it, and one line of verdict."""
     print_table(checkpoint_table(summary), console)
     print_lines([*_reasons(summary), verdict_line(summary)], console, wrap=True)
-    print_lines([f"results: {folder}"], console)
+    print_lines([*left_behind(summary), f"results: {folder}"], console)
 
 
 def checkpoint_page(run: CheckpointRun, config: str) -> Page:
@@ -80,6 +82,21 @@ def checkpoint_table(summary: CheckpointSummary) -> Table:
     ]
     head = columns("metric", "value", "what it is", whole=(0,))
     return Table(title=summary.title, columns=head, rows=rows)
+
+
+def left_behind(summary: CheckpointSummary) -> Iterator[str]:
+    """Yield what a run left on the storage, with how to remove it or to leave less; nothing of one that only read."""
+    what, kept = summary.what, summary.complete_checkpoints[-summary.what.kept :]
+    if not what.kept:
+        return
+    name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
+    command = f"rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"
+    # `rm` removes no objects
+    remove = f"; to remove them: {command}" if summary.requests is None else "; remove them when they are not needed"
+    reads = " checkpoint.num_checkpoints_read=1" if summary.read is not None else ""
+    fewer = f"; checkpoint.keep_last=1{reads} leaves one" if len(kept) > 1 else ""
+    there = f"checkpoints: {count(what.kept, 'checkpoint')}, {size(what.kept * what.bytes)}, stay in {what.folder}"
+    yield f"{there}{remove}{fewer}"
 
 
 def _what(summary: CheckpointSummary) -> str:
@@ -183,6 +200,8 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
     through = ["O_DIRECT" if what.odirect else "page cache", "fsync" if what.fsync else "no fsync"]
     ways = [*(["uploads in parts"] if asked is not None else through), f"content {what.content}"]
     yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} a rank; {what.kept} complete ones kept"
+    if what.kept:
+        yield "left there", size(what.kept * what.bytes), f"{count(what.kept, 'checkpoint')} in {what.folder}"
     if summary.read is not None:
         how = f"{count(what.readers, 'thread')} a rank" if what.read_as == "fast" else f"as {what.read_as}"
         checks = "every byte compared" if what.verified else "first blocks looked at"

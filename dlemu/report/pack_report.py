@@ -192,6 +192,7 @@ def pack_page(opened: OpenedPack) -> Page:
     else:
         rest = f": {best.read_mb_per_second:,.1f} MB/s read by {best.processes} processes"
         verdict = (f"LIMITED BY {best.limited_by.what.upper()}", rest)
+    measured_storage = best is not None and best.limited_by.what == "storage"
     alone = [point for point, _ in opened.known] if len(answer.points) == 1 else []
     sections = [] if best is None else [Words("What limited it", [*best.limited_by.evidence, *best.limited_by.advice])]
     warnings = list(dict.fromkeys(warning for figures in known for warning in figures.warnings))
@@ -203,7 +204,7 @@ def pack_page(opened: OpenedPack) -> Page:
         title="Packing images",
         lead=f"{len(answer.points)} packing{'s' * (len(answer.points) != 1)}: dlemu pack "
         + " ".join(answer.question.overrides),
-        state="failed" if failed else "passed" if answer.complete else "open",
+        state="failed" if failed else "passed" if answer.complete and measured_storage else "open",
         verdict=verdict,
         tiles=tiles(alone[0], _TILES) if alone else [],
         words=sections,

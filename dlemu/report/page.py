@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 from dlemu import __version__
 from dlemu.report.drawing import Picture
-from dlemu.report.table import Table, html_table
+from dlemu.report.table import Table, Tone, html_table
 from dlemu.report.units import at, with_unit
 
-State = Literal["passed", "failed", "open"]
+State = Literal["passed", "failed", "open", "neutral"]
+STATES: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open", "strong": "neutral"}
+"""Tone of a verdict on the terminal -> state of the page: both have one colour."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from dlemu.metrics.changes import clock
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.percent_interval import plus_minus
 from dlemu.metrics.stragglers import Straggler
-from dlemu.report.page import Page, Text, Words, split_verdict, tiles
-from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.page import STATES, Page, Text, Words, split_verdict, tiles
+from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import count, flat, number, percent, plain, size, unit_of
 from dlemu.results.run import Run
 from dlemu.results.summary import Environment, Loss, Mean, Metrics, PageCache, Requests, Summary
@@ -63,13 +63,13 @@ def print_result(summary: Summary, folder: str, console: Console) -> None:
 
 def run_page(run: Run, config: str) -> Page:
     """Return what stands on the page of a run; `config` is its configuration as YAML."""
-    summary, data = run.summary, run.summary.dataset
+    summary, data, said = run.summary, run.summary.dataset, verdict(run.summary)
     read = f"{data.num_files_train:,} {data.format} files, {size(data.total_bytes)}, in {data.data_folder}"
     return Page(
         title=run_title(summary),
         lead=f"{summary.started_at}. {read}.",
-        state="open" if summary.passed is None or not summary.complete else "passed" if summary.passed else "failed",
-        verdict=split_verdict(verdict(summary).text),
+        state=STATES[said.tone],
+        verdict=split_verdict(said.text),
         tiles=tiles(summary, _TILES),
         words=list(_sections(summary)),
         tables=list(_tables(summary)),
@@ -94,16 +94,25 @@ def _where(hosts: Sequence[str]) -> str:
 
 
 def verdict(summary: Summary) -> Line:
-    """Return the verdict in a line; where the run fails, with what limited it: that need not be the storage."""
+    """Return the verdict in a line; where the run fails, with what limited it: that need not be the storage.
+
+    A PASS that is the page cache's, because the run asks for that, is no praise of the storage: it has no colour.
+    """
     if not summary.complete:
         return Line(f"INCOMPLETE: {summary.failure}", "bad")
     if summary.passed is None:
         return Line(summary.verdict, "open")
     if summary.passed:
-        return Line(summary.verdict, "good")
+        return Line(summary.verdict, "strong" if _is_cached(summary) else "good")
     limit = summary.limited_by
     named = f"; limited by: {_named(limit)}" if limit and limit.what != "nothing" else ""
     return Line(summary.verdict + named, "bad")
+
+
+def _is_cached(summary: Summary) -> bool:
+    """Say whether memory served a run that passed: without `metric.cached` it would have no verdict."""
+    warning = summary.page_cache and summary.page_cache.warning
+    return bool(summary.passed and warning and warning.startswith(_LOUD))
 
 
 def _named(limit: Limit) -> str:
@@ -116,7 +125,8 @@ def _reasons(summary: Summary) -> Iterator[Cell]:
     yield from (Line(f"- {issue}", "caution") for issue in summary.issues)
     warning = summary.page_cache and summary.page_cache.warning
     if warning:
-        yield Line(warning, "bad" if warning.startswith(_LOUD) else "caution")
+        loud: Tone = "strong" if _is_cached(summary) else "bad" if warning.startswith(_LOUD) else "caution"
+        yield Line(warning, loud)
     yield from (Line(sentence, "caution") for sentence in _unsteadiness(summary))
     yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
     limit = summary.limited_by
@@ -292,8 +302,18 @@ def _evaluation(summary: Summary) -> Iterator[Row]:
 
 
 def _costs(summary: Summary) -> Iterator[Row]:
-    if summary.metrics.cpu_seconds_per_gb is not None:
-        yield "CPU", f"{number(summary.metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, per GB read"
+    metrics, apart = summary.metrics, summary.metrics.cpu_apart
+    if metrics.read_cpu_seconds_per_gb is not None:
+        yield "CPU", f"{number(metrics.read_cpu_seconds_per_gb)} s/GB", "ranks and workers, per GB read"
+    elif metrics.cpu_seconds_per_gb is not None:
+        yield "CPU", f"{number(metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, all they did"
+    if apart is not None:
+        saved = f", checkpoints {apart.checkpoints:,.1f}" if apart.checkpoints else ""
+        yield (
+            "  beside reading",
+            f"{apart.start + apart.trials + apart.checkpoints:,.1f} s",
+            (f"start {apart.start:,.1f}, trials {apart.trials:,.1f}{saved}"),
+        )
     how = summary.how
     yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} a rank, batches of {how.batch_size}"
     engine = f"{how.engine} engine, decode {how.decode}" + _EVICTED[how.evict_page_cache]

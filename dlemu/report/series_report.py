@@ -196,10 +196,12 @@ def series_page(series: RunSeries, config: str) -> Page:
 
 
 def _title(series: RunSeries) -> str:
+    if isinstance(series.answer, SizeAnswer):
+        question = series.answer.question
+        what = " ".join(filter(None, [question.workload, question.accelerator]))
+        return f"How many accelerators does this storage feed? {what}"
     lines = sorted({point.line for point in series.points})
     what = lines[0] if len(lines) == 1 else count(len(lines), "line")
-    if isinstance(series.answer, SizeAnswer):
-        return f"How many accelerators does this storage feed? {what}"
     return f"Sweep: {what}" if series.answer else f"{count(len(series.points), 'run')}: {what}"
 
 

@@ -121,6 +121,11 @@ def ranks_on(run: Run, host: HostTelemetry) -> tuple[int, ...]:
 
 def cut_short(run: Run) -> Iterator[str]:
     """Yield a sentence for each time of training in which a host's recorder, killed or stopped, read nothing."""
+    lost = {run.facts.journal.hosts[node].host for node in run.facts.journal.lost_recorders}
+    yield from (
+        f"telemetry of {name} is missing: its recorder was killed or stopped before it read anything"
+        for name in sorted(lost - {host.host for host in run.telemetry})
+    )
     for host in run.telemetry:
         own = run.training.of("rank", ranks_on(run, host))
         if not len(own):
@@ -132,7 +137,7 @@ def cut_short(run: Run) -> Iterator[str]:
         after = bool(len(host.time_ns)) and int(host.time_ns.max()) >= end_ns
         for start_ns, stop_ns in pairwise(moments.tolist()):
             is_last = stop_ns == end_ns and not after
-            if stop_ns - start_ns > most_ns:
+            if stop_ns - start_ns > most_ns or (is_last and host.host in lost):
                 part = [f"{(moment - begin_ns) / 1e9:.1f}" for moment in (start_ns, stop_ns)]
                 yield (
                     f"telemetry is cut short: nothing was read on {host.host} from {part[0]} to {part[1]} s of training"

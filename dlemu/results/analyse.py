@@ -14,6 +14,7 @@ from datagen.formats.format_base import LibraryReads, built_in_reads
 from datagen.layout import subfolder_name
 from dlemu.comm import name_ranks
 from dlemu.config.duration import is_zero
+from dlemu.emulator.journal import CpuApart, Journal
 from dlemu.emulator.steplog import EVALUATION
 from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
@@ -190,6 +191,8 @@ def _metrics(run: Run, kept: StepTable) -> Metrics:
         total_seconds=total_seconds,
         cpu_seconds=cpu_seconds,
         cpu_seconds_per_gb=cpu_seconds / (app_bytes / 1e9) if cpu_seconds and app_bytes else None,
+        read_cpu_seconds_per_gb=_read_cpu_seconds_per_gb(run),
+        cpu_apart=_cpu_apart(journal),
         dropped_samples=facts.train_plan.dropped_samples,
         epochs=len(facts.schedule),
         steps_per_epoch=tuple(epoch.steps for epoch in facts.schedule),
@@ -236,6 +239,25 @@ def _metrics(run: Run, kept: StepTable) -> Metrics:
         device_mb_per_second=device_rate,
         device_bytes_percent_of_app=device_share,
     )
+
+
+def _cpu_apart(journal: Journal) -> CpuApart | None:
+    parts = journal.cpu_apart
+    if not parts:
+        return None
+    return CpuApart(
+        start=sum(part.start for part in parts),
+        trials=sum(part.trials for part in parts),
+        checkpoints=sum(part.checkpoints for part in parts),
+    )
+
+
+def _read_cpu_seconds_per_gb(run: Run) -> float | None:
+    journal = run.facts.journal
+    apart, read_bytes = _cpu_apart(journal), sum_of(run.ordered, "app_bytes")
+    if apart is None or not journal.cpu_seconds or not read_bytes:
+        return None
+    return max(0.0, sum(journal.cpu_seconds) - apart.checkpoints) / (read_bytes / 1e9)
 
 
 def _woke_late_ns(rows: StepTable) -> NDArray[np.int64]:

@@ -139,6 +139,7 @@ def _phase(run: CheckpointRun, phase: int) -> PhaseSummary | None:
         device_depth=activity.device_depth,
         link_percent=activity.link_percent,
         threads=int(rows["threads"].max()),
+        evicted=run.facts.workload.checkpoint.evict_page_cache,
         objects=bool(run.facts.journal.requests),
     )
     return PhaseSummary(
@@ -410,7 +411,8 @@ def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSu
     if read is not None and read.from_storage_percent is not None and read.from_storage_percent < _NOT_READ_PERCENT:
         yield (
             f"STORAGE WAS NOT READ: the page cache served {100 - read.from_storage_percent:.0f} % of the bytes; "
-            "checkpoint.evict_page_cache=true or checkpoint.odirect=true reads the storage"
+            + ("checkpoint.odirect=true" if settings.evict_page_cache else "checkpoint.evict_page_cache=true")
+            + " reads the storage"
         )
     ceiling = facts.journal.ceiling_gb_per_second
     if write is not None and ceiling and write.wall_gb_per_second and write.wall_gb_per_second > 0.7 * ceiling:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dlemu.emulator.environment import HostFacts, StorageFacts
-from dlemu.emulator.journal import StoppedEarly
+from dlemu.emulator.journal import CpuApart, StoppedEarly
 from dlemu.metrics.changes import SpeedChange as SpeedChange
 from dlemu.metrics.changes import Stall as Stall
 from dlemu.metrics.delivery import EpochAudit as EpochAudit
@@ -109,6 +109,11 @@ class Metrics:
     """CPU time of ranks and workers in that time; None for an incomplete run."""
     cpu_seconds_per_gb: float | None = None
     """The same for each 1e9 bytes read."""
+    read_cpu_seconds_per_gb: float | None = None
+    """The same without checkpoints, for each 1e9 bytes read in training and evaluation: what reading and training cost;
+    null where checkpoints are not known apart."""
+    cpu_apart: CpuApart | None = None
+    """CPU seconds of all ranks with their workers for what is no reading; null of results of older versions."""
     dropped_samples: int = 0
     """Samples of an epoch that no rank reads, for they do not fill a batch on every rank."""
     epochs: int = 0

@@ -21,7 +21,6 @@ from dlemu.config.schema import Workload
 from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.checkpoint_job import CheckpointJob, ReadSource
 from dlemu.emulator.checkpoint_journal import CheckpointJournal
-from dlemu.emulator.environment import existing_folder
 from dlemu.emulator.journal import ADVICE
 from dlemu.results.checkpoint_run import CheckpointRunFacts, make_checkpoint_facts
 from dlemu.results.live import write_live_facts
@@ -88,12 +87,13 @@ def prepare_checkpoints(workload: Workload, ranks: int) -> PreparedCheckpoints:
         )
         job = replace(job, replaced=replaced, notes=(*job.notes, note))
     job = replace(job, sources=tuple(_sources(job, storage, there)))
-    if job.writes:
-        job = replace(job, token=_leave_token(storage, settings.checkpoint_folder))
-    made = make_folder(job.folder, ranks)
+    local = storage.local_path(settings.checkpoint_folder)
+    made = make_folder(job.folder, ranks, also=local if job.writes else None)
     try:
+        if job.writes:
+            job = replace(job, token=_leave_token(storage, settings.checkpoint_folder))
         write_live_facts(job.folder, _facts_ahead(job), name=LIVE_CHECKPOINT_FACTS, advice=ADVICE)
-    except SpaceError:
+    except (UserError, OSError):
         drop_folder(made)
         raise
     return PreparedCheckpoints(job, made)
@@ -136,8 +136,7 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
     """Count what will be kept at most, and what an earlier run's checkpoints give back."""
     if not job.writes:
         return
-    local = storage.local_path(job.settings.checkpoint_folder)
-    free = storage.free_bytes(existing_folder(local) if local is not None else job.settings.checkpoint_folder)
+    free = storage.free_bytes(job.settings.checkpoint_folder)
     if free is None:
         return
     each = job.largest_rank_bytes * local_ranks if job.settings.node_local else job.checkpoint_bytes

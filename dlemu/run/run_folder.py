@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from datagen import owned
@@ -70,14 +71,17 @@ def check_place(folder: str, *, ours: Sequence[str] = ()) -> None:
         )
 
 
-def make_folder(folder: str, ranks: int) -> OwnFolder:
+def make_folder(folder: str, ranks: int, *, also: str | None = None) -> OwnFolder:
     """Make a run's folder with its live part; raises SpaceError when it can't be written, or is another run's.
 
     `ranks`: every file that they leave in the live part is claimed here, by one process: on file systems of a network
-    lines that several hosts append get lost.
+    lines that several hosts append get lost. `also` is a folder that the run will make where it is missing, and that
+    goes with the other when it is empty.
     """
     check_folder(folder)
+    others = missing_folders(also) if also else ()
     made = take_folder(folder, "output.folder")
+    made = replace(made, made=tuple(sorted({*made.made, *others}, key=len)))
     live = os.path.join(folder, LIVE)
     try:
         owned.remove_claimed(live)  # of a run that was killed before it measured anything

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from dlemu.sizing.search import Count, edge, pool
 
 HOST = ("emulator", "host", "host CPU", "loader", "memory")
 """Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
+
+
+_NUMBERS = re.compile(r"[0-9][0-9.,]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +64,17 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         probe_mb_per_second=known.probe_mb_per_second,
         storage_mb_per_second=storage_mb_per_second,
         counts=tuple(count.result for count in counts),
-        issues=tuple(sorted({trial.page_cache_warning for trial in trials if trial.page_cache_warning})),
+        issues=_issues(trials),
         trials=tuple(trials),
         seconds=sum(trial.seconds for trial in trials),
         naive_seconds=_naive_seconds(high or shown, counts, known),
     )
+
+
+def _issues(trials: Sequence[Trial]) -> tuple[str, ...]:
+    """Return what the trials' warnings say, once: from trial to trial they differ in numbers alone."""
+    warnings = sorted({trial.page_cache_warning for trial in trials if trial.page_cache_warning})
+    return tuple({_NUMBERS.sub("", warning): warning for warning in warnings}.values())
 
 
 def _limited_by(failing: Count | None, trials: Sequence[Trial], known: Known, refusal: str) -> SizeLimit:

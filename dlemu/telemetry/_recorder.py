@@ -60,6 +60,8 @@ class Recorder:
     def __init__(self, process: int, control: socket.socket, log: int) -> None:
         self._process, self._control, self._log = process, control, io.FileIO(log)
         self._alive = True
+        self.lost = False
+        """It was killed, stopped or too slow before its last reading; known after `stop`."""
         after_fork_in_child(self._forget)
 
     def mark(self, *, training: bool) -> None:
@@ -69,6 +71,7 @@ class Recorder:
     def stop(self) -> HostTelemetry | None:
         """End the recorder after a last reading and return what it wrote; None when it never came to write."""
         self._command(STOP)
+        self.lost = not self._alive
         self._end()
         with self._log as log:
             log.seek(0)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
+from hydra.errors import HydraException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
-from dlemu.config import load, to_yaml, workload_names
+from dlemu.config import datagen_command, load, to_yaml, workload_names
+from dlemu.config.overrides import parse_word
+from dlemu.config.points import points
 from dlemu.config.schema import Duration, Workload
 
 
@@ -244,11 +251,11 @@ def test_a_program_with_its_own_hydra_keeps_it(tmp_path: Path) -> None:
         (["workload=x.yml"], "does not end in .yaml"),
         (["workload=null"], "workload=null: wanted workload=NAME"),
         (["workload="], "workload=: wanted workload=NAME"),
-        (["reader"], "'reader' is no override: wanted KEY=VALUE"),
+        (["reader"], "'reader' is no setting: wanted KEY=VALUE"),
         (["~reader.batch_size"], "nothing can be deleted"),
         (["reader.batch_size=1,2"], "dlemu takes one value for each key"),
         (["reader.batch_size=range(1,3)"], "dlemu takes one value for each key"),
-        (["dataset.data_folder=/a=b"], """in a shell: 'dataset.data_folder="/a=b"'"""),
+        (["dataset.data_folder=/a'b,c"], """in a shell: 'dataset.data_folder="/a'b,c"'"""),
         (["model@here=x"], "only workload has a package"),
         (["=3"], "the key is empty"),
         (["output.folder=${nowhere}"], "'nowhere' not found (at output.folder)"),
@@ -267,7 +274,7 @@ def test_bad_words_get_a_message_that_helps(overrides: list[str], said: str) -> 
 
 
 def test_several_problems_come_in_one_message() -> None:
-    assert message(["a=1,2", "b", "c=="]).startswith("3 problems:")
+    assert message(["a=1,2", "b", "c=["]).startswith("3 problems:")
     seen = message(["reader.batchsize=4", "train.epochs=five", "train.computation_time=x"])
     assert seen.startswith("3 problems:")
     assert all(key in seen for key in ("reader.batchsize", "train.epochs", "train.computation_time"))
@@ -320,3 +327,59 @@ VALUES = st.one_of(
 def test_no_words_end_in_a_traceback(words: list[tuple[str, str]]) -> None:
     with contextlib.suppress(UserError):
         load([f"{key}={value}" for key, value in words])
+
+
+@pytest.mark.parametrize(("word", "format_name"), [("jpg", "jpeg"), ("tif", "tiff"), ("jpeg", "jpeg")])
+def test_endings_of_pictures_are_names_of_their_formats(word: str, format_name: str) -> None:
+    assert load(["workload=colfax", f"dataset.format={word}"]).dataset.format == format_name
+
+
+TEXTS = st.text("aZ09/._- =()[]{}#&!~^;:<>|`'\"@%+*?\u00e4\u65e5", max_size=12)
+
+
+@given(TEXTS | st.lists(TEXTS, min_size=2, max_size=3).map(",".join))
+def test_what_hydra_takes_keeps_its_meaning_and_what_it_has_no_characters_for_is_a_text(value: str) -> None:
+    word, parser = f"dataset.data_folder={value}", OverridesParser.create()
+    try:
+        meant = parser.parse_override(word)
+    except HydraException:
+        meant = None
+    try:
+        taken = parse_word(parser, word)
+    except HydraException:
+        taken = None
+    if meant is not None:
+        assert taken == meant
+    elif not any(character in value for character in "'\"[]{}(),"):
+        assert taken is not None
+        assert taken.value() == value.strip()
+    if meant is None and taken is not None:  # never a number, a list or anything else than texts
+        value_of: Any = taken.value()
+        values = value_of.list if taken.is_sweep_override() else [value_of]
+        assert all(isinstance(part, str | QuotedString | int | float | bool | None) for part in values)
+        assert taken.is_sweep_override() == ("," in value)
+        assert value[:1] not in ("[", "{", "'", '"')
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/mnt/my data/\u00e4", "/mnt/a=b", "/mnt/a(1)/x[2]", "/mnt/it's", "/mnt/#1;x", "/mnt/\u65e5\u672c", "\u00e4"],
+)
+def test_any_path_can_be_written_as_it_is(path: str) -> None:
+    workload = load([f"dataset.data_folder={path}", "reader.batch_size=3"])
+    assert workload.dataset.data_folder == path
+    again = load(shlex.split(datagen_command(workload))[2:])
+    assert again.dataset.data_folder == path
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[\u00e4,b", "{a:\u00e4", "'\u00e4", '"\u00e4', "/a/${x}/\u00e4", "range(\u00e4", "a\\\u00e4", "it's,that's"],
+)
+def test_what_may_be_unfinished_is_not_taken_for_a_text(value: str) -> None:
+    assert "is not in hydra's grammar" in message([f"dataset.data_folder={value}"])
+
+
+def test_several_texts_are_several_runs() -> None:
+    runs = points(["drives=/mnt/\u00e4 1,/mnt/b", "ranks=1"])
+    assert [load(run.words).dataset.data_folder for run in runs] == ["/mnt/\u00e4 1", "/mnt/b"]

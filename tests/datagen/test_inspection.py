@@ -142,7 +142,47 @@ def test_wrong_format(small: MakeSpec) -> None:
     spec = small(num_files_eval=0)
     os.makedirs(f"{spec.data_folder}/train")
     Path(f"{spec.data_folder}/train/img_0_of_6.hdf5").touch()
-    fails(spec, r"holds 1 files \.hdf5, none of \.npz")
+    fails(spec, r"holds 1 \.hdf5 file, none of \.npz: set dataset\.format=hdf5, or")
+
+
+@pytest.mark.parametrize("train", ["train/", ""])
+@pytest.mark.parametrize("folders", [("",), ("cats", "dogs")])
+@pytest.mark.parametrize("ending", ["jpg", "JPEG", "jpeg"])
+def test_pictures_of_others_are_found_in_class_folders_and_without_them(
+    small: MakeSpec, train: str, folders: tuple[str, ...], ending: str
+) -> None:
+    spec = small(num_files_train=4, num_files_eval=0, format="jpeg")
+    for number in range(4):
+        path = Path(spec.data_folder, train, folders[number % len(folders)], f"n0{number}.{ending}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"a picture")
+    found = inspect(spec).train
+    assert sorted(found.path(i) for i in range(4)) == sorted(map(str, Path(spec.data_folder).rglob("*.*")))
+    message = fails(replace(spec, num_files_train=64), "holds 4 jpeg files")
+    assert message.endswith(
+        "such as n00." + ending + ", and 64 are asked for: to take what is there, set dataset.num_files_train=4"
+    )
+    assert fails(replace(spec, format="npz"), "none of .npz").endswith(
+        "set dataset.format=jpeg, or dataset.data_folder to another folder"
+    )
+
+
+def test_files_of_no_format_are_said_to_be_that(small: MakeSpec) -> None:
+    spec = small(num_files_eval=0)
+    Path(spec.data_folder, "a").mkdir(parents=True)
+    Path(spec.data_folder, "a", "x.docx").touch()
+    fails(spec, r"holds 1 \.docx file, none of \.npz: no format of dlemu reads these; set dataset\.data_folder")
+
+
+def test_pictures_for_validation_are_not_trained_on(small: MakeSpec) -> None:
+    spec = small(num_files_train=1, num_files_eval=1, format="jpeg")
+    for name in ("cats/a.jpg", "valid/b.jpg"):
+        path = Path(spec.data_folder, name)
+        path.parent.mkdir(parents=True)
+        path.touch()
+    found = inspect(spec)
+    assert found.valid is not None
+    assert (found.train.names, found.valid.names) == (("cats/a.jpg",), ("b.jpg",))
 
 
 def test_unfinished(small: MakeSpec) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import tarfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,16 @@ from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import PackedSample, Packer
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
-from datagen.packing.image_list import images_below, images_each
-from datagen.packing.packed_set import JOURNAL_NAME, PackedFile, PackedSet, layout_of, read_set, verify_set, write_set
+from datagen.packing.image_list import FILES_EACH, MOST_IN_A_FILE, images_below, images_each
+from datagen.packing.packed_set import (
+    JOURNAL_NAME,
+    PackedFile,
+    PackedSet,
+    layout_of,
+    read_set,
+    verify_set,
+    write_set,
+)
 from datagen.packing.recipe import DamagedError, prepare, recipe_of
 from datagen.registry import companion
 from datagen.storage import memory
@@ -192,8 +201,6 @@ def test_which_files_are_packed(tmp_path: Path) -> None:
 
 
 def made(number: int, samples: int, content: bytes = b"") -> PackedFile:
-    import zlib
-
     return PackedFile(number=number, samples=samples, source_bytes=9, bytes=len(content), crc32=zlib.crc32(content))
 
 
@@ -233,3 +240,36 @@ def test_verify_names_each_file_that_is_wrong(tmp_path: Path) -> None:
         (layout.path(1), "changed"),
         (layout.path(3), "missing"),
     ]
+
+
+def stated_size(kind: str) -> bytes:
+    """Return a picture of a few bytes whose header states 60,000 x 60,000 pixels."""
+    right = bytearray(npy(picture()) if kind == "npy" else saved(picture(), kind))
+    if kind == "png":
+        right[16:24] = struct.pack(">II", 60_000, 60_000)
+        right[29:33] = struct.pack(">I", zlib.crc32(right[12:29]))
+    elif kind == "jpeg":
+        begin = right.index(b"\xff\xc0") + 5
+        right[begin : begin + 4] = struct.pack(">HH", 60_000, 60_000)
+    elif kind == "tiff":
+        for tag in (256, 257):  # width, height
+            at = right.index(struct.pack("<HH", tag, 4), 4)
+            right[at + 8 : at + 12] = struct.pack("<I", 60_000)
+    else:
+        return bytes(right).replace(b"(60, 90, 3), }        ", b"(60000, 60000, 3), }  ")
+    return bytes(right)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "tiff", "npy"])
+def test_a_header_that_states_a_picture_larger_than_memory_is_damage_like_any_other(kind: Any) -> None:
+    with pytest.raises(DamagedError, match=r"60,000 x 60,000 pixels|\(60000, 60000, 3\)"):
+        prepare("a", memoryview(stated_size(kind)), kind, recipe_of("20x30", "auto", 90))
+
+
+@given(st.integers(1, 20_000), st.integers(1, 64))
+def test_images_are_shared_out_evenly_where_a_number_near_by_divides_them(images: int, processes: int) -> None:
+    each = images_each(images, processes, 0)
+    wanted = max(1, min(images // (FILES_EACH * processes), MOST_IN_A_FILE))
+    divides = [n for n in range(1, MOST_IN_A_FILE + 1) if images % n == 0 and wanted <= 2 * n <= 4 * wanted]
+    assert images % each == 0 if divides else each == wanted
+    assert wanted <= 2 * each <= 4 * wanted

@@ -169,6 +169,10 @@ def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path
     ends = before["free_ns"] + before["wait_ns"] + before["compute_ns"] + before["sync_ns"]
     assert after["free_ns"].min() >= saved["ended_ns"] > saved["started_ns"] >= ends.max()
     assert told["metrics"]["training_seconds"] < told["metrics"]["total_seconds"] - saved["seconds"] + 1e-3
+    metrics, apart = told["metrics"], told["metrics"]["cpu_apart"]
+    assert apart["start"] > 0
+    assert 0 < apart["checkpoints"] < metrics["cpu_seconds"]
+    assert 0 < metrics["read_cpu_seconds_per_gb"] < metrics["cpu_seconds_per_gb"]
 
 
 def test_evaluation_reads_the_validation_set(tmp_path: Path) -> None:

@@ -144,3 +144,13 @@ def test_one_of_the_two_is_enough_and_none_says_nothing() -> None:
     assert served([90, 90], [None, None]) == pytest.approx(90)
     assert served([None, 90], [None, None]) == pytest.approx(90), "of an epoch that nobody watched nothing is known"
     assert served([None, None], []) is None
+
+
+@pytest.mark.parametrize("odirect", [True, False])
+@pytest.mark.parametrize("evicted", [True, False])
+def test_nobody_is_advised_to_set_what_the_run_had_set(odirect: bool, evicted: bool) -> None:
+    warning = proof([0.0, 0.0], odirect=odirect, evicted=evicted).warning
+    assert warning is not None
+    assert ("reader.odirect=true" in warning) == (not odirect)
+    assert ("reader.evict_page_cache=epochs" in warning) == (not odirect and not evicted)
+    assert not warning.endswith("; ")

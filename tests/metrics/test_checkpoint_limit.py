@@ -78,6 +78,7 @@ def test_a_verdict_changes_exactly_at_its_edges(changes: dict[str, Any], what: s
         ({}, "try more checkpoint.writers (now 7)"),
         (READ, "try more checkpoint.readers (now 7)"),
         (READ | {"from_storage_percent": 1.0}, "checkpoint.evict_page_cache=true"),
+        (READ | {"from_storage_percent": 1.0, "evicted": True}, "checkpoint.odirect=true goes past it"),
         ({"starved_percent": 50.0}, "more cores a rank"),
         ({"cpu_wait_percent": 50.0}, "checkpoint.odirect=true"),
         ({"link_percent": 95.0}, "a faster link"),

@@ -67,6 +67,21 @@ def test_a_run_as_it_was_left_has_no_error_and_is_one_row(tmp_path: Path, drop_i
     assert run.recomputed.basis == "steps"
 
 
+@pytest.mark.parametrize("steps", [5, 14, 24])
+def test_a_trial_that_ended_by_design_has_no_warning_and_one_that_lacks_steps_has(tmp_path: Path, steps: int) -> None:
+    job = make_job(folder=str(tmp_path), epochs=2, steps=12)
+    trial = job.cut_to(steps)
+    run = make_run(trial, with_telemetry(make_log(trial)), None)
+    write_dlio_files(dlio_place(tmp_path / "dlio"), run)
+    write_run(run)
+    assert "steps.count" not in {finding.rule for finding in audited(tmp_path).findings}
+    config = tmp_path / "dlio" / "dlio_config" / "config.yaml"
+    stated = f"total_training_steps: {steps}"
+    assert stated in config.read_text()
+    config.write_text(config.read_text().replace(stated, f"total_training_steps: {steps - 1}"))
+    assert "steps.count" in {finding.rule for finding in audited(tmp_path).findings}
+
+
 @pytest.mark.parametrize("drop_in", [False, True])
 @pytest.mark.parametrize(
     ("key", "value", "printed"),

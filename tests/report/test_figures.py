@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datagen.registry import find, names
 from dlemu.emulator.steplog import STEP_DTYPE
@@ -20,8 +23,9 @@ from tests.report.folders import hand_made_run, with_summary
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.drawing import picture_file
+from dlemu.report.figures import queue_depth
 from dlemu.report.figures._bins import Bins
-from dlemu.report.figures.figure_base import DESK, PHONE, Canvas
+from dlemu.report.figures.figure_base import DESK, PHONE, Canvas, whole_ticks
 
 FOLDER = "dlemu.report.figures"
 FIGURES = names(FOLDER)
@@ -164,6 +168,27 @@ def test_queue_depth_without_a_trace_is_sampled_and_says_so(run: Run) -> None:
     sampled = replace(run, telemetry=tuple(replace(host, trace=()) for host in run.telemetry))
     assert "telemetry.block_trace=true" in draw("queue_depth_share", sampled).says
     assert "block trace" in draw("queue_depth", run).says
+
+
+@pytest.mark.parametrize(("deepest", "ticks"), [(0.3, ["0", "1"]), (2.4, ["0", "1", "2", "3"])])
+def test_requests_in_a_queue_are_counted_in_whole_ticks(
+    deepest: float, ticks: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = next(iter(run.device_series("block", "in_flight")))
+    shallow = replace(series, values=series.values * 0 + deepest)
+    monkeypatch.setattr(queue_depth, "_depths", lambda _run: ([("reads", "nvme0n1", shallow)], "as made"))
+    svg = picture_file(draw("queue_depth", run), "svg").decode()
+    texts = re.findall(">([^<>]+)</text>", svg)
+    across, up = texts.index("seconds since training began"), texts.index("requests in the queue")
+    assert texts[across + 1 : up] == ticks
+
+
+@given(st.floats(0, 1e7))
+def test_whole_ticks_are_few_and_begin_at_none(most: float) -> None:
+    ticks = whole_ticks(most)
+    assert ticks[0] == 0
+    assert len(ticks) <= 7
+    assert ticks[-1] <= most < ticks[-1] + (ticks[1] if len(ticks) > 1 else 1)
 
 
 def test_texts_of_others_stay_texts(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dlemu.metrics.limit import Limit
 from dlemu.report.page import render
 from dlemu.report.pages import write_page
-from dlemu.report.run_report import run_page
+from dlemu.report.run_report import print_result, run_page
 from dlemu.results.run import Run
 from dlemu.results.summary import Loss
 from tests.report.folders import hand_made_run, with_summary, write_run
@@ -66,6 +68,23 @@ def test_a_page_cache_that_served_the_bytes_stands_beside_the_verdict() -> None:
     warning = "STORAGE WAS NOT READ: the page cache served 100 % of the bytes"
     text = html(with_summary(run, page_cache=replace(run.summary.page_cache, warning=warning)))
     assert warning in text[: text.index('class="tiles"')]
+
+
+@pytest.mark.parametrize(("passed", "state"), [(True, "neutral"), (None, "open"), (False, "failed")])
+def test_a_pass_by_the_page_cache_is_not_green_on_the_page_nor_on_the_terminal(passed: bool | None, state: str) -> None:
+    run = hand_made_run()
+    assert run.summary.page_cache is not None
+    cache = replace(run.summary.page_cache, warning="STORAGE WAS NOT READ: the page cache served 100 %")
+    word = {True: "PASS", False: "FAIL", None: "NO VERDICT"}[passed]
+    run = with_summary(run, page_cache=cache, passed=passed, verdict=f"{word}: AU", limited_by=None)
+    text, out = html(run), io.StringIO()
+    assert re.findall('<section class="verdict (\\w+)">', text) == [state, "neutral" if passed else "warning"]
+    print_result(run.summary, "results", Console(file=out, width=200, force_terminal=True))
+    said = next(line for line in out.getvalue().splitlines() if f"{word}: AU" in line)
+    warned = next(line for line in out.getvalue().splitlines() if "STORAGE WAS NOT READ" in line)
+    colour = {"neutral": "\x1b[1m", "open": "\x1b[1;33m", "failed": "\x1b[1;31m"}[state]
+    assert said.startswith(colour)
+    assert warned.startswith("\x1b[1m" if passed else "\x1b[1;31m")
 
 
 def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:
@@ -140,7 +159,7 @@ def test_texts_of_others_are_escaped() -> None:
 
 def test_an_incomplete_run_says_so_first() -> None:
     text = html(hand_made_run(failure="rank 3 died"))
-    assert 'class="verdict open"' in text
+    assert 'class="verdict failed"' in text
     assert "INCOMPLETE</strong>: rank 3 died" in text
 
 

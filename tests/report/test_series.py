@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rich.console import Console
 from datagen.errors import UserError
 from datagen.registry import find, names
 from dlemu.report.series import RunSeries, open_result, open_together
-from dlemu.report.series_report import print_answer, print_sweep
+from dlemu.report.series_report import print_answer, print_sweep, series_page
 from dlemu.results.answer_files import read_answer
 from dlemu.results.run import Run
 from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer
@@ -133,6 +134,7 @@ def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
     ):
         assert words in text
     assert 'class="verdict passed"' in text
+    assert "<h1>How many accelerators does this storage feed? handmade h100</h1>" in text, "a prediction is no storage"
 
 
 def test_a_search_whose_run_is_damaged_keeps_its_page(tmp_path: Path) -> None:
@@ -205,3 +207,10 @@ def test_a_damaged_answer_is_told_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"schema_version": 1, "complete": true}')
     with pytest.raises(UserError, match=f"{name} is damaged"):
         open_result(str(tmp_path))
+
+
+def test_a_prediction_beside_a_search_is_no_second_storage(tmp_path: Path) -> None:
+    series = open_result(str(write_size(tmp_path)))
+    assert isinstance(series, RunSeries)
+    beside = replace(series, points=(*series.points, replace(series.points[0], line="predicted")))
+    assert series_page(beside, "").title == "How many accelerators does this storage feed? handmade h100"

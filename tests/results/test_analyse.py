@@ -17,6 +17,7 @@ from dlemu.checkpoints.save import SavedCheckpoint
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Metric
 from dlemu.emulator.job import Job
+from dlemu.emulator.journal import CpuApart
 from dlemu.emulator.trainer import RunLog
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
@@ -470,3 +471,17 @@ def test_where_nobody_watched_the_cores_the_runs_own_use_stands_for_all(monkeypa
     context = judged(run, monkeypatch)[3]
     assert context.own_busy_percent is None
     assert context.host_busy_percent is not None
+
+
+def test_the_cpu_time_of_checkpoints_start_and_trials_is_none_of_reading() -> None:
+    job = make_job(ranks=2)
+    log = make_log(job)
+    apart = (CpuApart(start=9.0, trials=3.0, checkpoints=1.25), CpuApart(start=8.0, trials=2.0, checkpoints=0.0))
+    metrics = make_run(job, replace(log, journal=log.journal.noting(cpu_apart=apart))).summary.metrics
+    assert metrics.app_bytes is not None
+    assert metrics.cpu_seconds == 3.0
+    assert metrics.cpu_seconds_per_gb == pytest.approx(3.0 / (metrics.app_bytes / 1e9)), "what it has always been"
+    assert metrics.read_cpu_seconds_per_gb == pytest.approx(1.75 / (metrics.app_bytes / 1e9))
+    assert metrics.cpu_apart == CpuApart(start=17.0, trials=5.0, checkpoints=1.25)
+    older = make_run(job, log).summary.metrics
+    assert (older.read_cpu_seconds_per_gb, older.cpu_apart) == (None, None)

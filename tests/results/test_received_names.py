@@ -32,7 +32,6 @@ from dlemu.mlperf.audit.saved_audit import save_audit
 from dlemu.mlperf.check.judge import check_folder
 from dlemu.mlperf.foreign_times import foreign_run
 from dlemu.packing.pack_answer import PACK
-from dlemu.prediction.ask import read_calibration
 from dlemu.prediction.prediction import PREDICT
 from dlemu.probing.probe_answers import PROBE
 from dlemu.reproduction.run_steps import REPRODUCED, Reproduced
@@ -117,7 +116,7 @@ def read_every_way(folder: Path) -> None:
         lambda: dlemu.load_result(folder),
         lambda: _open([str(folder)]),
         lambda: dlemu.compare(folder, folder),
-        lambda: read_calibration(str(folder), foreign_run),
+        lambda: dlemu.predict(ranks=1, from_folder=str(folder)),
         lambda: audit_run(str(folder), SHIPPED),
     ):
         with contextlib.suppress(DlemuError):

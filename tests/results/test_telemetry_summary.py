@@ -204,3 +204,15 @@ def test_devices_that_are_no_block_devices_are_not_asked_for_requests() -> None:
     assert metrics.device_request_kib.mean is None, "no reads were counted"
     assert metrics.device_mb_per_second is not None
     assert metrics.device_mb_per_second.mean is None, "what the mount gave is not known"
+
+
+def test_a_recorder_that_was_lost_in_a_run_shorter_than_any_gap_is_an_issue_too() -> None:
+    job = make_job(steps=12)
+    log = with_telemetry(make_log(job))
+    assert end_seconds(log) < 5
+    early = kept_readings(log, lambda seconds: seconds < end_seconds(log) / 2)
+    for left, said in ((early, "cut short: nothing was read on node0"), (replace(log, telemetry=()), "is missing")):
+        assert not any("recorder" in issue for issue in make_run(job, left).summary.issues)
+        lost = replace(left, journal=left.journal.noting(lost_recorders=(0,)))
+        (issue,) = [issue for issue in make_run(job, lost).summary.issues if "recorder" in issue]
+        assert said in issue

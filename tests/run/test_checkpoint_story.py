@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.mlperf.audit.audited_run import audit_trees
+from dlemu.report.checkpoint_report import left_behind
+from dlemu.report.units import size
 from dlemu.results.checkpoint_folder import read_checkpoint_run, write_checkpoint_run, write_checkpoint_summary
 from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.checkpoint_summary import CheckpointSummary
@@ -312,3 +315,19 @@ def test_a_result_is_written_again_as_it_was_read(tmp_path: Path) -> None:
     write_checkpoint_run(copy)
     write_checkpoint_summary(copy)
     assert read_checkpoint_run(str(tmp_path / "copy")).summary == done.summary
+
+
+def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path) -> None:
+    """Beside it lies the checkpoint of an earlier, longer run."""
+    folder = tmp_path / "a b"
+    run(folder, "first", num_checkpoints_write="4", num_checkpoints_read="0")
+    done = run(folder, "again", num_checkpoints_write="3", keep_last="2", num_checkpoints_read="2")
+    (line,) = left_behind(done.summary)
+    assert f"2 checkpoints, {size(2 * done.summary.what.bytes)}, stay in {folder}/saved" in line
+    assert "checkpoint.keep_last=1 checkpoint.num_checkpoints_read=1 leaves one" in line
+    command = line.partition("to remove them: ")[2].partition(";")[0]
+    assert sorted(os.listdir(folder / "saved")) == [f"global_epoch1_step{number}" for number in (2, 3, 4)]
+    subprocess.run(["bash", "-c", command], check=True)
+    assert os.listdir(folder / "saved") == ["global_epoch1_step4"]
+    only_read = run(folder, "read", num_checkpoints_write="0", num_checkpoints_read="1")
+    assert not list(left_behind(only_read.summary))

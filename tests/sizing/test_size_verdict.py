@@ -180,6 +180,14 @@ def answer_of(*trials: Trial, refusal: str = "", **changes: Any) -> SizeAnswer:
     return replace(answer, verdict=sentence(answer))
 
 
+def test_a_warning_that_trials_repeat_with_other_numbers_is_one() -> None:
+    warnings = [f"the page cache served {share} % of the bytes; more" for share in ("91", "92.5", "7")]
+    trials = [trial(4, 99, page_cache_warning=warning) for warning in (*warnings, "something else")]
+    issues = answer_of(*trials).issues
+    assert len(issues) == 2
+    assert set(issues) <= {*warnings, "something else"}
+
+
 def test_an_answer_has_everything_that_was_found() -> None:
     trials = (
         trial(4, 99, limited_by=STORAGE, page_cache_warning="b"),

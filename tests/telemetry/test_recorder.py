@@ -51,6 +51,16 @@ def test_it_reads_at_its_interval_and_tells_all_at_the_end(tmp_path: Path) -> No
     assert recorders() == []
 
 
+def test_one_that_was_killed_is_known_to_be_lost(tmp_path: Path) -> None:
+    kept, killed = started(tmp_path), started(tmp_path / "not" / "here")
+    (victim,) = [process for process in recorders() if process.pid == killed._process]
+    victim.kill()
+    victim.wait(10)
+    for recorder, lost in ((kept, False), (killed, True)):
+        recorder.stop()
+        assert recorder.lost == lost
+
+
 def test_where_the_runs_folder_is_not_seen_its_log_lies_in_memory(tmp_path: Path) -> None:
     recorder = started(tmp_path / "not" / "here")
     telemetry = recorder.stop()

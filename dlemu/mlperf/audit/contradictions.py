@@ -183,8 +183,12 @@ def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding
     if planned is None or not whole:
         return
     rank = min(whole)
+    # In dlemu they are those of all epochs, and a search's trial that ends by them ends in the middle of one.
+    left = setup.total_training_steps if logs.by_dlemu else None
     for epoch in sorted({epoch for epoch, _ in whole[rank]}):
         taken = sum(arrays.steps for (number, _), arrays in whole[rank].items() if number == epoch)
+        planned = planned if left is None else min(planned, left)
+        left = None if left is None else left - taken
         if taken != planned:
             seen = f"epoch {epoch}: {taken} steps of each rank"
             wanted = f"{planned}: floor(samples / (batch x accelerators)), or total_training_steps"

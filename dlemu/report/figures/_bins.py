@@ -11,7 +11,19 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dlemu.metrics.over_time import Floats
-from dlemu.report.figures.figure_base import AMBER, BLUE, INK, PAPER, Canvas, Row, colours, data, legend, rounded
+from dlemu.report.figures.figure_base import (
+    AMBER,
+    BLUE,
+    INK,
+    PAPER,
+    Canvas,
+    Row,
+    colours,
+    data,
+    legend,
+    rounded,
+    whole_ticks,
+)
 from dlemu.results.run import Run
 
 OPERATIONS = ("read", "write")
@@ -56,8 +68,13 @@ def traced_bins(run: Run, kind: str, operation: str) -> Bins | None:
     return Bins(edges, tops, np.bincount(places, weights).astype(np.float64))
 
 
-def histogram(histograms: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bool, marks: bool) -> alt.LayerChart:
-    """Draw shares in percent over the bins, one colour an operation, with the percentiles of reads when asked."""
+def histogram(
+    histograms: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bool, marks: bool, counts: bool = False
+) -> alt.LayerChart:
+    """Draw shares in percent over the bins, one colour an operation, with the percentiles of reads when asked.
+
+    `counts`: what the bins hold are whole numbers, and so are the ticks of their axis.
+    """
     rows = [row for name, bins in histograms.items() for row in _rows(name, bins)]
     if log:
         rows = [row for row in rows if row["high"] > 0]
@@ -66,7 +83,10 @@ def histogram(histograms: dict[str, Bins], canvas: Canvas, *, x: str, y: str, lo
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False, zero=False)
     names = [f"{name}s" for name in OPERATIONS]
     colour = alt.Color("what:N", scale=colours(names, (BLUE, AMBER)), legend=legend(canvas, 2))
-    across = alt.X("low:Q", title=x, scale=scale, axis=alt.Axis(grid=False))
+    axis = alt.Axis(grid=False)
+    if counts:
+        axis = alt.Axis(grid=False, format=",d", values=whole_ticks(max(float(row["high"]) for row in rows)))
+    across = alt.X("low:Q", title=x, scale=scale, axis=axis)
     bars = alt.Chart(data(rows)).mark_rect(opacity=0.6, strokeWidth=0)
     chart = bars.encode(
         x=across,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +91,16 @@ def part_name(part: str) -> str:
 def part_colours(names: Sequence[str]) -> alt.Scale:
     """Give parts of the time their colours."""
     return colours([part_name(part) for part in names], [_PARTS[part][0] if part in _PARTS else GREY for part in names])
+
+
+def whole_ticks(most: float) -> list[int]:
+    """Return the ticks of an axis that counts from 0 to `most`: whole numbers, 7 of them at most.
+
+    Vega's own least step still makes halves of a short axis, and shows them rounded.
+    """
+    steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    step = next(step for step in steps if most <= 6 * step)
+    return list(range(0, math.floor(most) + 1, step))
 
 
 def legend(canvas: Canvas, columns: int = 0) -> alt.Legend:

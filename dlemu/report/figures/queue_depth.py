@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import altair as alt
 import numpy as np
 
 from dlemu.report.figures._timeline import binned, epoch_marks, x_axis
-from dlemu.report.figures.figure_base import COLOURS, Canvas, Figure, Row, colours, data, legend
+from dlemu.report.figures.figure_base import COLOURS, Canvas, Figure, Row, colours, data, legend, whole_ticks
 from dlemu.results.run import Run, Series
 
 ORDER = 50
@@ -30,7 +31,9 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
         for name, sources in lines.items()
         for at, depth in binned(sources, run, canvas)
     ]
-    y = alt.Y("depth:Q", title="requests in the queue", scale=alt.Scale(domainMin=0))
+    top = math.ceil(max((float(row["depth"]) for row in rows), default=0)) or 1
+    scale, axis = alt.Scale(domain=[0, top]), alt.Axis(values=whole_ticks(top), format=",d")
+    y = alt.Y("depth:Q", title="requests in the queue", scale=scale, axis=axis)
     colour = alt.Color("what:N", scale=colours([*lines]), legend=legend(canvas, 2))
     drawn = alt.Chart(data(rows)).mark_line(clip=True, interpolate="step-before", strokeWidth=1.4)
     chart = alt.layer(epoch_marks(run), drawn.encode(x=x_axis(run), y=y, color=colour))

@@ -24,7 +24,9 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
             "Share of the readings that found so many requests in the device's queue, reads and writes together. "
             "Sampled: telemetry.block_trace=true measures it exactly."
         )
-    chart = histogram(histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False)
+    chart = histogram(
+        histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False, counts=True
+    )
     return Figure("Time at each queue depth", says, chart.properties(width=canvas.width, height=180))
 
 

@@ -1,0 +1,85 @@
+"""What a new user types first, typos and all: a message that leads on, and nothing left behind by what was refused."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from dlemu.cli import cli, guarded
+
+
+def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr("sys.argv", ["dlemu", *words])
+    with pytest.raises(SystemExit) as end:
+        guarded(cli, "dlemu")
+    return end.value.code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], "there is no command 'trian': did you mean train? known are train, checkpoint,"),
+        (["Train"], "did you mean train?"),
+        (["help", "trian"], "did you mean train?"),
+        (["run"], "there is no command 'run': known are train,"),
+        (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=..."),
+        (["train", "--timeout-seconds=4"], "without dashes: timeout_seconds=..."),
+        (["train", "unet3d"], "'unet3d' is no setting: did you mean workload=unet3d? wanted KEY=VALUE"),
+        (["train", "help"], "'help' is no setting: wanted KEY=VALUE, as in workload=unet3d or ranks=4"),
+    ],
+)
+def test_a_typo_gets_the_word_that_was_meant(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(words, monkeypatch) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_option_of_a_command_without_settings_is_no_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(["report", "--size", "x"], monkeypatch) == 2
+    assert "KEY=VALUE" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "begin"), [(["help"], "Usage: dlemu ["), (["help", "size"], "Usage: dlemu size ")])
+def test_help_is_a_word_too(
+    words: list[str], begin: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["dlemu", *words])
+    with contextlib.suppress(SystemExit):  # of status 0: click's own way to end after --help
+        guarded(cli, "dlemu")
+    assert capsys.readouterr().out.startswith(begin)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["checkpoint"],
+        ["checkpoint", "model.model_size_bytes=1000000000000000000", "checkpoint.checkpoint_folder=a/b"],
+        ["datagen", "dataset.data_folder=small/d", "dataset.record_length_bytes=10000000000000000"],
+        ["train", "workload=unet3d"],
+        ["train", "workload=unet3d", "workflow.generate_data=true", "ranks=100000"],
+        ["size", "workload=unet3d", "accelerator=h100"],
+        ["sweep", "workload=unet3d", "ranks=1,2"],
+        ["pack", "source=nowhere", "target=packed"],
+        ["probe", "nowhere"],
+    ],
+)
+def test_a_command_that_is_refused_leaves_nothing(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ended(words, monkeypatch) == 2
+    assert capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_of_no_model_are_refused_with_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ended(["checkpoint", "ranks=2"], monkeypatch) == 2
+    assert "`dlemu checkpoint workload=llama3_8b scale=laptop`" in capsys.readouterr().err

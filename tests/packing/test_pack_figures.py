@@ -1,0 +1,31 @@
+"""What a packing says beside its numbers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from datagen.packing.packed_set import PackedFile, PackedSet, Skipped
+from dlemu.packing.pack_figures_of import left_out
+
+
+@pytest.mark.parametrize(
+    ("counts", "skipped", "said"),
+    [
+        ((4, 4, 4), 0, ""),
+        ((4, 4, 2), 0, "training reads 8 of the 10 images: .*pack all in equal files: images_per_file=5,"),
+        ((4, 4, 3), 0, "training reads 8 of the 11 images: .*pack no more than these in equal files: images=8,"),
+        ((4, 3, 4), 1, "training reads 9 of the 11 images: .*remove the damaged images"),
+    ],
+)
+def test_what_the_command_to_train_does_not_read_is_said(counts: tuple[int, ...], skipped: int, said: str) -> None:
+    damaged = ((), (Skipped(path="x", reason="damaged"),) * skipped, ())
+    made = tuple(
+        PackedFile(number=number, samples=samples, source_bytes=9, bytes=9, crc32=0, skipped=damaged[number])
+        for number, samples in enumerate(counts)
+    )
+    packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=3, images_per_file=4, made=made)
+    sentences = list(left_out(packed_set))
+    assert len(sentences) == bool(said)
+    assert not said or re.match(said, sentences[0])
