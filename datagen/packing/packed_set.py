@@ -209,7 +209,7 @@ def verify_set(folder: str, storage: StorageBase) -> list[Finding]:
     for file in (file for file in packed.made if file.samples):
         path = layout.path(file.number)
         try:
-            size, crc = _sum(path, buffer, storage)
+            size, crc = _sum(path, buffer, storage, file.bytes)
         except FileNotFoundError:
             findings.append(Finding("error", path, "missing", "there is no such file"))
             continue
@@ -224,9 +224,12 @@ def verify_set(folder: str, storage: StorageBase) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.path)
 
 
-def _sum(path: str, buffer: AlignedBuffer, storage: StorageBase) -> tuple[int, int]:
+def _sum(path: str, buffer: AlignedBuffer, storage: StorageBase, wanted: int) -> tuple[int, int]:
+    """Return a file's bytes and their sum; of one of another size, which would say nothing, 0 for the sum."""
     reader = storage.open_received(path)
     try:
+        if reader.size_bytes != wanted:
+            return reader.size_bytes, 0
         crc, at = 0, 0
         while at < reader.size_bytes:
             got = reader.read_into(buffer.view(_CHUNK_BYTES), at)

@@ -210,7 +210,7 @@ def in_time() -> Iterator[None]:
 
 
 def ended(command: tuple[str, ...], capfd: pytest.CaptureFixture[str], patched: pytest.MonkeyPatch) -> tuple[int, str]:
-    """Run a command line in this process; return its status and what it said on stderr."""
+    """Run a command line in this process; return its status and what it said."""
     patched.setattr(sys, "argv", ["dlemu", *command])
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -219,7 +219,7 @@ def ended(command: tuple[str, ...], capfd: pytest.CaptureFixture[str], patched: 
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
-    return int(end.value.code or 0), capfd.readouterr().err
+    return int(end.value.code or 0), "".join(capfd.readouterr())
 
 
 def try_all(
