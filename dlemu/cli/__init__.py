@@ -10,7 +10,7 @@ import traceback
 
 import click
 
-from datagen.errors import DlemuError, SpaceError, shortage
+from datagen.errors import DlemuError, SpaceError, UserError, shortage
 from dlemu import __version__
 
 # NumPy's linear algebra, which nothing here calls, would start a thread on each core as it is imported, and these spin:
@@ -85,6 +85,7 @@ def guarded(command: click.Command, name: str) -> None:
     """Run a command line, and end this process with a message and status when that fails."""
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
+        _see_current_folder()
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
@@ -106,6 +107,13 @@ def guarded(command: click.Command, name: str) -> None:
         status: int | None = getattr(error, "exit_status", None)  # of dlemu.comm's Interrupted, not imported for this
         complain(traceback.format_exc().rstrip() if status is None else str(error))
         sys.exit(status or DlemuError.exit_status)  # not Python's 1, which says that a run did not pass
+
+
+def _see_current_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UserError("the current folder was removed: change to one that exists (`cd`) and start again") from error
 
 
 def complain_of(error: DlemuError) -> None:
