@@ -12,7 +12,7 @@ import psutil
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu import __version__
 from dlemu.comm import Comm
-from dlemu.emulator.cgroup_limits import cpu_limit, memory_limit_bytes
+from dlemu.comm.cgroup_limits import cpu_limit, memory_limit_bytes
 
 _PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py", "hydra-core", "pyarrow")
 

@@ -32,8 +32,11 @@ class RunFolder:
 
 
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return results/NAME/PREFIXTIME, with a number behind it when two runs begin in one second."""
-    first = os.path.join("results", name, prefix + datetime.now().strftime("%Y%m%d-%H%M%S"))
+    """Return results/NAME/PREFIXTIME-PROCESS, with a number behind it when one process begins two runs in a second.
+
+    The process's id keeps apart runs that begin at once: each would see that the folder is not there yet.
+    """
+    first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
     folder, number = first, 1
     while os.path.exists(folder):
         number += 1
