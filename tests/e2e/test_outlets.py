@@ -106,6 +106,13 @@ def test_a_run_is_whole_whatever_becomes_of_its_streams(
     assert json.loads((folder / "summary.json").read_text())["complete"] is True
 
 
+@pytest.mark.slow
+def test_a_service_without_streams_gets_its_run_from_python(dataset: Path, tmp_path: Path) -> None:
+    settings = run_settings(tmp_path / "run", dataset)
+    script = f"import dlemu\nassert dlemu.train({settings!r}).summary.complete"
+    assert ended("<&- >&- 2>&-", sys.executable, "-c", script).returncode == 0
+
+
 def saying(text: str, *arguments: str) -> list[str]:
     """A command that says something."""
     script = f"from dlemu.cli.outlets import lasting_outlets\nwith lasting_outlets(): print({text!r} * 100_000)"
