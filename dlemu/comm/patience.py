@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
     """Return what `call` returns, or raise what it raises; PatienceError when that takes longer.
 
     It then goes on in a thread that ends with this process. Call it from the main thread: that one waits, so Ctrl-C
-    and SIGTERM are heard meanwhile. A signal that ends more than half of the wait is the end of others' patience with
+    and SIGTERM are heard meanwhile. SIGTERM after more than half of the wait is the end of the others' patience with
     this process: then, too, `what` is named.
     """
     began_seconds = time.monotonic()
@@ -41,7 +42,7 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
         thread.join(min(seconds, threading.TIMEOUT_MAX))
     except Interrupted as caught:
         interruption = caught
-        if time.monotonic() - began_seconds < seconds / 2:
+        if caught.signal_number != signal.SIGTERM or time.monotonic() - began_seconds < seconds / 2:
             raise
     if errors:
         raise errors[0]
