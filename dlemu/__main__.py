@@ -9,16 +9,20 @@ def main() -> None:
     """Run `dlemu`."""
     _import_command_line()
     from dlemu.cli import main
+    from dlemu.cli.outlets import lasting_outlets
 
-    main()
+    with lasting_outlets():
+        main()
 
 
 def dlio_main() -> None:
     """Run `dlio_benchmark`."""
     _import_command_line()
     from dlemu.cli import dlio_main
+    from dlemu.cli.outlets import lasting_outlets
 
-    dlio_main()
+    with lasting_outlets():
+        dlio_main()
 
 
 def _import_command_line() -> None:

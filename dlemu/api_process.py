@@ -8,6 +8,7 @@ datagrams, one pickle each. It dies with the program, and takes its ranks along.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pickle
 import select
@@ -81,16 +82,21 @@ def call(request: Request, on_event: OnEvent | None) -> str | DatasetMade:
 
 def _start(line: socket.socket, output: IO[bytes]) -> subprocess.Popen[bytes]:
     search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", _PROGRAM, str(line.fileno()), str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        # Modules of the caller's own are found; of OpenBLAS see dlemu.cli.
-        env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
-        pass_fds=[line.fileno()],
-        start_new_session=True,  # Ctrl-C on a terminal is the caller's, who passes it on
-    )
+    # A caller without standard streams (a service) leaves their numbers free, and the line may have got one of them.
+    descriptor = fcntl.fcntl(line.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, str(descriptor), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Modules of the caller's own are found; of OpenBLAS see dlemu.cli.
+            env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
+            pass_fds=[descriptor],
+            start_new_session=True,  # Ctrl-C on a terminal is the caller's, who passes it on
+        )
+    finally:
+        os.close(descriptor)
 
 
 class _Conversation:

@@ -18,10 +18,25 @@ from dataclasses import dataclass, field
 from datagen.storage import posix
 from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Reader, StorageSpec, Writer, WriterAround
 
-CALLS = ("open", "read", "create", "write", "sync", "rename", "close", "list", "size", "sync_folder", "free", "folder")
+CALLS = (
+    "open",
+    "read",
+    "create",
+    "write",
+    "sync",
+    "rename",
+    "close",
+    "list",
+    "size",
+    "sync_folder",
+    "free",
+    "folder",
+    "remove",
+)
 ERRORS = ("EIO", "ENOSPC", "ESTALE", "EACCES")
 WAYS = (*ERRORS, "short", "slow")
 SLOW_SECONDS = 0.05
+HANG_SECONDS = 1e6
 
 
 @dataclass
@@ -43,6 +58,8 @@ class Plan:
             self.happened |= hit
         if hit and self.how == "slow":
             time.sleep(SLOW_SECONDS)
+        elif hit and self.how == "hang":
+            time.sleep(HANG_SECONDS)
         elif hit and self.how in ERRORS:
             number = getattr(errno, self.how)
             raise OSError(number, os.strerror(number), path)
@@ -102,6 +119,10 @@ class Storage(posix.Storage):
     def free_bytes(self, folder: str) -> int | None:
         self._plan.meet("free", folder)
         return super().free_bytes(folder)
+
+    def remove(self, path: str) -> None:
+        self._plan.meet("remove", path)
+        super().remove(path)
 
     def make_folder(self, folder: str) -> None:
         self._plan.meet("folder", folder)

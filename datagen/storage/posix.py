@@ -273,4 +273,7 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
     done = 0
     while done < len(view):
         # One call moves at most 2 GiB - 4 KiB (Linux), and a signal may cut it short.
-        done += os.pwrite(descriptor, view[done:], offset + done)
+        count = os.pwrite(descriptor, view[done:], offset + done)
+        if count == 0:  # no error in POSIX, but to ask again would never end
+            raise OSError(errno.EIO, "the file system took no byte of a write, and named no error")
+        done += count

@@ -442,15 +442,17 @@ def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTE
 
 
 def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> None:
-    """Write a small file; with `sync` it is on the device before it has its name. Raises OSError."""
+    """Write a small file; with `sync` it is on the device before it has its name. Raises OSError with its path."""
     writer = storage.create(path)
     try:
         writer.write(data)
         if sync:
             writer.sync()
         writer.commit()
-    except BaseException:
+    except BaseException as error:
         writer.discard()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = path
         raise
 
 

@@ -30,6 +30,12 @@ _DIRECTORY_BYTES = 4096
 """What torch.load reads of the end of a zip file before anything else."""
 
 
+def check_is_file(storage: StorageBase, path: str) -> None:
+    """Raise OSError where a pipe or a device has come into a file's place: to open it may never end."""
+    if storage.local_path(path) is not None:  # a bucket has neither, and would be asked for it
+        storage.size_bytes(path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadManner:
     """How files are read."""
@@ -95,6 +101,10 @@ class CheckpointReader:
 
     def _read(self, file: FileToRead) -> MovedFile:
         notes, manner = FileNotes(), self._manner
+        try:
+            check_is_file(self._storage, file.path)
+        except OSError as error:
+            raise _unreadable(file, error) from error
         storage_before = process_storage_bytes()
         cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
         try:

@@ -7,6 +7,7 @@ while training goes on, and the next checkpoint waits for that one.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -74,6 +75,8 @@ class TrainingSaver:
     """Of the bytes."""
     cpu_ns: int = field(default=0, init=False)
     """CPU time of the threads that made and wrote this rank's checkpoints."""
+    sync_seconds: float = math.inf
+    """An fsync that takes longer is given up; one of many bytes may take as long as at 10 MB/s."""
     _under_way: _Drain | None = field(default=None, init=False)
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
@@ -175,7 +178,12 @@ class TrainingSaver:
         except OSError as error:
             raise explained(error, folder, 0) from error
         writer = CheckpointWriter(
-            self.storage, files, self._buffers, threads=self.settings.writers, fsync=self.settings.fsync
+            self.storage,
+            files,
+            self._buffers,
+            threads=self.settings.writers,
+            fsync=self.settings.fsync,
+            sync_seconds=max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6),
         )
         writer.wait_ready()
         writer.write(self._count_cpu)

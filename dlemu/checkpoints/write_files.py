@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileNotes
 from dlemu.checkpoints.piece_ring import PieceRing
 from dlemu.checkpoints.started_pool import StartedPool
+from dlemu.comm import PatienceError, within
 from dlemu.comm.thread_accounting import ThreadAccounting
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +80,11 @@ class CheckpointWriter:
         *,
         threads: int,
         fsync: bool,
+        sync_seconds: float = math.inf,
     ) -> None:
+        """An fsync that takes longer than `sync_seconds` is given up."""
         self._storage, self._files, self._threads, self._fsync = storage, files, threads, fsync
+        self._sync_seconds = sync_seconds
         self._ring = PieceRing([(file.size_bytes, file.content.fill) for file in files], buffers, threads)
         self._pool = StartedPool(threads, "checkpoint-writer")
         self._accounting = ThreadAccounting()
@@ -123,9 +128,12 @@ class CheckpointWriter:
                 self._pool.run(lambda _: self._move(number, writer, notes))
                 moved_ns = time.monotonic_ns()
                 if self._fsync:
-                    writer.sync()
+                    within(self._sync_seconds, writer.sync, f"fsync of {file.path}")
                 synced_ns = time.monotonic_ns()
                 writer.commit()
+            except PatienceError:
+                self._named.clear()  # to remove what hangs would hang as well
+                raise
             except BaseException:
                 writer.discard()
                 raise
@@ -168,9 +176,10 @@ class CheckpointWriter:
 
 def explained(error: OSError, path: str, size_bytes: int) -> UserError:
     """Return what to tell a user who can't have a file of a checkpoint written."""
-    if error.errno in _NO_SPACE:
+    if error.errno in NO_SPACE:
+        wants = f"wants {size_bytes} bytes" if size_bytes else "could not be written"
         return SpaceError(
-            f"the disk is full: checkpoint {path} wants {size_bytes} bytes; free some space or set "
+            f"the disk is full: checkpoint {path} {wants}; free some space or set "
             "checkpoint.checkpoint_folder to another disk"
         )
     return UserError(

@@ -10,7 +10,7 @@ import traceback
 
 import click
 
-from datagen.errors import DlemuError, SpaceError, shortage
+from datagen.errors import DlemuError, SpaceError, UserError, shortage
 from datagen.registry import nearest
 from datagen.withheld import scrubbed
 from dlemu import __version__
@@ -103,6 +103,7 @@ def guarded(command: click.Command, name: str) -> None:
     """Run a command line, and end this process with a message and status when that fails."""
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
+        _see_current_folder()
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
@@ -131,6 +132,13 @@ def guarded(command: click.Command, name: str) -> None:
 
 def _takes_settings(ctx: click.Context | None) -> bool:
     return ctx is not None and any(parameter.name == "overrides" for parameter in ctx.command.params)
+
+
+def _see_current_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UserError("the current folder was removed: change to one that exists (`cd`) and start again") from error
 
 
 def complain_of(error: DlemuError) -> None:

@@ -62,7 +62,9 @@ def report_result(wanted: bool, folder: str) -> None:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PAGE_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        click.echo(f"report: no page was made ({error}); to try again: dlemu report {folder}")
+        late = isinstance(error, subprocess.TimeoutExpired)
+        reason = f"it took longer than {PAGE_SECONDS:g} s" if late else error
+        click.echo(f"report: no page was made ({reason}); to try again: dlemu report {folder}")
         return
     if made.returncode == 0:
         click.echo(made.stdout.splitlines()[-1])  # "report: FOLDER/report.html"

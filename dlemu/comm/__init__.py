@@ -15,7 +15,7 @@ from dlemu.comm.comm_base import (
 from dlemu.comm.failure import Failure, RankEnd, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.local import LocalComm
-from dlemu.comm.patience import within
+from dlemu.comm.patience import PatienceError, within
 from dlemu.comm.process_control import die_with_parent, interrupt_once
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Interrupted",
     "Launcher",
     "LocalComm",
+    "PatienceError",
     "PeerLostError",
     "RankEnd",
     "detect_launcher",

@@ -104,6 +104,13 @@ def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
     return max((int(size) for size in sizes if size.isdecimal()), default=1)
 
 
+def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
+    """Say whether the launcher says that all of its processes are on this host; False where it does not say."""
+    size = str(launcher_size(environment))
+    local_sizes = [environment.get(name) for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
+    return size in local_sizes or environment.get("SLURM_STEP_NUM_NODES") == "1"
+
+
 def launcher_rank(environment: Mapping[str, str] = os.environ) -> int:
     """Return this process's rank by its launcher's variables, 0 without any."""
     return max(int(environment.get(name) or 0) for name in _RANK_VARIABLES)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from datagen.errors import DlemuError, SpaceError, shortage
+from dlemu.comm.cgroup_limits import who_killed
 from dlemu.comm.comm_base import Interrupted, PeerLostError
 
 _UNFORESEEN_STATUS = DlemuError.exit_status
@@ -98,7 +99,7 @@ def killed(rank: int, process: int, signal_number: int, at_ns: int) -> Failure:
     name = signal.Signals(signal_number).name
     hint = ""
     if signal_number == signal.SIGKILL:
-        hint = "; if the machine ran out of memory, `dmesg` names the process: use fewer ranks, workers or prefetches"
+        hint = f"; {who_killed()}, or use fewer ranks, workers or prefetches"
     elif signal_number == signal.SIGBUS:
         hint = "; a full /dev/shm does this (see `df /dev/shm`), and a mapped file of the dataset that was cut short"
     message = f"rank {rank} (process {process}) was killed by {name}{hint}"

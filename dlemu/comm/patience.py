@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from datagen.errors import DlemuError
+from dlemu.comm.comm_base import Interrupted
 
 T = TypeVar("T")
 
 
+class PatienceError(DlemuError):
+    """A call took too long; what it does with the file system may hang for whoever tries next."""
+
+
 def within(seconds: float, call: Callable[[], T], what: str) -> T:
-    """Return what `call` returns, or raise what it raises; DlemuError when that takes longer.
+    """Return what `call` returns, or raise what it raises; PatienceError when that takes longer.
 
     It then goes on in a thread that ends with this process. Call it from the main thread: that one waits, so Ctrl-C
-    and SIGTERM are heard meanwhile.
+    and SIGTERM are heard meanwhile. SIGTERM after more than half of the wait is the end of the others' patience with
+    this process: then, too, `what` is named.
     """
+    began_seconds = time.monotonic()
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -28,12 +37,19 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
 
     thread = threading.Thread(target=run, name="dlemu-patience", daemon=True)
     thread.start()
-    thread.join(min(seconds, threading.TIMEOUT_MAX))
+    interruption: BaseException | None = None
+    try:
+        thread.join(min(seconds, threading.TIMEOUT_MAX))
+    except Interrupted as caught:
+        interruption = caught
+        if caught.signal_number != signal.SIGTERM or time.monotonic() - began_seconds < seconds / 2:
+            raise
     if errors:
         raise errors[0]
     if not results:
-        raise DlemuError(
-            f"{what} took longer than {seconds:g} s (timeout_seconds): a file system that hangs does this; see "
+        waited = "longer than" if interruption is None else "more than half of"
+        raise PatienceError(
+            f"{what} took {waited} {seconds:g} s (timeout_seconds): a file system that hangs does this; see "
             "`df` and `dmesg`"
-        )
+        ) from interruption
     return results[0]

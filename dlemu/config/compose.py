@@ -123,9 +123,27 @@ def _own_hydra() -> Iterator[None]:
     theirs = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        yield
+        with _existing_folder():
+            yield
     finally:
         GlobalHydra.instance().hydra = theirs
+
+
+@contextmanager
+def _existing_folder() -> Iterator[None]:
+    """Be elsewhere meanwhile where somebody removed the current folder in mid-run: hydra notes its name."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        gone = os.open(".", os.O_PATH | os.O_DIRECTORY)
+        os.chdir(os.sep)
+        try:
+            yield
+        finally:
+            os.fchdir(gone)  # relative paths shall find nothing, as before
+            os.close(gone)
+    else:
+        yield
 
 
 def _shipped(name: str) -> dict[str, Any]:

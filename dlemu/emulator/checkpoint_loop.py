@@ -18,13 +18,14 @@ from typing import NamedTuple
 import numpy as np
 
 from datagen.bulk_content import BulkContent
+from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, FileNotes, IoLog, IoRows, read_logs
 from dlemu.checkpoints.piece_ring import PieceRing, make_buffers
-from dlemu.checkpoints.read_files import CheckpointReader, manner_of
+from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, manner_of
 from dlemu.checkpoints.stored import completed, remove_checkpoint, write_note
-from dlemu.checkpoints.write_files import CheckpointWriter, MovedFile, explained
-from dlemu.comm import Comm
+from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, MovedFile, explained
+from dlemu.comm import Comm, within
 from dlemu.comm.clock import MonotonicClock
 from dlemu.emulator.checkpoint_job import CheckpointJob, ReadSource
 from dlemu.emulator.checkpoint_journal import CheckpointJournal, UnderWay
@@ -140,7 +141,16 @@ class _CheckpointRank:
     def run(self) -> CheckpointJournal:
         """Write and read; return what was noted, which is rank 0's to keep."""
         with contextlib.closing(self.log):
-            return self._run()
+            try:
+                return self._run()
+            except OSError as error:  # of a note, of what makes room or is dropped from memory
+                path = error.filename or self._job.settings.checkpoint_folder
+                if error.errno in NO_SPACE:
+                    raise explained(error, path, 0) from error
+                raise UserError(
+                    f"{path} can't be written, removed or looked at: {error.strerror or error}; see `dmesg` and who "
+                    "else uses the folder, or set checkpoint.checkpoint_folder to another one"
+                ) from error
 
     def _run(self) -> CheckpointJournal:
         self._describe()
@@ -297,6 +307,7 @@ class _CheckpointRank:
             buffers,
             threads=settings.writers,
             fsync=settings.fsync,
+            sync_seconds=self._job.longest_wait_seconds,
         )
 
     def _write_files(self, checkpoint: int, writer: CheckpointWriter, began_ns: int, files: list[MovedFile]) -> None:
@@ -307,7 +318,8 @@ class _CheckpointRank:
 
         writer.write(done)
         if self._job.settings.fsync:
-            self._storage.sync(self._job.folder_of(checkpoint))
+            folder = self._job.folder_of(checkpoint)
+            within(self._job.longest_wait_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
 
     def _complete(self, checkpoint: int) -> None:
         """Note that every rank has written its part, and let go of what is not to be kept."""
@@ -330,6 +342,7 @@ class _CheckpointRank:
         for source in self._job.sources:
             for file in self._job.files_to_read(self._comm.rank, source, self._comm.local_size):
                 try:
+                    check_is_file(self._storage, file.path)
                     self._storage.evict(file.path, write_first=True)
                 except FileNotFoundError:
                     continue  # whoever reads it says so

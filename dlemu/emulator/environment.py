@@ -13,7 +13,7 @@ from datagen.storage.storage_base import StorageSpec, open_storage
 from datagen.withheld import public_text
 from dlemu import __version__
 from dlemu.comm import Comm
-from dlemu.emulator.cgroup_limits import cpu_limit, memory_limit_bytes
+from dlemu.comm.cgroup_limits import cpu_limit, memory_limit_bytes
 
 _PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py", "hydra-core", "pyarrow")
 

@@ -8,7 +8,7 @@ import resource
 import psutil
 
 from datagen.errors import SpaceError, UserError
-from dlemu.emulator.cgroup_limits import host_memory
+from dlemu.comm.cgroup_limits import host_memory
 from dlemu.emulator.evict import check_evictable
 from dlemu.emulator.job import Job, accelerator_class
 
@@ -64,10 +64,12 @@ def memory_wanted(job: Job, local_ranks: int) -> int:
 
 
 def _check_memory(job: Job, local_ranks: int) -> None:
-    wanted, available = memory_wanted(job, local_ranks), host_memory().available_bytes
-    if wanted > available:
+    wanted, memory = memory_wanted(job, local_ranks), host_memory()
+    if wanted > memory.available_bytes:
+        limit = memory.limit_bytes
+        within = "" if limit is None else f", of the {limit / 2**20:,.0f} MiB of this container or job (control group)"
         raise SpaceError(
-            f"{local_ranks} ranks x {job.workload.reader.read_threads} workers want {wanted / 2**30:.1f} GiB of memory "
-            f"on this host for their buffers and {available / 2**30:.1f} GiB are available: lower ranks, "
-            "reader.read_threads, reader.prefetch_size or reader.batch_size"
+            f"{local_ranks} ranks x {job.workload.reader.read_threads} workers want {wanted / 2**20:,.0f} MiB of "
+            f"memory on this host for their buffers and {memory.available_bytes / 2**20:,.0f} MiB are available"
+            f"{within}: lower ranks, reader.read_threads, reader.prefetch_size or reader.batch_size"
         )

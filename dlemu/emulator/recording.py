@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from datagen.inspection import Dataset
 from datagen.storage.storage_base import open_storage
 from dlemu.comm import Comm, within
+from dlemu.comm.cgroup_limits import limiting_groups
 from dlemu.config.schema import Telemetry
-from dlemu.emulator.cgroup_limits import limiting_groups
 from dlemu.emulator.job import Job
 from dlemu.telemetry import Recorder, Scope, Task, start_recorder
 

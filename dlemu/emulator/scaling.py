@@ -15,8 +15,8 @@ from dataclasses import replace
 from datagen.errors import DlemuError
 from datagen.storage.storage_base import open_storage
 from dlemu.comm import Comm
+from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config.duration import NO_TIME, is_zero
-from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job
 from dlemu.emulator.steplog import TRAINING, StepRows

@@ -158,6 +158,7 @@ class _Trainer:
             comm=comm,
             clock=self._clock,
             seed=job.seed,
+            sync_seconds=workload.timeout_seconds,
         )
         self._start_cpu_seconds = self._cpu_seconds_before = 0.0
 

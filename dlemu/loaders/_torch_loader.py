@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.comm.cgroup_limits import who_killed
 from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.comm.process_control import ignore
 from dlemu.loaders._direct_queue import direct_context
@@ -192,8 +193,8 @@ class Loader:
         if not (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
             return None
         return DlemuError(
-            f"a worker of rank {self._spec.rank} died: {self._deaths() or str(error).rstrip('. ')}; if the machine ran "
-            "out of memory, `dmesg` names the process: lower reader.read_threads, reader.prefetch_size or ranks"
+            f"a worker of rank {self._spec.rank} died: {self._deaths() or str(error).rstrip('. ')}; {who_killed()}, or "
+            "lower reader.read_threads, reader.prefetch_size or ranks"
         )
 
     def _deaths(self) -> str:

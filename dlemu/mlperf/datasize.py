@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import psutil
 
 from datagen.errors import UserError
+from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.environment import existing_folder
 from dlemu.mlperf.core_config import effective
 from dlemu.mlperf.dlio_config import dlio_workload

@@ -44,7 +44,7 @@ def foreign_checkpoints(folder: str) -> CheckpointSide | None:
     metrics = {} if size_gib is None else {"checkpoint_gib": Value(size_gib, None)}
     shown = ComparedCheckpoints(
         name=folder,
-        title=f"{_workload(first)}: checkpoints of {first.ranks} ranks",
+        title=f"{_workload(first)}: checkpoints of {first.ranks} rank{'s' * (first.ranks != 1)}",
         workload=_workload(first),
         complete=True,
         started_at=text(first.summary.get("start")) or "",

@@ -43,8 +43,8 @@ from datagen.registry import find
 from datagen.storage.storage_base import FOLDERS, StorageBase, open_storage
 from datagen.strict import build
 from dlemu.comm import Interrupted, die_with_parent, interrupt_once
+from dlemu.comm.cgroup_limits import limiting_groups
 from dlemu.comm.process_control import name_process
-from dlemu.emulator.cgroup_limits import limiting_groups
 from dlemu.packing.pack_figures_of import Packing, figures_of
 from dlemu.packing.pack_settings import PackSettings, read_words
 from dlemu.packing.pack_worker import FIELDS, TASK, Job, work

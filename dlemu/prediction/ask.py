@@ -12,10 +12,10 @@ import psutil
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
+from dlemu.comm.cgroup_limits import cpu_limit
 from dlemu.config import check_runnable, completed, datagen_command, load, load_received, to_yaml
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.emulator.cgroup_limits import cpu_limit
 from dlemu.emulator.job import make_job
 from dlemu.prediction.calibration import Calibration, calibrate_from_run, given_speed
 from dlemu.prediction.from_probe import calibrate_from_levels

@@ -28,8 +28,8 @@ from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DlemuError, SpaceError
 from dlemu.comm import die_with_parent
+from dlemu.comm.cgroup_limits import host_memory, who_killed
 from dlemu.config.duration import NO_TIME, Duration
-from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.evict import evict
 from dlemu.emulator.job import Job
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
@@ -172,10 +172,7 @@ def probe_pattern(
         process.wait()
         process.stdout.close()
     if not whole:
-        raise DlemuError(
-            f"the process of the readers was killed after {len(made)} levels; if the machine ran out of memory, "
-            "`dmesg` names it"
-        )
+        raise DlemuError(f"the process of the readers was killed after {len(made)} levels; {who_killed()}")
     return tuple(made), costs
 
 
@@ -353,7 +350,7 @@ def _received(line: Connection, seconds: float) -> ReadRows:
     try:
         answer: ReadRows | BaseException = line.recv()
     except (EOFError, OSError) as error:
-        raise DlemuError("a reader was killed; if the machine ran out of memory, `dmesg` names it") from error
+        raise DlemuError(f"a reader was killed; {who_killed()}") from error
     if isinstance(answer, BaseException):
         raise answer
     return answer

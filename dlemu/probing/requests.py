@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from datagen.errors import DlemuError
 from datagen.storage.storage_base import StorageSpec
 from dlemu.comm import die_with_parent
+from dlemu.comm.cgroup_limits import who_killed
 from dlemu.probing.kernel_aio import Requests, Stream, open_stream, run_stream, why_no_aio
 from dlemu.probing.object_gets import GetStream, run_gets
 from dlemu.probing.probe_answers import Access, Engine, Latency, ProbeCell, Watts
@@ -340,9 +341,7 @@ def _run_all(streams: tuple[Stream | GetStream, ...], engine: Engine) -> tuple[i
             began_ns = time.monotonic_ns()
             return began_ns, list(pool.map(run, streams))
         except BrokenProcessPool as error:
-            raise DlemuError(
-                "a process that made requests was killed; if the machine ran out of memory, `dmesg` names it"
-            ) from error
+            raise DlemuError(f"a process that made requests was killed; {who_killed()}") from error
 
 
 def _ready(number: int) -> int:

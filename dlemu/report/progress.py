@@ -71,9 +71,9 @@ class DatagenProgress:
             seconds, fresh = made.seconds - self._first.seconds, made.bytes - self._first.bytes
             rate = self._ranks * fresh / 1e6 / seconds if seconds > 0 else math.nan
             share = min(1.0, made.bytes / made.total_bytes) if made.total_bytes else 1.0
-            gb = f"{self._ranks * made.bytes / 1e9:,.1f}/{self._ranks * made.total_bytes / 1e9:,.1f} GB"
+            of_all = _of(self._ranks * made.bytes, self._ranks * made.total_bytes)
             head = f"{self._ranks * made.files:,} files {self._verb}"
-            self._line.show(share, head, gb, _mb(rate), _time_left(seconds, fresh, made.total_bytes - made.bytes))
+            self._line.show(share, head, of_all, _mb(rate), _time_left(seconds, fresh, made.total_bytes - made.bytes))
         if done:
             self.close()
 
@@ -93,11 +93,19 @@ class CheckpointsProgress:
         if self._line.due(always=checkpoint == checkpoints and done >= total):
             verb = "written" if phase == "write" else "read"
             head = f"checkpoint {checkpoint}/{checkpoints} {verb}"
-            self._line.show(done / max(1, total), head, f"{done / 1e9:,.1f}/{total / 1e9:,.1f} GB")
+            self._line.show(done / max(1, total), head, _of(done, total))
 
     def close(self) -> None:
         """Leave the last line standing; more than once is allowed."""
         self._line.close()
+
+
+def _of(done_bytes: int, total_bytes: int) -> str:
+    """Return both in the unit that suits the total."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if total_bytes >= unit:
+            return f"{done_bytes / unit:,.1f}/{total_bytes / unit:,.1f} {name}"
+    return f"{done_bytes}/{total_bytes} bytes"
 
 
 def _mb(mb_per_second: float) -> str:

@@ -193,4 +193,4 @@ class CheckpointSummary:
     def title(self) -> str:
         """What ran, in a few words."""
         scale = f" (scale {self.scale})" if self.scale else ""
-        return f"{self.workload}{scale}: checkpoints of {self.ranks} ranks"
+        return f"{self.workload}{scale}: checkpoints of {self.ranks} rank{'s' * (self.ranks != 1)}"

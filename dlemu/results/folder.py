@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
+from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config import load_received, to_yaml
 from dlemu.config.published import published
 from dlemu.config.validate import check
-from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.journal import ADVICE
 from dlemu.emulator.steplog import STEP_COLUMNS, STEP_DTYPE
 from dlemu.metrics.rows import GROUP_ROWS, ColumnStore, Rows, StepTable, in_order

@@ -18,7 +18,7 @@ import msgspec
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from dlemu.emulator.cgroup_limits import host_memory
+from dlemu.comm.cgroup_limits import host_memory
 from dlemu.emulator.trainer import salvage
 from dlemu.results.live_place import KILLED, LIVE, LIVE_FACTS
 from dlemu.results.run import Facts, Run

@@ -103,7 +103,9 @@ def _save_failed(job: CheckpointJob, folder: OwnFolder, frontend: CheckpointFron
 
 
 def _kept_sentence(job: CheckpointJob, whole: list[int], removed: list[int]) -> str:
-    kept = f"checkpoints {', '.join(map(str, whole))} are complete and stay" if whole else "no checkpoint is complete"
+    many, number = len(whole) > 1, ", ".join(map(str, whole))
+    stay = f"checkpoint{'s' * many} {number} {'are' if many else 'is'} complete and {'stay' if many else 'stays'}"
+    kept = stay if whole else "no checkpoint is complete"
     partial_one = f"; {', '.join(map(job.folder_of, removed))}, not complete, was removed" if removed else ""
     return f"{kept} in {job.settings.checkpoint_folder}{partial_one}; what was measured is kept in {job.folder}"
 

@@ -16,9 +16,9 @@ from datagen.spec import together
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
+from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config import check_checkpoints
 from dlemu.config.schema import Workload
-from dlemu.emulator.cgroup_limits import host_memory
 from dlemu.emulator.checkpoint_job import CheckpointJob, ReadSource
 from dlemu.emulator.checkpoint_journal import CheckpointJournal
 from dlemu.emulator.journal import ADVICE

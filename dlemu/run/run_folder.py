@@ -24,12 +24,13 @@ from dlemu.telemetry._log import log_path
 
 
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return results/NAME/PREFIXTIME, with a number behind it when two runs begin in one second.
+    """Return results/NAME/PREFIXTIME-PROCESS, with a number behind it when one process begins two runs in a second.
 
-    Raises UserError for what is no name but a path.
+    The process's id keeps apart runs that begin at once: each would see that the folder is not there yet. Raises
+    UserError for what is no name but a path.
     """
     check_model_name(name)
-    first = os.path.join("results", name, prefix + datetime.now().strftime("%Y%m%d-%H%M%S"))
+    first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
     folder, number = first, 1
     while os.path.exists(folder):
         number += 1

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from datagen.errors import UserError
 from dlemu.cli.mlperf import command
+from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config import load
-from dlemu.emulator.cgroup_limits import host_memory
 from tests.mlperf.foreign_runs import write_run
 
 PAIR = ("workload=unet3d", "accelerator=h100", "ranks=8", "dataset.data_folder=/nowhere/with a space/unet3d")

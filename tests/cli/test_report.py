@@ -71,3 +71,13 @@ def test_without_the_extra_a_note_says_how_to_get_it(
     monkeypatch.setattr("dlemu.report.drawing.missing_packages", lambda: ["altair"])
     report_result(True, str(tmp_path))
     assert "pip install 'dlemu[report]'" in capsys.readouterr().out
+
+
+def test_a_page_that_takes_too_long_is_told_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlemu.cli.options.PAGE_SECONDS", 0.001)
+    report_result(True, str(tmp_path))
+    assert capsys.readouterr().out == (
+        f"report: no page was made (it took longer than 0.001 s); to try again: dlemu report {tmp_path}\n"
+    )

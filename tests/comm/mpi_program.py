@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import psutil
+
 from datagen.errors import DlemuError
 from dlemu.comm.comm_base import Comm, launcher_size
 from dlemu.comm.guardian import watch
@@ -95,15 +97,24 @@ def unlink_shared_memory(comm: Comm) -> None:
             os.unlink(path)
 
 
+def listening() -> set[str]:
+    """Return where this process, or the launcher whose descriptors it has, waits for calls from the network."""
+    connections = psutil.Process().net_connections(kind="inet")
+    return {f"{one.laddr.ip}:{one.laddr.port}" for one in connections if one.status == psutil.CONN_LISTEN}
+
+
 def main() -> None:
     scenario, split, argument = sys.argv[1:4]
     guardian = watch(lambda: _note(sys.argv[4])) if scenario == "guarded" else None
+    before = listening()
     comm = MpiComm(1.0 if argument == "sleep" else LONG_SECONDS, SPLITS[split])
     try:
         if scenario == "work":
             found = work(comm, int(argument))
         elif scenario == "wait":
             found = wait(comm)
+        elif scenario == "listen":
+            found = {"addresses": comm.gather(sorted(listening() - before))}
         else:
             unlink_shared_memory(comm)
             lose(comm, argument)

@@ -41,8 +41,8 @@ def test_the_cause_is_the_earliest_that_is_no_echo(failures: list[Failure | None
 
 def test_descriptions_say_who_what_and_where_to_look() -> None:
     assert killed(5, 1234, signal.SIGKILL, 0).message == (
-        "rank 5 (process 1234) was killed by SIGKILL; if the machine ran out of memory, `dmesg` names the process: "
-        "use fewer ranks, workers or prefetches"
+        "rank 5 (process 1234) was killed by SIGKILL; if the machine ran out of memory, `dmesg` names the process, "
+        "or use fewer ranks, workers or prefetches"
     )
     assert "/dev/shm" in killed(0, 1, signal.SIGBUS, 0).message
     assert "a mapped file of the dataset that was cut short" in killed(0, 1, signal.SIGBUS, 0).message

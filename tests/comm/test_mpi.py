@@ -80,6 +80,13 @@ def test_every_call_over_every_placement(ranks: int, split: str, nodes: list[int
 
 @needs_mpirun
 @pytest.mark.mpi
+def test_ranks_of_one_host_listen_to_no_other() -> None:
+    addresses = found(2, "listen", "one", "-")["addresses"]
+    assert all(each.startswith("127.0.0.1:") for of_rank in addresses for each in of_rank), addresses
+
+
+@needs_mpirun
+@pytest.mark.mpi
 @pytest.mark.slow
 def test_large_values_cross_nodes() -> None:
     result = found(4, "work", "cycle-2", "100")
@@ -200,7 +207,7 @@ class Alone:
 )
 def test_a_host_that_does_not_arrive_is_named(names: list[str], missed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlemu.comm.leaders._WRITING_SECONDS", 0.02)
-    leaders = Leaders(Alone, Alone(len(names)), 0.01)
+    leaders = Leaders(Alone, Alone(len(names)), b"secret", 0.01)
     leaders.name_nodes(names)
     with pytest.raises(PeerLostError, match=f"^{missed} did not arrive within 0.01 s"):
         leaders.all_reduce_max(1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from types import FrameType
 
 import pytest
 
 from datagen.errors import DatasetError, DlemuError
-from dlemu.comm import within
+from dlemu.comm import Interrupted, PatienceError, within
 
 
 def test_what_is_done_in_time_is_returned_or_raised() -> None:
@@ -32,3 +34,32 @@ def test_what_hangs_is_named_and_left_behind() -> None:
     assert not ended.is_set(), "it was not waited for"
     over.set()
     assert ended.wait(60), "and goes on in a thread"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "number", "told"),
+    [
+        (0.3, signal.SIGTERM, PatienceError),
+        (1000.0, signal.SIGTERM, Interrupted),
+        (0.3, signal.SIGINT, Interrupted),
+    ],
+)
+def test_who_is_ended_after_half_of_the_wait_says_what_it_waited_for(
+    seconds: float, number: int, told: type[BaseException]
+) -> None:
+    """The others' patience ended first: they would only say that this rank did not arrive."""
+    never = threading.Event()
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(told) as caught:
+            within(seconds, never.wait, "fsync of /mnt/a")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        never.set()
+    assert ("fsync of /mnt/a took" in str(caught.value)) == (told is PatienceError)

@@ -19,7 +19,8 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StorageSpec
+from datagen.storage import posix
+from datagen.storage.storage_base import FOLDERS, StorageSpec
 from datagen.verify import Finding, verify
 from tests import faulty_storage
 from tests.datagen.conftest import MakeSpec, make
@@ -123,3 +124,16 @@ def test_calls_that_signals_interrupt_are_made_again(small: MakeSpec) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_write_that_takes_no_byte_is_an_error_and_not_asked_again_for_ever(
+    direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = posix.Storage(replace(FOLDERS, direct_writes=direct)).create(str(tmp_path / "file"))
+    calls = iter([100, *[0] * 1000])
+    monkeypatch.setattr(os, "pwrite", lambda *_: next(calls))
+    with pytest.raises(OSError, match="took no byte of a write"):
+        writer.write(bytes(8192))
+    writer.discard()
+    assert len(list(calls)) == 999

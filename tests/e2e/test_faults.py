@@ -225,7 +225,7 @@ def test_a_full_disk_under_the_checkpoint_is_told(dataset: Path, tiny: Path, tmp
         (["workload=unet3"], ["unet3d"]),
         (["reader.data_loader=tensor"], ["pytorch"]),
         (["reader.read_threads=400000"], ["file descriptors", "ulimit -n"]),
-        (["dataset.record_length_bytes_resize=2000000000000"], ["GiB", "memory"]),
+        (["dataset.record_length_bytes_resize=2000000000000"], ["MiB", "memory"]),
         (["train.epochs=1,2"], ["train.epochs"]),
     ],
 )

@@ -188,3 +188,16 @@ def test_tensorflow_trains_on_mpi_ranks(tmp_path: Path) -> None:
     told = summary(tmp_path / "run")
     assert told["ranks"] == 2
     assert all(epoch["each_sample_once"] for epoch in told["audit"])
+
+
+def test_a_neighbour_that_takes_and_calls_every_address_ends_no_run(dataset: Path, tmp_path: Path) -> None:
+    """Both in a network namespace of their own, where no other run can be hit."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("a network namespace and a process of another user need root and iproute2")
+    (tmp_path / "beside.sh").write_text(
+        f'ip link set lo up\n{sys.executable} -m tests.comm.neighbour 65534 &\nsleep 1\n"$@"\nstatus=$?\n'
+        "kill $! || exit 99\nexit $status\n"
+    )
+    launcher = ["unshare", "-n", "sh", str(tmp_path / "beside.sh"), MPIRUN, "-np", "4"]
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, "ranks=4"), launcher=launcher)
+    assert ended.ran, ended.err

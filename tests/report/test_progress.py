@@ -10,7 +10,13 @@ import pytest
 from rich.console import Console
 
 from datagen.thread_pool import Progress
-from dlemu.report.progress import PLAIN_SECONDS, REDRAW_SECONDS, DatagenProgress, TrainingProgress
+from dlemu.report.progress import (
+    PLAIN_SECONDS,
+    REDRAW_SECONDS,
+    CheckpointsProgress,
+    DatagenProgress,
+    TrainingProgress,
+)
 
 
 class Time:
@@ -96,6 +102,28 @@ def test_datagen_tells_files_bytes_rate_and_time_left_of_all_ranks() -> None:
     lines = text_of(console).splitlines()
     assert lines[0] == " 20 % 20 files made, 0.4/2.0 GB, 100 MB/s, 0:00:16 left"
     assert lines[-1] == "100 % 100 files made, 2.0/2.0 GB, 100 MB/s"
+
+
+@pytest.mark.parametrize(
+    ("total", "told"),
+    [
+        (40_000_000, "20.0/40.0 MB"),
+        (12_000, "6.0/12.0 kB"),
+        (64, "32/64 bytes"),
+        (3_000_000_000_000, "1,500.0/3,000.0 GB"),
+    ],
+)
+def test_bytes_are_told_in_a_unit_that_shows_them(total: int, told: str) -> None:
+    console, clock = plain(), Time()
+    progress = CheckpointsProgress(console, now=clock)
+    clock.seconds += 11
+    progress.update("write", 1, 2, total // 2, total)
+    assert text_of(console) == f" 50 % checkpoint 1/2 written, {told}\n"
+    console = plain()
+    progress_of_data = DatagenProgress(console, now=clock)
+    clock.seconds += 11
+    progress_of_data.update(Progress(1, total // 2, total, 2, 0.0))
+    assert f", {told}" in text_of(console)
 
 
 def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:

@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     with pytest.raises(RunFailedError, match=r"the disk is full: checkpoint .*step2/zero_pp_rank_1") as failed:
         checkpoint(frontend)
     assert failed.value.exit_status == 2
-    assert "checkpoints 1 are complete and stay" in str(failed.value)
+    assert "checkpoint 1 is complete and stays in" in str(failed.value)
     assert os.listdir(tmp_path / "saved") == ["global_epoch1_step1"]
     summary = read_checkpoint_run(str(tmp_path / "result")).summary
     assert (summary.complete, summary.complete_checkpoints) == (False, (1,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,16 @@ def test_two_runs_that_begin_in_one_second_get_two_folders(tmp_path: Path, monke
         make_folder(names[-1], 1)
     assert len(set(names)) == 3
     assert all(name.startswith("results/unet3d/size-") for name in names)
+
+
+def test_processes_that_begin_at_once_get_a_folder_each() -> None:
+    """None of them sees that of another before it is made."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.write(writer, new_folder("unet3d").encode())
+        os._exit(0)
+    os.waitpid(process, 0)
+    os.close(writer)
+    with open(reader) as theirs:
+        assert theirs.read() != new_folder("unet3d")

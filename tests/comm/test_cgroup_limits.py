@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.emulator.cgroup_limits import cpu_limit, host_memory, limiting_groups, memory_limit_bytes
+from dlemu.comm.cgroup_limits import cpu_limit, host_memory, limiting_groups, memory_limit_bytes, who_killed
 
 V1_MOUNT = "32 31 0:29 {root} {mount} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 V2_MOUNT = "30 23 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
@@ -103,3 +103,34 @@ def test_the_groups_that_limit_are_those_with_a_quota(tmp_path: Path) -> None:
     files = {"job/step/cpu.max": "max 100000", "job/cpu.max": "200000 100000"}
     proc = made(tmp_path, group="0::/job/step", mount_line=V2_MOUNT, files=files)
     assert limiting_groups(proc) == (str(tmp_path / "cgroup" / "job"),)
+
+
+@pytest.mark.parametrize(
+    ("group", "line", "files"),
+    [
+        (
+            "4:memory:/job",
+            V1_MOUNT.replace("cpu,cpuacct", "memory"),
+            {"job/memory.limit_in_bytes": "104857600", "job/memory.oom_control": "under_oom 0\noom_kill {kills}"},
+        ),
+        ("0::/job", V2_MOUNT, {"job/memory.max": "104857600", "job/memory.events": "oom 9\noom_kill {kills}"}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kills", "words"),
+    [
+        (0, "if the machine ran out of memory, `dmesg` names the process"),
+        (1, "the kernel has killed 1 process of this container or job (control group) at its limit of 100 MiB"),
+        (3, "the kernel has killed 3 processes of this container or job (control group) at its limit of 100 MiB"),
+    ],
+)
+def test_whom_the_kernel_killed_at_a_limit_of_memory_is_counted(
+    group: str, line: str, files: dict[str, str], kills: int, words: str, tmp_path: Path
+) -> None:
+    filled = {name: text.format(kills=kills) for name, text in files.items()}
+    assert who_killed(made(tmp_path, group=group, mount_line=line, files=filled)).startswith(words)
+
+
+def test_a_kill_without_a_limit_says_nothing_of_one(tmp_path: Path) -> None:
+    proc = made(tmp_path, group="0::/job", mount_line=V2_MOUNT, files={"job/memory.events": "oom_kill 2"})
+    assert who_killed(proc).startswith("if the machine ran out")

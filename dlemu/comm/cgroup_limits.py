@@ -63,6 +63,23 @@ def host_memory(proc: str = "/proc") -> HostMemory:
     return HostMemory(limit, max(0, min(memory.available, int(room))), limit)
 
 
+def who_killed(proc: str = "/proc") -> str:
+    """Return what to tell of a process that SIGKILL ended: the kernel's out-of-memory killer counts whom it took."""
+    counts = [line.split()[1] for folder in _groups(proc, "memory") for line in _kill_lines(folder)]
+    kills, limit = max(map(int, counts), default=0), memory_limit_bytes(proc)
+    if not kills or limit is None:
+        return "if the machine ran out of memory, `dmesg` names the process"
+    return (
+        f"the kernel has killed {kills} process{'es' * (kills != 1)} of this container or job (control group) at its "
+        f"limit of {limit / 2**20:,.0f} MiB of memory: raise it"
+    )
+
+
+def _kill_lines(folder: str) -> list[str]:
+    names = ("memory.events", "memory.oom_control")  # of v2 and v1
+    return [line for name in names for line in _lines(os.path.join(folder, name)) if line.startswith("oom_kill ")]
+
+
 def _room_bytes(folder: str) -> float:
     """Return what a group has left of its limit; infinite without one."""
     for limit_name, used_name, cache_key in (

@@ -1,0 +1,81 @@
+"""Every call to the storage of a run of checkpoints: failed, hanging, or of a pipe, it is named with its path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.comm import LocalComm
+from dlemu.config import load
+from dlemu.emulator.checkpoint_job import CheckpointJob
+from dlemu.emulator.checkpoint_loop import run_checkpoints
+from dlemu.run.prepare_checkpoints import prepare_checkpoints
+from tests import faulty_storage
+
+
+def job(folder: Path, *changes: str) -> CheckpointJob:
+    """A run of one rank that writes two checkpoints, keeps one and reads it."""
+    workload = load(
+        [
+            "model.name=small",
+            "model.layer_parameters=[1000]",
+            "storage.storage_type=tests.faulty_storage",
+            f"checkpoint.checkpoint_folder={folder / 'saved'}",
+            f"output.folder={folder / 'run'}",
+            "checkpoint.num_checkpoints_write=2",
+            "checkpoint.num_checkpoints_read=1",
+            "checkpoint.keep_last=1",
+            "checkpoint.time_between_checkpoints=0",
+            "checkpoint.evict_page_cache=true",
+            "metric.ceiling_seconds=0",
+            "telemetry.enabled=false",
+            "ranks=1",
+            *changes,
+        ]
+    )
+    return prepare_checkpoints(workload, 1).job
+
+
+@pytest.mark.slow
+def test_each_call_that_fails_is_a_message_with_its_path(tmp_path: Path) -> None:
+    whole = job(tmp_path / "whole")
+    with faulty_storage.plan() as plan:
+        assert run_checkpoints(whole, LocalComm()) is not None
+    sites = [(call, at) for call, count in plan.calls.items() for at in range(1, count + 1) if call != "list"]
+    assert {"folder", "create", "write", "sync", "rename", "sync_folder", "remove", "open", "read"} <= set(plan.calls)
+    for number, (call, at) in enumerate(sites):
+        for how, kind in (("EIO", UserError), ("ENOSPC", SpaceError if call in ("write", "sync") else UserError)):
+            folder = tmp_path / f"{number}-{how}"
+            failing = job(folder)
+            with faulty_storage.plan(call, at, how), pytest.raises(kind, match=f"{folder / 'saved'}.*") as caught:
+                run_checkpoints(failing, LocalComm())
+            assert type(caught.value) in (UserError, SpaceError)
+
+
+@pytest.mark.parametrize(("call", "what"), [("sync", "fsync of .*saved.*"), ("sync_folder", "fsync of the folder .*")])
+def test_an_fsync_that_hangs_is_named_with_its_path(call: str, what: str, tmp_path: Path) -> None:
+    failing = job(tmp_path, "timeout_seconds=0.3")
+    at = 2 if call == "sync" else 1  # the first is that of the note
+    with (
+        faulty_storage.plan(call, at, "hang"),
+        pytest.raises(DlemuError, match=f"^{what} took longer than 0.3 s") as caught,
+    ):
+        run_checkpoints(failing, LocalComm())
+    assert caught.value.exit_status == 3
+    assert str(tmp_path / "saved") in str(caught.value)
+
+
+@pytest.mark.parametrize("evicts", ["true", "false"])
+def test_an_own_file_that_became_a_pipe_is_named_and_hangs_nobody(evicts: str, tmp_path: Path) -> None:
+    written = job(tmp_path, "checkpoint.num_checkpoints_read=0")
+    run_checkpoints(written, LocalComm())
+    (path,) = (path for path in (tmp_path / "saved").rglob("*") if path.is_file() and not path.name.startswith("."))
+    path.unlink()
+    os.mkfifo(path)
+    changes = ["checkpoint.num_checkpoints_write=0", f"checkpoint.evict_page_cache={evicts}"]
+    reads = job(tmp_path, *changes, f"output.folder={tmp_path / 'again'}")
+    with pytest.raises(UserError, match=f"^{path} can't be .*: it is a pipe, a device or a folder, no file"):
+        run_checkpoints(reads, LocalComm())
