@@ -18,6 +18,7 @@ from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.config.translate import without_secrets
 from dlemu.emulator.journal import ADVICE
+from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.mlperf.dlio_checkpoints import DlioCheckpoints, with_host_files, write_dlio_checkpoints
 from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation, write_dlio_files
@@ -158,8 +159,8 @@ class TerminalFrontend:
         print_result(summary, folder, Console())
 
     def exit_status(self, summary: Summary) -> int:
-        """Return 0 for a run that passed, 1 for one that completed without passing."""
-        return 0 if summary.passed else 1
+        """Return what says how the verdict fell."""
+        return EXIT_STATUSES[summary.outcome or "no verdict"]
 
 
 class DlioFrontend(TerminalFrontend):

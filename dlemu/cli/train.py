@@ -21,8 +21,8 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, expor
     Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. Under mpirun or srun the
     ranks are the launcher's.
 
-    Exit status: 0 the run passed, 1 it completed without passing, 2 a usage error, 3 a worker or a rank failed,
-    128 + signal for a run that a signal ended.
+    Exit status: 0 the run passed, 1 it failed at the threshold, 2 a usage error, 3 a worker or a rank failed, 4 it
+    completed with no verdict (NO VERDICT, UNDECIDED), 128 + signal for a run that a signal ended.
     """
     if cfg:
         print_config(overrides, config_dir, to_train=True)

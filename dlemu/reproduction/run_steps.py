@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datagen.errors import UserError
 from datagen.registry import find, names, nearest
 from dlemu.comm import detect_launcher
+from dlemu.metrics.verdict import COMPLETED
 from dlemu.packing.pack_answer import PACK
 from dlemu.probing.probe_answers import PROBE
 from dlemu.reproduction.steps import Command, DocumentQuestion, Step
@@ -129,7 +130,7 @@ def _run(step: Step, folder: str, config_dir: str | None) -> StepDone:
         case "train" | "sweep":
             command += [f"output.folder={folder}", "output.report=false"]
     began = time.monotonic()
-    done = (0, 1) if step.command == "train" else (0,)
+    done = COMPLETED if step.command == "train" else (0,)
     run_command(command, folder, lambda: None, _RESULTS[step.command], done=done)
     return StepDone(name=step.name, command=step.command, words=step.words, seconds=time.monotonic() - began)
 

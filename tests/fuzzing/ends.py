@@ -23,6 +23,7 @@ import psutil
 from PIL import Image
 
 import dlemu
+from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import DLEMU, small_run
 
 _MARK = "DLEMU_ENDS_CASE"
@@ -152,7 +153,7 @@ class Endings:
         wrong = [
             *_wrong_words(ending, process.returncode, out + err),
             *_left(mark, _LEFT_SECONDS),
-            *_unread(folder, whole=process.returncode in (0, 1)),
+            *_unread(folder, whole=process.returncode in COMPLETED),
             *(f"{name} in /dev/shm" for name in sorted(_shared_memory() - memory)),
         ]
         return f"{hit}, status {process.returncode}: {'; '.join(wrong)}\n{out[-1000:]}{err[-3000:]}" if wrong else ""
@@ -162,7 +163,7 @@ class Endings:
             begun = time.monotonic()
             process, _ = self._start(command, folder)
             out, err = process.communicate()
-            assert process.returncode in (0, 1), out + err
+            assert process.returncode in COMPLETED, out + err
             self._seconds[command] = time.monotonic() - begun
             self._remove(folder)
         return self._seconds[command]

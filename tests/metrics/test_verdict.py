@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
+from dlemu.metrics.verdict import EXIT_STATUSES, Evidence, judge, warm_up_bias
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -92,3 +92,22 @@ def test_an_epoch_out_of_the_prefetch_queue_gives_no_verdict() -> None:
     assert judge(evidence(au=100.0, au_whole=97.0, kept_steps=1)).passed is True
     assert warm_up_bias(evidence(au=100.0, au_whole=23.0, kept_steps=20)) == pytest.approx(20 / 15)
     assert warm_up_bias(evidence(au=100.0, au_whole=97.0, kept_steps=20)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "status"),
+    [
+        ({"au_sustained": 95.0}, "pass", 0),
+        ({"au_sustained": 80.0}, "fail", 1),
+        ({"au_sustained": 90.5, "uncertainty_percent": 1.0}, "undecided", 4),
+        ({"au_sustained": 95.0, "from_storage_percent": 10.0}, "no verdict", 4),
+        ({"au_sustained": 80.0, "ceiling_au": 85.0}, "no verdict", 4),
+        ({"au_sustained": None}, "no verdict", 4),
+        ({"complete": False}, "no verdict", 4),
+    ],
+)
+def test_each_outcome_has_its_exit_status(changes: dict[str, Any], outcome: str, status: int) -> None:
+    judged = judge(evidence(**({"by": "sustained", "threshold_percent": 90.0} | changes)))
+    assert judged.outcome == outcome
+    assert EXIT_STATUSES[judged.outcome] == status
+    assert judged.passed == {"pass": True, "fail": False}.get(outcome)
