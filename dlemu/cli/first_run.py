@@ -19,7 +19,7 @@ from dlemu.config.translate import without_secrets
 from dlemu.emulator.environment import existing_folder
 from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.report.units import count, duration, size
-from dlemu.run.enough import ASK_BYTES, ENOUGH_STEPS, Need, enough, steps_of
+from dlemu.run.enough import ASK_BYTES, ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
 
 _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "srun")
 _TRIAL = "laptop"
@@ -51,12 +51,13 @@ def with_words(command: Sequence[str], words: Sequence[str]) -> str:
 
 def advise(workload: Workload, ranks: int, files_there: int, overrides: Sequence[str], config_dir: str | None) -> str:
     """Return what these ranks need, and commands that make it and train on it; the first is the one to begin with."""
-    command, need = typed_command(), enough(workload, ranks)
+    command, files = typed_command(), workload.dataset.num_files_train
+    steps = steps_of(workload, ranks, files)
+    given = "dataset.num_files_train" in given_keys(overrides)
+    need = _need(workload, ranks, given=given)
     if files_there >= need.files:
         word = override(["dataset", "num_files_train"], files_there)
         return f"The dataset in the folder has {files_there:,}; to use them:\n    {with_words(command, [word])}"
-    files = workload.dataset.num_files_train
-    steps = steps_of(workload, ranks, files)
     who = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
     wanted = f"{files:,} files give {count(steps, 'step')} an epoch of {who}"
     if files < need.files:
@@ -64,7 +65,7 @@ def advise(workload: Workload, ranks: int, files_there: int, overrides: Sequence
     words = ["--make"]
     if files_there:
         words.append(_elsewhere(workload, str(need.files)))
-    if "dataset.num_files_train" in given_keys(overrides) and files < need.files:
+    if given and files < need.files:
         words.append(override(["dataset", "num_files_train"], need.files))
     if need.bytes <= ASK_BYTES:
         return "\n".join([f"{wanted}.", *_step("To make them and train", workload, need, command, words)])
@@ -93,6 +94,13 @@ def given_keys(overrides: Sequence[str]) -> set[str]:
     return {".".join(setting.path) for setting in parse(overrides).all}
 
 
+def _need(workload: Workload, ranks: int, *, given: bool) -> Need:
+    """Return what the ranks need; a count of the user's own stays where it can be judged."""
+    files = workload.dataset.num_files_train
+    stays = given and can_be_judged(workload, steps_of(workload, ranks, files))
+    return enough(workload, ranks, files=files if stays else 0)
+
+
 def _trial(
     workload: Workload, ranks: int, command: Sequence[str], overrides: Sequence[str], config_dir: str | None
 ) -> list[str]:
@@ -101,7 +109,8 @@ def _trial(
         return []
     words = [f"scale={_TRIAL}", _elsewhere(workload, _TRIAL)]
     small = load([*overrides, *words], config_dir=config_dir)
-    return _step("To try it", small, enough(small, ranks), command, [*words, "--make"])
+    given = "dataset.num_files_train" in given_keys(overrides)
+    return _step("To try it", small, _need(small, ranks, given=given), command, [*words, "--make"])
 
 
 def _step(says: str, workload: Workload, need: Need, command: Sequence[str], words: Sequence[str]) -> list[str]:

@@ -39,12 +39,12 @@ class Need:
     """Nominal: accelerators that never wait."""
 
 
-def enough(workload: Workload, ranks: int) -> Need:
-    """Return what ENOUGH_STEPS an epoch take, and at least what the workload asks for."""
+def enough(workload: Workload, ranks: int, *, files: int = 0) -> Need:
+    """Return what ENOUGH_STEPS an epoch take, and at least what the workload asks for; or what so many files take."""
     reader, data, metric = workload.reader, workload.dataset, workload.metric
     wanted = ENOUGH_STEPS - 1 + metric.exclude_start_steps + metric.exclude_end_steps
     batch = reader.batch_size * ranks
-    files = max(data.num_files_train, ceil(wanted * batch / data.num_samples_per_file))
+    files = files or max(data.num_files_train, ceil(wanted * batch / data.num_samples_per_file))
     total = nominal_bytes(replace(data, num_files_train=files))
     steps = sum(epoch.steps for epoch in make_schedule(workload, steps_of(workload, ranks, files)))
     return Need(

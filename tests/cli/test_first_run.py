@@ -44,6 +44,15 @@ def test_words_that_can_not_stay_are_replaced() -> None:
     assert with_words(["dlemu", "train", "++a.b=1", "--make"], ["--make", "a.b=2"]) == "dlemu train --make a.b=2"
 
 
+def test_a_count_of_the_users_own_stays_where_it_can_be_judged() -> None:
+    overrides = ["workload=unet3d", "dataset.num_files_train=100"]
+    text = advise(load(overrides), 4, 0, overrides, None)
+    small, full = commands(text)
+    assert not [word for word in (*small, *full) if word.startswith("dataset.num_files_train")]
+    assert "At full size (100 files, 14.7 GB" in text
+    assert "To try it (100 files" in text
+
+
 def test_a_set_that_is_large_enough_is_to_be_used() -> None:
     overrides = ["workload=unet3d"]
     (only,) = commands(advise(load(overrides), 18, 3500, overrides, None))
