@@ -75,6 +75,7 @@ Folder = str | os.PathLike[str]
 def train(
     source: Source = (),
     *,
+    make: bool = False,
     config_dir: str | None = None,
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
@@ -86,6 +87,7 @@ def train(
 
     Args:
         source: a Workload, or overrides; `settings` are further ones: `workload="unet3d"`, `**{"train.epochs": 2}`.
+        make: make the dataset first, or what is missing of it: as many files as the ranks need, unless told how many.
         config_dir: a folder with workload/NAME.yaml.
         on_progress: is called with what goes on, about twice a second, in the caller's thread.
 
@@ -98,7 +100,7 @@ def train(
     if only_makes_data(workload):
         raise UserError("the workload asks for its dataset alone: call dlemu.datagen, or set workflow.train=true")
     _refuse_launcher("train")
-    folder = call(Request("train", workload), on_progress)
+    folder = call(Request("train", workload, make=make, words=_count_given(source, settings)), on_progress)
     assert isinstance(folder, str)
     return read_run(folder)
 
@@ -106,16 +108,18 @@ def train(
 def checkpoint(
     source: Source = (),
     *,
+    make: bool = False,
     config_dir: str | None = None,
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> CheckpointRun:
     """Write and read a model's checkpoints: `dlemu checkpoint`; arguments as of `train`.
 
-    `.summary` has every number, `.rows` what each rank measured of each file. Raises UserError, RunFailedError.
+    `make` writes what is to be read and is not there. `.summary` has every number, `.rows` what each rank measured of
+    each file. Raises UserError, RunFailedError.
     """
     _refuse_launcher("checkpoint")
-    folder = call(Request("checkpoint", _workload(source, settings, config_dir)), on_progress)
+    folder = call(Request("checkpoint", _workload(source, settings, config_dir), make=make), on_progress)
     assert isinstance(folder, str)
     return read_checkpoint_run(folder)
 
@@ -409,6 +413,13 @@ def _workload(source: Source, settings: Mapping[str, object], config_dir: str | 
     if isinstance(source, Workload) and not settings:
         return source
     return load(_words(source, settings), config_dir=config_dir)
+
+
+def _count_given(source: Source, settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the words of the caller's own, where a dataset's number of files may be among them."""
+    if isinstance(source, Workload):
+        return (f"dataset.num_files_train={source.dataset.num_files_train}",)
+    return tuple(_words(source, settings))
 
 
 def _words(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:

@@ -26,7 +26,7 @@ from typing import IO, Literal
 from datagen.errors import DlemuError
 from dlemu.comm import die_with_parent
 from dlemu.config.schema import Workload
-from dlemu.run.events import CheckpointProgress, DatasetMade, DatasetProgress, Event, TrainingStep
+from dlemu.run.events import CheckpointProgress, DatasetMade, DatasetProgress, Doing, Event, TrainingStep
 
 _LOOK_SECONDS = 0.2
 _ENDING_SECONDS = 60.0
@@ -35,6 +35,8 @@ _SHOWN_LINES = 12
 _PROGRAM = "from dlemu.api_process import main; main()"
 
 OnEvent = Callable[[Event], None]
+_PROGRESS = (TrainingStep, DatasetProgress, CheckpointProgress, Doing)
+"""Events that a busy caller may miss."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class Request:
     ranks: int = 0
     """Instead of the workload's, if not 0."""
     fsync: bool = False
+    make: bool = False
+    """What is read and missing first."""
+    words: tuple[str, ...] = ()
+    """The user's own."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +196,7 @@ def _do(request: Request, line: socket.socket) -> str | None:
     from dlemu.cli.frontends import TerminalFrontend
     from dlemu.run.checkpoint_story import checkpoint
     from dlemu.run.datasets import make
+    from dlemu.run.enough import enough
     from dlemu.run.training import train
 
     class Frontend(TerminalFrontend):
@@ -199,17 +206,21 @@ def _do(request: Request, line: socket.socket) -> str | None:
             workload = request.workload
             return replace(workload, ranks=request.ranks) if request.ranks else workload
 
+        def advise(self, workload: Workload, ranks: int, files_there: int) -> str:
+            files = f"dataset.num_files_train={enough(workload, ranks).files}"
+            return f"Wanted {files}" + ("." if files_there else "; make=True makes the dataset first.")
+
         def tell(self, event: Event) -> None:
             # A caller that is busy misses progress; it must not hold up the accelerators.
-            flags = socket.MSG_DONTWAIT if isinstance(event, TrainingStep | DatasetProgress | CheckpointProgress) else 0
+            flags = socket.MSG_DONTWAIT if isinstance(event, _PROGRESS) else 0
             with contextlib.suppress(OSError):
                 line.send(pickle.dumps(event), flags)
 
-    frontend = Frontend([], None)
+    frontend = Frontend(request.words, None, make=request.make, yes=True)
     frontend.command = f"dlemu.{request.command}(...)"
     if request.command == "train":
         return train(frontend)
     if request.command == "checkpoint":
-        return checkpoint(frontend)
+        return checkpoint(frontend, frontend.fit_checkpoints)
     make(frontend, fsync=request.fsync)
     return None

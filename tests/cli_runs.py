@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from datagen.errors import UserError
+from dlemu.metrics.verdict import COMPLETED
 from dlemu.results.folder import read_run
 from dlemu.results.run import Run
 
@@ -44,5 +45,5 @@ def run_dlemu(folder: Path, *overrides: str) -> Run:
         )
         if ended.returncode == UserError.exit_status:
             raise UserError(ended.stderr)
-        assert ended.returncode in (0, 1), ended.stderr
+        assert ended.returncode in COMPLETED, ended.stderr
     return read_run(str(folder / "run"))

@@ -9,7 +9,9 @@ from dlemu.cli.options import configured, print_config
 
 @click.command(name="checkpoint", short_help="Write and read a model's checkpoints.")
 @configured
-def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool) -> None:
+@click.option("--make", is_flag=True, help="Write the checkpoints to be read that are not there; ask above 10 GB.")
+@click.option("--yes", is_flag=True, help="With --make: do not ask.")
+def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, make: bool, yes: bool) -> None:
     """Write and read the checkpoints of a model, and say how fast the storage took and gave them.
 
     \b
@@ -34,4 +36,4 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool) -> No
         return
     from dlemu.cli.frontends import TerminalFrontend, show_checkpoints
 
-    raise SystemExit(show_checkpoints(TerminalFrontend(overrides, config_dir)))
+    raise SystemExit(show_checkpoints(TerminalFrontend(overrides, config_dir, make=make, yes=yes)))

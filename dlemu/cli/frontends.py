@@ -13,11 +13,14 @@ from rich.console import Console
 
 from datagen.atomic import write_text
 from dlemu.cli import complain, complain_of
-from dlemu.cli.options import report_result
+from dlemu.cli.first_run import advise, allow, given_keys
+from dlemu.cli.options import report_result, say_what
+from dlemu.comm import within
 from dlemu.config import load
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.emulator.journal import ADVICE
+from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.mlperf.dlio_checkpoints import DlioCheckpoints, with_host_files, write_dlio_checkpoints
 from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_generation, write_dlio_files
@@ -30,17 +33,21 @@ from dlemu.results.folder import holds_checkpoints, read_summary
 from dlemu.results.run import Run
 from dlemu.results.summary import Summary
 from dlemu.run.checkpoint_story import checkpoint
+from dlemu.run.enough import to_make
 from dlemu.run.events import (
     CheckpointProgress,
     DatasetMade,
     DatasetProgress,
     DatasetVerified,
+    Doing,
     Event,
     OnlyDataMade,
     RankFailed,
     TrainingBegan,
     TrainingStep,
+    Warned,
 )
+from dlemu.run.prepare_checkpoints import to_write
 from dlemu.run.ranks import RunFailedError
 from dlemu.run.training import train
 
@@ -69,7 +76,7 @@ def show_training(frontend: TerminalFrontend) -> int:
 def show_checkpoints(frontend: TerminalFrontend) -> int:
     """Write and read checkpoints, show the result with its page, and return the exit status; raises UserError."""
     try:
-        folder = checkpoint(frontend)
+        folder = checkpoint(frontend, frontend.fit_checkpoints)
     except RunFailedError as error:
         complain_of(error)
         if error.kept is not None:
@@ -84,8 +91,14 @@ def show_checkpoints(frontend: TerminalFrontend) -> int:
 class TerminalFrontend:
     """`dlemu train`, and `dlemu datagen`: progress on stderr, results on stdout."""
 
-    def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
+    wants_verdict = True
+
+    def __init__(
+        self, overrides: Sequence[str], config_dir: str | None, *, make: bool = False, yes: bool = False
+    ) -> None:
+        """`make` makes first what the run reads and is missing, above some size only when asked, or with `yes`."""
         self.overrides, self._config_dir = overrides, config_dir
+        self._make, self._yes = make, yes
         self.makes_page = False
         self.command = shlex.join(without_secrets(sys.argv))
         """What the log says was run."""
@@ -97,6 +110,30 @@ class TerminalFrontend:
         workload = load(self.overrides, config_dir=self._config_dir)
         self.makes_page = workload.output.report
         return workload
+
+    def fit(self, workload: Workload, ranks: int) -> Workload:
+        if not self._make:
+            return workload
+        given = "dataset.num_files_train" in given_keys(self.overrides)
+        making = within(
+            workload.timeout_seconds,
+            lambda: to_make(workload, ranks, given=given),
+            f"looking at the dataset in {workload.dataset.data_folder}",
+        )
+        allow(making.workload, making.workload.dataset.data_folder, ranks, making.bytes, yes=self._yes)
+        return making.workload
+
+    def fit_checkpoints(self, workload: Workload, ranks: int) -> Workload:
+        """Do for checkpoints what `fit` does for training."""
+        if not self._make:
+            return workload
+        folder = workload.checkpoint.checkpoint_folder
+        making = within(workload.timeout_seconds, lambda: to_write(workload, ranks), f"looking at {folder}")
+        allow(making.workload, folder, ranks, making.bytes, yes=self._yes)
+        return making.workload
+
+    def advise(self, workload: Workload, ranks: int, files_there: int) -> str:
+        return advise(workload, ranks, files_there, self.overrides, self._config_dir)
 
     def begin(self, workload: Workload, ranks: int) -> None:
         """Do nothing: the run's own folder holds all that there is to write."""
@@ -125,7 +162,9 @@ class TerminalFrontend:
                     print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
                 if not event.findings:
                     print(f"{event.files} files in {event.folder}: every byte is as generated")
-            case RankFailed():
+            case Doing():
+                say_what(event.what)
+            case Warned() | RankFailed():
                 complain(event.message)
 
     def write(self, run: Run) -> None:
@@ -158,12 +197,14 @@ class TerminalFrontend:
         print_result(summary, folder, Console())
 
     def exit_status(self, summary: Summary) -> int:
-        """Return 0 for a run that passed, 1 for one that completed without passing."""
-        return 0 if summary.passed else 1
+        """Return what says how the verdict fell."""
+        return EXIT_STATUSES[summary.outcome or "no verdict"]
 
 
 class DlioFrontend(TerminalFrontend):
     """`dlio_benchmark`: DLIO's files where DLIO writes them, its lines on the terminal, its exit status."""
+
+    wants_verdict = False  # DLIO runs what it can, and so do scripts around it
 
     def __init__(self, overrides: Sequence[str], config_dir: str | None) -> None:
         super().__init__(overrides, config_dir)

@@ -138,13 +138,15 @@ def run_command(
     belong together, or in one where ten exceed three times the hosts' memory. This is no submission: CLOSED results
     need mlpstorage and DLIO, unchanged.
 
-    Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 128 + signal.
+    Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 4 no verdict (no rule
+    is broken, and this host alone kept runs from passing), 128 + signal.
     """
     from dlemu.cli import complain
     from dlemu.cli.again import again
     from dlemu.cli.mlperf_lines import rehearsal_lines
     from dlemu.comm import Interrupted, interrupt_once
     from dlemu.config import check_runnable, load, to_yaml
+    from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.mlperf.check.judge import REHEARSAL
     from dlemu.mlperf.datasize import datasize, host_memory_gib
     from dlemu.mlperf.editions import EDITIONS
@@ -221,7 +223,7 @@ def run_command(
         raise SystemExit(error.exit_status) from None
     for line, style in rehearsal_lines(rehearsed, plan.folder, plan.tree, NOTE):
         click.secho(line, **style)
-    raise SystemExit(0 if rehearsed.passed else 1)
+    raise SystemExit(EXIT_STATUSES[rehearsed.judged])
 
 
 def _rehearse_checkpoints(rehearsal: CheckpointRehearsal) -> NoReturn:

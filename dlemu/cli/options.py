@@ -44,6 +44,11 @@ def print_config(overrides: Sequence[str], config_dir: str | None, *, to_train: 
         complain(f"`dlemu train` refuses this configuration:\n{error}")
 
 
+def say_what(goes_on: str) -> None:
+    """Say on stderr what takes its time now."""
+    click.secho(f"{goes_on} ...", dim=True, err=True)
+
+
 def report_result(wanted: bool, folder: str) -> None:
     """Make the page of a result's folder and say where it is, or in one line why there is none.
 
@@ -56,6 +61,7 @@ def report_result(wanted: bool, folder: str) -> None:
     if missing_packages():
         click.echo(f"report: no page was made: pip install 'dlemu[report]', then: dlemu report {folder}")
         return
+    say_what("making the page")
     command = [sys.executable, "-m", "dlemu", "report", folder]
     try:
         made = subprocess.run(

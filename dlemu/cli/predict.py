@@ -52,11 +52,12 @@ def command(
     two minutes at most. Then a model of loaders, accelerators and storage says what a run would. What it can't know
     stands in docs/prediction.md; the line of arithmetic that everybody can do stands beside its answer.
 
-    Exit status: 0 the count passes or one at least does, 1 it does not, or is too close to tell, 2 a usage error,
-    3 a reader failed, 128 + signal.
+    Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
+    to tell, 128 + signal.
     """
     from dlemu.cli.options import report_result
     from dlemu.config import load, to_yaml
+    from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.mlperf.foreign_times import foreign_run
     from dlemu.prediction.ask import ask
     from dlemu.results.answer_files import to_json
@@ -85,7 +86,7 @@ def command(
 
         print_prediction(answer, folder, Console())
         report_result(workload.output.report, folder)
-    raise SystemExit(0 if answer.passed else 1)
+    raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
 
 
 def _say_level(level: Level) -> None:

@@ -57,7 +57,7 @@ def command(
     output.folder=FOLDER goes on with the trials that are finished.
 
     Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
-    failed, 128 + signal.
+    failed, 4 no verdict (too close to tell, the host gave out first, too few samples for so many), 128 + signal.
     """
     from rich.console import Console
 
@@ -65,6 +65,7 @@ def command(
     from dlemu.cli.options import report_result
     from dlemu.comm import Interrupted
     from dlemu.config import load, to_yaml
+    from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.report.series_report import print_answer
     from dlemu.sizing.find_size import size
 
@@ -88,7 +89,7 @@ def command(
         raise SystemExit(interrupted(stop, "finished trials", watched.folder)) from None
     print_answer(answer, watched.folder, Console())
     report_result(watched.wants_page, watched.folder)
-    raise SystemExit(0 if answer.passed else 1)
+    raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
 
 
 def _make(workload: Workload, *, asked: bool) -> None:

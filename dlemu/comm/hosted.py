@@ -176,8 +176,11 @@ class Host:
 
 
 @contextlib.contextmanager
-def lead(comm: MpiComm) -> Iterator[Host]:
-    """Yield the host that this process leads: the others of it are in `stand_in` meanwhile."""
+def lead(comm: MpiComm, *, ends_after: type[Exception]) -> Iterator[Host]:
+    """Yield the host that this process leads: the others of it are in `stand_in` meanwhile.
+
+    They are let go at the end, and after an error of the type `ends_after`, which every leader has.
+    """
     places = comm.gather_host(_Place.own()) or []
     door = Rendezvous(comm.token("stand-ins"), 0, comm.local_size, comm.timeout_seconds, comm.name)
     missing, streams = set(range(1, comm.local_size)), {}
@@ -188,7 +191,11 @@ def lead(comm: MpiComm) -> Iterator[Host]:
             missing.remove(local_rank)
             streams[local_rank] = stream
     host = Host(comm, places, dict(sorted(streams.items())))
-    yield host
+    try:
+        yield host
+    except ends_after:
+        host.end()
+        raise
     host.end()
 
 

@@ -5,21 +5,34 @@ That there is none yet is no failure: it can be made.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from datagen.errors import DlemuError
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Facts
+from dlemu.run.enough import can_be_judged, enough, steps_of
 
 NAME, ORDER = "dataset", 260
 
 
 def check(facts: Facts) -> Check:
-    folder, dataset = facts.workload.dataset.data_folder, facts.dataset
+    workload, dataset = facts.workload, facts.dataset
+    folder = workload.dataset.data_folder
     if dataset is None:
-        observed, advice = f"{folder} does not exist yet", datagen_command(facts.workload)
-        return Check(name=NAME, level="warn", observed=observed, wanted="a dataset", advice=advice)
+        files = workload.dataset.num_files_train
+        if not can_be_judged(workload, steps_of(workload, workload.ranks, files)):
+            files = enough(workload, workload.ranks).files
+        wanted = replace(workload, dataset=replace(workload.dataset, num_files_train=files))
+        observed, advice = f"{folder} does not exist yet", datagen_command(wanted)
+        return Check(name=NAME, level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=advice)
     if isinstance(dataset, DlemuError):
         raise dataset
     observed = f"{dataset.train.num_files:,} training files, {dataset.total_bytes / 1e9:,.2f} GB in {folder}"
+    steps = steps_of(workload, workload.ranks, dataset.train.num_files)
+    if not can_be_judged(workload, steps):
+        observed += f": {steps} step{'s' * (steps != 1)} an epoch for {workload.ranks} ranks, too few for a verdict"
+        files = enough(workload, workload.ranks).files
+        return Check(name=NAME, level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
     if dataset.notes:
         return Check(name=NAME, level="warn", observed=f"{observed}; {'; '.join(dataset.notes)}")
     return Check(name=NAME, level="ok", observed=observed)

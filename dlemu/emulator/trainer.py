@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -33,6 +34,9 @@ from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.telemetry import HostTelemetry, Recorder, Telemetry, read_logs
 
+CEILING_PATIENCE_SECONDS = 20.0
+"""Most time for the steps of the ceiling: thousands of short ones on few cores would take minutes."""
+
 
 @dataclass(frozen=True)
 class RunLog:
@@ -46,9 +50,15 @@ class RunLog:
 
 
 def run_rank(
-    job: Job, comm: Comm, make_loader: Callable[[LoaderSpec], Loader], watch: Watcher | None = None
+    job: Job,
+    comm: Comm,
+    make_loader: Callable[[LoaderSpec], Loader],
+    watch: Watcher | None = None,
+    doing: Callable[[str], None] = lambda what: None,
 ) -> RunLog | None:
     """Run this rank to its end; return the whole run's log on rank 0, None elsewhere.
+
+    `doing` is called with what goes on before the first step and after the last.
 
     Raises DlemuError with a message for users. The rank's rows up to then lie in `job.live_folder`; workers die with
     the rank, so after an error the process must end.
@@ -56,6 +66,7 @@ def run_rank(
     recorder = recorder_of(job, comm)
     loader = make_loader(job.loader_spec(comm.rank))
     try:
+        doing(f"starting {job.ranks} ranks, and measuring what they reach without storage")
         trainer = _Trainer(job, comm, loader, watch, recorder)
         journal = trainer.run()
     except Exception as error:
@@ -63,6 +74,7 @@ def run_rank(
         if explained is not None:
             raise explained from error
         raise
+    doing("closing the run: telemetry, loaders, whether more readers would help")
     cpu_seconds = trainer.cpu_seconds()
     telemetry = recorder.stop() if recorder is not None else None
     lost = recorder is not None and recorder.lost
@@ -186,19 +198,25 @@ class _Trainer:
         return self._journal
 
     def measure_ceiling(self) -> float | None:
-        """Run the same loop against null storage and return its AU in percent on rank 0; None when not asked for."""
+        """Run the same loop against null storage and return its AU in percent on rank 0.
+
+        None when not asked for, and where a host gets through no step that counts within CEILING_PATIENCE_SECONDS.
+        """
         steps = self._job.ceiling_steps
         if not steps:
             return None
         log = StepLog(steps)
-        loop = replace(self._loop, log=log, watch=None, stop=None)
+        ends_ns = time.monotonic_ns() + round(CEILING_PATIENCE_SECONDS * 1e9)
+        stop = (lambda: time.monotonic_ns() > ends_ns) if self._comm.rank == 0 else None
+        loop = replace(self._loop, log=log, watch=None, stop=stop)
         compute_ns = self._accelerator.draw_compute_ns("ceiling", 0, steps)
         step_range = StepRange(phase=TRAINING, epoch=0, block=1, first_step=1, compute_ns=compute_ns)
         free_ns = self._comm.all_reduce_max(self._clock.now_ns())
         with self._batch_queue("ceiling", 0, steps) as batch_queue:
             loop.run(step_range, free_ns, batch_queue)
         logs = self._comm.gather(log.rows.copy())
-        return None if logs is None else au_percent(kept_rows(np.concatenate(logs), 1, 0))
+        percent = math.nan if logs is None else au_percent(kept_rows(np.concatenate(logs), 1, 0))
+        return None if math.isnan(percent) else percent
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of this rank and its workers since the first epoch began."""

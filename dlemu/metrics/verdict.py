@@ -10,6 +10,12 @@ from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.percent_interval import plus_minus
 
 VerdictBy = Literal["sustained", "au", "rules"]
+Outcome = Literal["pass", "fail", "undecided", "no verdict"]
+"""What came of a question about the storage; `undecided`: measured, and too near to the threshold to tell."""
+EXIT_STATUSES: dict[Outcome, int] = {"pass": 0, "fail": 1, "undecided": 4, "no verdict": 4}
+"""docs/results.md, section 1. The last two share a status: who gates on it has no answer about the storage."""
+COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))
+"""Exit statuses of a command that was measured to its end, whatever came of it."""
 _NAMES: dict[VerdictBy, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
 
 
@@ -19,10 +25,15 @@ OF_HOST = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emu
 
 @dataclass(frozen=True)
 class Verdict:
-    """`passed` is None when the run can't tell."""
+    """What came of a run, and why in one line."""
 
-    passed: bool | None
+    outcome: Outcome
     text: str
+
+    @property
+    def passed(self) -> bool | None:
+        """None when the run can't tell."""
+        return {"pass": True, "fail": False}.get(self.outcome)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,50 +84,54 @@ def judge(evidence: Evidence) -> Verdict:
     """
     wanted, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
-        return Verdict(None, "NO VERDICT: the run did not complete")
+        return Verdict("no verdict", "NO VERDICT: the run did not complete")
     if au is None or math.isnan(au):
-        return Verdict(None, "NO VERDICT: nothing computed (train.computation_time is 0, or every step was excluded)")
+        return Verdict(
+            "no verdict", "NO VERDICT: nothing computed (train.computation_time is 0, or every step was excluded)"
+        )
     margin = evidence.uncertainty_percent
     width = f" {plus_minus(au, margin, 2)}" if margin is not None and margin >= 0.005 else ""
     value = f"{_NAMES[evidence.by]} {au:.2f}{width} %"
     if au < wanted and evidence.ceiling_au is not None and evidence.ceiling_au < wanted:
         return Verdict(
-            None,
+            "no verdict",
             f"NO VERDICT on the storage: {value} is below {wanted:g} %, but on this host the emulator reaches only "
             f"{evidence.ceiling_au:.2f} % without any storage; use fewer ranks or a host with more cores",
         )
     served = evidence.from_storage_percent
     if au >= wanted and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:
         return Verdict(
-            None,
+            "no verdict",
             f"NO VERDICT: the storage served {served:.0f} % of the bytes ({value}); read past the page cache or empty "
             "it, or say metric.cached=true to judge all the same",
         )
     if evidence.by == "au" and au >= wanted and _all_read_ahead(evidence):
         return Verdict(
-            None,
+            "no verdict",
             f"NO VERDICT: only {evidence.kept_steps} steps of an epoch count, and up to "
             f"{evidence.prefetched_steps} batches are read while its first step waits, which does not count: use "
             "more files, or fewer ranks",
         )
     if evidence.by == "sustained" and not evidence.supply_known and au < wanted <= (evidence.au or 0.0):
         return Verdict(
-            None,
+            "no verdict",
             f"NO VERDICT: all batches of an epoch are read at once as it begins, of which the storage gives {value} at "
             "least, and what it sustains is not known: use more files, or fewer ranks",
         )
     if au < wanted and evidence.limited_by in OF_HOST:
         return Verdict(
-            None,
+            "no verdict",
             f"NO VERDICT on the storage: {value} is below {wanted:g} %, but the {OF_HOST[evidence.limited_by]} is the "
             "limit, so the storage may give more than was asked of it; relieve the host and run again",
         )
     if margin is not None and margin > abs(au - wanted):
         epochs = _epochs_to_decide(evidence, abs(au - wanted), margin)
-        return Verdict(None, f"UNDECIDED: {value} is too near to {wanted:g} %; run longer: train.epochs={epochs}")
+        return Verdict(
+            "undecided", f"UNDECIDED: {value} is too near to {wanted:g} %; run longer: train.epochs={epochs}"
+        )
     if au >= wanted:
-        return Verdict(True, f"PASS: {value} is at least {wanted:g} %{_other_opinion(evidence)}")
-    return Verdict(False, f"FAIL: {value} is below {wanted:g} %{_other_opinion(evidence)}")
+        return Verdict("pass", f"PASS: {value} is at least {wanted:g} %{_other_opinion(evidence)}")
+    return Verdict("fail", f"FAIL: {value} is below {wanted:g} %{_other_opinion(evidence)}")
 
 
 def _epochs_to_decide(evidence: Evidence, distance: float, margin: float) -> int:

@@ -57,9 +57,7 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     They go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, which by default is
     DLIO's `hydra_log/MODEL/TIME`. dlemu's own go into `dlemu` below it. Raises UserError.
     """
-    # Who runs DLIO wants its verdict: by the counted steps, whatever served the bytes.
-    words = ["metric.verdict=au", "metric.cached=true", *command.settings]
-    workload = load([*_chosen(command.choice, config_dir), *words], config_dir=config_dir)
+    workload = load([*_chosen(command.choice, config_dir), *command.settings], config_dir=config_dir)
     folder = workload.output.folder or command.run_folder or _dated(f"hydra_log/{workload.model.name}/{_TIME}")
     config_root = command.run_folder or folder
     subfolder = command.config_subfolder

@@ -14,6 +14,7 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.metrics.demand import demand
 from dlemu.metrics.t_interval import quantile
+from dlemu.metrics.verdict import Outcome as Judged
 from dlemu.prediction.calibration import Calibration
 from dlemu.prediction.model_run import MOST_ROWS, Model, ModelRun
 from dlemu.prediction.outcome import Outcome
@@ -87,6 +88,7 @@ def predict(
         ),
         accelerators=wanted,
         verdict=_sentence(asked, shown, found, limited_by),
+        outcome=_judged(shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)),
         limited_by=limited_by,
         max_accelerators=None if found is None else found[0],
         max_accelerators_interval=None if found is None else found[1],
@@ -322,6 +324,10 @@ def _mean_and_chance(outcomes: Sequence[Outcome]) -> tuple[Outcome, Outcome]:
 def _around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:
     """Return the interval from the least to the largest of three values, wider by a margin."""
     return max(0.0, min(middle, low, high) - margin), min(most, max(middle, low, high) + margin)
+
+
+def _judged(passed: bool | None) -> Judged:
+    return "undecided" if passed is None else "pass" if passed else "fail"
 
 
 def _sentence(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dlemu.metrics.verdict import Outcome
 from dlemu.prediction.calibration import Calibration
 from dlemu.results.answer_files import ANSWER_VERSION
 
@@ -86,6 +87,8 @@ class Prediction(PredictedCount):
     question: PredictionQuestion
     verdict: str
     """The answer as a sentence."""
+    outcome: Outcome | None = None
+    """The same as the exit status says it: of the count, else whether one at least passes; None in older files."""
     limited_by: PredictedLimit
     """Of the count, or of the first that does not pass."""
     max_accelerators: int | None = None

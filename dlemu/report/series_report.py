@@ -13,7 +13,7 @@ from dlemu.report.page import Page, State, Text, Words, tiles
 from dlemu.report.run_report import environment_of, environment_tables, facts_table
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import count, flat, interval, number, plain, short_names, verdict_word
+from dlemu.report.units import count, duration, flat, interval, number, plain, short_names, verdict_word
 from dlemu.results.checkpoint_summary import CheckpointSummary
 from dlemu.results.summary import Mean
 from dlemu.sizing.answers import CheckpointFigures, CountResult, RunFigures, SizeAnswer, SweepAnswer, SweepPoint
@@ -60,7 +60,9 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
     """Print the table of all counts of a search, and the answer."""
     print_table(_counts_table(answer), console)
     more = answer.for_one_more
-    tone: Tone = "good" if answer.passed else "bad"
+    word = answer.outcome or verdict_word(answer.passed)
+    tones: dict[str, Tone] = {"pass": "good", "fail": "bad"}
+    tone = tones.get(word, "open")
     wanted = f"{more.accelerators} would take {more.wanted_mb_per_second:,.1f} MB/s"
     lines: list[Cell] = [
         *(f"- {sentence}" for sentence in answer.limited_by.evidence),
@@ -69,10 +71,9 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
         Line(answer.verdict, tone),
     ]
     if answer.at_least:
-        word = verdict_word(answer.passed).upper()
-        lines.append(Line(f"{word}: {answer.max_accelerators} of {answer.at_least} wanted", tone))
-    naive = f"every count up to the edge at full length would take {_time(answer.naive_seconds)}"
-    lines.append(f"{count(len(answer.trials), 'trial')} took {_time(answer.seconds)}; {naive}")
+        lines.append(Line(f"{word.upper()}: {answer.max_accelerators} of {answer.at_least} wanted", tone))
+    naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
+    lines.append(f"{count(len(answer.trials), 'trial')} took {duration(answer.seconds)}; {naive}")
     print_lines([*lines, f"results: {folder}"], console)
 
 
@@ -100,12 +101,6 @@ def _counts_table(answer: SizeAnswer) -> Table:
 def _predicted(answer: SizeAnswer, accelerators: int) -> str:
     count = answer.predicted.au(accelerators) if answer.predicted else None
     return "-" if count is None else f"{count.au_percent:.1f}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def print_sweep(swept: SweepAnswer, folder: str, console: Console) -> None:
@@ -226,8 +221,9 @@ def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
             return "open", ("INCOMPLETE", f": {sentence}")
         if answer.at_least:
             sentence = f"{answer.max_accelerators} of {answer.at_least} wanted. {sentence}"
-        state: State = "open" if answer.passed is None else "passed" if answer.passed else "failed"
-        return state, (verdict_word(answer.passed).upper(), f": {sentence}")
+        word = answer.outcome or verdict_word(answer.passed)
+        states: dict[str, State] = {"pass": "passed", "fail": "failed"}
+        return states.get(word, "open"), (word.upper(), f": {sentence}")
     interrupted = " so far: the sweep was interrupted" if answer and not answer.complete else ""
     if answer and series.of_checkpoints:
         return "open", (f"{len(series.points)} of {len(answer.points)}", f" points completed{interrupted}")

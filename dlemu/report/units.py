@@ -69,6 +69,13 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"
 
 
+def duration(seconds: float) -> str:
+    """Return a time as s, min or h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def unit_of(key: str) -> str:
     """Return the unit that a dotted key of a summary says it has, an empty text for a count."""
     for part in reversed(key.split(".")):

@@ -13,6 +13,7 @@ from datagen.owned import fresh_folder, take_folder
 from datagen.registry import find, names, nearest
 from dlemu.comm import detect_launcher
 from dlemu.config.published import without_secrets
+from dlemu.metrics.verdict import COMPLETED
 from dlemu.packing.pack_answer import PACK
 from dlemu.probing.probe_answers import PROBE
 from dlemu.reproduction.steps import Command, DocumentQuestion, Step
@@ -140,7 +141,7 @@ def _run(step: Step, parent: str, config_dir: str | None) -> StepDone:
         case "train" | "sweep":
             command += [f"output.folder={folder}", "output.report=false"]
     began = time.monotonic()
-    done = (0, 1) if step.command == "train" else (0,)
+    done = COMPLETED if step.command == "train" else (0,)
     run_command(command, folder, lambda: None, _RESULTS[step.command], done=done)
     return StepDone(
         name=step.name,

@@ -89,6 +89,7 @@ def analyse(run: Run) -> Summary:
         failure=facts.failure,
         stopped_early=journal.stopped_early,
         passed=verdict.passed,
+        outcome=verdict.outcome,
         verdict=verdict.text,
         workload=workload.model.name,
         accelerator=workload.accelerator or None,

@@ -25,6 +25,7 @@ from dlemu.metrics.spread import RankSpread as RankSpread
 from dlemu.metrics.spread import Spread as Spread
 from dlemu.metrics.stragglers import Straggler as Straggler
 from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
+from dlemu.metrics.verdict import Outcome
 from dlemu.telemetry.probe_base import DeviceFacts
 
 SCHEMA_VERSION = 1
@@ -318,6 +319,8 @@ class Summary:
     """
     passed: bool | None
     """None: no verdict."""
+    outcome: Outcome | None = None
+    """`pass`, `fail`, `undecided` or `no verdict`, as the exit status says; None in results of older versions."""
     verdict: str
     """The same as one line of text."""
     workload: str

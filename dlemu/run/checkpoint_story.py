@@ -46,15 +46,22 @@ class CheckpointFrontend(Frontend, Protocol):
         ...
 
 
-def checkpoint(frontend: CheckpointFrontend) -> str | None:
+def checkpoint(
+    frontend: CheckpointFrontend, fit: Callable[[Workload, int], Workload] = lambda workload, ranks: workload
+) -> str | None:
     """Write and read checkpoints; return the result's folder, None on other ranks than rank 0.
+
+    `fit` returns what is run once it is known by how many ranks; it is called where the frontend loads.
 
     Raises UserError for what is wrong before the ranks start, RunFailedError (with what was kept) after that. Under
     mpirun or srun it ends this process when a rank fails, after `RankFailed` was told.
     """
-    return with_ranks(
-        frontend, lambda ranks: checkpoint_with(frontend, ranks, ranks.configure(lambda: _checked(frontend)))
-    )
+
+    def body(ranks: Ranks) -> str | None:
+        asked = ranks.configure(lambda: _checked(frontend))
+        return checkpoint_with(frontend, ranks, ranks.agree(lambda: fit(asked, ranks.count)))
+
+    return with_ranks(frontend, body)
 
 
 def checkpoint_with(frontend: CheckpointFrontend, ranks: Ranks, workload: Workload) -> str | None:

@@ -15,7 +15,8 @@ from datagen.withheld import public_text
 from dlemu.comm import Comm
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
-from dlemu.run.events import DatasetMade, DatasetProgress, DatasetVerified, Event, Frontend
+from dlemu.run.enough import ENOUGH_STEPS, can_be_judged, enough, steps_of
+from dlemu.run.events import DatasetMade, DatasetProgress, DatasetVerified, Event, Frontend, Warned
 from dlemu.run.ranks import ForkedRanks, Ranks, with_ranks
 
 Tell = Callable[[Event], None]
@@ -26,6 +27,9 @@ def make(frontend: Frontend, *, fsync: bool = False) -> None:
 
     def body(ranks: Ranks) -> None:
         workload = ranks.configure(lambda: _checked(frontend))
+        files = workload.dataset.num_files_train
+        if ranks.leads and not can_be_judged(workload, steps_of(workload, ranks.count, files)):
+            frontend.tell(Warned(_too_small(workload, ranks.count)))
         ranks.run(lambda comm: make_dataset(workload, comm, frontend.tell, fsync=fsync))
 
     with_ranks(frontend, body)
@@ -46,6 +50,15 @@ def check_bytes(frontend: Frontend) -> None:
         ranks.run(lambda comm: verify_dataset(workload, comm, frontend.tell))
 
     with_ranks(frontend, body)
+
+
+def _too_small(workload: Workload, ranks: int) -> str:
+    need = enough(workload, ranks)
+    return (
+        f"{workload.dataset.num_files_train:,} files are too few for a verdict on {ranks} ranks: wanted "
+        f"dataset.num_files_train={need.files} or more, {need.bytes / 1e9:,.1f} GB, for {ENOUGH_STEPS} steps an epoch; "
+        "what is made now can't be added to"
+    )
 
 
 def _checked(frontend: Frontend) -> Workload:

@@ -92,6 +92,20 @@ class OnlyDataMade:
 
 
 @dataclass(frozen=True)
+class Warned:
+    """What the user should know before it takes its time."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What goes on now that neither steps nor files show."""
+
+    what: str
+
+
+@dataclass(frozen=True)
 class RankFailed:
     """Why this rank of a launcher ends; the launcher then ends the others."""
 
@@ -106,6 +120,8 @@ Event = (
     | TrainingStep
     | CheckpointProgress
     | OnlyDataMade
+    | Warned
+    | Doing
     | RankFailed
 )
 
@@ -127,6 +143,20 @@ class Frontend(Protocol):
 
 class TrainFrontend(Frontend, Protocol):
     """What trains. Its methods are called in the process that prepares the run, on rank 0, or in the one that saves."""
+
+    wants_verdict: bool
+    """A run of which no verdict can come is refused."""
+
+    def fit(self, workload: Workload, ranks: int) -> Workload:
+        """Return what is run once it is known by how many ranks. Raises UserError."""
+        ...
+
+    def advise(self, workload: Workload, ranks: int, files_there: int) -> str:
+        """Return what leads these ranks to a verdict: what to do about a dataset that is missing or too small.
+
+        So many files lie in the folder as a dataset already.
+        """
+        ...
 
     def begin(self, workload: Workload, ranks: int) -> None:
         """Do what must be done once everything is checked, before data is made and steps are measured."""

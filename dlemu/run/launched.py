@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from datagen.errors import UserError
 from dlemu.comm import detect_launcher, interrupt_once
 from dlemu.comm.failure import describe
 from dlemu.comm.guardian import turn_seconds
@@ -31,6 +32,10 @@ class Joined:
     comm: MpiComm
     hosted: bool
     """The first process of each host runs all of its ranks."""
+
+
+class RefusedError(UserError):
+    """What rank 0 found wrong before any rank began, known to all processes that take part: they leave together."""
 
 
 @functools.cache
@@ -63,9 +68,17 @@ def stands_in(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
 
 @contextlib.contextmanager
 def ending_all(comm: MpiComm, tell: Callable[[str], None]) -> Iterator[None]:
-    """Leave MPI at the end; tell what is raised and end all ranks with it, this process by SystemExit."""
+    """Leave MPI at the end; tell what is raised and end all ranks with it, this process by SystemExit.
+
+    After a `RefusedError` all leave as they do after a run: an abort would have the launcher add lines of its own.
+    """
     try:
         yield
+    except RefusedError as refused:
+        if comm.rank == 0:
+            tell(str(refused))
+        comm.close()
+        raise SystemExit(refused.exit_status) from None
     except BaseException as error:
         failure = describe(comm.rank, error)
         if failure.echo:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
 
-from datagen.errors import SpaceError, UserError
+from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, nominal_sample_bytes
 from datagen.owned import OwnFolder
@@ -25,8 +26,11 @@ from dlemu.loaders.loader_base import Loader
 from dlemu.results.live import write_live_facts
 from dlemu.results.live_place import KILLED
 from dlemu.results.run import Facts, make_facts
+from dlemu.run.enough import refuse_unjudged
 from dlemu.run.prepare_checkpoints import check_checkpoint_run
 from dlemu.run.run_folder import check_folder, drop_folder, make_folder, new_folder
+
+Advice = Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,13 @@ def _check_without_training(workload: Workload) -> None:
         )
 
 
-def check_before_making(workload: Workload, ranks: int) -> None:
+def check_before_making(workload: Workload, ranks: int, advice: Advice | None = None) -> None:
     """Raise UserError for what would else show only once the dataset is made: too few samples, no framework.
 
-    Memory is checked later: what a batch takes of it is read off the files.
+    Memory is checked later: what a batch takes of it is read off the files. `advice` is as of `prepare`.
     """
+    if advice is not None:
+        refuse_unjudged(workload, ranks, workload.dataset.num_files_train, lambda: advice(0))
     train, valid = layouts(workload.dataset)
     size_bytes = nominal_sample_bytes(workload.dataset)
     to_be = Dataset(
@@ -97,9 +103,18 @@ def check_before_making(workload: Workload, ranks: int) -> None:
     loader_class(workload)
 
 
-def prepare(workload: Workload, ranks: int) -> Prepared:
-    """Find the dataset, put the job together, make the run's folder; raises UserError."""
-    dataset = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
+def prepare(workload: Workload, ranks: int, advice: Advice | None = None) -> Prepared:
+    """Find the dataset, put the job together, make the run's folder; raises UserError.
+
+    With `advice` a run of which no verdict can come is refused with it. It is given the files of the dataset that lies
+    in the folder, 0 where there is none, and returns what leads to a verdict.
+    """
+    data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
+    if advice is not None and not storage.is_folder(data.data_folder):
+        raise DatasetError(f"there is no dataset: {data.data_folder} is no folder. {advice(0)}")
+    dataset = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
+    if advice is not None:
+        refuse_unjudged(workload, ranks, dataset.train.num_files, lambda: advice(dataset.spec.num_files_train))
     now = datetime.now().astimezone()
     folder = workload.output.folder or new_folder(workload.model.name)
     job = make_job(workload, ranks, dataset, folder=folder, started_at=now.isoformat(timespec="seconds"))

@@ -25,6 +25,7 @@ from dlemu.emulator.journal import ADVICE
 from dlemu.results.checkpoint_run import CheckpointRunFacts, make_checkpoint_facts
 from dlemu.results.live import write_live_facts
 from dlemu.results.live_place import KILLED, LIVE_CHECKPOINT_FACTS
+from dlemu.run.enough import Making
 from dlemu.run.run_folder import check_folder, drop_folder, make_folder, new_folder
 
 _RANK_BYTES = 300 << 20
@@ -56,6 +57,21 @@ def check_checkpoint_run(workload: Workload) -> None:
     """Raise UserError for what can't be done, as far as the configuration says by itself."""
     check_checkpoints(workload)
     check_folder(workload.output.folder or new_folder(workload.model.name, "checkpoint-"))
+
+
+def to_write(workload: Workload, ranks: int) -> Making:
+    """Return the workload that writes what it is to read, where no run has left so many whole checkpoints."""
+    settings = workload.checkpoint
+    storage = open_storage(workload.storage_spec.buffered)
+    notes = (
+        read_note(storage, folder_of(settings.checkpoint_folder, number))
+        for number in stored_checkpoints(storage, settings.checkpoint_folder)
+    )
+    whole = sum(note is None or note.complete for note in notes)
+    reads, writes = (max(0, count) for count in (settings.num_checkpoints_read, settings.num_checkpoints_write))
+    writes = writes or (reads if whole < reads else 0)
+    each = sum(plan_checkpoint(workload.model, settings, ranks).rank_bytes)
+    return Making(replace(workload, checkpoint=replace(settings, num_checkpoints_write=writes)), writes * each)
 
 
 def prepare_checkpoints(workload: Workload, ranks: int) -> PreparedCheckpoints:
@@ -202,7 +218,7 @@ def _sources(job: CheckpointJob, storage: StorageBase, there: list[int]) -> Iter
         what = f"this run keeps {len(numbers)}" if job.writes else f"{settings.checkpoint_folder} holds {len(numbers)}"
         raise UserError(
             f"checkpoint.num_checkpoints_read is {wanted}, but {what}: wanted at most as many, or "
-            + ("a larger checkpoint.keep_last" if job.writes else "a run that writes them first")
+            + ("a larger checkpoint.keep_last" if job.writes else "a run that writes them first (--make)")
         )
     for number in numbers[:wanted]:
         if job.writes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar, cast
 
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, SpaceError, UserError
@@ -21,7 +22,7 @@ from dlemu.comm.mpi import MpiComm
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
 from dlemu.run.events import Frontend, RankFailed
-from dlemu.run.launched import ECHO_SECONDS, ending_all, join, stands_in, start_seconds
+from dlemu.run.launched import ECHO_SECONDS, RefusedError, ending_all, join, stands_in, start_seconds
 from dlemu.run.run_folder import failure_name
 from dlemu.run.save_run import Kept
 
@@ -120,9 +121,9 @@ def with_ranks(frontend: Frontend, body: Callable[[Ranks], T]) -> T | None:
     joined = join(start_seconds(frontend.overrides))
     with ending_all(joined.comm, tell):
         if not joined.hosted:
-            return body(LaunchedRanks(joined.comm))
-        with lead(joined.comm) as host:
-            return body(HostedRanks(host))
+            return body(LaunchedRanks(joined.comm, frontend.overrides))
+        with lead(joined.comm, ends_after=RefusedError) as host:
+            return body(HostedRanks(host, frontend.overrides))
 
 
 class ForkedRanks:
@@ -172,19 +173,35 @@ class ForkedRanks:
 class LaunchedRanks:
     """The ranks of mpirun or srun, on one host or several; this process is one of them."""
 
-    def __init__(self, comm: MpiComm) -> None:
-        self._comm = comm
+    def __init__(self, comm: MpiComm, words: Sequence[str]) -> None:
+        self._comm, self._words = comm, words
         self.leads, self.count = comm.rank == 0, comm.size
         self._guardian: Guardian | None = None
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
-        workload = self.agree(load)
+        workload = self.agree(lambda: self._as_started(load()))
         self._comm.set_timeout(workload.timeout_seconds)
         return workload
 
+    def _as_started(self, workload: Workload) -> Workload:
+        """Refuse a count on the command line that is not the launcher's; one in a file is of another start."""
+        given = any(re.match(r"(\+\+?)?(workload\.)?ranks=", word) for word in self._words)
+        if given and workload.ranks != self.count:
+            raise UserError(
+                f"the launcher started {self.count} ranks, and ranks={workload.ranks} is given: leave it out, or "
+                f"start as many (`mpirun -np {workload.ranks}`)"
+            )
+        return workload
+
     def agree(self, make: Callable[[], T]) -> T:
-        agreed: T = self._comm.broadcast(make() if self.leads else None)
-        return agreed
+        """Return it on every rank; raises RefusedError on all of them for a UserError of the one that leads."""
+        agreed = self._broadcast(_tried(make) if self.leads else None)
+        if isinstance(agreed, RefusedError):
+            raise agreed
+        return cast(T, agreed)
+
+    def _broadcast(self, value: object) -> object:
+        return self._comm.broadcast(value)
 
     def on_each_host(self, check: Callable[[int], None]) -> None:
         if self._comm.local_rank == 0:
@@ -211,14 +228,13 @@ class LaunchedRanks:
 class HostedRanks(LaunchedRanks):
     """The same where this process, the first of its host, runs the ranks of its host for the others."""
 
-    def __init__(self, host: Host) -> None:
-        super().__init__(host.comm)
+    def __init__(self, host: Host, words: Sequence[str]) -> None:
+        super().__init__(host.comm, words)
         self._host = host
         self._live_folder = ""
 
-    def agree(self, make: Callable[[], T]) -> T:
-        agreed: T = self._comm.broadcast_to_leaders(make() if self.leads else None)
-        return agreed
+    def _broadcast(self, value: object) -> object:
+        return self._comm.broadcast_to_leaders(value)
 
     def run(self, main: Callable[[Comm], None]) -> None:
         self._host.run(main, lambda failure: leave_word(self._live_folder, failure))
@@ -228,6 +244,13 @@ class HostedRanks(LaunchedRanks):
         self._live_folder = job.live_folder
         with super().guard(job, save_failed):
             yield
+
+
+def _tried(make: Callable[[], T]) -> T | RefusedError:
+    try:
+        return make()
+    except UserError as error:
+        return RefusedError(str(error))
 
 
 def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:

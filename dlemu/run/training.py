@@ -19,7 +19,7 @@ from dlemu.emulator.trainer import run_rank
 from dlemu.loaders.loader_base import Loader
 from dlemu.run.checkpoint_story import checkpoint_with
 from dlemu.run.datasets import make_dataset
-from dlemu.run.events import Event, OnlyDataMade, TrainFrontend, TrainingBegan, TrainingStep
+from dlemu.run.events import Doing, Event, OnlyDataMade, TrainFrontend, TrainingBegan, TrainingStep
 from dlemu.run.prepare import check, check_before_making, loader_class, only_checkpoints, only_makes_data, prepare
 from dlemu.run.ranks import Ranks, with_ranks
 from dlemu.run.save_run import save, save_failed
@@ -42,20 +42,22 @@ def train(frontend: TrainFrontend) -> str | None:
 
 
 def _train(frontend: TrainFrontend, ranks: Ranks) -> str | None:
-    workload = ranks.configure(lambda: _checked(frontend))
-    if only_checkpoints(workload):
-        return checkpoint_with(frontend, ranks, workload)
+    asked = ranks.configure(lambda: _checked(frontend))
+    if only_checkpoints(asked):
+        return checkpoint_with(frontend, ranks, asked)
+    workload = ranks.agree(lambda: frontend.fit(asked, ranks.count))
+    advice = partial(frontend.advise, workload, ranks.count) if frontend.wants_verdict else None
     if workload.workflow.generate_data:
+        if workload.workflow.train:
+            ranks.agree(lambda: _in_time(workload, lambda: check_before_making(workload, ranks.count, advice)))
         if ranks.leads:
-            if workload.workflow.train:
-                _in_time(workload, lambda: check_before_making(workload, ranks.count))
             frontend.begin(workload, ranks.count)
         ranks.run(lambda comm: make_dataset(workload, comm, frontend.tell))
         if only_makes_data(workload):
             if ranks.leads:
                 frontend.tell(OnlyDataMade())
             return None
-    prepared = ranks.agree(lambda: _in_time(workload, lambda: prepare(workload, ranks.count)))
+    prepared = ranks.agree(lambda: _in_time(workload, lambda: prepare(workload, ranks.count, advice)))
     job = prepared.job
     with ranks.guard(job, partial(save_failed, job, prepared.folder, frontend)):
         ranks.on_each_host(lambda local_ranks: _in_time(workload, lambda: check_host(job, local_ranks)))
@@ -78,8 +80,12 @@ def _checked(frontend: TrainFrontend) -> Workload:
 
 
 def _run_rank(job: Job, make_loader: type[Loader], frontend: TrainFrontend, comm: Comm) -> None:
-    log = run_rank(job, comm, make_loader, progress_of(job, frontend.tell) if comm.rank == 0 else None)
+    if comm.rank != 0:
+        run_rank(job, comm, make_loader)
+        return
+    log = run_rank(job, comm, make_loader, progress_of(job, frontend.tell), lambda what: frontend.tell(Doing(what)))
     if log is not None:
+        frontend.tell(Doing(f"computing the result of {len(log.rows):,} steps"))
         save(job, log, frontend)
 
 

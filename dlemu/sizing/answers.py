@@ -14,6 +14,7 @@ import msgspec
 from datagen.errors import UserError
 from dlemu.emulator.environment import HostFacts, StorageFacts
 from dlemu.metrics.limit import Limit
+from dlemu.metrics.verdict import Outcome
 from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.summary import DatasetFacts, HostDevice, Mean, ReadSettings
 
@@ -166,6 +167,8 @@ class SizeAnswer:
     """What was asked by `--at-least`."""
     passed: bool | None = None
     """Whether so many (without `at_least`: one) pass."""
+    outcome: Outcome | None = None
+    """The same as the exit status says it; None while the search goes on, and in results of older versions."""
     question: Question
     hosts: tuple[str, ...] = ()
     threshold_percent: float

@@ -35,7 +35,7 @@ from dlemu.sizing.prerequisites import (
     take_word,
 )
 from dlemu.sizing.search import Limits, next_count, pool
-from dlemu.sizing.size_verdict import Known, build_answer, sentence
+from dlemu.sizing.size_verdict import Known, build_answer, outcome_of, sentence
 from dlemu.sizing.sizing_events import OnEvent, SearchBegan, StorageProbed, TrialBegan, TrialEnded, ignore
 from dlemu.sizing.trials import Runner, TrainRunner, TrialPlan
 
@@ -143,6 +143,7 @@ def size(
         answer,
         at_least=at_least,
         passed=answer.max_accelerators >= (at_least or 1),
+        outcome=outcome_of(answer, at_least or 1),
         predicted=predictor.size([count.accelerators for count in answer.counts]),
     )
     save_answer(folder, SIZE, answer)

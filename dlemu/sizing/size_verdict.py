@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlemu.metrics.percent_interval import plus_minus
+from dlemu.metrics.verdict import Outcome
 from dlemu.sizing.answers import CountResult, Edge, HostOnly, OneMore, Question, SizeAnswer, SizeLimit, Trial
 from dlemu.sizing.search import Count, edge, pool
 
@@ -121,6 +122,20 @@ def _naive_seconds(last: int, counts: Sequence[Count], known: Known) -> float:
     return sum(
         known.naive_seconds_per_trial * 100 / min(100.0, measured.get(number, 100.0)) for number in range(1, last + 1)
     )
+
+
+def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
+    """Return what came of the question whether so many pass.
+
+    They fail where a count up to that was shown to fail for what the storage gives. Where only the emulator, the host's
+    room or the counts that could be tried ended the search, nothing is known of the storage.
+    """
+    if answer.max_accelerators >= wanted:
+        return "pass"
+    if answer.limited_by.what in ("emulator", "host", "count"):
+        return "no verdict"
+    failed = any(count.passed is False and count.accelerators <= wanted for count in answer.counts)
+    return "fail" if failed else "undecided"
 
 
 def sentence(answer: SizeAnswer) -> str:

@@ -15,12 +15,12 @@ from typing import Literal
 from datagen.errors import DlemuError, UserError
 from datagen.owned import create_claimed
 from dlemu.comm import Interrupted, die_with_parent
+from dlemu.metrics.verdict import COMPLETED
 
 LOG = "console.txt"
 LOOK_SECONDS = 1.0
 _SIGNAL_SECONDS = 0.2
 _ENDING_SECONDS = 30.0
-_DONE = (0, 1)
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _MESSAGE_LINES = 12
 
@@ -35,7 +35,7 @@ def run_train(
     """Run `dlemu train WORDS` to its end, passed or not, its results in `folder`; the rest is as of `run_command`."""
     command = [*launcher, sys.executable, "-m", "dlemu", command_name, *words, f"output.folder={folder}"]
     # Status 1 is also that of an interpreter which could not even begin.
-    run_command(command, folder, look, "summary.json", done=_DONE)
+    run_command(command, folder, look, "summary.json", done=COMPLETED)
 
 
 def run_command(

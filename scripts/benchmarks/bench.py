@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from benchmarks.peer import Peer
 from benchmarks.processes import Child, Ended, MemoryWatch, children_cpu_seconds, run, running
 from datagen.errors import UserError
+from dlemu.metrics.verdict import COMPLETED
 
 LAPTOP = ("workload=unet3d", "scale=laptop", "workflow.checkpoint=false")
 """Laptop-size unet3d: samples of 0.57 MB, batches of 7, 4 workers a rank."""
@@ -24,8 +25,6 @@ Measured = TypeVar("Measured")
 """What one measurement returns."""
 
 MB = 1e6
-MEASURED = (0, 1)
-"""Exit statuses of a run that was measured to its end, passed or not."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +100,13 @@ class Bench:
         """Run `dlemu train` to its end."""
         before = children_cpu_seconds()
         with self.training(*overrides) as (child, folder), MemoryWatch(child) as memory:
-            child.end(MEASURED)
+            child.end(COMPLETED)
             return Trained(_metrics(folder), children_cpu_seconds() - before, memory.most_pss_bytes)
 
     def train_undisturbed(self, *overrides: str) -> dict[str, Any]:
         """Run `dlemu train` to its end, its memory not looked at, which holds it up each time; return its metrics."""
         with self.training(*overrides) as (child, folder):
-            child.end(MEASURED)
+            child.end(COMPLETED)
             return _metrics(folder)
 
     def python(self, *words: str) -> Ended:

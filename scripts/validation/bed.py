@@ -19,13 +19,12 @@ import pyarrow.parquet
 from benchmarks.processes import run
 from numpy.typing import NDArray
 
+from dlemu.metrics.verdict import COMPLETED
 from validation.check import Check
 from validation.drive import KnownDrive, Speed, known_drive
 from validation.watch import Watch, watching
 
 DRIVE_BYTES = 4 << 30
-MEASURED = (0, 1)
-"""Exit statuses of a run that was measured to its end, passed or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +148,7 @@ class Bed:
         words = [*dataset.settings(folder), "workflow.checkpoint=false", *settings, f"output.folder={results}"]
         waited, began = _cpu_waits_us(), time.monotonic()
         with watching(self.drive.device) as watch:
-            ended = run(self.drive.command([*prefix, dlemu(), "train", *words]), accepted=MEASURED)
+            ended = run(self.drive.command([*prefix, dlemu(), "train", *words]), accepted=COMPLETED)
         with open(os.path.join(results, "summary.json")) as lines:
             summary = json.load(lines)
         return Ran(summary, watch, results, _share_percent(waited, _cpu_waits_us(), began), ended.status)

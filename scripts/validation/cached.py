@@ -80,7 +80,7 @@ def _run(bed: Bed, dataset: Dataset, *settings: str, cold: bool = True) -> Ran:
 def _judged(name: str, ran: Ran, verdict: str, served: float) -> Iterator[Check]:
     """The word of the verdict, the exit status that says the same, and how much the storage served."""
     yield Check(case=name, what="verdict", theory=verdict, measured=str(ran.summary["verdict"]).split(":")[0])
-    status = 0.0 if verdict == "PASS" else 1.0
+    status = 0.0 if verdict == "PASS" else 4.0
     yield Check(case=name, what="exit status", theory=status, measured=float(ran.exit_status))
     told = (ran.summary["page_cache"] or {}).get("served_percent")
     yield Check(case=name, what="served by the storage", theory=served, measured=told, unit="%", within=2)

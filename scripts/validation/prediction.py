@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from datagen.errors import DlemuError
+from dlemu.metrics.verdict import COMPLETED
 from validation import latency, table
 from validation.bandwidth import FOUR_MB, ONE_MB, PAGES
 from validation.bed import Bed, Dataset, make_bed
@@ -226,7 +227,7 @@ def measure_one(bed: Bed, number: int) -> Row:
         words = [*setting.dataset.settings(folder), *setting.settings]
         asked = [*DLEMU, "predict", *words, f"output.folder={results}/predicted", "--json"]
         told = subprocess.run(bed.drive.command(asked), check=False, capture_output=True, text=True)
-        if told.returncode not in (0, 1):
+        if told.returncode not in COMPLETED:
             raise DlemuError(f"setting {number}: dlemu predict ended with status {told.returncode}: {told.stderr}")
         predicted = json.loads(told.stdout)
         if not setting.channels:

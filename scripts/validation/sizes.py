@@ -22,6 +22,7 @@ from datetime import date
 from typing import Any
 
 from datagen.errors import DlemuError
+from dlemu.metrics.verdict import COMPLETED
 from validation import table
 from validation.drive import KnownDrive, Speed, known_drive
 
@@ -106,7 +107,7 @@ def ask(case: Case, drive: KnownDrive) -> dict[str, Any]:
         ended = subprocess.run(
             drive.command(question), check=False, capture_output=True, text=True, timeout=CASE_SECONDS
         )
-        if ended.returncode not in (0, 1):
+        if ended.returncode not in COMPLETED:
             raise DlemuError(f"{' '.join(question)} ended with status {ended.returncode}: {ended.stderr}")
         with open(os.path.join(results, "size", "size.json")) as lines:
             answer: dict[str, Any] = json.load(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.doctor import ceiling
 from dlemu.doctor.check_base import Facts
+from dlemu.emulator import trainer
 from tests.doctor.workloads import small
 
 
@@ -44,3 +46,22 @@ def test_ranks_that_can_not_run_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_what_computes_nothing_has_no_ceiling(tmp_path: Path) -> None:
     check = ceiling.check(Facts(small(tmp_path, "train.computation_time=0")))
     assert check.observed.startswith("not measured")
+
+
+def test_ranks_that_do_not_get_on_are_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ceiling, "_measure", lambda *_: time.sleep(3600))
+    monkeypatch.setattr(ceiling, "BUDGET_SECONDS", 0.3)
+    check = ceiling.check(Facts(small(tmp_path / "none", "ranks=2", "train.computation_time=0.01")))
+    assert check.level == "warn"
+    assert "within 0.3 s" in check.observed
+    assert check.advice
+
+
+@pytest.mark.slow
+def test_steps_that_take_too_long_are_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of the steps up to then the ceiling is computed; one alone does not count."""
+    monkeypatch.setattr(trainer, "CEILING_PATIENCE_SECONDS", -1.0)
+    words = ("ranks=2", "train.computation_time=0.01", "reader.data_loader=none", "metric.ceiling_seconds=3600")
+    assert ceiling.check(Facts(small(tmp_path / "none", *words))).level == "warn"
+    monkeypatch.setattr(trainer, "CEILING_PATIENCE_SECONDS", 0.5)
+    assert "% AU for 2 x accelerator" in ceiling.check(Facts(small(tmp_path / "none", *words))).observed

@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
+from dlemu.metrics.verdict import COMPLETED
+
 DLEMU = str(Path(sys.executable).parent / "dlemu")
 DLIO = str(Path(sys.executable).parent / "dlio_benchmark")
 DEADLINE_SECONDS = 240  # far beyond what any run takes: only a hang gets there
@@ -53,7 +55,7 @@ class Ended:
     @property
     def ran(self) -> bool:
         """It trained to its end: passed, or with a verdict that a busy machine left open or turned."""
-        return self.status in (0, 1)
+        return self.status in COMPLETED
 
 
 def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str) -> Ended:
@@ -65,7 +67,9 @@ def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None
 def start(
     *arguments: str, program: str = DLEMU, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str
 ) -> subprocess.Popen[str]:
-    """Start `dlemu`, or its other program, in a session of its own."""
+    """Start `dlemu`, or its other program, in a session of its own; a launcher's count wins over ranks=N."""
+    if launcher:
+        arguments = tuple(word for word in arguments if not word.startswith("ranks="))
     return subprocess.Popen(
         [*launcher, program, *arguments],
         stdout=subprocess.PIPE,

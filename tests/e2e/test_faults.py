@@ -214,10 +214,10 @@ def test_a_full_disk_under_the_checkpoint_is_told(dataset: Path, tiny: Path, tmp
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["dataset.data_folder=/nowhere/to/be/found"], ["dlemu datagen", "dataset.data_folder=/nowhere/to/be/found"]),
+        (["dataset.data_folder=/nowhere/to/be/found"], ["--make", "dataset.data_folder=/nowhere/to/be/found"]),
         (["dataset.num_files_train=200"], ["48", "200"]),
         (["dataset.format=hdf5x"], ["npz"]),
-        (["ranks=30"], ["48 samples", "wants 60"]),
+        (["ranks=30"], ["48 files", "30 ranks", "dataset.num_files_train=1200"]),
         (["reader.batchsize=4"], ["reader.batch_size"]),
         (["train.epochs=many"], ["train.epochs", "many"]),
         (["reader.read_threads=-1"], ["reader.read_threads", "-1"]),

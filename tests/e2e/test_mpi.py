@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -201,3 +202,37 @@ def test_a_neighbour_that_takes_and_calls_every_address_ends_no_run(dataset: Pat
     launcher = ["unshare", "-n", "sh", str(tmp_path / "beside.sh"), MPIRUN, "-np", "4"]
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, "ranks=4"), launcher=launcher)
     assert ended.ran, ended.err
+
+
+SMALL = ("dataset.record_length_bytes=4000", "dataset.record_length_bytes_stdev=0", "reader.batch_size=84")
+QUICK = ("dataset.record_length_bytes_resize=0", "train.computation_time=0.02", "reader.data_loader=threads")
+
+
+def test_the_first_command_is_answered_by_one_that_leads_to_a_verdict(tmp_path: Path) -> None:
+    """On an empty machine, and with the files that are too few for the ranks."""
+    words = ("workload=unet3d", *SMALL, *QUICK, "train.epochs=2", "metric.cached=true", "output.report=false")
+    launcher = [MPIRUN, "-np", "2"]
+    refused = dlemu("train", *words, launcher=launcher, cwd=tmp_path)
+    assert refused.status == 2, refused.err
+    assert "there is no dataset" in refused.err
+    assert "bort" not in refused.err, "the launcher has nothing to add"
+    assert not list(tmp_path.iterdir())
+    made = dlemu("datagen", *words, launcher=launcher, cwd=tmp_path)
+    assert "168 files are too few for a verdict on 2 ranks" in made.err
+    refused = dlemu("train", *words, launcher=launcher, cwd=tmp_path)
+    assert refused.status == 2, refused.err
+    assert "no verdict can come of 1 step an epoch" in refused.err
+    (command,) = [line.strip() for line in refused.err.splitlines() if line.startswith("    ")]
+    typed = shlex.split(command)
+    assert typed[:3] == launcher
+    ended = dlemu(*typed[4:], f"output.folder={tmp_path / 'run'}", launcher=launcher, cwd=tmp_path)
+    assert ended.ran, ended.err
+    assert "nothing computed" not in ended.out
+    assert min(steps(tmp_path / "run")["step"].max(), 20) == 20
+
+
+def test_another_count_than_the_launchers_is_refused(dataset: Path, tmp_path: Path) -> None:
+    settings = small_run(tmp_path / "run", dataset, "++ranks=4")
+    ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "2"])
+    assert ended.status == 2, ended.err
+    assert ended.err.count("the launcher started 2 ranks, and ranks=4 is given") == 1

@@ -11,7 +11,8 @@ import pytest
 
 from dlemu.config import load
 from dlemu.metrics.au import au_percent, kept_rows
-from tests.e2e.harness import dlemu, small_run, steps, summary
+from dlemu.metrics.verdict import EXIT_STATUSES
+from tests.e2e.harness import dlemu, small_run, start, steps, summary, wait
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 
@@ -24,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     folder = tmp_path_factory.mktemp("run") / "whole"
     ended = dlemu("train", *small_run(folder, dataset))
     assert ended.ran, ended.err
-    assert ended.status == (0 if summary(folder)["passed"] else 1)
+    assert ended.status == EXIT_STATUSES[summary(folder)["outcome"]]
     assert ("PASS: " in ended.out) == (ended.status == 0)
     assert str(folder) in ended.out
     return folder
@@ -141,9 +142,24 @@ def test_a_run_that_does_not_pass_says_so_by_its_exit_status(dataset: Path, tmp_
 def test_an_emulator_that_can_not_pass_gives_no_verdict_on_the_storage(dataset: Path, tmp_path: Path) -> None:
     slow = ("reader.preprocess_time=0.1", "train.epochs=1", "metric.au=0.9")
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *slow))
-    assert ended.status == 1, ended.err
+    assert ended.status == 4, ended.err
     assert "NO VERDICT" in ended.out
     assert summary(tmp_path / "run")["passed"] is None
+
+
+@pytest.mark.parametrize("loader", ["pytorch", "threads"])
+def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(loader: str, dataset: Path, tmp_path: Path) -> None:
+    """Batches of it that nobody took are on their way when the first epoch begins."""
+    program = tmp_path / "impatient"
+    program.write_text(
+        f"#!{sys.executable}\nfrom dlemu.cli import main\nfrom dlemu.emulator import trainer\n"
+        "trainer.CEILING_PATIENCE_SECONDS = 0.3\nmain()\n"
+    )
+    program.chmod(0o755)
+    words = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=60", f"reader.data_loader={loader}")
+    ended = wait(start("train", *words, program=str(program)))
+    assert ended.ran, ended.err
+    assert [epoch["each_sample_once"] for epoch in summary(tmp_path / "run")["audit"]] == [True, True]
 
 
 def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ import psutil
 from PIL import Image
 
 import dlemu
+from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import DLEMU, small_run
 from tests.users_files import UsersFiles
 
@@ -162,7 +163,7 @@ class Endings:
         wrong = [
             *_wrong_words(ending, process.returncode, out + err),
             *left(mark, LEFT_SECONDS),
-            *unread(folder, whole=process.returncode in (0, 1)),
+            *unread(folder, whole=process.returncode in COMPLETED),
             *theirs.changed(),
             *(f"{name} in /dev/shm" for name in sorted(shared_memory() - memory)),
         ]
@@ -173,7 +174,7 @@ class Endings:
             begun = time.monotonic()
             process, _ = self._start(command, folder)
             out, err = process.communicate()
-            assert process.returncode in (0, 1), out + err
+            assert process.returncode in COMPLETED, out + err
             self._seconds[command] = time.monotonic() - begun
             self._remove(folder)
         return self._seconds[command]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlemu.metrics.verdict import Evidence, judge, warm_up_bias
+from dlemu.metrics.verdict import EXIT_STATUSES, Evidence, judge, warm_up_bias
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -151,3 +151,22 @@ def test_as_many_counted_steps_as_were_read_ahead_are_too_few() -> None:
     assert judge(evidence(**few, kept_steps=6)).passed is True
     assert warm_up_bias(evidence(**few, kept_steps=5)) is None
     assert warm_up_bias(evidence(**few, kept_steps=6)) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "status"),
+    [
+        ({"au_sustained": 95.0}, "pass", 0),
+        ({"au_sustained": 80.0}, "fail", 1),
+        ({"au_sustained": 90.5, "uncertainty_percent": 1.0}, "undecided", 4),
+        ({"au_sustained": 95.0, "from_storage_percent": 10.0}, "no verdict", 4),
+        ({"au_sustained": 80.0, "ceiling_au": 85.0}, "no verdict", 4),
+        ({"au_sustained": None}, "no verdict", 4),
+        ({"complete": False}, "no verdict", 4),
+    ],
+)
+def test_each_outcome_has_its_exit_status(changes: dict[str, Any], outcome: str, status: int) -> None:
+    judged = judge(evidence(**({"by": "sustained", "threshold_percent": 90.0} | changes)))
+    assert judged.outcome == outcome
+    assert EXIT_STATUSES[judged.outcome] == status
+    assert judged.passed == {"pass": True, "fail": False}.get(outcome)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from datagen.errors import UserError
+from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_runnable
 from dlemu.mlperf.dlio_command import load_command, read_command
@@ -152,3 +153,9 @@ def test_direct_reading_in_the_words_of_mlpstorages_o_direct(tmp_path: Path) -> 
     assert workload.reader.odirect
     assert workload.storage_spec.direct
     assert workload.dataset.data_folder == "/mnt/data/unet3d"
+
+
+def test_a_run_is_judged_as_by_dlemu_train(tmp_path: Path) -> None:
+    """What the page cache served is no verdict on the storage, whatever the command is called."""
+    workload, _ = asked("workload=unet3d_h100", folder=config_dir(tmp_path))
+    assert workload.metric == load(["workload=unet3d", "accelerator=h100"]).metric

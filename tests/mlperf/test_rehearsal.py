@@ -18,7 +18,7 @@ from datagen.manifest import Manifest
 from dlemu.cli.frontends import TerminalFrontend
 from dlemu.config import load
 from dlemu.emulator.job import Job
-from dlemu.mlperf.check.judge import check_folder
+from dlemu.mlperf.check.judge import Checked, check_folder
 from dlemu.mlperf.datasize import datasize
 from dlemu.mlperf.editions import EDITIONS
 from dlemu.mlperf.rehearsal.attempts import Attempt, Question, done_before, late_by, run_sequence, save
@@ -30,8 +30,9 @@ from dlemu.mlperf.rehearsal.edition_tree import (
     write_sums,
     write_system,
 )
-from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
+from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal, Rehearsed
 from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan, read_figures, sum_up
+from dlemu.results.finding import Finding, Located
 from dlemu.run.save_run import save as save_run
 from tests.runs import make_log
 
@@ -162,6 +163,27 @@ def test_sums_are_those_of_the_measured_runs(tmp_path: Path) -> None:
     rates = [one.figures.samples_per_second for one in attempts if one.figures and one.label != "warm-up"]
     assert results["train_throughput_mean_samples_per_second"] == pytest.approx(sum(rates) / 5)
     assert len(results["runs"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("au", "ceiling", "rules", "judged"),
+    [
+        (95.0, 99.0, [], "pass"),
+        (80.0, 99.0, ["au.low"], "fail"),
+        (80.0, 85.0, ["au.low"], "no verdict"),
+        (80.0, 85.0, ["au.low", "dataset.size"], "fail"),
+        (95.0, 99.0, ["dataset.size"], "fail"),
+    ],
+)
+def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
+    au: float, ceiling: float, rules: list[str], judged: str, tmp_path: Path
+) -> None:
+    attempts = rehearsal(make_plan(tmp_path, "2.0"))
+    figures = next(one.figures for one in attempts if one.figures)
+    run = replace(figures, au_dlio_percent=au, ceiling_au_percent=ceiling, au_threshold_percent=90.0)
+    found = tuple(Located(finding=Finding("error", rule, "", "", ""), path="") for rule in rules)
+    checked = Checked(root="", results=(), submissions=(), rehearsal=None, findings=found)
+    assert Rehearsed(outcome=sum_up([run] * 5), limits=(), checked=checked).judged == judged
 
 
 def test_a_failed_run_is_told_and_repeated_and_finished_ones_are_kept(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def test_the_most_that_pass_is_what_bandwidth_feeds() -> None:
     assert [count.accelerators for count in answer.counts][-1] == max(high, 11)
     assert answer.limited_by.what == "storage"
     assert "10" in answer.verdict
+    assert answer.outcome == "pass"
 
 
 def test_latency_is_what_the_null_model_does_not_know() -> None:
@@ -45,7 +46,7 @@ def test_latency_is_what_the_null_model_does_not_know() -> None:
     assert answer.au_percent == pytest.approx(50, abs=2)
     assert answer.null_model.au_percent == 100.0
     assert answer.limited_by.what == "loader"
-    assert answer.passed is False
+    assert (answer.passed, answer.outcome) == (False, "fail")
 
 
 def test_decoding_is_the_hosts() -> None:
@@ -61,7 +62,7 @@ def test_a_verdict_at_the_threshold_stays_open() -> None:
     answer = predict(asked, given_speed(4 * 0.9 * DEMAND, cores=4), ranks=4)
     low, high = answer.au_sustained_interval_percent
     assert low < 90 <= high
-    assert answer.passed is None
+    assert (answer.passed, answer.outcome) == (None, "undecided")
 
 
 def test_thousands_of_accelerators_are_predicted_by_a_part_of_them() -> None:

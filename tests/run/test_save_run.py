@@ -23,6 +23,13 @@ class Broken:
     """A frontend whose own files can't be made."""
 
     overrides: Sequence[str] = ()
+    wants_verdict = True
+
+    def fit(self, workload: Workload, ranks: int) -> Workload:
+        return workload
+
+    def advise(self, workload: Workload, ranks: int, files_there: int) -> str:
+        return ""
 
     def load(self) -> Workload:
         raise NotImplementedError

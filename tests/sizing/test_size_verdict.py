@@ -12,7 +12,7 @@ import pytest
 from dlemu.metrics.limit import Limit
 from dlemu.sizing.answers import CountResult, HostOnly, OneMore, SizeAnswer, SizeLimit, Trial
 from dlemu.sizing.search import Count, Limits, edge, next_count, pool
-from dlemu.sizing.size_verdict import HOST, build_answer, sentence
+from dlemu.sizing.size_verdict import HOST, build_answer, outcome_of, sentence
 from tests.sizing.fakes import known, make_trial, question
 
 # pooling trials
@@ -325,3 +325,33 @@ def test_rates_are_told_in_the_unit_that_fits(rates: tuple[float, ...], probe: f
     passing = [trial(4, 99, app_mb_per_second=rate) for rate in rates]
     fails = trial(5, 80, limited_by=STORAGE, app_mb_per_second=1.0)
     assert answer_of(*passing, fails, probe_mb_per_second=probe).verdict.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("counts", "what", "shown", "wanted", "outcome"),
+    [
+        ([(3, True), (4, False)], "storage", 3, 3, "pass"),
+        ([(3, True), (4, False)], "storage", 3, 4, "fail"),
+        ([(3, True), (4, False)], "storage", 3, 9, "fail"),
+        ([(3, True), (4, None)], "storage", 3, 4, "undecided"),
+        ([(3, True), (4, None), (5, False)], "storage", 3, 4, "undecided"),
+        ([(3, True), (4, None), (5, False)], "storage", 3, 5, "fail"),
+        ([(1, None)], "storage", 0, 1, "undecided"),
+        ([(3, True)], "count", 3, 4, "no verdict"),
+        ([(3, True)], "host", 3, 4, "no verdict"),
+        ([(3, True), (4, False)], "emulator", 3, 4, "no verdict"),
+    ],
+)
+def test_what_came_of_a_wanted_count(
+    counts: list[tuple[int, bool | None]], what: str, shown: int, wanted: int, outcome: str
+) -> None:
+    answer = replace(
+        build_answer(question(), known(), []),
+        max_accelerators=shown,
+        limited_by=SizeLimit(what=what, evidence=("x",)),
+        counts=tuple(
+            CountResult(accelerators=n, au_percent=90, half_width_percent=1, settled=True, passed=passed, trials=1)
+            for n, passed in counts
+        ),
+    )
+    assert outcome_of(answer, wanted) == outcome

@@ -1,0 +1,67 @@
+"""What a first run says: one command that leads to a verdict, in the user's own words."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.cli import first_run
+from dlemu.cli.first_run import advise, allow, with_words
+from dlemu.config import load
+
+TYPED = ["mpirun", "-np", "18", "dlemu", "train", "workload=unet3d"]
+
+
+@pytest.fixture(autouse=True)
+def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(first_run, "typed_command", lambda: TYPED)
+    monkeypatch.chdir(tmp_path)
+
+
+def commands(text: str) -> list[list[str]]:
+    return [shlex.split(line) for line in text.splitlines() if line.startswith("    ")]
+
+
+def test_the_first_command_tries_it_and_the_second_takes_it_whole() -> None:
+    overrides = ["workload=unet3d"]
+    small, full = commands(advise(load(overrides), 18, 0, overrides, None))
+    assert small[:6] == full[:6] == TYPED
+    assert {"scale=laptop", "--make", "dataset.data_folder=data/unet3d-laptop"} <= set(small)
+    assert full[6:8] == ["--make", "--yes"]
+    text = advise(load(overrides), 18, 0, overrides, None)
+    assert "20 take 2,520" in text
+    assert "369.4 GB" in text
+    assert "1.4 GB" in text
+
+
+def test_words_that_can_not_stay_are_replaced() -> None:
+    overrides = ["workload=unet3d", "dataset.num_files_train=168", "scale=laptop"]
+    (only,) = commands(advise(load(overrides), 18, 168, overrides, None))
+    assert {"dataset.num_files_train=2520", "dataset.data_folder=data/unet3d-2520"} <= set(only)
+    assert with_words(["dlemu", "train", "++a.b=1", "--make"], ["--make", "a.b=2"]) == "dlemu train --make a.b=2"
+
+
+def test_a_count_of_the_users_own_stays_where_it_can_be_judged() -> None:
+    overrides = ["workload=unet3d", "dataset.num_files_train=100"]
+    text = advise(load(overrides), 4, 0, overrides, None)
+    small, full = commands(text)
+    assert not [word for word in (*small, *full) if word.startswith("dataset.num_files_train")]
+    assert "At full size (100 files, 14.7 GB" in text
+    assert "To try it (100 files" in text
+
+
+def test_a_set_that_is_large_enough_is_to_be_used() -> None:
+    overrides = ["workload=unet3d"]
+    (only,) = commands(advise(load(overrides), 18, 3500, overrides, None))
+    assert only == [*TYPED, "dataset.num_files_train=3500"]
+
+
+def test_nothing_large_is_made_unless_somebody_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = load(["workload=unet3d"])
+    allow(workload, "data", 18, 10**10, yes=False)
+    allow(workload, "data", 18, 10**12, yes=True)
+    with pytest.raises(UserError, match=r"1,000\.0 GB are to be made in data for 18 ranks.*add --yes.*scale=laptop"):
+        allow(workload, "data", 18, 10**12, yes=False)

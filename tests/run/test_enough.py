@@ -1,0 +1,134 @@
+"""What a dataset is enough for is known before a run: what is refused could not be judged, and only that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datagen.errors import DatasetError, UserError
+from datagen.generate import prepare as prepare_dataset
+from dlemu.config import load
+from dlemu.config.schema import Metric, Workload
+from dlemu.results.run import make_run
+from dlemu.run.datasets import make
+from dlemu.run.enough import can_be_judged, enough, refuse_unjudged, steps_of, to_make
+from dlemu.run.events import Event, Warned
+from dlemu.run.prepare import check_before_making, prepare
+from tests.runs import make_job, make_log, with_blocks
+
+NOTHING = "nothing computed"
+
+
+@given(
+    steps=st.integers(1, 4),
+    left_out=st.tuples(st.integers(0, 4), st.integers(0, 2)),
+    verdict=st.sampled_from(["sustained", "au", "rules"]),
+    every=st.integers(0, 3),
+)
+def test_what_is_refused_gets_no_verdict_and_what_counts_steps_gets_one(
+    steps: int, left_out: tuple[int, int], verdict: Any, every: int
+) -> None:
+    start, end = left_out
+    metric = Metric(verdict=verdict, exclude_start_steps=start, exclude_end_steps=end)
+    job = make_job(ranks=2, epochs=2, steps=steps, metric=metric, **(with_blocks(every) if every else {}))
+    said = make_run(job, make_log(job)).summary.verdict
+    if not can_be_judged(job.workload, steps):
+        assert NOTHING in said
+    if any(block.steps > start + end for epoch in job.schedule for block in epoch.blocks):
+        assert can_be_judged(job.workload, steps)
+        assert NOTHING not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "files", "gigabytes"),
+    [
+        ([], 18, 2520, 369.4),
+        (["scale=laptop"], 18, 2520, 1.4),
+        (["scale=laptop"], 36, 5040, 2.9),
+        ([], 1, 168, 24.6),
+        (["metric.exclude_start_steps=11"], 18, 3780, 554.1),
+    ],
+)
+def test_what_unet3d_needs_on_h100s(words: list[str], ranks: int, files: int, gigabytes: float) -> None:
+    need = enough(load(["workload=unet3d", *words]), ranks)
+    assert (need.files, round(need.bytes / 1e9, 1)) == (files, gigabytes)
+
+
+def test_the_literal_first_command_is_refused_and_words_that_mean_it_are_not() -> None:
+    def run(ranks: int, *words: str) -> None:
+        workload = load(["workload=unet3d", *words])
+        refuse_unjudged(workload, ranks, workload.dataset.num_files_train, lambda: "So do.")
+
+    with pytest.raises(DatasetError, match=r"1 step an epoch.*So do\.\n.*train\.total_training_steps=5"):
+        run(18)
+    with pytest.raises(DatasetError, match="do not fill one step of 36 ranks"):
+        run(36)
+    run(12)
+    for meant in ("train.total_training_steps=5", "metric.exclude_start_steps=0", "train.computation_time=0"):
+        run(18, meant)
+
+
+def small(folder: Path, *words: str) -> list[str]:
+    shape = ("dataset.record_length_bytes=1000", "reader.batch_size=4", "train.computation_time=0.01")
+    return ["workload=default", f"dataset.data_folder={folder}", "dataset.num_files_train=8", *shape, *words]
+
+
+def test_a_missing_dataset_and_one_too_small_are_told_with_the_advice(tmp_path: Path) -> None:
+    there: list[int] = []
+
+    def advice(files: int) -> str:
+        there.append(files)
+        return "So do."
+
+    workload = load(small(tmp_path / "data"))
+    with pytest.raises(DatasetError, match=r"there is no dataset.*So do\."):
+        prepare(workload, 2, advice)
+    with pytest.raises(DatasetError, match=r"1 step an epoch.*So do\."):
+        check_before_making(workload, 2, advice)
+    make(Told(workload, []))
+    with pytest.raises(DatasetError, match=r"1 step an epoch.*So do\."):
+        prepare(workload, 2, advice)
+    assert there == [0, 0, 8]
+
+
+class Told:
+    """A frontend that keeps what it is told."""
+
+    overrides: Sequence[str] = ()
+
+    def __init__(self, workload: Workload, events: list[Event]) -> None:
+        self._workload, self._events = workload, events
+
+    def load(self) -> Workload:
+        return self._workload
+
+    def tell(self, event: Event) -> None:
+        self._events.append(event)
+
+
+@pytest.mark.parametrize(("ranks", "warned"), [(1, False), (2, True)])
+def test_datagen_says_what_is_too_small_for_the_ranks_at_hand(ranks: int, warned: bool, tmp_path: Path) -> None:
+    events: list[Event] = []
+    make(Told(load(small(tmp_path, f"ranks={ranks}")), events))
+    messages = [event.message for event in events if isinstance(event, Warned)]
+    assert len(messages) == warned
+    assert all("dataset.num_files_train=160" in message for message in messages)
+
+
+def test_what_is_made_is_what_the_ranks_need_or_what_the_user_says_or_what_lies_there(tmp_path: Path) -> None:
+    workload = load(small(tmp_path))
+    made = to_make(workload, 2, given=False)
+    assert made.workload.workflow.generate_data
+    assert made.workload.dataset.num_files_train == 160
+    assert made.bytes == enough(workload, 2).bytes
+    assert to_make(workload, 2, given=True).workload.dataset.num_files_train == 8
+    prepare_dataset(workload.dataset)
+    assert to_make(workload, 1, given=False).workload.dataset.num_files_train == 8, "2 steps: they are used"
+    with pytest.raises(UserError, match="8 files, too few for 2 ranks"):
+        to_make(workload, 2, given=False)
+    assert steps_of(workload, 2, 160) == 20
