@@ -6,8 +6,9 @@ import contextlib
 import errno
 import os
 import threading
+import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -25,12 +26,14 @@ from dlemu.checkpoints.stored import (
     StoredNote,
     completed,
     files_in,
+    folder_of,
     read_note,
     remove_checkpoint,
     stored_checkpoints,
     write_note,
 )
 from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFile
+from dlemu.config.model import Datatype
 from dlemu.config.schema import Checkpoint, Model
 
 HEAD, TAIL = b"head of the file", b"end"
@@ -176,6 +179,27 @@ def test_two_checkpoints_share_no_bytes_but_where_they_are_to_be_the_same() -> N
         for number in (1, 2):
             write(storage, files(f"{content}{number}", settings, checkpoint=number))
         assert storage.files[f"{content}1/1.pt"] == storage.files[f"{content}2/1.pt"]
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("fp32", np.float32), ("fp16", np.float16)])
+def test_tensors_that_are_not_drawn_are_ones_of_their_own_kind(dtype: Datatype, kind: type[np.floating[Any]]) -> None:
+    tensor = Tensor("t", (5000,), dtype)
+    whole = FileLayout("x.pt", tensor.bytes, (), ((0, tensor),))
+    data = np.empty(tensor.bytes, np.uint8)
+    content_of(whole, Checkpoint(randomize_tensor=False), 5, FileNumber(1, 0, 0)).fill(data, 0)
+    assert (data.view(kind) == 1).all()
+
+
+def test_the_times_of_a_file_follow_each_other(tmp_path: Path) -> None:
+    storage = posix.Storage()
+    wanted = files(str(tmp_path / "c"))
+    before = time.monotonic_ns()
+    for moved in (*write(storage, wanted), *read(storage, to_read(wanted), Checkpoint())):
+        stamps = [before, moved.started_ns, moved.opened_ns, moved.moved_ns, moved.synced_ns, moved.ended_ns]
+        assert stamps == sorted(stamps)
+        assert sum(moved.notes.sizes) == moved.bytes
+    assert folder_of("saved/", 3) == folder_of("saved", 3) == "saved/global_epoch1_step3"
+    assert folder_of("/mnt/saved/", 3) == "/mnt/saved/global_epoch1_step3"
 
 
 @pytest.mark.parametrize("threads", [1, 4])
