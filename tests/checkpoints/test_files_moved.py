@@ -198,6 +198,7 @@ def test_the_times_of_a_file_follow_each_other(tmp_path: Path) -> None:
         stamps = [before, moved.started_ns, moved.opened_ns, moved.moved_ns, moved.synced_ns, moved.ended_ns]
         assert stamps == sorted(stamps)
         assert sum(moved.notes.sizes) == moved.bytes
+        assert 0 <= moved.content_cpu_ns < time.monotonic_ns() - before
     assert folder_of("saved/", 3) == folder_of("saved", 3) == "saved/global_epoch1_step3"
     assert folder_of("/mnt/saved/", 3) == "/mnt/saved/global_epoch1_step3"
 

@@ -27,9 +27,18 @@ from dlemu.probing.kernel_aio import Requests
 from dlemu.probing.object_gets import GetStream, _ranges
 from dlemu.probing.pattern import READ_DTYPE, Level
 from dlemu.probing.probe_answers import Fed, ProbeCell
-from dlemu.probing.requests import Wanted, _cell_of_requests, _streams, choose_engine, latency_of, measure_cell
-from dlemu.probing.run_probe import Grid, probe_requests, probe_workload, read_probe
+from dlemu.probing.requests import (
+    Wanted,
+    _cell_of_requests,
+    _streams,
+    choose_engine,
+    latency_of,
+    measure_cell,
+    measure_gets,
+)
+from dlemu.probing.run_probe import Grid, probe_objects, probe_requests, probe_workload, read_probe
 from dlemu.telemetry.probe_base import Reading
+from tests.object_stores import BUCKET, KEYS, own_server
 
 MIB = 1 << 20
 READ = Wanted(access="randread", size_bytes=4096, depth=8, jobs=1)
@@ -212,6 +221,59 @@ def test_a_range_is_of_one_object_and_all_have_their_turn() -> None:
     places = [("a", 0), ("a", 1000), ("c", 0), ("c", 1000), ("c", 2000)]
     assert first(6, stream) == [*places, places[0]]
     assert set(first(200, replace(stream, random=True))) == set(places)
+
+
+def test_each_job_has_its_stream_and_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that it settles comes on top of the cell's."""
+    asked: list[Any] = []
+
+    def answered(streams: tuple[Any, ...], engine: str, seconds: float) -> tuple[int, list[Requests]]:
+        asked.append((engine, seconds, streams))
+        ends = np.array([600_000_000, 700_000_000])
+        return 0, [Requests(ends, ends, 0.1, ends) for _ in streams]
+
+    monkeypatch.setattr(requests, "_answered", answered)
+    wanted = Wanted(access="read", size_bytes=4096, depth=3, jobs=2)
+    assert measure_cell(wanted, "/dev/some", MIB, 1.5, "threads").jobs == 2
+    spec = StorageSpec(type="s3", root="bucket")
+    assert measure_gets(wanted, spec, ("a", "b"), 1.5).first_byte_ms is not None
+    (engine, seconds, streams), (gets, get_seconds, get_streams) = asked
+    assert (engine, seconds, gets, get_seconds) == ("threads", 1.5, "s3", 1.5)
+    assert [(one.path, one.begin, one.end, one.seconds) for one in streams] == [
+        ("/dev/some", 0, MIB // 2, 2.0),
+        ("/dev/some", MIB // 2, MIB, 2.0),
+    ]
+    assert len({one.seed for one in get_streams}) == 2
+    assert get_streams[0] == replace(get_streams[1], seed=get_streams[0].seed)
+    assert (get_streams[0].storage, get_streams[0].objects, get_streams[0].random) == (spec, ("a", "b"), False)
+    assert (get_streams[0].size_bytes, get_streams[0].depth, get_streams[0].seconds) == (4096, 3, 2.0)
+
+
+def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+
+    def gets(wanted: Wanted, spec: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
+        assert (len(objects), seconds, spec.root) == (1, 0.7, BUCKET)
+        return replace(cell(wanted, 4000.0), failed=wanted.depth)
+
+    monkeypatch.setattr(run_probe, "measure_gets", gets)
+    kept: list[Any] = []
+    with own_server() as server:
+        word = f"storage.storage_options.endpoint_url={server.endpoint}"
+        answer, folder = probe_objects(
+            f"s3://{BUCKET}", options=[word], preset="mine", grid=Grid(sizes=(4096,), depths=(2, 3)), seconds=0.7,
+            total_bytes=8192, folder=str(tmp_path / "r"),
+            on_cell=lambda one: kept.append(read_probe(str(tmp_path / "r"))),
+        )  # fmt: skip
+    assert [(len(one.cells), one.complete) for one in kept] == [(1, False), (2, False)]
+    assert read_probe(folder) == answer
+    question = answer.question
+    assert (question.target, question.preset, question.seconds) == (f"s3://{BUCKET}", "mine", 0.7)
+    assert question.overrides == (word,)
+    assert (answer.complete, answer.engine, answer.storage) == (True, "s3", None)
+    assert answer.issues == ("5 requests failed and were made again",)
+    assert answer.feeds
 
 
 # answers
