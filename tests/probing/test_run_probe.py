@@ -394,8 +394,12 @@ def test_levels_of_a_workload_are_cells(
 
     def pattern(job: Any, *, on_level: Callable[[Level], None], **words: Any) -> Iterator[Any]:
         asked.update(words)
-        for level in levels:
+        assert job.ranks == 1
+        for number, level in enumerate(levels, 1):
             on_level(level)
+            kept = read_probe(job.workload.output.folder)
+            assert kept is not None
+            assert (len(kept.cells), kept.complete) == (number, False)
         return iter((tuple(levels), None))
 
     monkeypatch.setattr(run_probe, "probe_pattern", pattern)
