@@ -6,8 +6,9 @@ import contextlib
 import errno
 import os
 import threading
+import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,12 +18,23 @@ from datagen.storage import memory, posix
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 from dlemu.checkpoints.file_content import FileNumber, content_of
 from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout
-from dlemu.checkpoints.io_rows import IO_COLUMNS, IoLog, read_logs
+from dlemu.checkpoints.io_rows import IO_COLUMNS, FileNotes, IoLog, read_logs
 from dlemu.checkpoints.piece_ring import RING_BYTES, PieceRing, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, FileToRead, manner_of
 from dlemu.checkpoints.shards import Tensor
+from dlemu.checkpoints.stored import (
+    StoredNote,
+    completed,
+    files_in,
+    folder_of,
+    read_note,
+    remove_checkpoint,
+    stored_checkpoints,
+    write_note,
+)
 from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFile
-from dlemu.config.schema import Checkpoint
+from dlemu.config.model import Datatype
+from dlemu.config.schema import Checkpoint, Model
 
 HEAD, TAIL = b"head of the file", b"end"
 DEFAULT = Checkpoint()
@@ -169,6 +181,28 @@ def test_two_checkpoints_share_no_bytes_but_where_they_are_to_be_the_same() -> N
         assert storage.files[f"{content}1/1.pt"] == storage.files[f"{content}2/1.pt"]
 
 
+@pytest.mark.parametrize(("dtype", "kind"), [("fp32", np.float32), ("fp16", np.float16)])
+def test_tensors_that_are_not_drawn_are_ones_of_their_own_kind(dtype: Datatype, kind: type[np.floating[Any]]) -> None:
+    tensor = Tensor("t", (5000,), dtype)
+    whole = FileLayout("x.pt", tensor.bytes, (), ((0, tensor),))
+    data = np.empty(tensor.bytes, np.uint8)
+    content_of(whole, Checkpoint(randomize_tensor=False), 5, FileNumber(1, 0, 0)).fill(data, 0)
+    assert (data.view(kind) == 1).all()
+
+
+def test_the_times_of_a_file_follow_each_other(tmp_path: Path) -> None:
+    storage = posix.Storage()
+    wanted = files(str(tmp_path / "c"))
+    before = time.monotonic_ns()
+    for moved in (*write(storage, wanted), *read(storage, to_read(wanted), Checkpoint())):
+        stamps = [before, moved.started_ns, moved.opened_ns, moved.moved_ns, moved.synced_ns, moved.ended_ns]
+        assert stamps == sorted(stamps)
+        assert sum(moved.notes.sizes) == moved.bytes
+        assert 0 <= moved.content_cpu_ns < time.monotonic_ns() - before
+    assert folder_of("saved/", 3) == folder_of("saved", 3) == "saved/global_epoch1_step3"
+    assert folder_of("/mnt/saved/", 3) == "/mnt/saved/global_epoch1_step3"
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(
     ("call", "number", "error", "message"),
@@ -217,6 +251,40 @@ def test_a_ring_that_nobody_empties_ends_when_it_is_closed() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "checkpoint-content"]
     taken = [piece[0][1] for piece in iter(lambda: ring.take(0), None)]
     assert taken == list(range(0, 4096 * len(buffers), 4096)), "what was filled, and then nothing"
+
+
+def test_progress_is_the_bytes_of_a_tenth_of_a_second() -> None:
+    log, notes, others = IoLog(3), FileNotes(), FileNotes()
+    for at_ms, size_bytes in ((120, 8), (0, 1), (50, 2), (100, 4)):
+        notes.add(at_ms * 1_000_000 - 5, at_ms * 1_000_000, size_bytes)
+    others.add(0, 30_000_000, 16)
+    log.note_progress(1, 7, [notes, others])
+    assert log.progress.tolist() == [(3, 1, 7, 50_000_000, 3), (3, 1, 7, 120_000_000, 12), (3, 1, 7, 30_000_000, 16)]
+
+
+def test_a_checkpoint_that_is_half_removed_is_no_whole_one(tmp_path: Path) -> None:
+    class Failing(posix.Storage):
+        left = 1
+
+        def remove(self, path: str) -> None:
+            if self.left == 0:
+                raise OSError(errno.EIO, "broken", path)
+            self.left -= 1
+            super().remove(path)
+
+    folder = str(tmp_path / "global_epoch1_step3")
+    wanted = files(folder)
+    write(posix.Storage(), wanted)
+    note = StoredNote(seed=1, checkpoint=3, ranks=1, hosts=1, bytes=9, model=Model(), settings=DEFAULT)
+    write_note(posix.Storage(), folder, completed(note), fsync=False)
+    assert stored_checkpoints(posix.Storage(), str(tmp_path)) == [3]
+    assert sorted(files_in(posix.Storage(), folder)) == ["0.pt", "1.pt", "2.pt"]
+    with pytest.raises(OSError, match="broken"):
+        remove_checkpoint(Failing(), folder)
+    assert len(list(files_in(posix.Storage(), folder))) == 3
+    assert read_note(posix.Storage(), folder) is None
+    remove_checkpoint(posix.Storage(), folder)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:

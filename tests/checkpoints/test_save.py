@@ -61,6 +61,19 @@ def test_two_checkpoints_share_no_bytes() -> None:
     assert a != c
 
 
+def test_checkpoints_of_other_blocks_and_epochs_have_other_bytes() -> None:
+    """Else a storage that finds equal blocks would keep one of them."""
+    storage, clock = memory.Storage(), FakeClock(1)
+    comm = ScriptedComm([1, 2] * 6, clock)
+    comm.rank = 0
+    saver = TrainingSaver(
+        Checkpoint(checkpoint_folder="s"), Model(model_size_bytes=9000), storage, cast(Comm, comm), clock
+    )
+    for epoch, block in ((1, 1), (1, 2), (2, 1), (1, 513), (3, 1), (1, 257)):
+        saver.save(epoch, block)
+    assert len(storage.files) == len({bytes(data) for data in storage.files.values()}) == 6
+
+
 def test_one_of_an_earlier_run_makes_way_before_the_next_is_written(tmp_path: Path) -> None:
     save(posix.Storage(), str(tmp_path))
     (path,) = tmp_path.rglob("*.ckpt")
@@ -125,6 +138,12 @@ def test_training_goes_on_after_the_snapshot_and_the_next_one_waits_for_the_stor
     assert slow.save(2, 1)[0] == 2000 + BYTES, "a byte takes a nanosecond"
     slow.comm = cast(Comm, ScriptedComm([0], clock))
     slow.finish()
+    comm = ScriptedComm([9000, 0, 0], clock)
+    comm.rank, clock.time_ns = 1, 9000
+    all_ranks = replace(slow, settings=replace(slow.settings, type="all_ranks"), comm=cast(Comm, comm))
+    all_ranks.save(2, 2)
+    assert clock.time_ns == 9000 + BYTES, "of the rank's own bytes"
+    all_ranks.finish()
 
 
 def test_a_disk_that_fills_while_training_goes_on_is_told_when_the_next_one_is_wanted(

@@ -97,6 +97,14 @@ def test_what_is_made_in_a_bucket_is_removed_also_after_a_failure() -> None:
         assert not server.objects
 
 
+def test_an_object_that_is_made_holds_the_largest_request() -> None:
+    with own_server() as server:
+        with objects_to_read(storage_of(server).spec, TARGET, 16 * KIB, 40 * KIB) as objects:
+            assert [storage_of(server).size_bytes(path) for path in objects] == [40 * KIB]
+        with objects_to_read(storage_of(server).spec, TARGET, 90 * KIB, 40 * KIB) as objects:
+            assert [storage_of(server).size_bytes(path) for path in objects] == [90 * KIB]
+
+
 @pytest.mark.slow
 def test_an_object_that_is_there_is_only_read(tmp_path: Path) -> None:
     with own_server() as server:

@@ -70,6 +70,27 @@ def test_sequential_writes_cover_the_file_in_order(run: Any, file: Path) -> None
 
 
 @pytest.mark.parametrize("run", ENGINES)
+@pytest.mark.parametrize("random", [False, True])
+def test_requests_stay_in_their_part_in_order_or_at_random(
+    random: bool, run: Any, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 64 places of the middle half is written; in order the first is the first."""
+    before, size = file.read_bytes(), MIB // 128
+    run(stream(file, writes=True, random=False, depth=2, size_bytes=size, begin=MIB // 4, end=3 * MIB // 4, seconds=0))
+    some = file.read_bytes()
+    assert [at for at in range(0, MIB, size) if some[at : at + size] != before[at : at + size]] == [
+        MIB // 4,
+        MIB // 4 + size,
+    ]
+    if random:
+        wanted = {"writes": True, "depth": 8, "size_bytes": size, "begin": MIB // 4, "end": 3 * MIB // 4}
+        run(stream(file, **wanted, seconds=0.2))
+        after = file.read_bytes()
+        assert (after[: MIB // 4], after[3 * MIB // 4 :]) == (before[: MIB // 4], before[3 * MIB // 4 :])
+        assert after != some
+
+
+@pytest.mark.parametrize("run", ENGINES)
 def test_a_read_beyond_the_end_is_an_error(run: Any, file: Path) -> None:
     with pytest.raises(DlemuError, match="0 of 4096 bytes"):
         run(stream(file, begin=MIB, end=2 * MIB))

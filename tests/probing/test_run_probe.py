@@ -28,9 +28,18 @@ from dlemu.probing.object_gets import GetStream, _ranges
 from dlemu.probing.pattern import READ_DTYPE, Level
 from dlemu.probing.probe_answers import Fed, ProbeCell
 from dlemu.probing.probe_file import probe_file
-from dlemu.probing.requests import Wanted, _cell_of_requests, _streams, choose_engine, latency_of, measure_cell
-from dlemu.probing.run_probe import Grid, probe_requests, probe_workload, read_probe
+from dlemu.probing.requests import (
+    Wanted,
+    _cell_of_requests,
+    _streams,
+    choose_engine,
+    latency_of,
+    measure_cell,
+    measure_gets,
+)
+from dlemu.probing.run_probe import Grid, probe_objects, probe_requests, probe_workload, read_probe
 from dlemu.telemetry.probe_base import Reading
+from tests.object_stores import BUCKET, KEYS, own_server
 
 MIB = 1 << 20
 READ = Wanted(access="randread", size_bytes=4096, depth=8, jobs=1)
@@ -160,11 +169,14 @@ def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict
 def test_fio_is_asked_for_the_cell(access: Any, moved: str, increment: str | None, fio: Any, tmp_path: Path) -> None:
     fio(moved)
     wanted = Wanted(access=access, size_bytes=4096, depth=16, jobs=3)
-    found = measure_cell(wanted, "/dev/some", 100_000, 1.5, "fio")
+    target = tmp_path / "read: this #1"
+    target.touch()
+    found = measure_cell(wanted, str(target), 100_000, 1.5, "fio")
     assert (found.access, found.depth, found.jobs, found.seconds, found.mb_per_second) == (access, 16, 3, 2.0, 2000.0)
     words = fio(moved)
-    told = ("filename", "rw", "iodepth", "numjobs", "bs", "size", "runtime", "ramp_time")
-    assert [words[name] for name in told] == ["/dev/some", access, "16", "3", "4096", "98304", "1.5", "0.5"]
+    assert words["filename"].startswith("/proc/self/fd/"), "fio takes paths apart at some signs"
+    told = ("rw", "iodepth", "numjobs", "bs", "size", "runtime", "ramp_time")
+    assert [words[name] for name in told] == [access, "16", "3", "4096", "98304", "1.5", "0.5"]
     assert (words["direct"], words["time_based"], words["norandommap"]) == ("1", "1", "1")
     assert words["refill_buffers"] == str(int(access.endswith("write"))), "else a drive may find all writes equal"
     assert words.get("offset_increment") == increment
@@ -179,10 +191,10 @@ def test_what_fio_says_of_its_end_is_told(status: int, tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     how = "ended with status 3" if status > 0 else "was ended by SIGKILL"
     with pytest.raises(DlemuError, match=f"fio {how}: no such device"):
-        measure_cell(READ, "/dev/some", MIB, 0.1, "fio")
+        measure_cell(READ, str(program), MIB, 0.1, "fio")
 
 
-def test_power_stands_beside_the_rate(fio: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_stands_beside_the_rate(fio: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Meter:
         def __init__(self, scope: object) -> None:
             pass
@@ -192,7 +204,8 @@ def test_power_stands_beside_the_rate(fio: Any, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(requests, "PowerProbe", Meter)
     fio("read")
-    (power,) = measure_cell(READ, "/dev/some", MIB, 0.1, "fio").power
+    (tmp_path / "target").touch()
+    (power,) = measure_cell(READ, str(tmp_path / "target"), MIB, 0.1, "fio").power
     assert (power.source, power.watts) == ("nvme0", 50.0)
     assert (power.joules_per_gb, power.gb_per_second_per_watt) == pytest.approx((25, 0.04))
 
@@ -213,6 +226,59 @@ def test_a_range_is_of_one_object_and_all_have_their_turn() -> None:
     places = [("a", 0), ("a", 1000), ("c", 0), ("c", 1000), ("c", 2000)]
     assert first(6, stream) == [*places, places[0]]
     assert set(first(200, replace(stream, random=True))) == set(places)
+
+
+def test_each_job_has_its_stream_and_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that it settles comes on top of the cell's."""
+    asked: list[Any] = []
+
+    def answered(streams: tuple[Any, ...], engine: str, seconds: float) -> tuple[int, list[Requests]]:
+        asked.append((engine, seconds, streams))
+        ends = np.array([600_000_000, 700_000_000])
+        return 0, [Requests(ends, ends, 0.1, ends) for _ in streams]
+
+    monkeypatch.setattr(requests, "_answered", answered)
+    wanted = Wanted(access="read", size_bytes=4096, depth=3, jobs=2)
+    assert measure_cell(wanted, "/dev/some", MIB, 1.5, "threads").jobs == 2
+    spec = StorageSpec(type="s3", root="bucket")
+    assert measure_gets(wanted, spec, ("a", "b"), 1.5).first_byte_ms is not None
+    (engine, seconds, streams), (gets, get_seconds, get_streams) = asked
+    assert (engine, seconds, gets, get_seconds) == ("threads", 1.5, "s3", 1.5)
+    assert [(one.path, one.begin, one.end, one.seconds) for one in streams] == [
+        ("/dev/some", 0, MIB // 2, 2.0),
+        ("/dev/some", MIB // 2, MIB, 2.0),
+    ]
+    assert len({one.seed for one in get_streams}) == 2
+    assert get_streams[0] == replace(get_streams[1], seed=get_streams[0].seed)
+    assert (get_streams[0].storage, get_streams[0].objects, get_streams[0].random) == (spec, ("a", "b"), False)
+    assert (get_streams[0].size_bytes, get_streams[0].depth, get_streams[0].seconds) == (4096, 3, 2.0)
+
+
+def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+
+    def gets(wanted: Wanted, spec: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
+        assert (len(objects), seconds, spec.root) == (1, 0.7, BUCKET)
+        return replace(cell(wanted, 4000.0), failed=wanted.depth)
+
+    monkeypatch.setattr(run_probe, "measure_gets", gets)
+    kept: list[Any] = []
+    with own_server() as server:
+        word = f"storage.storage_options.endpoint_url={server.endpoint}"
+        answer, folder = probe_objects(
+            f"s3://{BUCKET}", options=[word], preset="mine", grid=Grid(sizes=(4096,), depths=(2, 3)), seconds=0.7,
+            total_bytes=8192, folder=str(tmp_path / "r"),
+            on_cell=lambda one: kept.append(read_probe(str(tmp_path / "r"))),
+        )  # fmt: skip
+    assert [(len(one.cells), one.complete) for one in kept] == [(1, False), (2, False)]
+    assert read_probe(folder) == answer
+    question = answer.question
+    assert (question.target, question.preset, question.seconds) == (f"s3://{BUCKET}", "mine", 0.7)
+    assert question.overrides == (word,)
+    assert (answer.complete, answer.engine, answer.storage) == (True, "s3", None)
+    assert answer.issues == ("5 requests failed and were made again",)
+    assert answer.feeds
 
 
 # answers
@@ -333,8 +399,12 @@ def test_levels_of_a_workload_are_cells(
 
     def pattern(job: Any, *, on_level: Callable[[Level], None], **words: Any) -> Iterator[Any]:
         asked.update(words)
-        for level in levels:
+        assert job.ranks == 1
+        for number, level in enumerate(levels, 1):
             on_level(level)
+            kept = read_probe(job.workload.output.folder)
+            assert kept is not None
+            assert (len(kept.cells), kept.complete) == (number, False)
         return iter((tuple(levels), None))
 
     monkeypatch.setattr(run_probe, "probe_pattern", pattern)
