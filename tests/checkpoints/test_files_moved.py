@@ -280,10 +280,14 @@ def test_a_checkpoint_that_is_half_removed_is_no_whole_one(tmp_path: Path) -> No
     assert stored_checkpoints(posix.Storage(), str(tmp_path)) == [3]
     assert sorted(files_in(posix.Storage(), folder)) == ["0.pt", "1.pt", "2.pt"]
     with pytest.raises(OSError, match="broken"):
-        remove_checkpoint(Failing(), folder)
+        remove_checkpoint(Failing(), folder, {"0.pt", "1.pt", "2.pt"})
     assert len(list(files_in(posix.Storage(), folder))) == 3
     assert read_note(posix.Storage(), folder) is None
-    remove_checkpoint(posix.Storage(), folder)
+    Path(folder, "3.pt").write_text("of somebody else")
+    remove_checkpoint(posix.Storage(), folder, {"0.pt", "1.pt", "2.pt"})
+    assert list(files_in(posix.Storage(), folder)) == ["3.pt"]
+    Path(folder, "3.pt").unlink()
+    remove_checkpoint(posix.Storage(), folder, {"0.pt", "1.pt", "2.pt"})
     assert list(tmp_path.iterdir()) == []
 
 
