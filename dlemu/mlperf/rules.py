@@ -149,6 +149,10 @@ def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[
     bound = smallest_dataset(official, batch, facts.accelerators, facts.memory_gib * GIB)
     if facts.num_files >= bound.comfortable_files:
         return
+    if bound.files - edition.spare_files <= facts.num_files < bound.files:
+        seen, fix = f"{facts.num_files:,} files, one less than the least", "round up, as the tool does since"
+        yield Finding("warning", "dataset.size", seen, f"{bound.files:,} files; the round let one less pass", fix)
+        return
     share = facts.num_files / bound.files
     seen = f"{facts.num_files:,} files, {share:.4f} x the least"
     wanted = f"{bound.files:,} files or more: {bound.because}"
