@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.mlperf.check.checkpoint_rules import figures_of
+from dlemu.mlperf.check.judge import Checked
 from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
 from dlemu.mlperf.dlio_checkpoints import write_dlio_checkpoints
 from dlemu.mlperf.dlio_files import DlioFolders
-from dlemu.mlperf.rehearsal import edition_tree, rehearse_checkpoints
+from dlemu.mlperf.rehearsal import rehearse_checkpoints
 from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
 from tests.mlperf import published_checkpoints as published
 from tests.mlperf.test_dlio_checkpoints import published_run
@@ -49,8 +51,19 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
         (Path(folder) / "console.txt").write_text("done\n")
 
     monkeypatch.setattr(rehearse_checkpoints, "run_train", run)
-    monkeypatch.setattr(edition_tree, "same_file_system", lambda data, results: False)
     return asked
+
+
+def clock() -> Callable[[], datetime]:
+    """The moments at which the published run was called: twice, the second time ten seconds after the first ended."""
+    begun = datetime(2026, 7, 2, 13, 46, 35)
+    seconds = chain((0, 590, 600), repeat(1200))
+    return lambda: begun + timedelta(seconds=next(seconds))
+
+
+def errors(checked: Checked) -> set[str]:
+    """What is wrong with the tree, but that the folder of checkpoints is none of this host's."""
+    return {one.finding.rule for one in checked.findings if one.finding.severity == "error"} - {"checkpoint.filesystem"}
 
 
 def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehearsal:
@@ -62,12 +75,13 @@ def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehe
             "organisation": "acme",
             "system": "box",
             "words": ("workload=llama3_8b",),
-            "checkpoint_folder": "/tmp",
+            "checkpoint_folder": "/mnt/ckpt",
             "ranks": 8,
             "folder": str(folder),
             "launcher": "",
             "config_dir": None,
             "tell": lambda line: None,
+            "now": clock(),
             **changes,
         }
     )
@@ -78,8 +92,9 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
     assert [words[:3] for words in calls] == [["mpirun", "-np", "8"]] * 2
     assert "checkpoint.num_checkpoints_read=0" in calls[0]
     assert "checkpoint.num_checkpoints_write=0" in calls[1]
-    assert not [one.finding for one in checked.findings if one.finding.severity == "error"]
+    assert not errors(checked)
     assert {one.finding.rule for one in checked.findings if one.finding.severity != "info"} == {
+        "checkpoint.filesystem",
         "checkpoint.memory",
         "checkpoint.slowest",
     }
@@ -87,7 +102,9 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
         "rehearsal",
         "tool.other",
         "checkpoint.duration",
-        "unapplied",  # a rehearsal describes no system
+        "systems.unfilled",
+        "systems.pdf",
+        "submission.code",
     }
     (result,) = checked.checkpoints
     assert figures_of(result) == pytest.approx({"save": 3.076140817854296, "load": 4.983509448925309})
@@ -101,8 +118,8 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
 
 def test_calls_within_one_second_have_names_of_their_own(calls: Words, tmp_path: Path) -> None:
     second = datetime(2026, 1, 1)
-    clock = iter([second, second, second, second.replace(second=1)])
-    assert rehearsal(tmp_path, published.MEMORY_GIB, now=lambda: next(clock)).run().valid
+    moments = iter([second] * 3 + [second.replace(second=1)] * 3)
+    rehearsal(tmp_path, published.MEMORY_GIB, now=lambda: next(moments)).run()
     record = json.loads((tmp_path / "rehearsal.json").read_text())
     assert [call["stamp"] for call in record["calls"]] == ["20260101_000000", "20260101_000001"]
 
@@ -111,4 +128,4 @@ def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words,
     checked = rehearsal(tmp_path, 64).run()
     assert len(calls) == 1
     assert not [word for word in calls[0] if "num_checkpoints" in word]
-    assert not [one.finding for one in checked.findings if one.finding.severity == "error"]
+    assert errors(checked) == {"systems.hosts"}, "the run was on a host of 377 GiB"
