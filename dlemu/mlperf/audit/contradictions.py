@@ -95,9 +95,9 @@ def _summary_with_itself(setup: Setup, printed: Printed) -> Iterator[Finding]:
     if mib and nominal and not _close(mib, nominal):
         seen = f"printed {mib:.2f} MiB/s, but {rate:.3f} samples/s of {setup.record_bytes:.0f} bytes are {nominal:.2f}"
         yield Finding("error", "printed.io", seen, "samples/s x record length", _ASK)
-    if printed.verdict in ("success", "fail") and printed.au_percent is not None:
+    if printed.verdict is not None and printed.au_percent is not None:
         reached = printed.au_percent >= setup.au_threshold_percent
-        if reached != (printed.verdict == "success"):
+        if printed.verdict != ("success" if reached else "fail"):
             seen = f"printed {printed.verdict!r} with an AU of {printed.au_percent:.2f} %"
             yield Finding("error", "printed.verdict", seen, f"success from {setup.au_threshold_percent:g} % on", _ASK)
 
@@ -144,6 +144,9 @@ def _counts(setup: Setup, printed: Printed, again: Recomputed) -> Iterator[Findi
     if again.epochs and wanted and again.epochs != wanted:
         seen = f"{again.epochs} epochs can be recomputed"
         yield Finding("warning", "epochs.count", seen, f"{wanted} epochs", "keep the files of the whole run")
+    if setup.epochs and printed.epochs and setup.epochs != printed.epochs:
+        seen = f"config.yaml says {setup.epochs} epochs, summary.json {printed.epochs}"
+        yield Finding("warning", "epochs.count", seen, "the same run in both", _ASK)
     if printed.accelerators and again.ranks_kept > printed.accelerators:
         seen = f"files of {again.ranks_kept} ranks, but printed {printed.accelerators} accelerators"
         yield Finding("error", "ranks.count", seen, "one file a rank", "keep one run in one folder")

@@ -15,7 +15,8 @@ from dlemu.mlperf.audit.step_files import Logs
 
 _COPIED = 1e-8
 """Relative: nearer than that the sums of hundreds of measured times do not lie."""
-_DIGITS = 6
+_DIGITS, STAMP_DIGITS = 6, 3
+"""A measured number has more digits than this; one that comes of time stamps ends at microseconds."""
 _VARIED = 3
 """So many different values make a list a measured one."""
 
@@ -41,10 +42,10 @@ def step_prints(logs: Logs) -> tuple[Print, ...]:
     return tuple(prints)
 
 
-def figure_prints(where: str, figures: Iterable[float]) -> tuple[Print, ...]:
+def figure_prints(where: str, figures: Iterable[float], digits: int = _DIGITS) -> tuple[Print, ...]:
     """Return a print of numbers that were measured together; none of fewer than three with a measurement's digits."""
     sums = tuple(figures)
-    return (Print(where, sums),) if sum(round(figure, _DIGITS) != figure for figure in sums) >= _VARIED else ()
+    return (Print(where, sums),) if sum(round(figure, digits) != figure for figure in sums) >= _VARIED else ()
 
 
 def twins(prints: Iterable[Print]) -> Iterator[tuple[Print, Print]]:

@@ -13,7 +13,8 @@ from dlemu.mlperf.audit.step_files import names_dlemu
 from dlemu.mlperf.audit.tolerant import mapping, number, read_json, text
 from dlemu.mlperf.check.checkpoint_phases import capabilities, duration, gap
 from dlemu.mlperf.check.other_leaves import OtherLeaf
-from dlemu.mlperf.check.submission_tree import SEPARATION
+from dlemu.mlperf.check.system_description import described_system
+from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION
 from dlemu.mlperf.check.tree_rules import CONFIG_FILES, CONFIG_FOLDER, empty_files, ranks_kept
 from dlemu.mlperf.core_config import canonical, core_config_hash, is_checkpoint_core, settings_of
 from dlemu.mlperf.dlio_config import dlio_workload
@@ -263,7 +264,7 @@ def _memory(result: CheckpointResult) -> Found:
 
 def _accelerators(result: CheckpointResult) -> Found:
     """The accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, else by 80 GiB each."""
-    for leaf in result.leaves[:1]:
+    for leaf in result.leaves:
         size, table = number(leaf.metric.get("checkpoint_size_GB")), result.edition.accelerator_gb
         named = text(leaf.metadata.get("accelerator")) or text(mapping(leaf.metadata.get("args")).get("accelerator_type"))
         if table and named not in table:
@@ -311,6 +312,7 @@ def _files(result: CheckpointResult) -> Found:
         yield result.path, Finding("error", "files.checkpoint_results", f"no {RESULTS}", RESULTS, fix)
     for leaf in result.leaves:
         lacking = [name for name in FILES if name not in leaf.files]
+        lacking += [] if any(name.endswith(METADATA) for name in leaf.files) else [f"*{METADATA}"]
         lacking += [kind.pattern for kind in _RANK_FILES if not any(map(kind.match, leaf.files))]
         if lacking:
             wanted, fix = "what the tool leaves of a call", "keep the folder as the tool left it"
@@ -321,6 +323,27 @@ def _files(result: CheckpointResult) -> Found:
             seen = ", ".join(there) or f"no {CONFIG_FOLDER}"
             fix = "keep hydra's three files"
             yield leaf.path, Finding("error", "files.checkpoint_config", seen, ", ".join(CONFIG_FILES), fix)
+
+
+def _alike(result: CheckpointResult) -> Found:
+    """All calls are the same model on the same hosts."""
+    for what, values in (
+        ("processes", [leaf.ranks for leaf in result.leaves]),
+        ("hosts", [leaf.hosts for leaf in result.leaves]),
+        ("accelerator", [text(leaf.metadata.get("accelerator")) for leaf in result.leaves]),
+        ("rank 0's host", [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]),
+    ):
+        seen = sorted({str(value) for value in values if value is not None})
+        if len(seen) > 1 and not (what == "rank 0's host" and _told_multi(result)):
+            fix = "repeat the calls with the same processes on the same hosts"
+            yield result.path, Finding("error", "runs.differ", f"{what}: {' and '.join(seen)}", "one for all calls", fix)
+
+
+def _told_multi(result: CheckpointResult) -> bool:
+    """Whether another host may read what one wrote: a call on another host is the failover that 4.7.1 is about."""
+    described = described_system(result.path)
+    solution = mapping(described[1].get("solution")) if described else {}
+    return mapping(solution.get("capabilities")).get("multi_host") is True
 
 
 def _object_store(leaf: CheckpointLeaf) -> bool:
@@ -345,7 +368,7 @@ def _tool(result: CheckpointResult) -> Found:
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
     *(_by_the_numbers, _model_is_known, _settings, _overrides, _fsync, _processes, _ranks_a_host),
-    *(_counts, gap, duration, capabilities, _memory, _accelerators, _folders, _files, _kept, _tool),
+    *(_counts, gap, duration, capabilities, _memory, _accelerators, _folders, _files, _kept, _alike, _tool),
 )
 
 

@@ -11,7 +11,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
-from dlemu.mlperf.audit.fingerprints import Print, figure_prints, twins
+from dlemu.mlperf.audit.fingerprints import STAMP_DIGITS, Print, figure_prints, twins
 from dlemu.mlperf.audit.tolerant import number, read_json, stamp_us
 from dlemu.mlperf.check.checkpoint_rules import RESULTS, CheckpointResult, figures_of
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
@@ -34,7 +34,7 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     for group in checkpoints:
         for call in group.leaves:
             for parts in call.parts.values():
-                figures += figure_prints(call.path, (part.seconds for part in parts))
+                figures += figure_prints(call.path, (part.seconds for part in parts), STAMP_DIGITS)
     found: dict[str, str] = {}
     for first, second in (*twins(steps), *twins(figures)):
         if first.where != second.where:
@@ -52,7 +52,7 @@ def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
         prints = [
             one
             for rank, parts in call.parts.items()
-            for one in figure_prints(f"rank {rank}", (part.seconds for part in parts))
+            for one in figure_prints(f"rank {rank}", (part.seconds for part in parts), STAMP_DIGITS)
         ]
         same = [f"{second.where} has the times of {first.where}" for first, second in twins(prints)]
         if len(call.parts) > 1:

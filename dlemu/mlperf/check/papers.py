@@ -151,7 +151,9 @@ def _host_count(papers: RunPapers) -> Claims:
 def _host_names(papers: RunPapers) -> Claims:
     """The host of rank 0 is one of those that were collected."""
     first, collected = text(papers.summary.get("hostname")), sorted(map(_short, papers.hosts))
+    rank = text(mapping(papers.read("0_output.json")).get("hostname"))
     yield "summary.json", _short(first) if first else None
+    yield "0_output.json", _short(rank) if rank and papers.benchmark == "checkpointing" else None
     yield HOSTS, (_short(first) if _short(first) in collected else ", ".join(collected)) if first and collected else None
 
 
