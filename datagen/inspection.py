@@ -115,7 +115,9 @@ def _with_what_is_left_out(asked: DatasetSpec, made: DatasetSpec) -> DatasetSpec
         return asked
     left_out, parquet = ParquetSpec(), asked.parquet
     rows = made.parquet.row_group_size if parquet.row_group_size == left_out.row_group_size else parquet.row_group_size
-    return replace(asked, parquet=replace(parquet, columns=parquet.columns or made.parquet.columns, row_group_size=rows))
+    return replace(
+        asked, parquet=replace(parquet, columns=parquet.columns or made.parquet.columns, row_group_size=rows)
+    )
 
 
 def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: _Advice) -> None:

@@ -249,6 +249,30 @@ def _rehearse_checkpoints(rehearsal: CheckpointRehearsal) -> NoReturn:
     raise SystemExit(0 if checked.valid else 1)
 
 
+@command.command(name="merge", short_help="Lay several rehearsals into one tree, and check it.")
+@click.argument("folder", metavar="NEW")
+@click.argument("rehearsals", metavar="REHEARSAL...", nargs=-1, required=True)
+def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
+    """Lay the trees of several rehearsals, of training and of checkpoints, into one, and check it.
+
+    \b
+    dlemu mlperf run workload=unet3d accelerator=b200 ... output.folder=r/unet3d
+    dlemu mlperf run workload=llama3_8b ... output.folder=r/llama3
+    dlemu mlperf merge r/all r/unet3d r/llama3
+
+    They are of one edition, and each result stands in one of them. Organisations and systems stay as they were named.
+
+    Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
+    """
+    from dlemu.cli.mlperf_lines import check_lines
+    from dlemu.mlperf.rehearsal.merge import merge
+
+    checked = merge(folder, rehearsals)
+    for line, style in check_lines(checked):
+        click.secho(line, **style)
+    raise SystemExit(0 if checked.valid else 1)
+
+
 @command.command(name="check", short_help="Hold finished runs or a submission tree against the rules.")
 @click.argument("folder", metavar="DIR", required=False)
 @click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: what the tree's runs tell.")
@@ -263,6 +287,7 @@ def _rehearse_checkpoints(rehearsal: CheckpointRehearsal) -> NoReturn:
 @click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write a line a finding as CSV.")
+@click.option("--html", "html_file", metavar="FILE", help="Write a page for reviewers: by result and by rule.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 def check_command(
     folder: str | None,
@@ -271,6 +296,7 @@ def check_command(
     list_rules: bool,
     division: Division | None,
     csv_file: str | None,
+    html_file: str | None,
     as_json: bool,
 ) -> None:
     """Hold a submission tree, a results folder of mlpstorage, or a single run against MLPerf Storage's rules.
@@ -297,6 +323,10 @@ def check_command(
     checked = check_folder(folder, edition, division, reading)
     if csv_file:
         _write(csv_file, as_csv(checked))
+    if html_file:
+        from dlemu.cli.check_page import check_html
+
+        _write(html_file, check_html(check_report(checked)))
     if as_json:
         click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:

@@ -12,7 +12,6 @@ from typing import Literal
 
 from dlemu.mlperf.core_config import Value
 
-
 Reading = Literal["published", "today"]
 """`published`: as the round itself was judged; `today`: as its tool reads the same text since."""
 

@@ -225,8 +225,8 @@ CHECKPOINTS = (
           "the hosts wrote less than 3 times their memory: it could serve the reads, unless caches were cleared",
           "text", v3="4.3.1 checkpointDataSizeRatio", editions=PHASED),
     _rule("checkpoint.accelerator", "error; warning in 2.0 and as published",
-          "no accelerator told that the edition has, or a checkpoint that is larger than they hold together; in 2.0 and "
-          "as published: larger than accelerators of 80 GiB hold",
+          "no accelerator told that the edition has, or a checkpoint larger than they hold together; in 2.0 and as "
+          "published: larger than accelerators of 80 GiB hold",
           v3="4.3.4 checkpointAggregateAcceleratorMemory", editions=PHASED, warned=True),
     _rule("checkpoint.folder", "error", "checkpoints and results in one folder, or not told which",
           v3="4.4.1 checkpointPathArgs", editions=V3),

@@ -1,4 +1,4 @@
-"""Every numbered rule of v3.0's Rules.md, and the checks that its tool adds: known here, known otherwise, or not to be checked.
+"""Every rule of v3.0's Rules.md, and the checks that its tool adds: known here, known otherwise, or not checkable.
 
 Source: Rules.md and the submission checker of mlcommons/storage (https://github.com/mlcommons/storage), as of the first
 edition 4.0 drafts; ids and names are theirs.
@@ -92,7 +92,8 @@ OFFICIAL_RULES: tuple[OfficialRule, ...] = (
     _rule("3.3.4", "trainingSingleHostClientLimit", "hosts.named"),
     _rule("3.3.5", "trainingDistributedDataAccessibility", "", _NOT_IN_FILES),
     _rule("3.3.6", "trainingIdenticalAcceleratorsPerNode", "hosts.uneven"),
-    _rule("3.3.7", "trainingNodeCapabilityConsistency", "", "the text itself doubts it; hosts.memory compares sums alone"),
+    _rule("3.3.7", "trainingNodeCapabilityConsistency", "",
+          "the text itself doubts it; hosts.memory compares sums alone"),
     _rule("3.3.8", "trainingResultAggregation", "results.differ", _DEFINITION + " this rule"),
     _rule("3.4.1", "trainingMlpstoragePathArgs", "dataset.folder"),
     _rule("3.4.2", "trainingMlpstorageFilesystemCheck", "dataset.filesystem papers.differ"),
@@ -100,7 +101,8 @@ OFFICIAL_RULES: tuple[OfficialRule, ...] = (
           "by the hash noted with the image; no official hash is published to compare it with"),
     _rule("3.6.2", "trainingClosedSubmissionParameters", "overrides.unknown overrides.open overrides.value"),
     _rule("3.6.3", "trainingOpenSubmissionParameters", "overrides.unknown"),
-    _rule("4.3.1", "checkpointDataSizeRatio", "checkpoint.memory", "a warning: whether caches were cleared is not told"),
+    _rule("4.3.1", "checkpointDataSizeRatio", "checkpoint.memory",
+          "a warning: whether caches were cleared is not told"),
     _rule("4.3.2", "checkpointFsyncVerification", "checkpoint.fsync"),
     _rule("4.3.3", "checkpointModelConfigurationReq", "checkpoint.model checkpoint.settings checkpoint.size"),
     _rule("4.3.4", "checkpointAggregateAcceleratorMemory", "checkpoint.accelerator"),

@@ -32,6 +32,8 @@ class DatasetBound:
 
     files_by_memory: int
     files_by_steps: int
+    tool_files: int
+    """What the tools of v1.0, v2.0 and of v3.0's round print: they round down."""
 
     @property
     def files(self) -> int:
@@ -87,6 +89,7 @@ def smallest_dataset(official: Official, batch_size: int, accelerators: int, mem
     return DatasetBound(
         files_by_memory=math.ceil(samples_by_memory / official.samples_per_file),
         files_by_steps=math.ceil(samples_by_steps / official.samples_per_file),
+        tool_files=math.floor(max(samples_by_memory, samples_by_steps) / official.samples_per_file),
     )
 
 

@@ -33,7 +33,9 @@ def page() -> str:
 def _official() -> str:
     """Return the table of the official rules."""
     counts = Counter(rule.status for rule in OFFICIAL_RULES)
-    told = ", ".join(f"{counts[status]} {status}" for status in ("known", "known otherwise", "not checkable", "unknown"))
+    told = ", ".join(
+        f"{counts[status]} {status}" for status in ("known", "known otherwise", "not checkable", "unknown")
+    )
     rows = [f"| {rule.number} | {rule.name} | {rule.status} | {words} |" for rule, words in listed()]
     head = ["| rule | name | status | here |", "|---|---|---|---|"]
     return "\n".join([_OFFICIAL_HEAD.format(count=len(OFFICIAL_RULES), told=told), *head, *rows, ""])

@@ -73,7 +73,7 @@ def organisation(root: Path) -> Path:
     raise Inapplicable
 
 
-def changed(pattern: str, change: Callable[[Any], object]) -> Change:
+def changed(pattern: str, change: Callable[[Any], Any]) -> Change:
     return lambda root: edit(one(root, pattern), change)
 
 
@@ -110,9 +110,7 @@ def _copied_rank(jitter: float) -> Change:
         for epoch in (value for key, value in content.items() if key.isdigit()):
             for name in ("load", "proc"):
                 for block, values in epoch[name].items():
-                    epoch[name][block] = [
-                        value * (1 + jitter * (-1) ** index) for index, value in enumerate(values)
-                    ]
+                    epoch[name][block] = [value * (1 + jitter * (-1) ** index) for index, value in enumerate(values)]
         if not any(epoch["load"] for key, epoch in content.items() if key.isdigit()):
             raise Inapplicable
         one(root, "1_output.json").write_text(json.dumps(content))
@@ -174,8 +172,8 @@ def _late(phase: str) -> Change:
     def apply(root: Path) -> None:
         last, leaf = leaves(root, "run")[-1], leaves(root, phase)[0]
         stamp = (datetime.strptime(last.name, STAMP) + timedelta(hours=3)).strftime(STAMP)
+        began = datetime.strptime(stamp, STAMP).isoformat()
         for path in leaf.glob("*_metadata.json"):
-            began = datetime.strptime(stamp, STAMP).isoformat()
             edit(path, lambda told: told.update(run_datetime=stamp, invocation_start_time=began))
         leaf.rename(leaf.with_name(stamp))
 
@@ -183,7 +181,7 @@ def _late(phase: str) -> Change:
 
 
 def _without_metadata(root: Path) -> None:
-    calls = [path for path in root.rglob("checkpointing/*/2*/*_metadata.json")]
+    calls = list(root.rglob("checkpointing/*/2*/*_metadata.json"))
     if not calls:
         raise Inapplicable
     for path in calls:
@@ -268,6 +266,8 @@ def _put(*keys: str, value: Any) -> Callable[[Any], None]:
 
 
 META = "*_metadata.json"
+_SEPARATE = "dataset.filesystem checkpoint.filesystem"
+_ANOTHER_DAY = {"invocation_start_time": "2026-02-01T01:00:00"}
 KINDS: tuple[Forgery, ...] = (
     # trees
     _forgery("systems/ is gone", "submission.folders", _each_rerun(lambda org: shutil.rmtree(org / "systems"))),
@@ -302,7 +302,8 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("datasize after the runs", "time.phases", _late("datasize")),
     _forgery("the summary begins late", "time.order checkpoint.differs", lambda root: _late_summary(root)),
     _forgery("the tool was shorter", "time.length", changed(META, _put("runtime", value=1.0))),
-    _forgery("called another day", "runs.misdated", changed(META, lambda told: told.update(invocation_start_time="2026-02-01T01:00:00"))),
+    _forgery("called another day", "runs.misdated", changed(META, _put("run_datetime", value="20260201_010000"))),
+    _forgery("began another day", "runs.misdated", changed(META, lambda told: told.update(_ANOTHER_DAY))),
     # copies
     _forgery("a rank's steps are another's", "ranks.copied", _copied_rank(0.0)),
     _forgery("a rank's steps nearly are another's", "ranks.copied", _copied_rank(1e-9)),
@@ -318,8 +319,8 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("the description has 0 bytes", "files.empty", _emptied("systems/*.yaml")),
     _forgery("dlio.log has 0 bytes", "files.empty", _emptied("dlio.log")),
     _forgery("stdout has 0 bytes", "files.empty", _emptied("*_run.stdout.log")),
-    _forgery("no sidecar of the file system", "dataset.filesystem checkpoint.filesystem", removed("fs_separation.json")),
-    _forgery("one file system", "dataset.filesystem checkpoint.filesystem", changed("fs_separation.json", _put("same_filesystem", value=True))),
+    _forgery("no sidecar of the file system", _SEPARATE, removed("fs_separation.json")),
+    _forgery("one file system", _SEPARATE, changed("fs_separation.json", _put("same_filesystem", value=True))),
     # descriptions
     _forgery("a word that is none of the schema's", "systems.schema", _described(_put("deployment", value="basement"))),
     _forgery("text for a number", "systems.schema", _described(lambda told: told["clients"][0].update(quantity="one"))),

@@ -199,7 +199,7 @@ def _metadata(command: str, edition: str, ranks: int, stamp: str) -> dict[str, A
     began = datetime.strptime(stamp, STAMP).isoformat(timespec="microseconds")
     made = {"num_files_train": str(_files(ranks))} if command == "datagen" else {}  # text, as typed
     sized = {"dataset.data_folder": "/data/unet3d"} if command != "datasize" else {}
-    told = {
+    told: dict[str, Any] = {
         "benchmark_type": "training",
         "command": command,
         "model": "unet3d",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -189,8 +190,7 @@ def test_several_endpoints_are_not_there_and_said_in_one_line(tmp_path: Path) ->
 def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = dlio_command.find_spec
-    monkeypatch.setattr(dlio_command, "find_spec", lambda name: None if name == "tensorflow" else installed(name))
+    monkeypatch.setattr(dlio_command, "find_spec", lambda name: None if name == "tensorflow" else find_spec(name))
     workload, _ = asked("workload=resnet50_h100")
     assert workload.reader.data_loader in ("pytorch", "threads")
     assert workload.dataset.format == "tfrecord"
@@ -198,7 +198,7 @@ def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(
 
 
 def test_options_of_open_mpi_alone_are_left_out_for_mpich() -> None:
-    words = "-n 2 -host a:1,b:1 --oversubscribe --mca btl tcp --allow-run-as-root dlio_benchmark --oversubscribe".split()
+    kept, program = ["-n", "2", "-host", "a:1,b:1"], ["dlio_benchmark", "--oversubscribe"]
+    words = [*kept, "--oversubscribe", "--mca", "btl", "tcp", "--allow-run-as-root", *program]
     assert command_line(words, "mpirun", mpich=False) == ["mpirun", *words]
-    left = "mpirun -n 2 -host a:1,b:1 dlio_benchmark --oversubscribe".split()
-    assert command_line(words, "mpirun", mpich=True) == left
+    assert command_line(words, "mpirun", mpich=True) == ["mpirun", *kept, *program]

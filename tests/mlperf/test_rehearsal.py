@@ -105,7 +105,8 @@ def rehearsal(plan: RehearsalPlan, run: Callable[[list[str], str], None] = run_b
 
     write_readme(plan)
     write_datasize(plan, datasize(plan.workload, edition=plan.edition.name, hosts=1, memory_gib_per_host=64), ASKED)
-    write_datagen(plan, Manifest(spec=plan.workload.dataset, complete=True, made_at="2026-01-01T00:00:00+00:00"), None, ASKED)
+    manifest = Manifest(spec=plan.workload.dataset, complete=True, made_at="2026-01-01T00:00:00+00:00")
+    write_datagen(plan, manifest, None, ASKED)
     done = run_sequence(plan, attempts, run, lambda attempt: None, after, minutes())
     save(plan, QUESTION, done, complete=True)
     return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
 from dlemu.mlperf.dlio_checkpoints import write_dlio_checkpoints
 from dlemu.mlperf.dlio_files import DlioFolders
 from dlemu.mlperf.rehearsal import rehearse_checkpoints
+from dlemu.mlperf.rehearsal.merge import merge
 from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
 from tests.mlperf import published_checkpoints as published
 from tests.mlperf.test_dlio_checkpoints import published_run
@@ -61,9 +63,13 @@ def clock() -> Callable[[], datetime]:
     return lambda: begun + timedelta(seconds=next(seconds))
 
 
+_OF_THE_FIXTURE = {"checkpoint.filesystem", "ranks.copied"}
+"""No folder of checkpoints is there, and all ranks but one have the times of rank 0."""
+
+
 def errors(checked: Checked) -> set[str]:
-    """What is wrong with the tree, but that the folder of checkpoints is none of this host's."""
-    return {one.finding.rule for one in checked.findings if one.finding.severity == "error"} - {"checkpoint.filesystem"}
+    """What is wrong with the tree, but for what is made up here."""
+    return {one.finding.rule for one in checked.findings if one.finding.severity == "error"} - _OF_THE_FIXTURE
 
 
 def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehearsal:
@@ -94,7 +100,7 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
     assert "checkpoint.num_checkpoints_write=0" in calls[1]
     assert not errors(checked)
     assert {one.finding.rule for one in checked.findings if one.finding.severity != "info"} == {
-        "checkpoint.filesystem",
+        *_OF_THE_FIXTURE,
         "checkpoint.memory",
         "checkpoint.slowest",
     }
@@ -129,3 +135,20 @@ def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words,
     assert len(calls) == 1
     assert not [word for word in calls[0] if "num_checkpoints" in word]
     assert errors(checked) == {"systems.hosts"}, "the run was on a host of 377 GiB"
+
+
+def test_rehearsals_are_merged_into_one_tree_that_is_checked_whole(calls: Words, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, system in ((one, "box"), (other, "shelf")):
+        rehearsal(folder, published.MEMORY_GIB, system=system).run()
+    checked = merge(str(tmp_path / "all"), [str(one), str(other)])
+    assert len(checked.checkpoints) == 2
+    assert len(checked.submissions) == 1
+    assert errors(checked) == {"runs.copied"}, "both tell the times of the one published run"
+    assert {path.name for path in (tmp_path / "all/tree/closed/acme/systems").iterdir()} == {"box.yaml", "shelf.yaml"}
+    with pytest.raises(UserError, match="holds something already"):
+        merge(str(tmp_path / "all"), [str(one)])
+    with pytest.raises(UserError, match="a tree has one result of a workload"):
+        merge(str(tmp_path / "again"), [str(one), str(shutil.copytree(one, tmp_path / "copy"))])
+    with pytest.raises(UserError, match="is no folder of"):
+        merge(str(tmp_path / "again"), [str(tmp_path)])

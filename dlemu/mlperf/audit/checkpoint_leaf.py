@@ -154,7 +154,9 @@ def _parts(epochs: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Part, ...]:
             seconds = number(told.get("duration"))
             if match and seconds is not None:
                 kind: Kind = "save" if match[1] == "save" else "load"
-                parts.append(Part(kind, seconds, number(told.get("throughput")), _stamped(told), stamp_us(told.get("start"))))
+                parts.append(
+                    Part(kind, seconds, number(told.get("throughput")), _stamped(told), stamp_us(told.get("start")))
+                )
     return tuple(parts)
 
 

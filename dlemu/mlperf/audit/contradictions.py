@@ -285,7 +285,10 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
     same = [
         (first, second)
         for (first, one), (second, two) in combinations(enumerate(figures, 1), 2)
-        if all(is_measured(left) and math.isclose(left, right, rel_tol=COPIED) for left, right in zip(one, two, strict=True))
+        if all(
+            is_measured(left) and math.isclose(left, right, rel_tol=COPIED)
+            for left, right in zip(one, two, strict=True)
+        )
     ]
     if same:
         seen = f"epochs {same[0][0]} and {same[0][1]} have the same AU and samples/s, to the last digit"

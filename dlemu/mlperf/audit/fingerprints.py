@@ -1,4 +1,4 @@
-"""What no two measurements have in common: the sums of a rank's waits and steps, of a run's figures, of its checkpoints.
+"""What no two measurements share: the sums of a rank's waits and steps, of a run's figures, of its checkpoints.
 
 Sums are compared, not digests: a copy whose numbers were changed in the last digits still has its original's sums.
 """

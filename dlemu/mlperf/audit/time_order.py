@@ -20,7 +20,9 @@ Interval = tuple[int, int, str]
 
 def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], where: str) -> Iterator[Finding]:
     """Yield the first contradiction between the stamps of the epochs that one file tells of."""
-    whole = [found for number, epoch in sorted(epochs, key=lambda one: one[0]) if (found := _span(epoch, f"epoch {number}"))]
+    whole = [
+        found for number, epoch in sorted(epochs, key=lambda one: one[0]) if (found := _span(epoch, f"epoch {number}"))
+    ]
     apart = list(_overlaps(whole))
     for number, epoch in epochs:
         parts = [(*_PART.findall(name), _span(value, name)) for name, value in epoch.items() if _PART.match(str(name))]

@@ -13,8 +13,8 @@ from dlemu.mlperf.audit.step_files import names_dlemu
 from dlemu.mlperf.audit.tolerant import mapping, number, read_json, text
 from dlemu.mlperf.check.checkpoint_phases import capabilities, duration, gap
 from dlemu.mlperf.check.other_leaves import OtherLeaf
-from dlemu.mlperf.check.system_description import described_system
 from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION
+from dlemu.mlperf.check.system_description import described_system
 from dlemu.mlperf.check.tree_rules import CONFIG_FILES, CONFIG_FOLDER, empty_files, ranks_kept
 from dlemu.mlperf.core_config import canonical, core_config_hash, is_checkpoint_core, settings_of
 from dlemu.mlperf.dlio_config import dlio_workload
@@ -266,7 +266,9 @@ def _accelerators(result: CheckpointResult) -> Found:
     """The accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, else by 80 GiB each."""
     for leaf in result.leaves:
         size, table = number(leaf.metric.get("checkpoint_size_GB")), result.edition.accelerator_gb
-        named = text(leaf.metadata.get("accelerator")) or text(mapping(leaf.metadata.get("args")).get("accelerator_type"))
+        named = text(leaf.metadata.get("accelerator")) or text(
+            mapping(leaf.metadata.get("args")).get("accelerator_type")
+        )
         if table and named not in table:
             seen, fix = f"accelerator {named}", "say --accelerator-type, and repeat the calls"
             yield leaf.path, Finding("error", "checkpoint.accelerator", seen, f"one of {', '.join(table)}", fix)
@@ -336,7 +338,10 @@ def _alike(result: CheckpointResult) -> Found:
         seen = sorted({str(value) for value in values if value is not None})
         if len(seen) > 1 and not (what == "rank 0's host" and _told_multi(result)):
             fix = "repeat the calls with the same processes on the same hosts"
-            yield result.path, Finding("error", "runs.differ", f"{what}: {' and '.join(seen)}", "one for all calls", fix)
+            yield (
+                result.path,
+                Finding("error", "runs.differ", f"{what}: {' and '.join(seen)}", "one for all calls", fix),
+            )
 
 
 def _told_multi(result: CheckpointResult) -> bool:

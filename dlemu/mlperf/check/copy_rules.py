@@ -25,7 +25,8 @@ _SAME = 1e-6
 
 def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
     """No run has the numbers of another: not in its result, and not in another one."""
-    steps, figures = [], []
+    steps: list[Print] = []
+    figures: list[Print] = []
     for result in results:
         for leaf in result.runs:
             steps += [Print(leaf.path, one.sums) for one in (leaf.run.prints if leaf.run else ())]

@@ -176,7 +176,8 @@ def _of_results(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     for group in checkpoints:
         for call_rule in (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES):
             yield from _named((Located(path, finding) for path, finding in call_rule(group)), group)
-    for each in (*results, *checkpoints):
+    every: list[Result | CheckpointResult] = [*results, *checkpoints]
+    for each in every:
         papers = papers_of(each)
         for one in papers:
             yield from _named(judged(one), each)

@@ -1,4 +1,4 @@
-"""The papers of a run agree: metadata, configuration, overrides, summary, facts of the hosts and sidecars tell one story.
+"""The papers of a run agree: metadata, configuration, overrides, summary, facts of the hosts, and sidecars.
 
 Each fact is told in several places; `FACTS` has, for each, who tells it. What only one place tells can't disagree.
 """
@@ -154,7 +154,10 @@ def _host_names(papers: RunPapers) -> Claims:
     rank = text(mapping(papers.read("0_output.json")).get("hostname"))
     yield "summary.json", _short(first) if first else None
     yield "0_output.json", _short(rank) if rank and papers.benchmark == "checkpointing" else None
-    yield HOSTS, (_short(first) if _short(first) in collected else ", ".join(collected)) if first and collected else None
+    yield (
+        HOSTS,
+        (_short(first) if _short(first) in collected else ", ".join(collected)) if first and collected else None,
+    )
 
 
 def _short(host: str) -> str:
@@ -307,7 +310,9 @@ def _settings_agree(papers: RunPapers) -> Iterator[Finding]:
         apart = [
             f"{key}={canonical(value)} ({who}), {config[key]} (config.yaml)"
             for key, value in told.items()
-            if key in config and str(canonical(value)) != str(config[key]) and not (value is None or config[key] is None)
+            if key in config
+            and str(canonical(value)) != str(config[key])
+            and not (value is None or config[key] is None)
         ]
         if apart:
             seen = "; ".join(apart[:3])

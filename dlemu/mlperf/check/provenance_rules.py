@@ -52,7 +52,7 @@ def _pointer(papers: RunPapers) -> str | None:
 
 
 def changed_images(submission: Submission) -> Iterator[Located]:
-    """The images of the code are what was captured: their files give the hash that is noted with them (2.1.6, 3.6.1)."""
+    """The images of the code are what was captured: their files give the hash noted with them (2.1.6, 3.6.1)."""
     if not submission.edition.checks_tree:
         return
     for folder, noted in _noted(submission.path).items():
@@ -126,7 +126,7 @@ def _noted(submission: str) -> dict[str, str | None]:
 
 
 def provenance(group: Sequence[RunPapers]) -> Iterator[Located]:
-    """A call's provenance.json is there when its metadata say so, and names its code, edition and workload (PROV-01)."""
+    """A call's provenance.json is there when its metadata say so, and names its code and workload (PROV-01)."""
     for papers in group:
         if PROVENANCE not in papers.files:
             if mapping(papers.metadata).get("provenance_file"):

@@ -196,7 +196,9 @@ def _described(
         if wrong:
             more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
             seen, fix = "; ".join(wrong[:4]) + more, "take the edition's template and its allowed values"
-            yield Located(path, Finding("error", "systems.schema", seen, "fields as the edition's schema has them", fix))
+            yield Located(
+                path, Finding("error", "systems.schema", seen, "fields as the edition's schema has them", fix)
+            )
     solution = mapping(under_test.get("solution"))
     if solution.get("submission_name") != system:
         seen = f"submission_name is {solution.get('submission_name')!r}"

@@ -101,7 +101,7 @@ SCHEMA: Mapping[str, Any] = {
 
 
 def breaches(content: object) -> Iterator[str]:
-    """Yield every field that is missing, or is not what the schema allows; fields that are still blank are not judged."""
+    """Yield every field that is missing, or not what the schema allows; fields still blank are not judged."""
     yield from _breaches(content, SCHEMA, "")
 
 

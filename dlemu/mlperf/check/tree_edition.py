@@ -22,7 +22,12 @@ _SIGNS = {
     "2.0": ("run_result_output",),
 }
 """Keys of metadata or of its `args` that only this edition's tool writes."""
-_FILES = {".mlps-code-image": "3.0", "fs_separation.json": "3.0", "provenance.json": "3.0", "per_epoch_stats.json": "1.0"}
+_FILES = {
+    ".mlps-code-image": "3.0",
+    "fs_separation.json": "3.0",
+    "provenance.json": "3.0",
+    "per_epoch_stats.json": "1.0",
+}
 
 
 _V1_CONFIG = "configs"

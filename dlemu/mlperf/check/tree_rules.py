@@ -142,9 +142,7 @@ def ranks_kept(leaf: Leaf | CheckpointLeaf, ranks: int | None, severity: Severit
     for kind, name in ((_RANK_FILE, "R_output.json"), (_RANK_STATS, "R_per_epoch_stats.json")):
         kept = sum(bool(kind.match(there)) for there in leaf.files)
         if ranks and 0 < kept < ranks:
-            finding = Finding(
-                severity, "files.ranks", f"{name} of {kept} ranks", f"those of all {ranks} ranks", _KEEP
-            )
+            finding = Finding(severity, "files.ranks", f"{name} of {kept} ranks", f"those of all {ranks} ranks", _KEEP)
             yield Located(leaf.path, finding)
 
 
