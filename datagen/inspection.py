@@ -28,7 +28,7 @@ from datagen.scan import (
     surplus,
     wrong_sizes,
 )
-from datagen.spec import DatasetSpec, Split
+from datagen.spec import DatasetSpec, ParquetSpec, Split
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 
 READ_KEYS = (
@@ -106,6 +106,7 @@ def inspect(
         opened.preflight(spec.data_folder)
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
+            spec = _with_what_is_left_out(spec, manifest.spec)
             _check_manifest(manifest, spec, advice)
         return _Inspection(spec, manifest, advice, opened).dataset()
     except OSError as error:
@@ -113,6 +114,20 @@ def inspect(
             f"{error.filename or spec.data_folder}: {error.strerror or error}: the dataset can't be inspected; "
             "check the permissions and the file system"
         ) from error
+
+
+def _with_what_is_left_out(asked: DatasetSpec, made: DatasetSpec) -> DatasetSpec:
+    """Return the settings with what they leave out of a Parquet file's shape: that is the dataset's own.
+
+    DLIO's workload files for training leave it out, as its readers take it from the files.
+    """
+    if asked.format != "parquet" or made.format != "parquet":
+        return asked
+    left_out, parquet = ParquetSpec(), asked.parquet
+    rows = made.parquet.row_group_size if parquet.row_group_size == left_out.row_group_size else parquet.row_group_size
+    return replace(
+        asked, parquet=replace(parquet, columns=parquet.columns or made.parquet.columns, row_group_size=rows)
+    )
 
 
 def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: _Advice) -> None:

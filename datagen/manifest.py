@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError, ServerError, UserError
@@ -80,11 +81,28 @@ def differing_keys(made: DatasetSpec, asked: DatasetSpec, keys: tuple[str, ...] 
     """Return `key is A there, B asked for` of each setting that differs, of those that shape the files."""
     names = keys or tuple(key for key in asdict(made) if key not in FREE_KEYS)
     made, asked = _on_disk(made), _on_disk(asked)
-    return [
-        f"{name} is {getattr(made, name)} there and {getattr(asked, name)} in the settings"
-        for name in names
-        if getattr(made, name) != getattr(asked, name)
-    ]
+    return [text for name in names for text in _differing(name, getattr(made, name), getattr(asked, name))]
+
+
+_SHOWN = 60
+"""Characters of a value that a message shows."""
+
+
+def _differing(name: str, made: Any, asked: Any) -> list[str]:
+    """Return what differs of one setting, or of each setting of a section."""
+    if made == asked:
+        return []
+    if is_dataclass(made) and type(made) is type(asked):
+        inner = [each.name for each in fields(made)]
+        return [text for key in inner for text in _differing(f"{name}.{key}", getattr(made, key), getattr(asked, key))]
+    there, here = (f"{len(value)} of them" if _is_long(value) else str(value) for value in (made, asked))
+    if there == here:
+        return [f"{name} are others there than in the settings"]
+    return [f"{name} is {there} there and {here} in the settings"]
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, tuple) and len(str(value)) > _SHOWN
 
 
 def _on_disk(spec: DatasetSpec) -> DatasetSpec:

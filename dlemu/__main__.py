@@ -1,4 +1,4 @@
-"""Where the programs begin: `dlemu`, `dlio_benchmark`, `python -m dlemu`."""
+"""Where the programs begin: `dlemu`, `dlio_benchmark`, `dlemu-mpirun`, `python -m dlemu`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def dlio_main() -> None:
 
     with lasting_outlets():
         dlio_main()
+
+
+def mpirun_main() -> None:
+    """Run `dlemu-mpirun`."""
+    import sys
+
+    from datagen.errors import UserError
+    from dlemu.mlperf.mpirun import main
+
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"dlemu-mpirun: {error}")
 
 
 def _import_command_line() -> None:

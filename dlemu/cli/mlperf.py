@@ -15,6 +15,7 @@ from dlemu.cli.options import configured
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
+    from dlemu.mlperf.editions import Reading
     from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
     from dlemu.mlperf.rules import Division
 
@@ -112,6 +113,13 @@ def _checkpoint_datasize(
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
 @click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Of each host, in GiB; default: this host's.")
 @click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
+@click.option(
+    "--accelerator-type",
+    type=click.Choice(["b200", "mi355"]),
+    default="b200",
+    show_default=True,
+    help="Of checkpoints alone: whose memory must hold them.",
+)
 def run_command(
     overrides: tuple[str, ...],
     config_dir: str | None,
@@ -123,6 +131,7 @@ def run_command(
     hosts: int,
     memory_gib: float | None,
     make: bool,
+    accelerator_type: str,
 ) -> None:
     """Rehearse a submission: the edition's runs one after another on one dataset, laid out as its tree, and checked.
 
@@ -187,6 +196,7 @@ def run_command(
                 launcher=launcher,
                 config_dir=config_dir,
                 tell=lambda line: click.echo(line, err=True),
+                accelerator=accelerator_type,
             )
         )
     check_runnable(workload)
@@ -245,20 +255,62 @@ def _rehearse_checkpoints(rehearsal: CheckpointRehearsal) -> NoReturn:
     raise SystemExit(0 if checked.valid else 1)
 
 
+@command.command(name="merge", short_help="Lay several rehearsals into one tree, and check it.")
+@click.argument("folder", metavar="NEW")
+@click.argument("rehearsals", metavar="REHEARSAL...", nargs=-1, required=True)
+def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
+    """Lay the trees of several rehearsals, of training and of checkpoints, into one, and check it.
+
+    \b
+    dlemu mlperf run workload=unet3d accelerator=b200 ... output.folder=r/unet3d
+    dlemu mlperf run workload=llama3_8b ... output.folder=r/llama3
+    dlemu mlperf merge r/all r/unet3d r/llama3
+
+    They are of one edition, and each result stands in one of them. Organisations and systems stay as they were named.
+
+    Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
+    """
+    from dlemu.cli.mlperf_lines import check_lines
+    from dlemu.mlperf.rehearsal.merge import merge
+
+    checked = merge(folder, rehearsals)
+    for line, style in check_lines(checked):
+        click.secho(line, **style)
+    raise SystemExit(0 if checked.valid else 1)
+
+
 @command.command(name="check", short_help="Hold finished runs or a submission tree against the rules.")
-@click.argument("folder", metavar="DIR")
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: what the tree looks like.")
+@click.argument("folder", metavar="DIR", required=False)
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: what the tree's runs tell.")
+@click.option(
+    "--rules",
+    "reading",
+    type=click.Choice(["published", "today"]),
+    default="today",
+    show_default=True,
+    help="v3.0 as its round was judged, or as its tool reads the rules since.",
+)
+@click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write a line a finding as CSV.")
+@click.option("--html", "html_file", metavar="FILE", help="Write a page for reviewers: by result and by rule.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 def check_command(
-    folder: str, edition: str | None, division: Division | None, csv_file: str | None, as_json: bool
+    folder: str | None,
+    edition: str | None,
+    reading: Reading,
+    list_rules: bool,
+    division: Division | None,
+    csv_file: str | None,
+    html_file: str | None,
+    as_json: bool,
 ) -> None:
     """Hold a submission tree, a results folder of mlpstorage, or a single run against MLPerf Storage's rules.
 
     \b
     dlemu mlperf check results/unet3d/mlperf-20251121-134501
     dlemu mlperf check submission/ --edition 3.0 --csv findings.csv
+    dlemu mlperf check storage_results_v3.0/ --rules published
     dlemu mlperf check results/training/unet3d/run/20251121_134501
 
     AU and samples/s are recomputed from the ranks' own files; the word "success" counts for nothing. In brackets stands
@@ -266,16 +318,41 @@ def check_command(
 
     Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """
-    from datagen.atomic import write_text
     from dlemu.cli.mlperf_lines import check_lines
     from dlemu.mlperf.check.judge import as_csv, check_folder, check_report
 
-    checked = check_folder(folder, edition, division)
+    if list_rules:
+        _list_rules(as_json=as_json)
+        return
+    if folder is None:
+        raise UserError("no folder is given: wanted a submission tree, or results of runs; --list-rules needs none")
+    checked = check_folder(folder, edition, division, reading)
     if csv_file:
-        write_text(*os.path.split(csv_file), as_csv(checked), advice="give a file that you may write")
+        _write(csv_file, as_csv(checked))
+    if html_file:
+        from dlemu.cli.check_page import check_html
+
+        _write(html_file, check_html(check_report(checked)))
     if as_json:
         click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:
         for line, style in check_lines(checked):
             click.secho(line, **style)
     raise SystemExit(0 if checked.valid else 1)
+
+
+def _list_rules(*, as_json: bool) -> None:
+    from dlemu.mlperf.official_rules import OFFICIAL_RULES, UNKNOWN, listed
+
+    if as_json:
+        click.echo(json.dumps([{**asdict(rule), "status": rule.status} for rule in OFFICIAL_RULES], indent=2))
+        return
+    for rule, words in listed():
+        click.echo(f"{rule.number:9}{rule.name:44}{rule.status:17}{words}")
+    click.echo(f"{len(OFFICIAL_RULES)} rules, {len(UNKNOWN)} of them unknown here")
+
+
+def _write(path: str, content: str) -> None:
+    from datagen.atomic import write_text
+
+    write_text(*os.path.split(path), content, advice="give a file that you may write")

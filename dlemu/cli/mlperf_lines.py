@@ -36,10 +36,14 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
     yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
     yield f"  least           {bound.files:>12,} files   {bound.because}"
+    if bound.tool_files < bound.files:
+        why = "it rounds down, and that dataset is a little less than the rules want"
+        yield f"  the tool's own  {bound.tool_files:>12,} files   {why}"
     extra = "   1 % more, for memory that is measured a little larger" if size.files > bound.files else ""
     yield f"  advised         {size.files:>12,} files{extra}"
     if size.subfolders:
-        yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each"
+        own = "; the tool's own datasize prints 0 and leaves them to you" if size.edition != "1.0" else ""
+        yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each{own}"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
     yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB      {size.nominal_bytes / 2**40:,.2f} TiB"
     yield from _free_space(workload, size)

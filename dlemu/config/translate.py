@@ -43,6 +43,7 @@ RENAMED_KEYS = {
     "evaluation.eval_time_stdev": "evaluation.eval_time.stdev",
     "hydra.run.dir": "output.folder",
     "storage.s3_force_path_style": "storage.storage_options.s3_force_path_style",
+    "storage.storage_library": "storage.storage_options.storage_library",
 }
 """Old key -> the key that says the same here. DLIO writes a run into hydra's run folder unless `output.folder` says."""
 
@@ -72,17 +73,27 @@ NO_EFFECT = {
     "dataset.total_disk_bytes": Reason("how large the dataset is follows from its files", (None, 0)),
     "dataset.keep_files": Reason("dlemu never deletes a dataset", (None, True)),
     "dataset.generation_buffer_size": Reason("files are generated in pieces that fit the processor's cache"),
+    "dataset.parquet.use_s3dlio_gen": Reason("dlemu generates the files itself"),
+    "dataset.parquet.generation_batch_size": Reason("files are generated in pieces that fit the processor's cache"),
     "dataset.skip_listing": Reason("only rank 0 lists the dataset, once"),
     "dataset.listing_validation_interval": Reason("only rank 0 lists the dataset, once"),
     "reader.read_type": Reason("a sample is read when its batch is made", (None, "on_demand")),
     "reader.file_access": Reason("how files are shared follows from dataset.num_samples_per_file"),
     "reader.dont_use_mmap": Reason("files are mapped into memory only by dataset.format=mmap_indexed_binary"),
     "reader.data_loader_sampler": Reason("each loader has its own sampler"),
+    **{
+        f"reader.{key}": Reason("DLIO reads no such key of the reader; the section storage says where the data lie")
+        for key in (
+            *("storage_library", "storage_root", "storage_options", "data_loader_root", "endpoint_uris"),
+            *("load_balance_strategy", "checkpoint_folder", "shuffle", "seed"),
+        )
+    },
     "checkpoint.ksm": Reason("the memory of a checkpoint is not merged"),
 }
 """Key, or section with all its keys -> why it changes nothing."""
 
-NO_EFFECT_ON_FOLDERS = {"storage.storage_options": Reason("it belongs to object storage")}
+_ENDPOINTS = ("storage.endpoint_uris", "storage.use_mpi_endpoint_distribution", "storage.load_balance_strategy")
+NO_EFFECT_ON_FOLDERS = {key: Reason("it belongs to object storage") for key in ("storage.storage_options", *_ENDPOINTS)}
 """Key -> why it changes nothing where the storage is made of folders."""
 _LIBRARY = "storage.storage_options.storage_library"
 NO_EFFECT_ON_OBJECTS = {
@@ -124,11 +135,14 @@ PLUG_INS = {
 _BYTES = Reason("samples are shipped as bytes", (None, "uint8"))
 
 UNSUPPORTED = {
+    **{key: Reason("requests go to one endpoint, storage.storage_options.endpoint_url") for key in _ENDPOINTS},
     "dataset.parquet.read_mode": Reason("row groups are read whole", (None, "row_group")),
     "reader.transformed_record_dims": Reason("the bytes shipped are dataset.record_length_bytes_resize"),
     "reader.transformed_record_element_type": _BYTES,
     "reader.reader_classname": Reason("a reader of your own is a dotted name in dataset.format"),
-    "reader.data_loader_classname": Reason("a loader of your own is a dotted name in reader.data_loader"),
+    "reader.data_loader_classname": Reason(
+        "a loader of your own is a dotted name in reader.data_loader", (None, "torch.utils.data.DataLoader")
+    ),
     "checkpoint.checkpoint_mechanism_classname": Reason("there is one way to write a checkpoint"),
 }
 """Key, or section with all its keys -> what is missing. Leaving it out in silence would change data or meaning."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from importlib.util import find_spec
 
 from datagen.errors import UserError
 from dlemu.config import load, workload_names
@@ -57,7 +58,8 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     They go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, which by default is
     DLIO's `hydra_log/MODEL/TIME`. dlemu's own go into `dlemu` below it. Raises UserError.
     """
-    workload = load([*_chosen(command.choice, config_dir), *command.settings], config_dir=config_dir)
+    words = [*_chosen(command.choice, config_dir), *command.settings]
+    workload = _without_tensorflow(load(words, config_dir=config_dir), words, config_dir)
     folder = workload.output.folder or command.run_folder or _dated(f"hydra_log/{workload.model.name}/{_TIME}")
     config_root = command.run_folder or folder
     subfolder = command.config_subfolder
@@ -68,6 +70,16 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     )
     output = replace(workload.output, folder=_free(os.path.join(folder, OWN_FOLDER)))
     return replace(workload, output=output), place
+
+
+def _without_tensorflow(workload: Workload, words: list[str], config_dir: str | None) -> Workload:
+    """Return the workload with another loader where TensorFlow's is asked for and not installed; a note says so."""
+    if workload.reader.data_loader != "tensorflow" or find_spec("tensorflow") is not None:
+        return workload
+    other = "pytorch" if find_spec("torch") is not None else "threads"
+    changed = load([*words, f"++workload.reader.data_loader={other}"], config_dir=config_dir)
+    note = f"TensorFlow is not installed: reader.data_loader={other} reads the same files"
+    return replace(changed, notes=(*changed.notes, note))
 
 
 _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"

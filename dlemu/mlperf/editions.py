@@ -7,9 +7,13 @@ Source: mlcommons/storage (https://github.com/mlcommons/storage), the workload f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from dlemu.mlperf.core_config import Value
+
+Reading = Literal["published", "today"]
+"""`published`: as the round itself was judged; `today`: as its tool reads the same text since."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +58,17 @@ class Edition:
     counts_first_step: bool
     """The text's AU counts the I/O of the first step: that of v1.0 does, since v2.0 (section 4; 3.3.2 of v3.0) not."""
 
+    first_year: int
+    """Nothing of this edition was measured earlier."""
+
     measured_runs: int = 5
     """A result is the mean of so many runs, one after another (v1.0 to v3.0)."""
+    reading: Reading = "today"
+    """How strictly its rules are read."""
+    spare_files: int = 0
+    """So many files fewer than the least are let pass: v3.0's tool had rounded down when the round ran."""
+    accelerator_gb: Mapping[str, float] = field(default_factory=dict)
+    """Memory of each accelerator by which a checkpoint must fit (v3.0, 4.3.4, Table 3); empty: not judged by it."""
 
     @property
     def run_folders(self) -> int:
@@ -214,6 +227,7 @@ EDITIONS = {
             exact_size=False,
             prefetch_sizes=(),
             counts_first_step=True,
+            first_year=2024,
         ),
         Edition(
             name="2.0",
@@ -228,6 +242,7 @@ EDITIONS = {
             exact_size=False,
             prefetch_sizes=(0, 1, 2),
             counts_first_step=False,
+            first_year=2025,
         ),
         Edition(
             name="3.0",
@@ -242,9 +257,19 @@ EDITIONS = {
             exact_size=True,
             prefetch_sizes=(0, 1, 2),
             counts_first_step=False,
+            first_year=2025,
+            accelerator_gb={"b200": 180, "mi355": 288, "h100": 80, "a100": 80},
         ),
     )
 }
+
+
+def edition_read(name: str, reading: Reading = "today") -> Edition:
+    """Return an edition as it is read; only that of v3.0 was judged otherwise in its round."""
+    edition = EDITIONS[name]
+    if reading == "today" or not edition.checks_tree:
+        return edition
+    return replace(edition, reading=reading, spare_files=1, accelerator_gb={})
 
 
 def newest_edition(workload: str, accelerator: str) -> Edition | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dlemu.results.finding import Severity
+
 ALL = ("1.0", "2.0", "3.0")
 
 
@@ -27,6 +29,8 @@ class KnownRule:
     """Where the rules' text, a workload file or a tool has it; empty for a rule of dlemu's own."""
     official: Mapping[str, str] = field(default_factory=dict)
     """What an edition's own checker calls it."""
+    warned: bool = False
+    """Whether v3.0's own round only warned of what its tool refuses since."""
 
 
 def _rule(
@@ -38,9 +42,12 @@ def _rule(
     v2: str = "",
     v3: str = "",
     editions: tuple[str, ...] = ALL,
+    warned: bool = False,
 ) -> KnownRule:
     official = {edition: called for edition, called in (("2.0", v2), ("3.0", v3)) if called}
-    return KnownRule(name=name, severity=severity, meaning=meaning, editions=editions, text=text, official=official)
+    return KnownRule(
+        name=name, severity=severity, meaning=meaning, editions=editions, text=text, official=official, warned=warned
+    )
 
 
 V3 = ("3.0",)
@@ -63,9 +70,9 @@ DATASET = (
           "fewer than 500 steps an epoch, where the memory is not known",
           "text", v2="check_num_files_train", v3="3.1.2 trainingRecalculateDatasetSize"),
     _rule("dataset.differs", "error", "the runs did not read one dataset", "text"),
-    _rule("dataset.phases", "error in 2.0, warning in 3.0",
+    _rule("dataset.phases", "error",
           "a run read more files than datagen made, or fewer than datasize asked for",
-          v3="3.3.1 trainingRunDataMatchesDatasize", editions=PHASED),
+          v3="3.3.1 trainingRunDataMatchesDatasize", editions=PHASED, warned=True),
     _rule("dataset.made", "error",
           "datagen made fewer files than datasize asked for",
           v3="3.2.1 trainingDatagenMinimumSize", editions=PHASED),
@@ -74,8 +81,9 @@ DATASET = (
     _rule("dataset.folder", "error",
           "data and results in one folder, or not told which",
           v3="3.4.1 trainingMlpstoragePathArgs", editions=PHASED),
-    _rule("dataset.filesystem", "error; warning when not told",
-          "data and results on one file system", v3="3.4.2 trainingMlpstorageFilesystemCheck", editions=V3),
+    _rule("dataset.filesystem", "error",
+          "data and results on one file system, or not told", v3="3.4.2 trainingMlpstorageFilesystemCheck",
+          editions=V3, warned=True),
 )
 SETTINGS = (
     _rule("config.incomplete", "error", "config.yaml is missing, can't be read, or lacks settings of the workload"),
@@ -95,7 +103,7 @@ SETTINGS = (
     _rule("overrides.unknown", "error",
           "a setting was changed that neither division allows",
           v2="check_allowed_params", v3="3.6.2 trainingClosedSubmissionParameters"),
-    _rule("overrides.differ", "error", "the metadata tell other overrides than overrides.yaml", editions=PHASED),
+    _rule("overrides.differ", "error", "the metadata, or hydra.yaml, tell other overrides than overrides.yaml"),
     _rule("overrides.value", "error",
           "reader.prefetch_size is none of 0, 1 and 2", "text, table of parameters", editions=PHASED),
     _rule("overrides.odirect", "error",
@@ -104,7 +112,19 @@ SETTINGS = (
           "no checkpoint where the edition wants one (unet3d)",
           v2="check_workflow_parameters", editions=("2.0",)),
     _rule("division.differs", "error; warning for closed metadata in open",
-          "the metadata name another division than the tree", editions=PHASED),
+          "the metadata name another division than the tree, or call the run invalid", editions=PHASED, warned=True),
+    _rule("edition.differs", "error", "the metadata name another edition than the tree is of: all its runs tell that",
+          v3="EDN-03", editions=PHASED),
+)
+PAPERS = (
+    _rule("papers.differ", "error",
+          "metadata, configuration, overrides, summary, facts of the hosts, or the sidecar of the file systems tell "
+          "one fact differently: benchmark, phase, model, accelerator, processes, hosts, memory, folders, settings",
+          "2.1.9 of v3.0 as far as it goes"),
+    _rule("papers.missing", "error",
+          "a paper holds nothing, or lacks what the tool always writes: [] and {} are no metadata", editions=PHASED),
+    _rule("runs.exit", "error", "the metadata's exit_status is not 0", editions=PHASED),
+    _rule("files.empty", "error; warning for a log", "a file has 0 bytes"),
 )
 RUNS = (
     _rule("au.low", "error; of a warm-up in 2.0 a warning",
@@ -123,7 +143,14 @@ RUNS = (
           "two runs began twice the shortest run's time apart, or more", "text", v3="2.1.18 runTimestampGap"),
     _rule("runs.overlap", "error", "a run began before the one before it had ended", "text: one after another"),
     _rule("runs.copied", "error",
-          "a run has the steps, or the figures of all epochs, of another one to the last digit"),
+          "a run has the steps of another one, the figures of its epochs, or the times of its checkpoints"),
+    _rule("time.order", "error",
+          "epochs, blocks or checkpoints of a rank overlap, or lie outside of the run by its summary"),
+    _rule("time.phases", "error", "datasize or datagen after what they come before",
+          "text: the dataset is made once, before the runs", editions=PHASED),
+    _rule("time.year", "error; the past in 1.0 and 2.0 a warning",
+          "a stamp of the future, or of a year in which nothing of the edition ran"),
+    _rule("time.length", "error", "a run took longer than the call that started it", editions=V3),
     _rule("runs.clock", "error", "a run ended before it began"),
     _rule("runs.differ", "error", "accelerators, hosts or reader settings are not the same in all runs", "text"),
     _rule("runs.spread", "warning",
@@ -179,8 +206,8 @@ CHECKPOINTS = (
           "that loads", "v3.0, 4.7.1", v3="2.1.23 checkpointingTimestamps", editions=PHASED),
     _rule("checkpoint.gap", "error; warning when negative",
           "more than 30 s from the end of the call that saves to the start of the one that loads, as the metadata tell "
-          "them, else the last collection and the summaries; the v3.0 round itself told it as a warning",
-          "text, 4.7.1", v3="4.7.1 checkpointCacheFlushValidation", editions=V3),
+          "them, else the last collection and the summaries",
+          "text, 4.7.1", v3="4.7.1 checkpointCacheFlushValidation", editions=V3, warned=True),
     _rule("checkpoint.overlap", "error", "CLOSED: the call that loads began before the one that saves had ended",
           "text, 4.7.1", v3="4.7.1 checkpointCacheFlushValidation", editions=V3),
     _rule("checkpoint.duration", "info; error when it can't be computed",
@@ -197,13 +224,14 @@ CHECKPOINTS = (
     _rule("checkpoint.memory", "warning",
           "the hosts wrote less than 3 times their memory: it could serve the reads, unless caches were cleared",
           "text", v3="4.3.1 checkpointDataSizeRatio", editions=PHASED),
-    _rule("checkpoint.accelerator", "warning",
-          "the checkpoint is larger than accelerators of 80 GiB hold",
-          v3="4.3.4 checkpointAggregateAcceleratorMemory", editions=PHASED),
+    _rule("checkpoint.accelerator", "error; warning in 2.0 and as published",
+          "no accelerator told that the edition has, or a checkpoint larger than they hold together; in 2.0 and as "
+          "published: larger than accelerators of 80 GiB hold",
+          v3="4.3.4 checkpointAggregateAcceleratorMemory", editions=PHASED, warned=True),
     _rule("checkpoint.folder", "error", "checkpoints and results in one folder, or not told which",
           v3="4.4.1 checkpointPathArgs", editions=V3),
-    _rule("checkpoint.filesystem", "error", "checkpoints and results on one file system",
-          v3="4.4.2 checkpointFilesystemCheck", editions=V3),
+    _rule("checkpoint.filesystem", "error", "checkpoints and results on one file system, or not told",
+          v3="4.4.2 checkpointFilesystemCheck", editions=V3, warned=True),
     _rule("checkpoint.differs", "error",
           "the summary's figures of checkpoints do not follow from those of rank 0", editions=PHASED),
     _rule("checkpoint.size", "error",
@@ -218,8 +246,10 @@ CHECKPOINTS = (
           v3="2.1.26 checkpointingDlioConfig", editions=V3),
 )
 FILES = (
-    _rule("files.phases", "error; a missing datasize a warning",
-          "folders of phases", v3="2.1.12 trainingPhases", editions=V3),
+    _rule("files.phases", "error",
+          "no folder of datagen or of the runs, or another one", v3="2.1.12 trainingPhases", editions=V3),
+    _rule("files.datasize", "error",
+          "no folder of datasize, or none in it", v3="2.1.12 trainingPhases", editions=V3, warned=True),
     _rule("files.datagen_count", "error", "not one call of datagen", v3="2.1.13 datagenTimestamp", editions=V3),
     _rule("files.datagen_stamp", "error",
           "datagen's folder is not named by its time", v3="2.1.13 datagenTimestamp", editions=V3),
@@ -234,7 +264,7 @@ FILES = (
     _rule("files.run_config", "error",
           "hydra's files of a run are missing", "report.py, reportgen", v3="2.1.20 runDlioConfig"),
     _rule("files.metadata", "error", "not one *_metadata.json: reportgen would pass the run over", editions=("2.0",)),
-    _rule("files.ranks", "warning", "files of some ranks only"),
+    _rule("files.ranks", "error in 3.0, else warning", "files of some ranks only", warned=True),
     _rule("submission.name", "error",
           "the organisation's folder has a name with other characters", v3="2.1.1 submitterRootDirectory"),
     _rule("submission.top", "error",
@@ -248,7 +278,13 @@ FILES = (
           "another folder than the benchmarks'", v3="2.1.10 workloadCategories", editions=V3),
     _rule("submission.workload", "error",
           "another workload than the edition's", v3="2.1.11 trainingWorkloads", editions=V3),
-    _rule("code.image", "error", "a run names an image of the code that is not in the tree", editions=V3),
+    _rule("code.image", "error", "a call names no image of the code, or one that is not in the tree",
+          v3="LEAF-01", editions=V3),
+    _rule("code.mixed", "error", "the calls of one result name different images of the code",
+          "2.1.9, 3.6.1 of v3.0", editions=V3, warned=True),
+    _rule("code.changed", "error",
+          "the files of an image of the code do not give the hash noted with them, or in its name; the images that "
+          "v3.0 published lack a file", v3="CHECK-02 poolImageSelfConsistency", editions=V3, warned=True),
     _rule("provenance.broken", "error", "provenance.json is missing though the metadata name it, or is not whole",
           v3="PROV-01 leafProvenance", editions=V3),
     _rule("provenance.differs", "error",
@@ -267,7 +303,11 @@ FILES = (
           "no pdf of a system", "text", v3="2.1.8 resultsDirectorySystems"),
     _rule("systems.name", "error", "submission_name is not the folder's name", v3="2.1.8 resultsDirectorySystems"),
     _rule("systems.hosts", "error", "the description is of other hosts than ran", v3="2.1.9 identicalSystemConfig"),
-    _rule("systems.unfilled", "warning", "the template still says FILL IN"),
+    _rule("systems.unfilled", "error in 3.0, else warning", "the template still says FILL IN",
+          v3="2.1.7 systemsDirectoryFiles"),
+    _rule("systems.schema", "error",
+          "a field is missing, or none of the values that the edition's schema allows",
+          v3="2.1.7 systemsDirectoryFiles", editions=V3),
 )
 AUDIT = (
     _rule("summary.incomplete", "error",
@@ -291,6 +331,9 @@ AUDIT = (
     _rule("au.prefetch", "warning; info since 2.0",
           "printed success, but what the storage sustains may be below the threshold: the first step, which does not "
           "count, reads as many batches as each accelerator has readers; in `dlemu audit` alone"),
+    _rule("ranks.copied", "error",
+          "a rank or an epoch has the steps, stamps or times of another: no two wait alike"),
+    _rule("epochs.copied", "error", "two epochs have the same AU and samples/s to the last digit"),
     _rule("rank.differs", "error", "a rank's own AU does not follow from its steps"),
     _rule("ranks.count", "error", "more ranks' files than accelerators"),
     _rule("ranks.steps", "error", "a rank took another number of steps than the others"),
@@ -330,6 +373,7 @@ OTHERS = (
 GROUPS: Mapping[str, tuple[KnownRule, ...]] = {
     "The dataset": DATASET,
     "Settings": SETTINGS,
+    "The papers of a run": PAPERS,
     "Runs": RUNS,
     "Checkpoints": CHECKPOINTS,
     "Files, folders and descriptions": FILES,
@@ -337,6 +381,12 @@ GROUPS: Mapping[str, tuple[KnownRule, ...]] = {
     "What is not judged": OTHERS,
 }
 KNOWN: Mapping[str, KnownRule] = {rule.name: rule for rules in GROUPS.values() for rule in rules}
+
+
+def severity_published(rule: str) -> Severity:
+    """Return how grave a broken rule was in v3.0's own round."""
+    known = KNOWN.get(rule)
+    return "warning" if known and known.warned else "error"
 
 
 def official_name(rule: str, edition: str, division: str) -> str | None:

@@ -32,6 +32,8 @@ class DatasetBound:
 
     files_by_memory: int
     files_by_steps: int
+    tool_files: int
+    """What the tools of v1.0, v2.0 and of v3.0's round print: they round down."""
 
     @property
     def files(self) -> int:
@@ -87,6 +89,7 @@ def smallest_dataset(official: Official, batch_size: int, accelerators: int, mem
     return DatasetBound(
         files_by_memory=math.ceil(samples_by_memory / official.samples_per_file),
         files_by_steps=math.ceil(samples_by_steps / official.samples_per_file),
+        tool_files=math.floor(max(samples_by_memory, samples_by_steps) / official.samples_per_file),
     )
 
 
@@ -148,6 +151,10 @@ def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[
     batch = facts.batch_size or official.batch_size
     bound = smallest_dataset(official, batch, facts.accelerators, facts.memory_gib * GIB)
     if facts.num_files >= bound.comfortable_files:
+        return
+    if bound.files - edition.spare_files <= facts.num_files < bound.files:
+        seen, fix = f"{facts.num_files:,} files, one less than the least", "round up, as the tool does since"
+        yield Finding("warning", "dataset.size", seen, f"{bound.files:,} files; the round let one less pass", fix)
         return
     share = facts.num_files / bound.files
     seen = f"{facts.num_files:,} files, {share:.4f} x the least"

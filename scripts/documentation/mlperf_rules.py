@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from dlemu.mlperf.known_rules import ALL, GROUPS, KnownRule
+from dlemu.mlperf.official_rules import OFFICIAL_RULES, listed
 
 _HEAD = """# What `dlemu mlperf check` knows
 
@@ -16,9 +18,27 @@ with `--edition` those of one run, as `rules.NAME`.
 """
 
 
+_OFFICIAL_HEAD = """## Every rule of v3.0's text
+
+{count} rules of Rules.md and of the checker: {told}. `dlemu mlperf check --list-rules` prints this table.
+"""
+
+
 def page() -> str:
     """Return the page."""
-    return "\n".join([_HEAD, *(f"## {title}\n\n{_table(rules)}\n" for title, rules in GROUPS.items())])
+    groups = [f"## {title}\n\n{_table(rules)}\n" for title, rules in GROUPS.items()]
+    return "\n".join([_HEAD, *groups, _official()])
+
+
+def _official() -> str:
+    """Return the table of the official rules."""
+    counts = Counter(rule.status for rule in OFFICIAL_RULES)
+    told = ", ".join(
+        f"{counts[status]} {status}" for status in ("known", "known otherwise", "not checkable", "unknown")
+    )
+    rows = [f"| {rule.number} | {rule.name} | {rule.status} | {words} |" for rule, words in listed()]
+    head = ["| rule | name | status | here |", "|---|---|---|---|"]
+    return "\n".join([_OFFICIAL_HEAD.format(count=len(OFFICIAL_RULES), told=told), *head, *rows, ""])
 
 
 def _table(rules: tuple[KnownRule, ...]) -> str:
@@ -30,4 +50,5 @@ def _rows(rules: tuple[KnownRule, ...]) -> Iterator[str]:
         editions = "all" if rule.editions == ALL else ", ".join(rule.editions)
         sources = [rule.text, *(f"v{edition}: `{name}`" for edition, name in rule.official.items())]
         source = "; ".join(filter(None, sources)) or "dlemu"
-        yield f"| `{rule.name}` | {rule.severity} | {editions} | {source} | {rule.meaning} |"
+        severity = f"{rule.severity}; in v3.0's own round a warning" if rule.warned else rule.severity
+        yield f"| `{rule.name}` | {severity} | {editions} | {source} | {rule.meaning} |"

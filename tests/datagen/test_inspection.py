@@ -16,7 +16,7 @@ from datagen.generate import generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.manifest import MANIFEST_NAME, read
-from datagen.spec import DatasetSpec
+from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
 from datagen.storage import posix
 from tests.datagen.conftest import MakeSpec, make
 
@@ -294,3 +294,23 @@ def test_the_command_that_makes_it_is_asked_for_only_where_it_is_shown(small: Ma
     inspect(make(small()), lambda: pytest.fail("nothing is wrong"))
     with pytest.raises(DatasetError, match="Make it with: the very command"):
         inspect(small(data_folder="/nowhere"), lambda: "the very command")
+
+
+def test_what_a_workload_leaves_out_of_a_parquet_file_is_the_datasets(tmp_path: Path) -> None:
+    columns = tuple(ParquetColumn(name=f"c{number}") for number in range(40))
+    made = make(
+        DatasetSpec(
+            data_folder=str(tmp_path / "data"),
+            format="parquet",
+            num_files_train=2,
+            num_samples_per_file=64,
+            parquet=ParquetSpec(columns=columns, row_group_size=16),
+        )
+    )
+    silent = replace(made, parquet=ParquetSpec())
+    assert inspect(silent).spec.parquet == made.parquet
+    assert inspect(replace(made, parquet=ParquetSpec(columns=columns))).spec.parquet.row_group_size == 16
+    with pytest.raises(DatasetError, match=r"parquet\.row_group_size is 16 there and 32 in the settings") as told:
+        inspect(replace(made, parquet=ParquetSpec(columns=columns[:30], row_group_size=32)))
+    assert "40 of them there and 30 of them" in str(told.value)
+    assert len(str(told.value)) < 500

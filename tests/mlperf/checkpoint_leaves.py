@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from tests.mlperf import golden
 from tests.mlperf import published_checkpoints as published
 
 MODEL = "llama3-8b"
@@ -20,19 +21,18 @@ def make_result(root: Path, model: str = MODEL) -> Path:
     _leaf(folder / published.WRITE_STAMP, model, "save", published.WRITE_BEGAN, published.WRITE_ENDED)
     ended = datetime(2026, 7, 13, 11, 0, 8, 599685)
     _leaf(folder / published.READ_STAMP, model, "load", published.READ_BEGAN, ended)
-    (folder / "results.json").write_text("[]")
+    sums = published.WRITE_METRIC | published.READ_METRIC
+    (folder / "results.json").write_text(json.dumps([sums]))
     describe(folder)
+    golden.make_code(root)
     return folder
 
 
 def describe(folder: Path, **changes: Any) -> Path:
-    """Write what v3.0's description tells of the system's capabilities, some changed (None: left out)."""
-    able = {"multi_host": True, "simultaneous_write": True, "simultaneous_read": True, "remap_time_in_seconds": 0}
-    told = {name: value for name, value in (able | changes).items() if value is not None}
-    path = folder.parents[3] / "systems/box.yaml"
-    path.parent.mkdir(exist_ok=True)
-    solution = {"submission_name": "box", "capabilities": told}
-    path.write_text(yaml.safe_dump({"system_under_test": {"solution": solution}}))
+    """Write the system's description, some of its capabilities changed (None: left out)."""
+    path = golden.describe(folder.parents[3] / "systems", "3.0", **changes)
+    memory = round(published.MEMORY_GIB)
+    golden.edit(path, lambda told: told["system_under_test"].update(clients=[golden.client(memory)]))
     return path
 
 
@@ -44,7 +44,7 @@ def leaves(folder: Path) -> list[Path]:
 def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -> None:
     (leaf / "dlio_config").mkdir(parents=True)
     for name in ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", "dlio.log"):
-        (leaf / name).write_text("")
+        (leaf / name).write_text("[OUTPUT]\n")
     workload: dict[str, Any] = published.official_yaml(model)
     workload["checkpoint"] |= {
         "checkpoint_folder": f"/mnt/{model}",
@@ -58,26 +58,31 @@ def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -
     }
     (leaf / "dlio_config/config.yaml").write_text(yaml.safe_dump({"workload": workload}))
     words = [f"++workload.{key}={value}" for key, value in overrides.items()]
-    (leaf / "dlio_config/overrides.yaml").write_text(yaml.safe_dump(["workload=llama3_8b", *words]))
-    (leaf / "dlio_config/hydra.yaml").write_text("{}")
+    task = [f"workload={model.replace('-', '_')}", *words]
+    (leaf / "dlio_config/overrides.yaml").write_text(yaml.safe_dump(task))
+    (leaf / "dlio_config/hydra.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": {"task": task}}}))
     metadata = {
         "benchmark_type": "checkpointing",
         "model": model,
         "command": "run",
         "run_datetime": leaf.name,
         "num_processes": 8,
-        "accelerator": None,
+        "accelerator": "b200",
         "parameters": workload,
         "override_parameters": overrides,
         "system_info": {},
-        "args": {"model": model, "checkpoint_folder": f"/mnt/{model}", "results_dir": "/root/results"},
-        "verification": "closed",
+        "args": {"model": model, "checkpoint_folder": "/mnt", "results_dir": "/root/results"},
+        "verification": "CLOSED",
     }
+    separation = {"same_filesystem": False, "data_or_chkpt_path": "/mnt", "results_path": "/root/results"}
+    _write(leaf / "fs_separation.json", separation)
+    (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{golden.CODE}")
     _write(leaf / f"checkpointing_{leaf.name}_metadata.json", metadata)
     times = published.SAVED if kind == "save" else published.LOADED
     for rank in range(8):
         _write(leaf / f"{rank}_output.json", {"hostname": published.HOST})
-        _write(leaf / f"{rank}_per_epoch_stats.json", {"1": _parts(kind, times.get(rank, times[0]), began)})
+        own = times.get(rank, [seconds - rank * 1e-3 - number * 1e-5 for number, seconds in enumerate(times[0])])
+        _write(leaf / f"{rank}_per_epoch_stats.json", {"1": _parts(kind, own, began)})
     _write(
         leaf / "summary.json",
         {
@@ -96,7 +101,7 @@ def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -
 def _parts(kind: str, seconds: list[float], began: datetime) -> dict[str, Any]:
     parts = {}
     for number, taken in enumerate(seconds, 1):
-        begin = began + timedelta(seconds=5 + 40 * (number - 1))
+        begin = began + timedelta(seconds=5 + (38 if kind == "save" else 26) * (number - 1))
         parts[f"{kind}_ckpt{number}"] = {
             "start": _stamp(begin),
             "end": _stamp(begin + timedelta(seconds=taken)),

@@ -21,7 +21,7 @@ def audited(folder: Path) -> AuditedRun:
 
 @pytest.mark.parametrize("edition", FORMULAS)
 @pytest.mark.parametrize("ranks", [1, 2, 7])
-@pytest.mark.parametrize(("apart", "closing"), [(0.0, 0.0), (0.25, 0.0), (0.05, 3.0)])
+@pytest.mark.parametrize(("apart", "closing"), [(1e-4, 0.0), (0.25, 0.0), (0.05, 3.0)])
 def test_bounds_from_time_stamps_hold_whatever_the_ranks_did(
     edition: str, ranks: int, apart: float, closing: float, tmp_path: Path
 ) -> None:

@@ -161,7 +161,8 @@ BROKEN: list[tuple[str, str, str | None, Change]] = [
         None,
         edited("*_metadata.json", lambda tree: tree["override_parameters"].update({"checkpoint.fsync": True})),
     ),
-    ("warning", "checkpoint.accelerator", None, processes(1)),
+    ("error", "checkpoint.accelerator", None, edited("*_metadata.json", lambda tree: tree.update(accelerator=None))),
+    ("error", "checkpoint.accelerator", None, edited("*_metadata.json", lambda tree: tree.update(accelerator="v100"))),
     (
         "error",
         "checkpoint.folder",
@@ -343,6 +344,8 @@ def test_one_call_may_do_both(tmp_path: Path) -> None:
         name = f"{rank}_per_epoch_stats.json"
         loads = json.loads((read / name).read_text())["1"]
         edit(write / name, partial(add, loads))
+    ended = json.loads((read / "summary.json").read_text())["end"]
+    edit(write / "summary.json", lambda tree: tree.update(end=ended))
     edit(write / "summary.json", lambda tree: tree["metric"].update(published.READ_METRIC))
     shutil.rmtree(read)
     assert told(check_folder(str(tmp_path))) == set()

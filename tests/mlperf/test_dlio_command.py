@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_runnable
+from dlemu.mlperf import dlio_command
 from dlemu.mlperf.dlio_command import load_command, read_command
 from dlemu.mlperf.dlio_files import DlioFolders, begin_dlio_files
+from dlemu.mlperf.mpirun import command_line
 
 WORKLOAD = {
     "model": {"name": "unet3d", "type": "cnn", "model_size": 499153191},
@@ -159,3 +162,50 @@ def test_a_run_is_judged_as_by_dlemu_train(tmp_path: Path) -> None:
     """What the page cache served is no verdict on the storage, whatever the command is called."""
     workload, _ = asked("workload=unet3d_h100", folder=config_dir(tmp_path))
     assert workload.metric == load(["workload=unet3d", "accelerator=h100"]).metric
+
+
+@pytest.mark.parametrize(
+    ("section", "added", "note"),
+    [
+        ("dataset", {"format": "parquet", "parquet": {"use_s3dlio_gen": True, "row_group_size": 6144}}, "use_s3dlio"),
+        ("dataset", {"format": "parquet", "parquet": {"generation_batch_size": 10}}, "generation_batch_size"),
+        ("reader", {"storage_library": "s3dlio", "storage_root": "file:///mnt"}, "reader.storage_library"),
+        ("reader", {"data_loader_classname": "torch.utils.data.DataLoader"}, ""),
+        ("storage", {"storage_type": "s3", "storage_root": "b", "storage_library": "minio"}, "storage_library"),
+    ],
+)
+def test_keys_of_the_forks_workloads_that_change_nothing_are_let_pass_with_a_note(
+    tmp_path: Path, section: str, added: dict[str, object], note: str
+) -> None:
+    folder = Path(config_dir(tmp_path / "configs"))
+    changed = {**WORKLOAD, section: {**WORKLOAD.get(section, {}), **added}}  # type: ignore[dict-item]
+    (folder / "workload" / "mine.yaml").write_text(yaml.safe_dump(changed))
+    workload, _ = asked("workload=mine", folder=str(folder))
+    assert not workload.unsupported
+    assert not note or [text for text in workload.notes if note in text and "has no effect" in text]
+
+
+def test_several_endpoints_are_not_there_and_said_in_one_line(tmp_path: Path) -> None:
+    folder = Path(config_dir(tmp_path / "configs"))
+    storage = {"storage_type": "s3", "storage_root": "b", "endpoint_uris": ["http://a", "http://b"]}
+    (folder / "workload" / "mine.yaml").write_text(yaml.safe_dump({**WORKLOAD, "storage": storage}))
+    workload, _ = asked("workload=mine", folder=str(folder))
+    (line,) = workload.unsupported
+    assert "storage.endpoint_uris: not possible yet" in line
+
+
+def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dlio_command, "find_spec", lambda name: None if name == "tensorflow" else find_spec(name))
+    workload, _ = asked("workload=resnet50_h100")
+    assert workload.reader.data_loader in ("pytorch", "threads")
+    assert workload.dataset.format == "tfrecord"
+    assert [note for note in workload.notes if "TensorFlow is not installed" in note]
+
+
+def test_options_of_open_mpi_alone_are_left_out_for_mpich() -> None:
+    kept, program = ["-n", "2", "-host", "a:1,b:1"], ["dlio_benchmark", "--oversubscribe"]
+    words = [*kept, "--oversubscribe", "--mca", "btl", "tcp", "--allow-run-as-root", *program]
+    assert command_line(words, "mpirun", mpich=False) == ["mpirun", *words]
+    assert command_line(words, "mpirun", mpich=True) == ["mpirun", *kept, *program]

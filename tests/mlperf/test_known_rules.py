@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from datagen.errors import UserError
+from dlemu.cli.mlperf import command
 from dlemu.mlperf.known_rules import GROUPS, KNOWN, official_name
+from dlemu.mlperf.official_rules import OFFICIAL_RULES, UNKNOWN
 
 ROOT = Path(__file__).parents[2]
 GIVEN = re.compile(
@@ -48,3 +53,21 @@ def test_the_page_of_rules_is_made_of_the_table(monkeypatch: pytest.MonkeyPatch)
     page = importlib.import_module("documentation.mlperf_rules").page()
     assert (ROOT / "docs" / "mlperf-rules.md").read_text() == page, "scripts/docs makes it anew"
     assert all(f"| `{name}` |" in page for name in KNOWN)
+
+
+def test_every_official_rule_has_a_row_and_names_rules_that_are_known() -> None:
+    assert len({rule.number for rule in OFFICIAL_RULES}) == len(OFFICIAL_RULES)
+    assert {name for rule in OFFICIAL_RULES for name in rule.ours} <= KNOWN.keys()
+    assert not UNKNOWN
+    called = {name.split()[0] for known in KNOWN.values() for name in known.official.values() if name[0].isdigit()}
+    assert called - {rule.number for rule in OFFICIAL_RULES} == set()
+
+
+def test_the_official_rules_are_printed_with_the_count_of_unknown_ones() -> None:
+    printed = CliRunner().invoke(command, ["check", "--list-rules"])
+    assert printed.exit_code == 0
+    assert printed.output.splitlines()[-1] == f"{len(OFFICIAL_RULES)} rules, {len(UNKNOWN)} of them unknown here"
+    assert all(rule.number in printed.output for rule in OFFICIAL_RULES)
+    told = json.loads(CliRunner().invoke(command, ["check", "--list-rules", "--json"]).output)
+    assert {row["status"] for row in told} <= {"known", "known otherwise", "not checkable", "unknown"}
+    assert isinstance(CliRunner().invoke(command, ["check"]).exception, UserError)

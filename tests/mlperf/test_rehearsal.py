@@ -40,6 +40,7 @@ LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", 
 LAPTOP |= {"runs.overlap", "workload.differs", "dataset.filesystem", "au.low", "au.rules", "workflow.checkpoint"}
 """What is true of a small dataset in the one temporary folder."""
 PAIRS = {"1.0": "a100", "2.0": "h100", "3.0": "b200"}
+ASKED = datetime(2026, 1, 2)
 QUESTION = Question(overrides=(), launcher="", edition="2.0", division="closed", organisation="acme", system="box")
 
 
@@ -87,7 +88,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
 
 def minutes() -> Callable[[], datetime]:
     """A clock that goes on by two seconds whenever it is looked at: less than a run takes."""
-    moments: Iterator[datetime] = (datetime(2026, 3, 1) + timedelta(seconds=2 * number) for number in range(1000))
+    moments: Iterator[datetime] = (datetime(2026, 1, 2, 3, 4) + timedelta(seconds=2 * number) for number in range(1000))
     return lambda: next(moments)
 
 
@@ -100,12 +101,13 @@ def rehearsal(plan: RehearsalPlan, run: Callable[[list[str], str], None] = run_b
         attempt = attempts[-1]
         if attempt.figures is not None:
             lay_out(plan, attempt)
-            write_system(plan, attempt.figures)
+            write_system(plan.submission, plan.system, plan.edition.name, attempt.figures.hosts, 64)
             write_sums(plan, attempts)
 
     write_readme(plan)
-    write_datasize(plan, datasize(plan.workload, edition=plan.edition.name, hosts=1, memory_gib_per_host=64))
-    write_datagen(plan, Manifest(spec=plan.workload.dataset, complete=True, made_at="2026-01-01T00:00:00+00:00"), None)
+    write_datasize(plan, datasize(plan.workload, edition=plan.edition.name, hosts=1, memory_gib_per_host=64), ASKED)
+    manifest = Manifest(spec=plan.workload.dataset, complete=True, made_at="2026-01-01T00:00:00+00:00")
+    write_datagen(plan, manifest, None, ASKED)
     done = run_sequence(plan, attempts, run, lambda attempt: None, after, minutes())
     save(plan, QUESTION, done, complete=True)
     return done
@@ -182,7 +184,7 @@ def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
     figures = next(one.figures for one in attempts if one.figures)
     run = replace(figures, au_dlio_percent=au, ceiling_au_percent=ceiling, au_threshold_percent=90.0)
     found = tuple(Located(finding=Finding("error", rule, "", "", ""), path="") for rule in rules)
-    checked = Checked(root="", results=(), submissions=(), rehearsal=None, findings=found)
+    checked = Checked(root="", reading="published", results=(), submissions=(), rehearsal=None, findings=found)
     assert Rehearsed(outcome=sum_up([run] * 5), limits=(), checked=checked).judged == judged
 
 
@@ -254,11 +256,11 @@ def test_what_the_submitter_filled_in_stays(tmp_path: Path) -> None:
     run.mkdir()
     run_by_hand(list(plan.words), str(run))
     figures = read_figures(str(run))
-    write_system(plan, figures)
+    write_system(plan.submission, plan.system, plan.edition.name, figures.hosts, 64)
     path = Path(plan.submission) / "systems" / "box.yaml"
     assert "FILL IN" in path.read_text()
     path.write_text("mine")
-    write_system(plan, replace(figures, hosts=3))
+    write_system(plan.submission, plan.system, plan.edition.name, 3, 64)
     assert path.read_text() == "mine"
 
 

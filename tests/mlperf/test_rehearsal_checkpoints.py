@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ import pytest
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.mlperf.check.checkpoint_rules import figures_of
+from dlemu.mlperf.check.judge import Checked
 from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
 from dlemu.mlperf.dlio_checkpoints import write_dlio_checkpoints
 from dlemu.mlperf.dlio_files import DlioFolders
 from dlemu.mlperf.rehearsal import rehearse_checkpoints
+from dlemu.mlperf.rehearsal.merge import merge
 from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
 from tests.mlperf import published_checkpoints as published
 from tests.mlperf.test_dlio_checkpoints import published_run
@@ -52,6 +56,22 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
     return asked
 
 
+def clock() -> Callable[[], datetime]:
+    """The moments at which the published run was called: twice, the second time ten seconds after the first ended."""
+    begun = datetime(2026, 7, 2, 13, 46, 35)
+    seconds = chain((0, 590, 600), repeat(1200))
+    return lambda: begun + timedelta(seconds=next(seconds))
+
+
+_OF_THE_FIXTURE = {"checkpoint.filesystem", "ranks.copied"}
+"""No folder of checkpoints is there, and all ranks but one have the times of rank 0."""
+
+
+def errors(checked: Checked) -> set[str]:
+    """What is wrong with the tree, but for what is made up here."""
+    return {one.finding.rule for one in checked.findings if one.finding.severity == "error"} - _OF_THE_FIXTURE
+
+
 def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehearsal:
     workload = load(["workload=llama3_8b"])
     return CheckpointRehearsal(
@@ -67,6 +87,7 @@ def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehe
             "launcher": "",
             "config_dir": None,
             "tell": lambda line: None,
+            "now": clock(),
             **changes,
         }
     )
@@ -77,8 +98,9 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
     assert [words[:3] for words in calls] == [["mpirun", "-np", "8"]] * 2
     assert "checkpoint.num_checkpoints_read=0" in calls[0]
     assert "checkpoint.num_checkpoints_write=0" in calls[1]
-    assert checked.valid
+    assert not errors(checked)
     assert {one.finding.rule for one in checked.findings if one.finding.severity != "info"} == {
+        *_OF_THE_FIXTURE,
         "checkpoint.memory",
         "checkpoint.slowest",
     }
@@ -86,7 +108,9 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
         "rehearsal",
         "tool.other",
         "checkpoint.duration",
-        "unapplied",  # a rehearsal describes no system
+        "systems.unfilled",
+        "systems.pdf",
+        "submission.code",
     }
     (result,) = checked.checkpoints
     assert figures_of(result) == pytest.approx({"save": 3.076140817854296, "load": 4.983509448925309})
@@ -100,8 +124,8 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
 
 def test_calls_within_one_second_have_names_of_their_own(calls: Words, tmp_path: Path) -> None:
     second = datetime(2026, 1, 1)
-    clock = iter([second, second, second, second.replace(second=1)])
-    assert rehearsal(tmp_path, published.MEMORY_GIB, now=lambda: next(clock)).run().valid
+    moments = iter([second] * 3 + [second.replace(second=1)] * 3)
+    rehearsal(tmp_path, published.MEMORY_GIB, now=lambda: next(moments)).run()
     record = json.loads((tmp_path / "rehearsal.json").read_text())
     assert [call["stamp"] for call in record["calls"]] == ["20260101_000000", "20260101_000001"]
 
@@ -110,4 +134,21 @@ def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words,
     checked = rehearsal(tmp_path, 64).run()
     assert len(calls) == 1
     assert not [word for word in calls[0] if "num_checkpoints" in word]
-    assert checked.valid
+    assert errors(checked) == {"systems.hosts"}, "the run was on a host of 377 GiB"
+
+
+def test_rehearsals_are_merged_into_one_tree_that_is_checked_whole(calls: Words, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, system in ((one, "box"), (other, "shelf")):
+        rehearsal(folder, published.MEMORY_GIB, system=system).run()
+    checked = merge(str(tmp_path / "all"), [str(one), str(other)])
+    assert len(checked.checkpoints) == 2
+    assert len(checked.submissions) == 1
+    assert errors(checked) == {"runs.copied"}, "both tell the times of the one published run"
+    assert {path.name for path in (tmp_path / "all/tree/closed/acme/systems").iterdir()} == {"box.yaml", "shelf.yaml"}
+    with pytest.raises(UserError, match="holds something already"):
+        merge(str(tmp_path / "all"), [str(one)])
+    with pytest.raises(UserError, match="a tree has one result of a workload"):
+        merge(str(tmp_path / "again"), [str(one), str(shutil.copytree(one, tmp_path / "copy"))])
+    with pytest.raises(UserError, match="is no folder of"):
+        merge(str(tmp_path / "again"), [str(tmp_path)])

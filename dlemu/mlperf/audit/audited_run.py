@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from datagen.errors import DlemuError, UserError
 from dlemu.config.workload_files import SUFFIX, workload_names
 from dlemu.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
+from dlemu.mlperf.audit.fingerprints import Print, step_prints, twins
 from dlemu.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
 from dlemu.mlperf.audit.prefetch_credit import credit_percent, prefetch_finding, sustained_least_percent
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
@@ -52,8 +52,8 @@ class AuditedRun:
     """The formula that gives the printed numbers, or comes closest."""
     findings: tuple[Finding, ...]
     times: RunTimes = field(default_factory=RunTimes)
-    steps_digest: str | None = None
-    """Equal for runs whose ranks' steps are the same to the last digit; None where no steps were kept."""
+    prints: tuple[Print, ...] = ()
+    """Of each epoch of each rank that kept its steps."""
     hostnames: tuple[str, ...] = ()
     """Of the hosts of all ranks; empty unless every rank's file tells its own."""
     by_dlemu: bool = False
@@ -154,6 +154,8 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # of training alone
         findings.append(_no_training(printed))
         findings += checkpoint_numbers(read_checkpoint_leaf(folder)) if printed.checkpoints else ()
+    prints = step_prints(logs)
+    findings += _copies(prints)
     own_folder = own_folder_of(folder)
     own = audit_own(own_folder) if own_folder else None
     findings += own.findings if own else ()
@@ -165,7 +167,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         printed_by=closest_formula(printed, again),
         findings=tuple(findings),
         times=run_times(logs),
-        steps_digest=_digest(logs),
+        prints=prints,
         hostnames=_hostnames(printed, logs),
         by_dlemu=logs.by_dlemu,
     )
@@ -211,15 +213,13 @@ def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> Audite
     )
 
 
-def _digest(logs: Logs) -> str | None:
-    """Return a digest of the waits of the lowest rank that kept its steps: no two runs wait alike."""
-    if not logs.arrays:
-        return None
-    blocks = logs.arrays[min(logs.arrays)]
-    digest = hashlib.sha256()
-    for block in sorted(blocks):
-        digest.update(blocks[block].load.tobytes() + blocks[block].proc.tobytes())
-    return digest.hexdigest()
+def _copies(prints: tuple[Print, ...]) -> Iterator[Finding]:
+    """Say which rank's or epoch's steps are those of another."""
+    same = [f"{second.where} has the steps of {first.where}" for first, second in twins(prints)]
+    if same:
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        wanted = "steps of its own for each rank and epoch: no two of them wait alike"
+        yield Finding("error", "ranks.copied", f"{same[0]}{more}", wanted, "take the files from the run again")
 
 
 def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.mlperf.audit.run_settings import Setup, read_setup
 from dlemu.mlperf.audit.step_files import epochs_of
+from dlemu.mlperf.audit.time_order import out_of_order
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
 from dlemu.mlperf.rules import unapplied
 from dlemu.results.finding import Finding
@@ -34,6 +35,8 @@ _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
 _SAME = 1e-6
 _STAMP_SECONDS = 0.01
 """How far a duration lies from its time stamps at most."""
+_OUTSIDE_US = 1_000_000
+"""How far a stamp of a checkpoint lies outside of the summary's at most."""
 _SLOWER = 0.01
 """Share by which the slowest rank is longer before that is told."""
 
@@ -46,6 +49,7 @@ class Part:
     seconds: float
     gib_per_second: float | None
     stamped_seconds: float | None
+    start_us: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +130,11 @@ def read_checkpoint_leaf(folder: str) -> CheckpointLeaf:
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     metadata = next((name for name in names if name.endswith(METADATA_FILE)), None)
     ranks = {int(match[1]): match[0] for match in map(_STATS.match, names) if match}
-    parts = {rank: _parts(read_json(os.path.join(folder, name), broken)) for rank, name in sorted(ranks.items())}
+    parts = {}
+    for rank, name in sorted(ranks.items()):
+        epochs = list(epochs_of(read_json(os.path.join(folder, name), broken)))
+        broken += out_of_order(epochs, name)
+        parts[rank] = _parts(epochs)
     return CheckpointLeaf(
         path=folder,
         files=tuple(names),
@@ -138,15 +146,17 @@ def read_checkpoint_leaf(folder: str) -> CheckpointLeaf:
     )
 
 
-def _parts(content: Any) -> tuple[Part, ...]:
+def _parts(epochs: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Part, ...]:
     parts = []
-    for _, epoch in epochs_of(content):
+    for _, epoch in epochs:
         for name, value in epoch.items():
             match, told = _PART.match(str(name)), mapping(value)
             seconds = number(told.get("duration"))
             if match and seconds is not None:
                 kind: Kind = "save" if match[1] == "save" else "load"
-                parts.append(Part(kind, seconds, number(told.get("throughput")), _stamped(told)))
+                parts.append(
+                    Part(kind, seconds, number(told.get("throughput")), _stamped(told), stamp_us(told.get("start")))
+                )
     return tuple(parts)
 
 
@@ -160,7 +170,9 @@ def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
     yield from leaf.broken
     first = leaf.parts[min(leaf.parts)] if leaf.parts else ()
     if first and leaf.metric:
-        apart = list(_apart(first, leaf.metric))
+        apart = [*_apart(first, leaf.metric), *_off_the_summary(leaf)]
+        for rank, own in leaf.parts.items():
+            apart += [f"rank {rank}: {seen}" for seen in _off_their_stamps(own)]
         if apart:
             fix = "ask for the files of the run as DLIO wrote them"
             yield Finding("error", "checkpoint.differs", "; ".join(apart[:3]), "what rank 0's checkpoints give", fix)
@@ -216,8 +228,6 @@ def rounds_of(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:
 def _apart(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[str]:
     size = number(metric.get("checkpoint_size_GB"))
     for index, part in enumerate(parts, 1):
-        if part.stamped_seconds is not None and abs(part.stamped_seconds - part.seconds) > _STAMP_SECONDS:
-            yield f"{part.kind} {index} took {part.seconds:g} s, its stamps say {part.stamped_seconds:g} s"
         if size and part.gib_per_second is not None and not _close(part.gib_per_second * part.seconds, size):
             moved = part.gib_per_second * part.seconds
             yield f"{part.kind} {index} moved {moved:.4f} GB, checkpoint_size_GB is {size:.4f}"
@@ -229,6 +239,22 @@ def _apart(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[str]:
                 printed = number(metric.get(key))
                 if printed is None or not _close(printed, again):
                     yield f"{key} is {printed if printed is not None else 'missing'}; recomputed {again:.6g}"
+
+
+def _off_their_stamps(parts: Sequence[Part]) -> Iterator[str]:
+    for index, part in enumerate(parts, 1):
+        if part.stamped_seconds is not None and abs(part.stamped_seconds - part.seconds) > _STAMP_SECONDS:
+            yield f"{part.kind} {index} took {part.seconds:g} s, its stamps say {part.stamped_seconds:g} s"
+
+
+def _off_the_summary(leaf: CheckpointLeaf) -> Iterator[str]:
+    """The checkpoints of rank 0, which writes the summary, lie between its start and its end."""
+    begun, ended = stamp_us(leaf.summary.get("start")), stamp_us(leaf.summary.get("end"))
+    for part in leaf.parts.get(0, ()):
+        if part.start_us is not None and begun is not None and part.start_us < begun - _OUTSIDE_US:
+            yield f"a {part.kind} began before the summary's start"
+        if part.start_us is not None and ended is not None and part.start_us + part.seconds * 1e6 > ended + _OUTSIDE_US:
+            yield f"a {part.kind} ended after the summary's end"
 
 
 def _mean_and_deviation(values: Sequence[float], name: str, unit: str) -> Iterator[tuple[str, float]]:

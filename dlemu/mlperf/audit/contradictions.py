@@ -6,15 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
 from dlemu.mlperf.audit.recompute import DLIO_FORMULAS, Formula, Recomputed, per_rank_blocks, planned_steps
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.step_files import Logs
-from dlemu.mlperf.audit.tolerant import mapping
+from dlemu.mlperf.audit.tolerant import mapping, stamp_us
 from dlemu.mlperf.core_config import core_config_hash, effective
-from dlemu.mlperf.editions import EDITIONS
+from dlemu.mlperf.editions import Reading, edition_read
 from dlemu.mlperf.rules import Division, RunFacts, check_run, override_keys
 from dlemu.results.finding import Finding
 
@@ -26,6 +27,11 @@ REST_SECONDS = 0.25
 """What of a step may be neither wait nor computation: a host under load wakes late."""
 _MEMORY = 0.01
 """Relative: memory of the same host by two of its ranks."""
+COPIED = 1e-9
+"""Relative: nearer than that two measurements do not lie."""
+_DIGITS = 6
+_OUTSIDE_US = 1_000_000
+"""How far a stamp of a block lies outside of the summary's at most."""
 _SAME = 1e-4
 """Relative: numbers that must be equal but for rounding."""
 _ASK = "ask for the files of the run as DLIO wrote them"
@@ -57,11 +63,14 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, again: Recomputed
         *_summary_with_itself(setup, printed),
         *_numbers(printed, again, formula),
         *_counts(setup, printed, again),
+        *_data_size(setup, printed),
         *_steps(setup, logs),
         *_ranks(setup, logs, formula),
         *_step_counts(setup, printed, logs),
         *_parts_of_steps(logs),
         *_hosts(printed, logs),
+        *_off_the_summary(printed, logs),
+        *_copies(printed, logs),
         *_verdict(setup, printed, again, since_v2=logs.measured_compute),
         *_unknown(printed, logs, again),
     ]
@@ -69,7 +78,7 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, again: Recomputed
 
 def _unusable(printed: Printed) -> Iterator[Finding]:
     """A summary without the numbers that a run is judged by says nothing, least of all that the run passed."""
-    if printed.unusable and printed != Printed(unusable=printed.unusable):
+    if printed.unusable:
         yield Finding("error", "summary.incomplete", "; ".join(printed.unusable), "numbers, as DLIO prints them", _ASK)
 
 
@@ -86,9 +95,9 @@ def _summary_with_itself(setup: Setup, printed: Printed) -> Iterator[Finding]:
     if mib and nominal and not _close(mib, nominal):
         seen = f"printed {mib:.2f} MiB/s, but {rate:.3f} samples/s of {setup.record_bytes:.0f} bytes are {nominal:.2f}"
         yield Finding("error", "printed.io", seen, "samples/s x record length", _ASK)
-    if printed.verdict in ("success", "fail") and printed.au_percent is not None:
+    if printed.verdict is not None and printed.au_percent is not None:
         reached = printed.au_percent >= setup.au_threshold_percent
-        if reached != (printed.verdict == "success"):
+        if printed.verdict != ("success" if reached else "fail"):
             seen = f"printed {printed.verdict!r} with an AU of {printed.au_percent:.2f} %"
             yield Finding("error", "printed.verdict", seen, f"success from {setup.au_threshold_percent:g} % on", _ASK)
 
@@ -120,11 +129,24 @@ def _differs(rule: str, exact: bool, seen: str, wanted: str) -> Finding:
     return Finding("info", rule, seen, wanted, fix)
 
 
+def _data_size(setup: Setup, printed: Printed) -> Iterator[Finding]:
+    """The summary's size of the data is what its files and samples make, for each host."""
+    files, samples, length = printed.num_files, printed.samples_per_file, setup.record_bytes
+    if printed.data_gib and files and samples and length and printed.hosts:
+        size = files * samples * length / 2**30 / printed.hosts
+        if not math.isclose(printed.data_gib, size, rel_tol=_SAME):
+            seen = f"data_size_per_host_GB is {printed.data_gib:.2f}, files and record length give {size:.2f} (GiB)"
+            yield Finding("error", "files.count", seen, "the size of the files that were read", _ASK)
+
+
 def _counts(setup: Setup, printed: Printed, again: Recomputed) -> Iterator[Finding]:
     wanted = setup.epochs or printed.epochs
     if again.epochs and wanted and again.epochs != wanted:
         seen = f"{again.epochs} epochs can be recomputed"
         yield Finding("warning", "epochs.count", seen, f"{wanted} epochs", "keep the files of the whole run")
+    if setup.epochs and printed.epochs and setup.epochs != printed.epochs:
+        seen = f"config.yaml says {setup.epochs} epochs, summary.json {printed.epochs}"
+        yield Finding("warning", "epochs.count", seen, "the same run in both", _ASK)
     if printed.accelerators and again.ranks_kept > printed.accelerators:
         seen = f"files of {again.ranks_kept} ranks, but printed {printed.accelerators} accelerators"
         yield Finding("error", "ranks.count", seen, "one file a rank", "keep one run in one folder")
@@ -219,6 +241,12 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     if printed.hosts and printed.memory_slots and printed.memory_slots != printed.hosts:
         seen = f"num_hosts is {printed.hosts}, host_memory_GB has {printed.memory_slots} entries"
         yield Finding("error", "hosts.differ", seen, "one entry for each host", _ASK)
+    own, whole = printed.meminfo_gib, printed.memory_gib
+    if own and whole and printed.hosts:
+        alone = printed.hosts == 1 and whole > own * (1 + _MEMORY)
+        if alone or whole < own * (1 - _MEMORY):
+            seen = f"host_memory_GB gives {whole:.1f} GiB of {printed.hosts} hosts, host_meminfo {own:.1f} GiB of one"
+            yield Finding("error", "hosts.memory", seen, "the memory that /proc/meminfo tells", _ASK)
     names = {host.name for host in logs.hosts.values() if host.name}
     ranks = printed.accelerators or len(logs.hosts)
     if (
@@ -241,6 +269,47 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
         if total < least * (1 - _MEMORY) or (whole and total > least * (1 + _MEMORY)):
             seen = f"summary.json tells {total:.1f} GiB of all hosts, the ranks' files {least:.1f} GiB of {len(memory)}"
             yield Finding("error", "hosts.memory", seen, "the memory that the ranks' hosts have", _ASK)
+
+
+def _off_the_summary(printed: Printed, logs: Logs) -> Iterator[Finding]:
+    """The blocks of the first rank, which writes the summary, lie between the summary's start and end."""
+    begun, ended = stamp_us(printed.start), stamp_us(printed.end)
+    for (epoch, block), span in logs.spans.get(min(logs.spans, default=0), {}).items():
+        early = begun is not None and span.start_us < begun - _OUTSIDE_US
+        late = ended is not None and span.end_us > ended + _OUTSIDE_US
+        if early or late:
+            seen = f"epoch {epoch} block{block} {'begins before' if early else 'ends after'} the run, by summary.json"
+            yield Finding("error", "time.order", seen, "blocks within the run", _ASK)
+            return
+
+
+def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
+    """No epoch has the figures of another, no rank the stamps of another: two measurements are never equal."""
+    figures = list(zip(printed.au_by_epoch, printed.samples_per_second_by_epoch, strict=False))
+    same = [
+        (first, second)
+        for (first, one), (second, two) in combinations(enumerate(figures, 1), 2)
+        if all(
+            is_measured(left) and math.isclose(left, right, rel_tol=COPIED)
+            for left, right in zip(one, two, strict=True)
+        )
+    ]
+    if same:
+        seen = f"epochs {same[0][0]} and {same[0][1]} have the same AU and samples/s, to the last digit"
+        yield Finding("error", "epochs.copied", seen, "figures of its own for each epoch", _ASK)
+    stamped: dict[tuple[tuple[int, int], ...], int] = {}
+    for rank, spans in logs.spans.items():
+        key = tuple((span.start_us, span.end_us) for _, span in sorted(spans.items()))
+        other = stamped.setdefault(key, rank)
+        if other != rank and len(key) > 1 and not logs.by_dlemu:
+            seen = f"ranks {other} and {rank} have the same time stamps, to the microsecond"
+            yield Finding("error", "ranks.copied", seen, "stamps of its own for each rank", _ASK)
+            return
+
+
+def is_measured(value: float) -> bool:
+    """Say whether a number has the digits of a measurement: two of those are never equal."""
+    return round(value, _DIGITS) != value
 
 
 def _verdict(setup: Setup, printed: Printed, again: Recomputed, *, since_v2: bool) -> Iterator[Finding]:
@@ -293,6 +362,7 @@ class Rulebook:
 
     edition: str
     division: Division
+    reading: Reading = "today"
 
 
 def rule_findings(setup: Setup, printed: Printed, book: Rulebook, *, by_dlemu: bool = False) -> list[Finding]:
@@ -323,7 +393,7 @@ def rule_findings(setup: Setup, printed: Printed, book: Rulebook, *, by_dlemu: b
         settings=effective(config) if config else None,
         core_config=core_config_hash(config) if config and not by_dlemu else None,
     )
-    broken = check_run(EDITIONS[book.edition], facts, book.division)
+    broken = check_run(edition_read(book.edition, book.reading), facts, book.division)
     return [
         Finding(finding.severity, f"rules.{finding.rule}", finding.seen, finding.wanted, finding.fix)
         for finding in broken

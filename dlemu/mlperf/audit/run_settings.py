@@ -10,6 +10,7 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_yaml, text
+from dlemu.mlperf.core_config import canonical
 from dlemu.results.finding import Finding
 
 CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
@@ -204,6 +205,10 @@ class Printed:
     """Of rank 0."""
     memory_slots: int | None = None
     """Entries of `host_memory_GB`: one a host."""
+    meminfo_gib: float | None = None
+    """Of rank 0's host, as /proc/meminfo had it."""
+    data_gib: float | None = None
+    """Of the dataset, for each host."""
     unusable: tuple[str, ...] = ()
     """Numbers that a run of training prints and that are missing, or no numbers, each with what stands there."""
 
@@ -232,6 +237,8 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     return Printed(
         hostname=text(summary.get("hostname")),
         memory_slots=len(slots) if isinstance(slots, list) else None,
+        meminfo_gib=meminfo_gib(mapping(summary.get("host_meminfo")).get("MemTotal")),
+        data_gib=number(summary.get("data_size_per_host_GB")),
         unusable=tuple(_unusable(summary)),
         start=text(summary.get("start")),
         end=text(summary.get("end")),
@@ -251,6 +258,13 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
         checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
         foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
     )
+
+
+def meminfo_gib(value: object) -> float | None:
+    """Return a size of /proc/meminfo, in kB with or without the unit, in GiB."""
+    word = value.split()[0] if isinstance(value, str) and value.split() else value
+    kilobytes = number(canonical(word))
+    return None if kilobytes is None else kilobytes / 2**20
 
 
 def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:

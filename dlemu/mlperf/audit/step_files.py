@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
+from dlemu.mlperf.audit.time_order import out_of_order
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text
 from dlemu.results.finding import Finding
 from dlemu.results.sent_files import open_sent
@@ -75,6 +76,7 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
     depends on the version, so both ends are kept.
     """
     epochs = list(epochs_of(read_json(path, findings)))
+    findings += out_of_order(epochs, os.path.basename(path))
     met = [started_us, *(stamp_us(part.get("end")) for _, epoch_stats in epochs for part in _meetings(epoch_stats))]
     known = [moment for moment in met if moment is not None]
     spans = {}

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from dlemu.mlperf.audit.checkpoint_leaf import CheckpointLeaf
 from dlemu.mlperf.audit.tolerant import mapping
-from dlemu.mlperf.check.system_description import PLACEHOLDER, described_system
+from dlemu.mlperf.check.system_description import described_system
+from dlemu.mlperf.check.system_schema import is_blank
 from dlemu.mlperf.official_checkpoints import GAP_SECONDS
 from dlemu.mlperf.rules import unapplied
 from dlemu.results.finding import Finding
@@ -117,7 +118,7 @@ def capabilities(result: CheckpointResult) -> Found:
         yield from ((result.path, finding) for finding in lacking)
         return
     path, told = described[0], _told(result)
-    unknown = [name for name in _FLAGS if told.get(name) != PLACEHOLDER and not isinstance(told.get(name), bool)]
+    unknown = [name for name in _FLAGS if not is_blank(told.get(name)) and not isinstance(told.get(name), bool)]
     if unknown:
         seen = ", ".join(f"capabilities.{name} is {told.get(name)}" for name in unknown)
         yield path, Finding("error", "checkpoint.simultaneous", seen, "true or false", "say what the system can do")
@@ -138,7 +139,7 @@ def capabilities(result: CheckpointResult) -> Found:
 
 def _remapping(result: CheckpointResult, path: str, told: Mapping[str, Any]) -> Found:
     remap, both = told.get(_REMAP), told.get("simultaneous_write") is True and told.get("simultaneous_read") is True
-    if remap == PLACEHOLDER:
+    if is_blank(remap):
         return
     if not _is_seconds(remap):
         seen, wanted = f"{_REMAP} is {remap}", "whole seconds, 0 where nothing is remapped"

@@ -10,16 +10,16 @@ from functools import cached_property
 
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers, read_checkpoint_leaf
 from dlemu.mlperf.audit.step_files import names_dlemu
-from dlemu.mlperf.audit.tolerant import mapping, read_json, text
+from dlemu.mlperf.audit.tolerant import mapping, number, read_json, text
 from dlemu.mlperf.check.checkpoint_phases import capabilities, duration, gap
 from dlemu.mlperf.check.other_leaves import OtherLeaf
-from dlemu.mlperf.check.result_rules import SEPARATION
-from dlemu.mlperf.check.tree_rules import CONFIG_FILES, CONFIG_FOLDER
+from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION
+from dlemu.mlperf.check.system_description import described_system
+from dlemu.mlperf.check.tree_rules import CONFIG_FILES, CONFIG_FOLDER, empty_files, ranks_kept
 from dlemu.mlperf.core_config import canonical, core_config_hash, is_checkpoint_core, settings_of
 from dlemu.mlperf.dlio_config import dlio_workload
 from dlemu.mlperf.dlio_files import LOG
 from dlemu.mlperf.editions import EDITIONS, Edition
-from dlemu.mlperf.known_rules import official_name
 from dlemu.mlperf.official_checkpoints import (
     ACCELERATOR_GIB,
     CHECKPOINTS,
@@ -31,11 +31,11 @@ from dlemu.mlperf.official_checkpoints import (
     official_model,
 )
 from dlemu.mlperf.rules import Division, override_keys, unapplied
-from dlemu.results.finding import Finding, Located
+from dlemu.results.finding import Finding, Severity
 
 FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "summary.json")
 """v3.0, 2.1.25, beside the ranks' files, the metadata and dlio_config."""
-RESULTS = "results.json"
+RESULTS, _FOLDER = "results.json", "checkpoint_folder"
 _RANK_FILES = (re.compile(r"^\d+_output\.json$"), re.compile(r"^\d+_per_epoch_stats\.json$"))
 _BY_THE_TOOL = frozenset(
     {
@@ -86,7 +86,7 @@ def checkpoint_results(
     return [
         CheckpointResult(
             path=path,
-            edition=EDITIONS[edition] if edition else _edition(own),
+            edition=EDITIONS[edition or "3.0"],  # until that of the whole tree is known
             division=division or _division(path, own),
             leaves=tuple(sorted(own, key=lambda leaf: leaf.name)),
         )
@@ -94,29 +94,10 @@ def checkpoint_results(
     ]
 
 
-def _edition(leaves: Sequence[CheckpointLeaf]) -> Edition:
-    """Return what the files tell: their own word, or what only v3.0's tool writes; else v2.0."""
-    for leaf in leaves:
-        told = leaf.metadata.get("edition")
-        if isinstance(told, str) and told in EDITIONS:
-            return EDITIONS[told]
-    new = ("verification", "invocation_start_time", "system_info")
-    return EDITIONS["3.0" if any(key in leaf.metadata for leaf in leaves for key in new) else "2.0"]
-
-
 def _division(path: str, leaves: Sequence[CheckpointLeaf]) -> Division:
     names = [name.lower() for name in path.split(os.sep)]
     told = {str(leaf.metadata.get("verification", "")).lower() for leaf in leaves}
     return "open" if ("open" in names or "open" in told) and "closed" not in names else "closed"
-
-
-def judge_checkpoints(results: Sequence[CheckpointResult]) -> Iterator[Located]:
-    """Yield what results of checkpoints break, under the names of their edition's checker."""
-    for result in results:
-        for rule in RULES:
-            for path, finding in rule(result):
-                named = official_name(finding.rule, result.edition.name, result.division)
-                yield Located(path, finding, named)
 
 
 Found = Iterator[tuple[str, Finding]]
@@ -282,9 +263,21 @@ def _memory(result: CheckpointResult) -> Found:
 
 
 def _accelerators(result: CheckpointResult) -> Found:
-    for leaf in result.leaves[:1]:
-        size = leaf.metric.get("checkpoint_size_GB")
-        if isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
+    """The accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, else by 80 GiB each."""
+    for leaf in result.leaves:
+        size, table = number(leaf.metric.get("checkpoint_size_GB")), result.edition.accelerator_gb
+        named = text(leaf.metadata.get("accelerator")) or text(
+            mapping(leaf.metadata.get("args")).get("accelerator_type")
+        )
+        if table and named not in table:
+            seen, fix = f"accelerator {named}", "say --accelerator-type, and repeat the calls"
+            yield leaf.path, Finding("error", "checkpoint.accelerator", seen, f"one of {', '.join(table)}", fix)
+        elif table and named is not None and size and leaf.ranks and leaf.ranks * table[named] < size:
+            seen = f"{size:,.0f} GiB of checkpoint, {leaf.ranks} x {named} of {table[named]:g} GB"
+            fix = "more processes, or accelerators of more memory"
+            wanted = "accelerators that together hold the checkpoint"
+            yield leaf.path, Finding("error", "checkpoint.accelerator", seen, wanted, fix)
+        if not table and isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
             seen = f"{size:,.0f} GiB of checkpoint, {leaf.ranks} accelerators"
             wanted = f"at least {size / leaf.ranks:,.0f} GiB of memory in each; the checker takes {ACCELERATOR_GIB}"
             fix = "more processes, or say which accelerator has so much"
@@ -297,12 +290,16 @@ def _folders(result: CheckpointResult) -> Found:
             continue
         told = mapping(leaf.metadata.get("args"))
         data, results = text(told.get("checkpoint_folder")), text(told.get("results_dir"))
-        if not data or not results or os.path.normpath(data) == os.path.normpath(results):
+        folders = {os.path.normpath(known) for known in (data, text(leaf.settings("checkpoint").get(_FOLDER))) if known}
+        if not data or not results or os.path.normpath(results) in folders:
             seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
             fix = "--checkpoint-folder and --results-dir of their own"
             yield leaf.path, Finding("error", "checkpoint.folder", seen, "two folders, both told", fix)
         path = os.path.join(leaf.path, SEPARATION)
         same = mapping(read_json(path, [])).get("same_filesystem") if os.path.isfile(path) else None
+        if same is None and SEPARATION not in leaf.files and leaf.metadata and not _object_store(leaf):
+            seen, fix = f"no {SEPARATION}", f"keep {SEPARATION} as the tool wrote it"
+            yield leaf.path, Finding("error", "checkpoint.filesystem", seen, "two file systems, both told", fix)
         if same is True:
             fix = "put the results on another file system"
             seen = "checkpoints and results on one file system"
@@ -317,6 +314,7 @@ def _files(result: CheckpointResult) -> Found:
         yield result.path, Finding("error", "files.checkpoint_results", f"no {RESULTS}", RESULTS, fix)
     for leaf in result.leaves:
         lacking = [name for name in FILES if name not in leaf.files]
+        lacking += [] if any(name.endswith(METADATA) for name in leaf.files) else [f"*{METADATA}"]
         lacking += [kind.pattern for kind in _RANK_FILES if not any(map(kind.match, leaf.files))]
         if lacking:
             wanted, fix = "what the tool leaves of a call", "keep the folder as the tool left it"
@@ -329,6 +327,42 @@ def _files(result: CheckpointResult) -> Found:
             yield leaf.path, Finding("error", "files.checkpoint_config", seen, ", ".join(CONFIG_FILES), fix)
 
 
+def _alike(result: CheckpointResult) -> Found:
+    """All calls are the same model on the same hosts."""
+    for what, values in (
+        ("processes", [leaf.ranks for leaf in result.leaves]),
+        ("hosts", [leaf.hosts for leaf in result.leaves]),
+        ("accelerator", [text(leaf.metadata.get("accelerator")) for leaf in result.leaves]),
+        ("rank 0's host", [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]),
+    ):
+        seen = sorted({str(value) for value in values if value is not None})
+        if len(seen) > 1 and not (what == "rank 0's host" and _told_multi(result)):
+            fix = "repeat the calls with the same processes on the same hosts"
+            yield (
+                result.path,
+                Finding("error", "runs.differ", f"{what}: {' and '.join(seen)}", "one for all calls", fix),
+            )
+
+
+def _told_multi(result: CheckpointResult) -> bool:
+    """Whether another host may read what one wrote: a call on another host is the failover that 4.7.1 is about."""
+    described = described_system(result.path)
+    solution = mapping(described[1].get("solution")) if described else {}
+    return mapping(solution.get("capabilities")).get("multi_host") is True
+
+
+def _object_store(leaf: CheckpointLeaf) -> bool:
+    kind = leaf.settings("storage").get("storage_type")
+    return kind not in (None, "local_fs") or mapping(leaf.metadata.get("args")).get("data_access_protocol") == "object"
+
+
+def _kept(result: CheckpointResult) -> Found:
+    for leaf in result.leaves:
+        severity: Severity = "error" if result.strict else "warning"
+        for located in (*ranks_kept(leaf, leaf.ranks, severity), *empty_files(leaf)):
+            yield located.path, located.finding
+
+
 def _tool(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         if result.closed and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
@@ -337,9 +371,9 @@ def _tool(result: CheckpointResult) -> Found:
             yield leaf.path, Finding("error", "tool.other", seen, "for CLOSED, DLIO unchanged", fix)
 
 
-RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
+CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
     *(_by_the_numbers, _model_is_known, _settings, _overrides, _fsync, _processes, _ranks_a_host),
-    *(_counts, gap, duration, capabilities, _memory, _accelerators, _folders, _files, _tool),
+    *(_counts, gap, duration, capabilities, _memory, _accelerators, _folders, _files, _kept, _alike, _tool),
 )
 
 

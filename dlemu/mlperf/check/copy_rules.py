@@ -4,51 +4,65 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
-from statistics import fmean, median, pstdev
+from statistics import fmean, pstdev
 from typing import Any
 
-from dlemu.mlperf.audit.tolerant import mapping, number, read_json, stamp_us, text
-from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule, stamp_of
+from dlemu.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
+from dlemu.mlperf.audit.fingerprints import STAMP_DIGITS, Print, figure_prints, twins
+from dlemu.mlperf.audit.tolerant import number, read_json, stamp_us
+from dlemu.mlperf.check.checkpoint_rules import RESULTS, CheckpointResult, figures_of
+from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
 from dlemu.mlperf.check.tree_rules import sums_of
 from dlemu.mlperf.rules import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 
-_DIGITS = 6
-"""A measured number has more digits than this; two runs do not measure all of them alike."""
-_LATE, _EARLY = timedelta(minutes=45), timedelta(minutes=5)
-"""How long after the time in its folder's name a run may begin (mlpstorage looks at the hosts first), and before it."""
-_ZONE = timedelta(minutes=30)
-"""Time zones lie whole multiples of this apart."""
 _SAME = 1e-6
 """Relative: sums of the same runs."""
 
 
-def copied_runs(results: Sequence[Result]) -> Iterator[Located]:
+def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
     """No run has the numbers of another: not in its result, and not in another one."""
-    known: dict[object, tuple[Result, Leaf]] = {}
+    steps: list[Print] = []
+    figures: list[Print] = []
     for result in results:
         for leaf in result.runs:
-            first = next((known[key] for key in _prints(leaf) if key in known), None)
-            for key in _prints(leaf):
-                known.setdefault(key, (result, leaf))
-            if first is not None:
-                other = first[1].name if first[0] is result else os.path.relpath(first[1].path, leaf.path)
-                seen = f"all numbers are those of {other}, to the last digit"
-                fix = "hand in what was measured; repeat the run"
-                yield Located(leaf.path, Finding("error", "runs.copied", seen, "a run of its own", fix))
+            steps += [Print(leaf.path, one.sums) for one in (leaf.run.prints if leaf.run else ())]
+            both = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
+            figures += figure_prints(leaf.path, both)
+    for group in checkpoints:
+        for call in group.leaves:
+            for parts in call.parts.values():
+                figures += figure_prints(call.path, (part.seconds for part in parts), STAMP_DIGITS)
+    found: dict[str, str] = {}
+    for first, second in (*twins(steps), *twins(figures)):
+        if first.where != second.where:
+            original, copy = sorted((first.where, second.where))
+            found.setdefault(copy, original)
+    for copy, original in found.items():
+        seen = f"numbers are those of {os.path.relpath(original, copy)}, to the last digits"
+        fix = "hand in what was measured; repeat the run"
+        yield Located(copy, Finding("error", "runs.copied", seen, "a run of its own", fix))
 
 
-def _prints(leaf: Leaf) -> Iterator[object]:
-    """Yield what no two runs have in common: their ranks' steps, and the figures of their epochs."""
-    if leaf.run is not None and leaf.run.steps_digest is not None:
-        yield leaf.run.steps_digest
-    figures = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
-    measured = [figure for figure in figures if round(figure, _DIGITS) != figure]
-    if len(measured) >= 3:
-        yield figures
+def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
+    """No rank of a call has the times of another, and no checkpoint those of another on all ranks."""
+    for call in result.leaves:
+        prints = [
+            one
+            for rank, parts in call.parts.items()
+            for one in figure_prints(f"rank {rank}", (part.seconds for part in parts), STAMP_DIGITS)
+        ]
+        same = [f"{second.where} has the times of {first.where}" for first, second in twins(prints)]
+        if len(call.parts) > 1:
+            for kind in KINDS:
+                rounds = [Print(f"{kind} {number}", tuple(own)) for number, own in enumerate(rounds_of(call, kind), 1)]
+                same += [f"{second.where} has the times of {first.where}" for first, second in twins(rounds)]
+        if same:
+            seen, fix = "; ".join(same[:3]), "take the files from the run again"
+            yield call.path, Finding("error", "ranks.copied", seen, "times of its own for each rank", fix)
 
 
 def runs_overlap(result: Result) -> Iterator[Located]:
@@ -73,34 +87,6 @@ def _moment(microseconds: int) -> datetime:
     return datetime(1970, 1, 1) + timedelta(microseconds=microseconds)
 
 
-def stamps_agree(result: Result) -> Iterator[Located]:
-    """A run began soon after the time that its folder is named by, and its metadata tell the same time."""
-    begun = [(leaf, leaf.stamp, _moment(start)) for leaf in result.runs if (start := stamp_us(leaf.printed.start))]
-    apart = [(leaf, start - stamp) for leaf, stamp, start in begun if stamp is not None]
-    zone = _zone([offset for _, offset in apart])
-    for leaf, offset in apart:
-        if not -_EARLY <= offset - zone <= _LATE:
-            seen = f"the folder is called {leaf.name}, the run began at {leaf.printed.start}"
-            yield _misdated(leaf, seen)
-    for leaf in result.runs:
-        told = text(mapping(leaf.metadata).get("run_datetime"))
-        if leaf.stamp is not None and told is not None and told != leaf.name and stamp_of(told) is not None:
-            yield _misdated(leaf, f"the folder is called {leaf.name}, its metadata say {told}")
-
-
-def _zone(offsets: Sequence[timedelta]) -> timedelta:
-    """Return how far the time zones of launcher and ranks lie apart, by all runs; nothing within the usual delay."""
-    if not offsets:
-        return timedelta()
-    usual = timedelta(seconds=median(offset.total_seconds() for offset in offsets))
-    return timedelta() if -_EARLY <= usual <= _LATE else round(usual / _ZONE) * _ZONE
-
-
-def _misdated(leaf: Leaf, seen: str) -> Located:
-    fix = "leave folders and files as the tool made them"
-    return Located(leaf.path, Finding("error", "runs.misdated", seen, "one time for one run", fix))
-
-
 def same_hosts(result: Result) -> Iterator[Located]:
     """All runs are on the same hosts; which of them rank 0 was on may change from run to run."""
     named = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
@@ -117,17 +103,6 @@ def same_hosts(result: Result) -> Iterator[Located]:
     yield Located(result.path, Finding(severity, "hosts.changed", seen, "the same hosts in all runs", fix))
 
 
-def division_told(result: Result) -> Iterator[Located]:
-    """mlpstorage's metadata name the division that the tree has the run in."""
-    for leaf in (*result.runs, *result.datagen):
-        told = text(mapping(leaf.metadata).get("verification"))
-        if told in ("closed", "open", "invalid") and told != result.division:
-            seen = f"in {result.division}, its metadata say {told}"
-            severity: Severity = "warning" if told == "closed" else "error"
-            fix = "move the result to the division that it was run for, or run it for this one"
-            yield Located(leaf.path, Finding(severity, "division.differs", seen, "one division", fix))
-
-
 def sums_agree(result: Result) -> Iterator[Located]:
     """The sums over all runs, which are what gets published, follow from the runs."""
     path = sums_of(result)
@@ -136,27 +111,56 @@ def sums_agree(result: Result) -> Iterator[Located]:
     if len([leaf for leaf in result.runs if leaf.run]) != result.edition.run_folders:
         yield from (Located(path, finding) for finding in unapplied("results.differ", the_runs_all_of_them=None))
         return
+    sums, rows = _sums(result), _rows(result)
+
+    def allowed(where: str, row: bool, key: str) -> tuple[float, ...]:
+        run = next((leaf for leaf in result.runs if leaf.name == where.rpartition(".")[2]), None)
+        return _of_run(run).get(key, ()) if run else (rows if row else sums).get(key, ())
+
+    yield from _compared(path, allowed)
+
+
+def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
+    """The sums over the calls follow from the calls' own summaries."""
+    path = os.path.join(result.path, RESULTS)
+    if not os.path.isfile(path):
+        return
+    known: dict[str, tuple[float, ...]] = {}
+    for leaf in result.leaves:
+        told = {**leaf.metric, "num_processes": leaf.ranks, "num_accelerators": leaf.ranks, "num_hosts": leaf.hosts}
+        for key, value in told.items():
+            printed = number(value)
+            if printed is not None:
+                known[key] = (*known.get(key, ()), printed)
+    known |= {f"{kind}_gib_per_second": (rate,) for kind, rate in figures_of(result).items()}
+    for located in _compared(path, lambda _where, _row, key: known.get(key, ())):
+        yield located.path, located.finding
+
+
+def _compared(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) -> Iterator[Located]:
+    """Compare the numbers of a file of sums with what each may be, by where it stands, in a row or not, and its key."""
     broken: list[Finding] = []
     content = read_json(path, broken)
     yield from (Located(path, finding) for finding in broken)
     if broken:
         return
-    sums, rows = _sums(result), _rows(result)
     compared, apart = 0, []
     for where, row, told in _mappings(content, ""):
-        run = next((leaf for leaf in result.runs if leaf.name == where.rpartition(".")[2]), None)
         for key, seen in told.items():
             printed = number(seen) if isinstance(seen, int | float) else _number_in(seen)
-            choices = _of_run(run).get(key, ()) if run else (rows if row else sums).get(key, ())
+            choices = allowed(where, row, key)
             if printed is None or not choices:
                 continue
             compared += 1
             if not any(math.isclose(printed, choice, rel_tol=_SAME, abs_tol=1e-9) for choice in choices):
                 apart.append(f"{where + '.' if where else ''}{key} is {printed:.10g}; the runs give {choices[0]:.10g}")
+    fix = "let the tool sum the runs up again"
     if apart:
-        seen, fix = "; ".join(apart[:3]), "let the tool sum the runs up again"
+        yield Located(path, Finding("error", "results.differ", "; ".join(apart[:3]), "the sums of the runs below", fix))
+    if not content:
+        seen = f"{os.path.basename(path)} holds {content}"
         yield Located(path, Finding("error", "results.differ", seen, "the sums of the runs below", fix))
-    if not compared:
+    elif not compared:
         yield from (Located(path, finding) for finding in unapplied("results.differ", sums_of_the_runs=None))
 
 
@@ -233,4 +237,5 @@ _DEVIATIONS = {
     "rate": ("train_throughput_stdev_samples_per_second",),
     "mib": ("train_io_stdev_MB_per_second", "train_throughput_stdev_MB_per_second"),
 }
-COPY_RULES: tuple[Rule, ...] = (runs_overlap, stamps_agree, same_hosts, division_told, sums_agree)
+COPY_RULES: tuple[Rule, ...] = (runs_overlap, same_hosts, sums_agree)
+CHECKPOINT_COPY_RULES = (copied_ranks, checkpoint_sums_agree)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -13,20 +13,24 @@ from datagen.errors import UserError
 from dlemu.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
 from dlemu.mlperf.check.checkpoint_rules import (
+    CHECKPOINT_RULES,
     CheckpointResult,
     checkpoint_results,
     figures_of,
-    judge_checkpoints,
     processes_of,
 )
-from dlemu.mlperf.check.copy_rules import COPY_RULES, copied_runs
+from dlemu.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
 from dlemu.mlperf.check.other_leaves import CHECKPOINTING, listed_others, other_leaves
-from dlemu.mlperf.check.provenance_rules import PROVENANCE_RULES, manifest
+from dlemu.mlperf.check.papers import judged, papers_of
+from dlemu.mlperf.check.provenance_rules import ORIGIN_RULES, PROVENANCE_RULES
 from dlemu.mlperf.check.result_rules import RESULT_RULES
-from dlemu.mlperf.check.submission_tree import Finder, Result, Submission
-from dlemu.mlperf.check.system_description import check_systems
+from dlemu.mlperf.check.submission_tree import Finder, Result, Submission, submissions
+from dlemu.mlperf.check.system_description import check_systems, ran_on
+from dlemu.mlperf.check.time_rules import times
+from dlemu.mlperf.check.tree_edition import Voter, other_editions, scope_of, tree_edition
 from dlemu.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, top_folders
-from dlemu.mlperf.known_rules import official_name
+from dlemu.mlperf.editions import Edition, Reading
+from dlemu.mlperf.known_rules import official_name, severity_published
 from dlemu.mlperf.rules import Division
 from dlemu.results.finding import SEVERITIES, Finding, Located
 
@@ -41,6 +45,8 @@ class Checked:
     """A folder and all that was found."""
 
     root: str
+    reading: Reading
+    """How strictly the rules of v3.0 were read."""
     results: tuple[Result, ...]
     submissions: tuple[Submission, ...]
     rehearsal: Mapping[str, Any] | None
@@ -64,8 +70,12 @@ class Checked:
         return sum(located.finding.rule == "run.other" for located in self.findings)
 
 
-def check_folder(folder: str, edition: str | None = None, division: Division | None = None) -> Checked:
+def check_folder(
+    folder: str, edition: str | None = None, division: Division | None = None, reading: Reading = "today"
+) -> Checked:
     """Return what a folder holds and breaks; edition and division are read off the tree unless they are given.
+
+    `reading` says how grave what an edition's round let pass is: as then, or as its tool tells it today.
 
     The folder is a submission tree, a results folder of mlpstorage, a single run, or one of `dlemu mlperf run`. Raises
     UserError when it is no folder; whatever is wrong inside is a finding.
@@ -75,15 +85,19 @@ def check_folder(folder: str, edition: str | None = None, division: Division | N
     rehearsal, root = _rehearsal(os.path.normpath(folder))
     audited = audit_trees([root]) if find_runs([root]) else []
     finder = Finder(root, edition, division)
-    results = finder.results(audited)
-    submissions = finder.submissions(results)
     others = other_leaves(root)
-    findings = [*finder.findings, *_of_rehearsal(root, rehearsal), *_applied(root, results, submissions)]
-    checkpoints = checkpoint_results([leaf for leaf in others if leaf.category == CHECKPOINTING], edition, division)
-    findings += [*listed_others(others), *judge_checkpoints(checkpoints)]
+    drafts = finder.results(audited)
+    calls = checkpoint_results([leaf for leaf in others if leaf.category == CHECKPOINTING], edition, division)
+    trees = _trees(root, drafts, calls, [leaf.path for leaf in others], edition, reading)
+    results = [replace(draft, edition=trees[_scope(draft, root)]) for draft in drafts]
+    checkpoints = [replace(call, edition=trees[_scope(call, root)]) for call in calls]
+    organisations = [one for tree, of in sorted(trees.items()) for one in submissions(tree, of, division)]
+    findings = [*finder.findings, *_of_rehearsal(root, rehearsal), *listed_others(others)]
+    findings += _of_results(results, checkpoints)
+    findings += _of_submissions(trees, organisations, results, checkpoints)
     if not results and not others:
         fix = "give the folder above the runs, or `dlemu audit` for other results"
-        seen = "no run of training below"
+        seen = "no run of any benchmark below"
         findings.append(
             Located(root, Finding("error", "tree.empty", seen, "runs as mlpstorage or DLIO leave them", fix))
         )
@@ -91,12 +105,42 @@ def check_folder(folder: str, edition: str | None = None, division: Division | N
         findings = [_postponed(located) for located in findings]
     return Checked(
         root=root,
+        reading=reading,
         results=tuple(results),
-        submissions=tuple(submissions),
+        submissions=tuple(organisations),
         rehearsal=rehearsal,
         checkpoints=tuple(checkpoints),
         findings=tuple(sorted(dict.fromkeys(findings), key=_place)),
     )
+
+
+def _scope(result: Result | CheckpointResult, root: str) -> str:
+    return scope_of(result.path, root, loose=isinstance(result, Result) and not result.phased)
+
+
+def _trees(
+    root: str,
+    results: Sequence[Result],
+    checkpoints: Sequence[CheckpointResult],
+    others: Sequence[str],
+    edition: str | None,
+    reading: Reading,
+) -> dict[str, Edition]:
+    """Return the edition of each tree below a folder: of each submission, and of runs that are in none."""
+    leaves: dict[str, list[Voter]] = {}
+    phased: set[str] = set()
+    for result in results:
+        scope = _scope(result, root)
+        leaves.setdefault(scope, []).extend([*result.runs, *result.datagen, *result.datasize])
+        phased |= {scope} if result.phased else set()
+    for group in checkpoints:
+        leaves.setdefault(_scope(group, root), []).extend(group.leaves)
+    for path in others:
+        phased.add(scope_of(path, root, loose=False))
+    scopes = sorted({*leaves, *phased})
+    return {
+        scope: tree_edition(leaves.get(scope, ()), reading, named=edition, phased=scope in phased) for scope in scopes
+    }
 
 
 def _rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
@@ -124,23 +168,52 @@ def _of_rehearsal(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Lo
             yield Located(root, Finding("warning", "runs.failed", seen, wanted, fix))
 
 
-def _applied(root: str, results: list[Result], submissions: list[Submission]) -> Iterator[Located]:
+def _of_results(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
+    """Yield what each result breaks: by its benchmark's rules, and by those on the papers of any call."""
     for result in results:
-        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES, *PROVENANCE_RULES):
+        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES):
             yield from _named(rule(result), result)
-    yield from copied_runs(results)
-    for each in submissions:
-        for upper_rule in (*SUBMISSION_RULES, manifest):
-            yield from _named(upper_rule(each), each)
-        yield from _named(check_systems(each, results), each)
-    if submissions:
-        yield from _named(top_folders(root, submissions), submissions[0])
+    for group in checkpoints:
+        for call_rule in (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES):
+            yield from _named((Located(path, finding) for path, finding in call_rule(group)), group)
+    every: list[Result | CheckpointResult] = [*results, *checkpoints]
+    for each in every:
+        papers = papers_of(each)
+        for one in papers:
+            yield from _named(judged(one), each)
+        for group_rule in (times, *PROVENANCE_RULES) if papers else ():
+            yield from _named(group_rule(papers), each)
+        leaves = each.leaves if isinstance(each, CheckpointResult) else (*each.runs, *each.datagen, *each.datasize)
+        differing = other_editions(leaves, each.edition)
+        yield from _named((Located(path, finding) for path, finding in differing), each)
+    yield from copied_runs(results, checkpoints)
 
 
-def _named(findings: Iterable[Located], of: Result | Submission) -> Iterator[Located]:
-    """Give findings the names that their edition's checker has for the rules."""
+def _of_submissions(
+    trees: Mapping[str, Edition],
+    organisations: Sequence[Submission],
+    results: Sequence[Result],
+    checkpoints: Sequence[CheckpointResult],
+) -> Iterator[Located]:
+    """Yield what the submissions break: whatever benchmarks they hold, all rules on submissions apply."""
+    for each in organisations:
+        for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
+            yield from _named(rule(each), each)
+        yield from _named(check_systems(each, ran_on(results, checkpoints)), each)
+    for tree in trees:
+        mine = [each for each in organisations if os.path.dirname(os.path.dirname(each.path)) == tree]
+        if mine:
+            yield from _named(top_folders(tree, mine), mine[0])
+
+
+def _named(findings: Iterable[Located], of: Result | CheckpointResult | Submission) -> Iterator[Located]:
+    """Give findings the names that their edition's checker has for the rules, and what they count in this reading."""
     for located in findings:
-        yield replace(located, official=official_name(located.finding.rule, of.edition.name, of.division))
+        finding = located.finding
+        if of.edition.reading == "published" and finding.severity == "error":
+            finding = replace(finding, severity=severity_published(finding.rule))
+        named = official_name(finding.rule, of.edition.name, of.division)
+        yield replace(located, finding=finding, official=named)
 
 
 def _postponed(located: Located) -> Located:
@@ -208,6 +281,8 @@ class CheckReport:
     results: tuple[ResultRow, ...]
     checkpoints: tuple[CheckpointRow, ...]
     findings: tuple[FindingRow, ...]
+    rules: str
+    """The reading: `published` or `today`."""
 
 
 def check_report(checked: Checked) -> CheckReport:
@@ -221,6 +296,7 @@ def check_report(checked: Checked) -> CheckReport:
         results=tuple(_result_row(result, checked.root) for result in checked.results),
         checkpoints=tuple(_checkpoint_row(result, checked.root) for result in checked.checkpoints),
         findings=tuple(_finding_row(located, checked.root) for located in checked.findings),
+        rules=checked.reading,
     )
 
 

@@ -13,9 +13,9 @@ from datagen.errors import UserError
 from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, stamp_us
-from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
+from dlemu.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule
 from dlemu.mlperf.check.system_description import StatedLimit, stated_limit
-from dlemu.mlperf.core_config import canonical, effective
+from dlemu.mlperf.core_config import effective
 from dlemu.mlperf.rules import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.sent_files import open_sent
@@ -36,13 +36,11 @@ GAP_FACTOR = 2
 """Run folders begin less than so many times the shortest run's duration apart (2.1.18 of v3.0's checker)."""
 SPREAD = 0.05
 """Runs of one result are replicable within this share (v1.0 to v3.0, results section)."""
-SEPARATION = "fs_separation.json"
-"""mlpstorage v3.0's record of whether data and results share a file system."""
 
 
 def by_the_rules(result: Result) -> Iterator[Located]:
     """Hold every run against the edition's rules of one run, with the AU that its steps give."""
-    book, limit = Rulebook(result.edition.name, result.division), stated_limit(result)
+    book, limit = Rulebook(result.edition.name, result.division, result.edition.reading), stated_limit(result)
     for leaf in result.runs:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
             printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
@@ -87,29 +85,6 @@ def configured(result: Result) -> Iterator[Located]:
             seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
             fix = "keep hydra's folder of the run as it was written"
             yield _located(leaf.path, "error", "config.incomplete", seen, "the settings of the whole workload", fix)
-
-
-def overrides_agree(result: Result) -> Iterator[Located]:
-    """What mlpstorage's metadata say was overridden stands in overrides.yaml too, with the same values."""
-    for leaf in result.runs:
-        told = mapping(mapping(leaf.metadata).get("override_parameters"))
-        if leaf.setup.overrides is None or not told:
-            continue
-        given = dict(_override(word) for word in leaf.setup.overrides)
-        apart = [
-            f"{key}={value} ({given.get(key, 'not there')} in overrides.yaml)"
-            for key, value in told.items()
-            if str(canonical(given.get(key))) != str(canonical(value))
-        ]
-        if apart:
-            fix = "keep both files as they were written"
-            seen = f"the metadata override {'; '.join(apart[:3])}"
-            yield _located(leaf.path, "error", "overrides.differ", seen, "the same overrides in both", fix)
-
-
-def _override(word: str) -> tuple[str, str]:
-    key, _, value = word.lstrip("+~").partition("=")
-    return key.removeprefix("workload."), value
 
 
 def _in_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
@@ -305,7 +280,7 @@ def dataset_phases(result: Result) -> Iterator[Located]:
     asked = [leaf.num_files for leaf in result.datasize if leaf.num_files]
     made = [leaf.num_files for leaf in result.datagen if leaf.num_files]
     read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
-    severity: Severity = "warning" if result.edition.checks_tree else "error"
+    severity: Severity = "error"
     for leaf, files in read:
         if made and files > max(made):
             fix = "make the dataset that the runs read, or run on the one that was made"
@@ -335,18 +310,17 @@ def dataset_in_metadata(result: Result) -> Iterator[Located]:
 def data_apart_from_results(result: Result) -> Iterator[Located]:
     """Data and results lie in different folders, on different file systems."""
     for leaf in result.runs:
-        data, results = leaf.data_folder, leaf.argument("results_dir")
+        data, results = leaf.argument("data_dir"), leaf.argument("results_dir")
         strict = result.phased and result.edition.checks_tree and leaf.metadata is not None
         if strict and (not data or not results):
             missing = "data_dir" if not data else "results_dir"
             fix = "keep the metadata as the tool wrote it"
             seen = f"metadata without args.{missing}"
             yield _located(leaf.path, "error", "dataset.folder", seen, "both folders in the metadata", fix)
-        if data and results and os.path.normpath(data) == os.path.normpath(str(results)):
-            fix = "put the results elsewhere"
-            yield _located(
-                leaf.path, "error", "dataset.folder", f"both are {data}", "data and results in two folders", fix
-            )
+        read = {data, leaf.data_folder} - {None}
+        if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
+            seen, fix = f"both are {results}", "put the results elsewhere"
+            yield _located(leaf.path, "error", "dataset.folder", seen, "data and results in two folders", fix)
         yield from _file_systems(leaf, strict)
 
 
@@ -356,7 +330,7 @@ def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
         local = leaf.section("storage").get("storage_type") in (None, "local_fs")
         if strict and local and not _has_df(leaf):
             seen, fix = f"no {SEPARATION}, and no output of df", f"keep {SEPARATION} as the tool wrote it"
-            yield _located(leaf.path, "warning", "dataset.filesystem", seen, wanted, fix)
+            yield _located(leaf.path, "error", "dataset.filesystem", seen, wanted, fix)
         return
     broken: list[Finding] = []
     content: Any = read_json(os.path.join(leaf.path, SEPARATION), broken)
@@ -381,7 +355,7 @@ def _located(path: str, severity: Severity, rule: str, seen: str, wanted: str, f
 
 
 RESULT_RULES: tuple[Rule, ...] = (
-    *(by_the_rules, configured, overrides_agree, recomputed, tool, hosts_used),
+    *(by_the_rules, configured, recomputed, tool, hosts_used),
     *(run_count, run_stamps, runs_ended, run_gaps, runs_alike, shuffled_anew, replicable),
     *(same_dataset, dataset_phases, dataset_in_metadata, data_apart_from_results),
 )

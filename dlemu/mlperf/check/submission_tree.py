@@ -7,21 +7,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.run_settings import Printed, Setup, read_setup
 from dlemu.mlperf.audit.tolerant import count, mapping, read_json, text
-from dlemu.mlperf.editions import EDITIONS, Edition, newest_edition
+from dlemu.mlperf.check.tree_edition import DIVISIONS
+from dlemu.mlperf.editions import EDITIONS, Edition
 from dlemu.mlperf.rules import Division
 from dlemu.results.finding import Finding, Located
 
 METADATA = "_metadata.json"
+SEPARATION = "fs_separation.json"
+"""mlpstorage v3.0's record of whether data and results share a file system."""
 STAMP_FORMAT = "%Y%m%d_%H%M%S"
 """Names of mlpstorage's folders."""
 _NUMBERED = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
 """Names of the folders of v1.0's runs: run1, run-1, unet3d_h100_run_1."""
-_DIVISIONS = ("closed", "open")
 CATEGORIES = ("checkpointing", "vector_database", "kv_cache")
 """Benchmarks of the rules that are not training, as their folders are called."""
 
@@ -63,7 +65,7 @@ class Leaf:
     @property
     def data_folder(self) -> str | None:
         """Where the dataset lies; None when that is not known."""
-        return text(self.argument("data_dir")) or text(self.section("dataset").get("data_folder"))
+        return text(self.section("dataset").get("data_folder")) or text(self.argument("data_dir"))
 
     def argument(self, name: str) -> Any:
         """Return an argument of mlpstorage's command line as the metadata kept it, None when it did not."""
@@ -140,23 +142,6 @@ class Finder:
             groups.setdefault((folder, "phased"), {})
         return [self._result(folder, kind, below) for (folder, kind), below in sorted(groups.items())]
 
-    def submissions(self, results: Sequence[Result]) -> list[Submission]:
-        """Return DIVISION/ORG of every division below the root: a division's name tells them."""
-        by_path = {}
-        for division in _listed(self._root)[1]:
-            if division.lower() in _DIVISIONS:
-                for organisation in _listed(os.path.join(self._root, division))[1]:
-                    path = os.path.join(self._root, division, organisation)
-                    below = [result.edition for result in results if result.path.startswith(path + os.sep)]
-                    if below and not organisation.startswith("."):
-                        by_path[path] = Submission(
-                            path=path,
-                            division=cast(Division, division.lower()),
-                            organisation=organisation,
-                            edition=below[0],
-                        )
-        return [by_path[path] for path in sorted(by_path)]
-
     def _is_covered(self, run: AuditedRun) -> bool:
         """Say whether it is a run of training; others are said to be not covered."""
         if category_of(run.path) is not None:
@@ -200,8 +185,8 @@ class Finder:
         phases = os.path.dirname(folder)
         return Result(
             path=folder,
-            edition=EDITIONS[self._edition] if self._edition else _edition(runs, phased=kind == "phased"),
-            division=self._division or _division(folder),
+            edition=EDITIONS[self._edition or "3.0"],  # until that of the whole tree is known
+            division=self._division or division_of(folder),
             phased=kind == "phased",
             single=kind == "single",
             runs=runs,
@@ -305,22 +290,31 @@ def stamp_of(name: str) -> datetime | None:
         return None
 
 
-def _division(folder: str) -> Division:
+def submissions(root: str, edition: Edition, division: Division | None) -> list[Submission]:
+    """Return every DIVISION/ORG of a tree, whatever it holds; the root may be a division or an organisation itself."""
+    known, above = os.path.basename(root).lower(), os.path.basename(os.path.dirname(root)).lower()
+    if above in DIVISIONS and {"results", "systems"}.intersection(_listed(root)[1]):
+        folders = [root]
+    else:
+        divisions = [root] if known in DIVISIONS else [os.path.join(root, name) for name in _visible(root)]
+        folders = [
+            os.path.join(folder, name)
+            for folder in divisions
+            if os.path.basename(folder).lower() in DIVISIONS
+            for name in _visible(folder)
+        ]
+    return [
+        Submission(
+            path=folder,
+            division=division or division_of(folder),
+            organisation=os.path.basename(folder),
+            edition=edition,
+        )
+        for folder in folders
+    ]
+
+
+def division_of(folder: str) -> Division:
     """Return the division that the path names, CLOSED without one: its rules are the stricter ones."""
     names = [name.lower() for name in folder.split(os.sep)]
     return "open" if "open" in names and "closed" not in names else "closed"
-
-
-def _edition(runs: Sequence[Leaf], *, phased: bool) -> Edition:
-    """Return the edition that the files tell: their own word, v1.0's file names, or the pair that only one has."""
-    for leaf in runs:
-        edition = mapping(leaf.metadata).get("edition")
-        if isinstance(edition, str) and edition in EDITIONS:
-            return EDITIONS[edition]
-    if not phased and any("per_epoch_stats.json" in leaf.files or "configs" in leaf.folders for leaf in runs):
-        return EDITIONS["1.0"]
-    for leaf in runs:
-        newest = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
-        if newest is not None:
-            return newest
-    return EDITIONS["3.0" if phased else "2.0"]

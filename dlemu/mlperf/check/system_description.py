@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dlemu.mlperf.audit.run_settings import Printed
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
 from dlemu.mlperf.check.submission_tree import Result, Submission
+from dlemu.mlperf.check.system_schema import PLACEHOLDER, breaches, is_blank
 from dlemu.results.finding import Finding, Located, Severity
 
-PLACEHOLDER = "FILL IN"
-"""What a template has where the submitter must write."""
+if TYPE_CHECKING:
+    from dlemu.mlperf.check.checkpoint_rules import CheckpointResult
+
 _MEMORY_TOLERANCE = 0.10
 """Memory of a host by its label and by its system differ by up to this share (2.1.9 of v3.0's checker)."""
 _SIZE = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b"
@@ -28,12 +29,31 @@ _UNITS_GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10
 _DESCRIPTIONS = (".yaml", ".yml", ".json")
 
 
-def check_systems(submission: Submission, results: list[Result]) -> Iterator[Located]:
+@dataclass(frozen=True)
+class RanOn:
+    """What a call ran on, by its own summary."""
+
+    path: str
+    hosts: int | None
+    memory_gib: float | None
+
+
+def ran_on(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> list[RanOn]:
+    """Return what every run and call ran on."""
+    runs = [RanOn(leaf.path, leaf.printed.hosts, leaf.printed.memory_gib) for one in results for leaf in one.runs]
+    return runs + [RanOn(leaf.path, leaf.hosts, leaf.memory_gib) for one in checkpoints for leaf in one.leaves]
+
+
+def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Located]:
     """Hold the descriptions of one submission against its results."""
     folder = os.path.join(submission.path, "systems")
     if not os.path.isdir(folder):
         return
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    for name in names:
+        if os.path.isfile(os.path.join(folder, name)) and not os.path.getsize(os.path.join(folder, name)):
+            finding = Finding("error", "files.empty", f"{name} has 0 bytes", "the description", "write it")
+            yield Located(os.path.join(folder, name), finding)
     stems = {kind: {_stem(name) for name in names if _kind(name) == kind} for kind in ("text", "pdf")}
     yield from _only_pairs(submission, folder, names, stems)
     systems = _systems(submission)
@@ -49,9 +69,7 @@ def check_systems(submission: Submission, results: list[Result]) -> Iterator[Loc
                 _severity(submission), rule, f"results/{system}, but no {lacking_names}", "a text and a pdf", fix
             )
             yield Located(folder, finding)
-        mine = [
-            result for result in results if result.path.startswith(os.path.join(submission.path, "results", system, ""))
-        ]
+        mine = [call for call in calls if call.path.startswith(os.path.join(submission.path, "results", system, ""))]
         yield from _described(submission, folder, system, names, mine)
     for name in names:
         if _kind(name) == "text" and _stem(name) not in systems:  # of the others, with their system
@@ -154,7 +172,7 @@ def _only_pairs(
 
 
 def _described(
-    submission: Submission, folder: str, system: str, names: list[str], results: list[Result]
+    submission: Submission, folder: str, system: str, names: list[str], calls: Sequence[RanOn]
 ) -> Iterator[Located]:
     name = next((name for name in names if _stem(name) == system and _kind(name) == "text"), None)
     if name is None:
@@ -169,18 +187,25 @@ def _described(
             finding = Finding("error", "systems.files", "no system_under_test", "the edition's description", fix)
             yield Located(path, finding)
         return
-    blanks = sum(value == PLACEHOLDER for value in _leaves(content))
+    blanks = sum(is_blank(value) for value in _leaves(content))
     if blanks:
         seen, fix = f"{blanks} fields say {PLACEHOLDER!r}", "fill them in"
-        yield Located(path, Finding("warning", "systems.unfilled", seen, "the system as it is", fix))
+        yield Located(path, Finding(_severity(submission), "systems.unfilled", seen, "the system as it is", fix))
+    if submission.edition.checks_tree:
+        wrong = list(breaches(content))
+        if wrong:
+            more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+            seen, fix = "; ".join(wrong[:4]) + more, "take the edition's template and its allowed values"
+            yield Located(
+                path, Finding("error", "systems.schema", seen, "fields as the edition's schema has them", fix)
+            )
     solution = mapping(under_test.get("solution"))
     if solution.get("submission_name") != system:
         seen = f"submission_name is {solution.get('submission_name')!r}"
         finding = Finding("error", "systems.name", seen, f"{system!r}, as its folder", "call both the same")
         yield Located(path, finding)
-    for result in results:
-        for leaf in result.runs:
-            yield from _as_it_ran(leaf.path, leaf.printed, under_test)
+    for call in calls:
+        yield from _as_it_ran(call, under_test)
 
 
 def _content(path: str) -> tuple[Any, list[Located]]:
@@ -190,8 +215,9 @@ def _content(path: str) -> tuple[Any, list[Located]]:
     return content, [Located(path, finding) for finding in broken]
 
 
-def _as_it_ran(path: str, printed: Printed, under_test: Mapping[str, Any]) -> Iterator[Located]:
+def _as_it_ran(printed: RanOn, under_test: Mapping[str, Any]) -> Iterator[Located]:
     """Compare hosts and their memory with the description (2.1.9 of v3.0)."""
+    path = printed.path
     raw = under_test.get("clients")
     clients = [mapping(client) for client in raw] if isinstance(raw, list) else []
     hosts = sum(count(client.get("quantity"), 0) or 0 for client in clients)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
+from dlemu.mlperf.audit.checkpoint_leaf import CheckpointLeaf
 from dlemu.mlperf.audit.run_settings import CONFIG_FOLDERS
 from dlemu.mlperf.check.submission_tree import METADATA, Leaf, Result, Rule, Submission
 from dlemu.results.finding import Finding, Located, Severity
@@ -20,6 +21,7 @@ V1_REPORT = "mlperf_storage_report.json"
 CONFIG_FOLDER = "dlio_config"
 _KEEP = "keep the folder as the tool left it, or repeat the run"
 _RANK_FILE = re.compile(r"^\d+_output\.json$")
+_RANK_STATS = re.compile(r"^\d+_per_epoch_stats\.json$")
 _STATS_FILE = re.compile(r"^(\d+_)?per_epoch_stats\.json$")
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 _CODE = re.compile(r"^code(-[0-9a-f]+)?$")
@@ -43,9 +45,13 @@ def phase_folders(result: Result) -> Iterator[Located]:
     there = [entry.name for entry in os.scandir(workload) if entry.is_dir() and not entry.name.startswith(".")]
     for name in PHASES:
         if name not in there:
-            severity: Severity = "warning" if name == "datasize" else "error"
+            rule = "files.datasize" if name == "datasize" else "files.phases"
             fix = f"keep the folder of `mlpstorage training {name}`"
-            yield Located(workload, Finding(severity, "files.phases", f"no folder {name}", ", ".join(PHASES), fix))
+            yield Located(workload, Finding("error", rule, f"no folder {name}", ", ".join(PHASES), fix))
+    if "datasize" in there and not result.datasize:
+        fix = "keep the folder of `mlpstorage training datasize`"
+        seen = "datasize holds no call"
+        yield Located(workload, Finding("error", "files.datasize", seen, "the call that asked for the size", fix))
     for name in sorted(set(there) - set(PHASES)):
         fix = f"move {name} out of the tree"
         yield Located(workload, Finding("error", "files.phases", f"a folder {name}", ", ".join(PHASES), fix))
@@ -107,7 +113,9 @@ def run_files(result: Result) -> Iterator[Located]:
             yield from _listed_by_v2(leaf)
         elif not result.single:
             yield from _kept_by_v1(leaf)
-        yield from _ranks(leaf)
+        severity: Severity = "error" if edition.checks_tree else "warning"
+        yield from ranks_kept(leaf, leaf.printed.accelerators, severity)
+        yield from empty_files(leaf) if result.phased else ()
 
 
 def _listed_by_v2(leaf: Leaf) -> Iterator[Located]:
@@ -129,12 +137,21 @@ def _kept_by_v1(leaf: Leaf) -> Iterator[Located]:
         yield _located(leaf, "warning", "files.run", "no per_epoch_stats.json", "the times of epochs and blocks")
 
 
-def _ranks(leaf: Leaf) -> Iterator[Located]:
-    """Some ranks' files without the others: the run can't be recomputed whole."""
-    kept, ranks = sum(bool(_RANK_FILE.match(name)) for name in leaf.files), leaf.printed.accelerators
-    if ranks and 0 < kept < ranks:
-        wanted = f"those of all {ranks} ranks"
-        yield _located(leaf, "warning", "files.ranks", f"R_output.json of {kept} ranks", wanted)
+def ranks_kept(leaf: Leaf | CheckpointLeaf, ranks: int | None, severity: Severity) -> Iterator[Located]:
+    """Some ranks' files without the others: what is published can't be recomputed whole."""
+    for kind, name in ((_RANK_FILE, "R_output.json"), (_RANK_STATS, "R_per_epoch_stats.json")):
+        kept = sum(bool(kind.match(there)) for there in leaf.files)
+        if ranks and 0 < kept < ranks:
+            finding = Finding(severity, "files.ranks", f"{name} of {kept} ranks", f"those of all {ranks} ranks", _KEEP)
+            yield Located(leaf.path, finding)
+
+
+def empty_files(leaf: Leaf | CheckpointLeaf) -> Iterator[Located]:
+    """A log that every call writes to is not empty; of metadata and results the rules on what they hold tell."""
+    for name in leaf.files:
+        if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(leaf.path, name)):
+            finding = Finding("warning", "files.empty", f"{name} has 0 bytes", "what the call wrote", _KEEP)
+            yield Located(leaf.path, finding)
 
 
 def _missing(leaf: Leaf, rule: str, wanted: Sequence[str]) -> Iterator[Located]:

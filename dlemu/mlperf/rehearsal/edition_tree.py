@@ -24,9 +24,8 @@ from datagen.manifest import Manifest
 from datagen.owned import scratch_folder
 from dlemu import __version__
 from dlemu.emulator.environment import describe_host
-from dlemu.mlperf.check.result_rules import SEPARATION
-from dlemu.mlperf.check.submission_tree import METADATA, STAMP_FORMAT
-from dlemu.mlperf.check.system_description import PLACEHOLDER
+from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
+from dlemu.mlperf.check.system_schema import PLACEHOLDER, blank
 from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER, V1_REPORT
 from dlemu.mlperf.datasize import Datasize
 from dlemu.mlperf.dlio_config import dlio_hydra, dlio_workload
@@ -103,7 +102,8 @@ def run_metadata(plan: RehearsalPlan, attempt: Attempt, overrides: Sequence[str]
         "client_host_memory_in_gb": figures.memory_gib_per_host,
     }
     metadata["args"]["num_client_hosts"] = figures.hosts
-    return metadata | {"invocation_start_time": figures.start, "invocation_end_time": figures.end, "exit_status": 0}
+    begun = datetime.strptime(attempt.stamp, STAMP_FORMAT).isoformat()
+    return metadata | {"invocation_start_time": begun, "invocation_end_time": figures.end, "exit_status": 0}
 
 
 def _metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> 
         "args": {
             "model": plan.model,
             "accelerator_type": workload.accelerator,
-            "data_dir": os.path.abspath(workload.dataset.data_folder),
+            "data_dir": workload.dataset.data_folder,
             "results_dir": os.path.abspath(plan.tree),
         },
     }
@@ -139,7 +139,7 @@ def file_separation(data_folder: str, tree: str) -> dict[str, Any]:
         "version": 1,
         "method": "st_dev",
         "same_filesystem": same_file_system(data, results),
-        "data_or_chkpt_path": data,
+        "data_or_chkpt_path": data_folder,
         "results_path": results,
         "data_or_chkpt_realpath": os.path.realpath(data),
         "results_realpath": os.path.realpath(results),
@@ -154,14 +154,14 @@ def same_file_system(left: str, right: str) -> bool:
     return os.stat(left).st_dev == os.stat(right).st_dev
 
 
-def write_datasize(plan: RehearsalPlan, answer: Datasize) -> None:
+def write_datasize(plan: RehearsalPlan, answer: Datasize, asked_at: datetime) -> None:
     """Write v3.0's datasize phase: the files that the rules want at the least."""
     if not plan.edition.checks_tree:
         return
     folder = os.path.join(plan.phases, "datasize")
     if os.path.isdir(folder) and os.listdir(folder):
         return  # a rehearsal that goes on
-    stamp = datetime.now().strftime(STAMP_FORMAT)
+    stamp = asked_at.strftime(STAMP_FORMAT)
     write_json(
         os.path.join(folder, stamp),
         f"training_{stamp}{METADATA}",
@@ -169,10 +169,11 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize) -> None:
     )
 
 
-def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | None) -> None:
+def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | None, asked_at: datetime) -> None:
     """Write the datagen phase (v2.0, v3.0): what was made, or that it was there before.
 
-    `said` is what `dlemu datagen` printed, None when it was not called.
+    `output` is what `dlemu datagen` printed, None when it was not called. A dataset that is older than the question
+    how large it must be (`asked_at`) was found complete then; its log says when it was made.
     """
     if plan.edition.name == "1.0":
         return
@@ -180,19 +181,22 @@ def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | 
     if os.path.isdir(phase) and os.listdir(phase):
         return  # a rehearsal that goes on
     made_at, files = _made_at(plan, manifest)
-    stamp = made_at.strftime(STAMP_FORMAT)
+    stamp = max(made_at, asked_at).strftime(STAMP_FORMAT)
     folder = os.path.join(phase, stamp)
     there = f"the dataset was there before this rehearsal; it is complete: {files} files, made at {made_at.isoformat()}"
     log = output.strip() if output else there
     overrides = [f"workload={plan.model}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
+    config["dataset"] = config["dataset"] | {"num_files_train": files}
     config["workflow"] = config["workflow"] | {"generate_data": True, "train": False, "checkpoint": False}
     text = yaml.safe_dump({"workload": config}, sort_keys=False)
     _write_hydra(os.path.join(folder, CONFIG_FOLDER), folder, text, overrides)
     for name in ("dlio.log", "training_datagen.stdout.log"):
         write_text(folder, name, f"{log}\n")
     write_text(folder, "training_datagen.stderr.log", "")
-    write_json(folder, f"training_{stamp}{METADATA}", _metadata(plan, "datagen", stamp, files))
+    metadata = _metadata(plan, "datagen", stamp, files) | {"parameters": config}
+    metadata["override_parameters"] = {"dataset.num_files_train": str(files)}
+    write_json(folder, f"training_{stamp}{METADATA}", metadata)
 
 
 def _made_at(plan: RehearsalPlan, manifest: Manifest | None) -> tuple[datetime, int]:
@@ -291,57 +295,53 @@ Laid out as MLPerf Storage v{edition} wants a result of {pair} in {plan.division
     write_text(plan.tree, README, text)
 
 
-def write_system(plan: RehearsalPlan, figures: Figures) -> None:
+def write_system(submission: str, system: str, edition: str, hosts: int, memory_gib_per_host: float) -> None:
     """Write the template unless there is one already: the user may have filled it in. Raises SpaceError."""
-    folder = os.path.join(plan.submission, "systems")
-    name = f"{plan.system}.{'json' if plan.edition.name == '1.0' else 'yaml'}"
+    folder = os.path.join(submission, "systems")
+    name = f"{system}.{'json' if edition == '1.0' else 'yaml'}"
     if os.path.exists(os.path.join(folder, name)):
         return
-    description = _description(plan.system, figures)
+    description = _description(system, hosts, memory_gib_per_host)
     if name.endswith(".json"):
         write_json(folder, name, description)
     else:
         write_text(folder, name, yaml.safe_dump(description, sort_keys=False))
 
 
-def _description(system: str, figures: Figures) -> dict[str, Any]:
+def _description(system: str, hosts: int, memory_gib_per_host: float) -> dict[str, Any]:
+    solution = ("solution",)
+    architecture = ("storage_location", "product_API", "client_footprint", "client_installation")
+    able = ("multi_host", "simultaneous_write", "simultaneous_read", "remap_time_in_seconds")
+    capabilities: dict[str, Any] = {key: blank(*solution, "capabilities", key) for key in able}
     return {
         "system_under_test": {
             "solution": {
                 "submission_name": system,
-                "friendly_description": PLACEHOLDER,
-                "architecture": {
-                    "storage_location": PLACEHOLDER,
-                    "benchmark_API": "file",
-                    "product_API": PLACEHOLDER,
-                    "client_footprint": PLACEHOLDER,
-                    "client_installation": PLACEHOLDER,
-                },
-                "capabilities": {
-                    "multi_host": figures.hosts > 1 or PLACEHOLDER,
-                    "simultaneous_write": PLACEHOLDER,
-                    "simultaneous_read": PLACEHOLDER,
-                    "remap_time_in_seconds": PLACEHOLDER,
-                },
+                "friendly_description": blank(*solution, "friendly_description"),
+                "architecture": {"benchmark_API": "file"}
+                | {key: blank(*solution, "architecture", key) for key in architecture},
+                "capabilities": capabilities | ({"multi_host": True} if hosts > 1 else {}),
                 "usable_capacity_tib": PLACEHOLDER,
-                "availability": PLACEHOLDER,
+                "availability": blank(*solution, "availability"),
             },
-            "deployment": PLACEHOLDER,
-            "product_nodes": [_node(PLACEHOLDER, PLACEHOLDER, {})],
+            "deployment": blank("deployment"),
+            "product_nodes": [_node({})],
             "product_switches": [],
-            "clients": [_node("runs the emulated accelerators", figures.hosts, _client(figures))],
-            "total_rack_units": PLACEHOLDER,
+            "clients": [_node(_client(hosts, memory_gib_per_host))],
+            "total_rack_units": blank("total_rack_units"),
             "rack_power_supplies": [],
         }
     }
 
 
-def _node(what: str, quantity: int | str, known: dict[str, Any]) -> dict[str, Any]:
+def _node(known: dict[str, Any]) -> dict[str, Any]:
+    """Return a host's fields: those known, and of the others what they may be."""
     chassis = ("model_name", "rack_units", "cpu_model", "cpu_qty", "cpu_cores", "memory_capacity")
+    here = ("clients",)
     return {
-        "friendly_description": what,
-        "quantity": quantity,
-        "chassis": {key: known.get(key, PLACEHOLDER) for key in chassis} | {"power": PLACEHOLDER},
+        "friendly_description": known.get("friendly_description", blank(*here, "friendly_description")),
+        "quantity": known.get("quantity", blank(*here, "quantity")),
+        "chassis": {key: known.get(key, blank(*here, "chassis", key)) for key in chassis} | {"power": PLACEHOLDER},
         "networking": [],
         "drives": [],
         "operating_system": known.get("operating_system", {"name": PLACEHOLDER, "version": PLACEHOLDER}),
@@ -350,14 +350,17 @@ def _node(what: str, quantity: int | str, known: dict[str, Any]) -> dict[str, An
     }
 
 
-def _client(figures: Figures) -> dict[str, Any]:
+def _client(hosts: int, memory_gib_per_host: float) -> dict[str, Any]:
     """Return what this host is; the others of the run are taken to be alike, as the rules want."""
     host = describe_host()
     limit = host.memory_limit_bytes
+    limited = limit is not None and limit < host.memory_bytes
     return {
-        "environment": [f"memory.max = {limit}"] if limit is not None and limit < host.memory_bytes else [],
+        "friendly_description": "runs the emulated accelerators",
+        "quantity": hosts,
+        "environment": [{"name": "memory.max", "value": f"memory.max = {limit}"}] if limited else [],
         "cpu_model": host.processor,
         "cpu_cores": psutil.cpu_count(logical=False) or host.cpu_count,
-        "memory_capacity": round(figures.memory_gib_per_host),
+        "memory_capacity": max(1, round(memory_gib_per_host)),
         "operating_system": {"name": platform.system(), "version": host.kernel},
     }

@@ -102,11 +102,12 @@ class Rehearsal:
 
     def _begin(self, attempts: Sequence[Attempt]) -> None:
         """Make the dataset when asked to, look at it, write what comes before the runs, say what is ahead."""
+        asked_at = datetime.now()
         output = _make(self.plan.words, self.config_dir, self.tell) if self.make else None
         manifest = self._dataset()
         write_readme(self.plan)
-        write_datasize(self.plan, self.size)
-        write_datagen(self.plan, manifest, output)
+        write_datasize(self.plan, self.size, asked_at)
+        write_datagen(self.plan, manifest, output, asked_at)
         self._save(attempts, complete=False)
         for attempt in attempts:
             self._lay_out(attempt, attempts)  # what a full disk or Ctrl-C kept out of it
@@ -168,7 +169,8 @@ class Rehearsal:
         if attempt.figures is None or os.path.isdir(self.plan.leaf(attempt.label, attempt.stamp)):
             return
         lay_out(self.plan, attempt)
-        write_system(self.plan, attempt.figures)
+        hosts, memory = attempt.figures.hosts, attempt.figures.memory_gib_per_host
+        write_system(self.plan.submission, self.plan.system, self.plan.edition.name, hosts, memory)
         write_sums(self.plan, attempts)
 
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import yaml
 
@@ -18,14 +18,13 @@ from datagen.owned import fresh_folder
 from dlemu import __version__
 from dlemu.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
-from dlemu.mlperf.check.result_rules import SEPARATION
-from dlemu.mlperf.check.submission_tree import METADATA
+from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.mlperf.checkpoint_datasize import CheckpointDatasize
 from dlemu.mlperf.official_checkpoints import MEMORY_FACTOR
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.attempts import free_stamp
-from dlemu.mlperf.rehearsal.edition_tree import README, file_separation, write_json
+from dlemu.mlperf.rehearsal.edition_tree import README, file_separation, write_json, write_system
 from dlemu.mlperf.rules import Division
 from dlemu.sizing.train_process import LOG, run_train
 
@@ -61,6 +60,8 @@ class CheckpointRehearsal:
     """Starts each call; `{ranks}` stands for the count. Empty: ranks of this host."""
     config_dir: str | None
     tell: Callable[[str], None]
+    accelerator: str = "b200"
+    """Whose memory holds the checkpoint, by the edition's table; it computes nothing."""
     now: Callable[[], datetime] = datetime.now
     """The clock on the wall, which names the calls."""
 
@@ -91,6 +92,8 @@ class CheckpointRehearsal:
         self._opening()
         done: list[dict[str, str]] = []
         self._save(done, complete=False)
+        submission = os.path.join(self.tree, self.division, self.organisation)
+        write_system(submission, self.system, self.size.edition, self.size.hosts, self.size.memory_gib_per_host)
         for call in self.calls:
             done.append(self._call(call, done))
             self._save(done, complete=False)
@@ -117,9 +120,9 @@ class CheckpointRehearsal:
         launcher = shlex.split(self.launcher.format(ranks=self.ranks))
         # A page takes seconds, and the time between two calls is limited.
         words = [*options, *self.words, *call.words, "output.report=false"]
-        begun = datetime.now(UTC)
+        begun = datetime.strptime(stamp, STAMP_FORMAT)
         run_train(words, run, lambda: None, launcher, "checkpoint")
-        self._lay_out(run, stamp, begun, datetime.now(UTC))
+        self._lay_out(run, stamp, begun, self.now())
         return {"label": call.name, "stamp": stamp, "folder": os.path.relpath(run, self.folder)}
 
     def _lay_out(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
@@ -138,7 +141,7 @@ class CheckpointRehearsal:
             "benchmark_type": "checkpointing",
             "command": "run",
             "model": self.size.model,
-            "accelerator": None,
+            "accelerator": self.accelerator,
             "run_datetime": stamp,
             "verification": self.division,
             "num_processes": self.ranks,
@@ -146,7 +149,7 @@ class CheckpointRehearsal:
             "override_parameters": dict(word.removeprefix("++workload.").split("=", 1) for word in overrides),
             "args": {
                 "model": self.size.model,
-                "checkpoint_folder": os.path.abspath(self.checkpoint_folder),
+                "checkpoint_folder": self.checkpoint_folder,
                 "results_dir": os.path.abspath(self.tree),
                 "num_processes": self.ranks,
             },

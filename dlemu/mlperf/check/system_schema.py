@@ -1,0 +1,160 @@
+"""The fields of v3.0's description of a system and what each may be.
+
+Source: `mlpstorage_py/system_description/schema.yaml` (https://github.com/mlcommons/storage). Fields that it does not
+have are let pass: the schema grew during the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+PLACEHOLDER = "FILL IN"
+"""What a template has where the submitter must write; behind it stands what is allowed."""
+
+_TEXT, _NUMBER, _ZERO, _FLAG = "a text", "a whole number from 1", "a whole number from 0", "true or false"
+_POWER = {
+    "min_psus_active": _NUMBER,
+    "psus_configured": [
+        {
+            "unit_count": _NUMBER,
+            "inlet_voltage": _NUMBER,
+            "nameplate_power_watts": _NUMBER,
+            "efficiency": ("Standard", "Bronze", "Silver", "Gold", "Platinum", "Titanium", "Ruby", "Unrated"),
+        }
+    ],
+}
+_PAIR = [{"name": _TEXT, "value": _TEXT}]
+_PORT = {
+    "unit_count": _NUMBER,
+    "type": ("ethernet", "infiniband", "other"),
+    "state": ("up", "down"),
+    "speed?": _NUMBER,
+    "traffic?": [("management", "data", "metadata", "backend")],
+}
+_NODE = {
+    "friendly_description": _TEXT,
+    "quantity": _NUMBER,
+    "chassis": {
+        "model_name": _TEXT,
+        "rack_units?": _NUMBER,
+        "cpu_model": _TEXT,
+        "cpu_qty": _NUMBER,
+        "cpu_cores": _NUMBER,
+        "memory_capacity": _NUMBER,
+        "power?": _POWER,
+    },
+    "networking?": [_PORT],
+    "drives?": [
+        {
+            "unit_count": _NUMBER,
+            "vendor_name": _TEXT,
+            "model_name": _TEXT,
+            "interface": ("nvme", "sas", "sata", "other"),
+            "media_type": ("HDD", "TLC", "QLC", "other"),
+            "capacity_in_GB": _NUMBER,
+        }
+    ],
+    "operating_system": {"name": _TEXT, "version": _TEXT},
+    "environment?": _PAIR,
+    "sysctl?": _PAIR,
+}
+SCHEMA: Mapping[str, Any] = {
+    "system_under_test": {
+        "solution": {
+            "submission_name": _TEXT,
+            "friendly_description": _TEXT,
+            "architecture": {
+                "storage_location": ("remote", "local", "remote_and_local", "hyperconverged"),
+                "benchmark_API": ("file", "object"),
+                "product_API": ("file", "object", "block"),
+                "client_footprint": ("open_source", "closed_source", "n/a"),
+                "client_installation": ("in_box", "installable", "n/a"),
+            },
+            "capabilities": {
+                "multi_host": _FLAG,
+                "simultaneous_write": _FLAG,
+                "simultaneous_read": _FLAG,
+                "remap_time_in_seconds": _ZERO,
+            },
+            "availability?": ("available", "preview", "RDI"),
+        },
+        "deployment": ("onprem", "cloud"),
+        "product_nodes?": [_NODE],
+        "product_switches?": [
+            {
+                "unit_count": _NUMBER,
+                "vendor_name": _TEXT,
+                "model_name": _TEXT,
+                "ports": [_PORT],
+                "configuration?": _PAIR,
+                "rack_units": _NUMBER,
+                "power?": _POWER,
+            }
+        ],
+        "total_rack_units?": _ZERO,
+        "rack_power_supplies?": [_POWER],
+        "clients": [_NODE],
+    }
+}
+"""A tuple has the allowed words, a list what each entry is; a name that ends in `?` may be left out."""
+
+
+def breaches(content: object) -> Iterator[str]:
+    """Yield every field that is missing, or not what the schema allows; fields still blank are not judged."""
+    yield from _breaches(content, SCHEMA, "")
+
+
+def is_blank(value: object) -> bool:
+    """Say whether a template's field is still to be filled in."""
+    return isinstance(value, str) and value.startswith(PLACEHOLDER)
+
+
+def _breaches(value: object, wanted: Any, where: str) -> Iterator[str]:
+    if is_blank(value):
+        return
+    if isinstance(wanted, Mapping):
+        if not isinstance(value, Mapping):
+            yield f"{where} is {_shown(value)}, wanted fields"
+            return
+        for name, kind in wanted.items():
+            known, optional = name.rstrip("?"), name.endswith("?")
+            inside = f"{where}.{known}" if where else known
+            if value.get(known) is None:
+                if not optional:
+                    yield f"{inside} is missing"
+            else:
+                yield from _breaches(value[known], kind, inside)
+    elif isinstance(wanted, list):
+        if not isinstance(value, list):
+            yield f"{where} is {_shown(value)}, wanted a list"
+            return
+        for index, item in enumerate(value):
+            yield from _breaches(item, wanted[0], f"{where}[{index}]")
+    elif isinstance(wanted, tuple):
+        if value not in wanted:
+            yield f"{where} is {_shown(value)}, wanted {' or '.join(wanted)}"
+    elif not _is(value, wanted):
+        yield f"{where} is {_shown(value)}, wanted {wanted}"
+
+
+def _is(value: object, wanted: str) -> bool:
+    if wanted == _TEXT:
+        return isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip() != ""
+    if wanted == _FLAG:
+        return isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and value >= (wanted == _NUMBER)
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:40]
+
+
+def blank(*path: str) -> str:
+    """Return what a template has in a field: that it is to be filled in, and with what."""
+    wanted: Any = SCHEMA["system_under_test"]
+    for name in path:
+        wanted = wanted[0] if isinstance(wanted, list) else wanted
+        wanted = wanted.get(name, wanted.get(f"{name}?"))
+    allowed = " or ".join(wanted) if isinstance(wanted, tuple) else wanted
+    return f"{PLACEHOLDER}: {allowed}" if isinstance(allowed, str) else PLACEHOLDER

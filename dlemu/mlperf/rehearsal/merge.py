@@ -1,0 +1,75 @@
+"""Several rehearsals as one: their trees laid into each other, as one results folder of the tool would hold them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from datagen.atomic import write_text
+from datagen.errors import SpaceError, UserError
+from dlemu.mlperf.audit.tolerant import mapping, read_json
+from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
+from dlemu.mlperf.rehearsal import NOTE
+from dlemu.mlperf.rehearsal.edition_tree import README
+
+_SYSTEMS = "systems"
+
+
+def merge(folder: str, rehearsals: Sequence[str]) -> Checked:
+    """Lay the trees of rehearsals into one below `folder`, and check it.
+
+    Raises UserError for what is no finished rehearsal, for rehearsals of several editions, for a folder that holds
+    something already, and for results that stand in two of them; SpaceError when they can't be written.
+    """
+    records = [_record(rehearsal) for rehearsal in rehearsals]
+    editions = sorted({str(record.get("edition")) for record in records})
+    if len(editions) > 1:
+        raise UserError(f"rehearsals of v{' and v'.join(editions)}: wanted one edition for one tree")
+    if os.path.isdir(folder) and os.listdir(folder):
+        raise UserError(f"{folder} holds something already: wanted a new folder for the merged tree")
+    owners: dict[str, str] = {}
+    for rehearsal in rehearsals:
+        for name in _files(os.path.join(rehearsal, TREE)):
+            first = owners.setdefault(name, rehearsal)
+            if first != rehearsal and not _may_stand_twice(name):
+                raise UserError(f"{name} is in {first} and in {rehearsal}: a tree has one result of a workload")
+    try:
+        for name, rehearsal in owners.items():
+            target = os.path.join(folder, TREE, name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            shutil.copy2(os.path.join(rehearsal, TREE, name), target)
+    except OSError as error:
+        raise SpaceError(f"{folder} can't be written: {error.strerror}; free some space, and merge again") from error
+    attempts = [attempt for record in records for attempt in record.get("attempts") or []]
+    record = {
+        "schema_version": 1,
+        "rehearsal": NOTE,
+        "complete": all(record.get("complete") is True for record in records),
+        "edition": editions[0],
+        "merged": [os.path.abspath(rehearsal) for rehearsal in rehearsals],
+        "attempts": attempts,
+    }
+    write_text(folder, REHEARSAL, json.dumps(record, indent=2) + "\n")
+    return check_folder(folder)
+
+
+def _record(rehearsal: str) -> dict[str, Any]:
+    path = os.path.join(rehearsal, REHEARSAL)
+    record = dict(mapping(read_json(path, []))) if os.path.isfile(path) else {}
+    if not record or not os.path.isdir(os.path.join(rehearsal, TREE)):
+        raise UserError(f"{rehearsal} is no folder of `dlemu mlperf run`: wanted {REHEARSAL} and {TREE}/ in it")
+    return record
+
+
+def _files(tree: str) -> Iterator[str]:
+    for folder, below, names in os.walk(tree):
+        below[:] = [name for name in below if not name.endswith(".part")]
+        yield from (os.path.relpath(os.path.join(folder, name), tree) for name in sorted(names))
+
+
+def _may_stand_twice(name: str) -> bool:
+    """Whether the first of two is as good: what the trees are, and the description of one system."""
+    return name == README or os.path.basename(os.path.dirname(name)) == _SYSTEMS

@@ -1,0 +1,1 @@
+"""Forged submission trees: what a reviewer must not let through (`scripts/forge`)."""

@@ -1,0 +1,404 @@
+"""Kinds of forgery: each changes a tree in a way that no honest tool leaves behind, and names a rule that tells of it.
+
+The tests of single rules (`tests.mlperf`) break one rule each; these are what was tried against whole trees: other
+papers, other times, copies, lost ranks, and trees of checkpoints alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.mlperf.golden import STAMP, edit, moved
+
+Change = Callable[[Path], object]
+
+
+class Inapplicable(Exception):
+    """The tree has nothing of the kind."""
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """One way to forge a tree."""
+
+    name: str
+    rules: frozenset[str]
+    """Any of which tells of it."""
+    change: Change
+
+
+def _forgery(name: str, rules: str, change: Change) -> Forgery:
+    return Forgery(name, frozenset(rules.split()), change)
+
+
+def leaves(root: Path, phase: str = "") -> list[Path]:
+    """The folders of calls, in order of their names; with `phase` those of one phase of training."""
+    found = sorted(path for path in root.rglob("2*_*") if path.is_dir() and len(path.name) == 15)
+    if phase:
+        found = [path for path in found if path.parent.name == phase]
+    if not found:
+        raise Inapplicable
+    return found
+
+
+def ran(root: Path) -> list[Path]:
+    """The folders that hold a summary."""
+    found = sorted(path.parent for path in root.rglob("summary.json"))
+    if not found:
+        raise Inapplicable
+    return found
+
+
+def one(root: Path, pattern: str) -> Path:
+    """The first path that matches below the last leaf that has one."""
+    for leaf in reversed(ran(root)):
+        for path in sorted(leaf.glob(pattern)):
+            return path
+    raise Inapplicable
+
+
+def organisation(root: Path) -> Path:
+    """DIVISION/ORG."""
+    for division in sorted(root.iterdir()):
+        if division.name.lower() in ("closed", "open"):
+            return next(path for path in sorted(division.iterdir()) if path.is_dir())
+    raise Inapplicable
+
+
+def changed(pattern: str, change: Callable[[Any], Any]) -> Change:
+    return lambda root: edit(one(root, pattern), change)
+
+
+def removed(pattern: str) -> Change:
+    return lambda root: one(root, pattern).unlink()
+
+
+def written(pattern: str, content: str) -> Change:
+    return lambda root: one(root, pattern).write_text(content)
+
+
+def _to_year(year: int) -> Change:
+    """Move everything that a tree tells of its time, folders too, into another year."""
+
+    def apply(root: Path) -> None:
+        for leaf in leaves(root):
+            stamp = datetime.strptime(leaf.name, STAMP)
+            shift = stamp.replace(year=year) - stamp
+            for path in leaf.glob("*.json"):
+                content = moved(json.loads(path.read_text()), shift)
+                if path.name.endswith("_metadata.json"):
+                    content["run_datetime"] = stamp.replace(year=year).strftime(STAMP)
+                path.write_text(json.dumps(content))
+            leaf.rename(leaf.with_name(stamp.replace(year=year).strftime(STAMP)))
+
+    return apply
+
+
+def _copied_rank(jitter: float) -> Change:
+    """Give one rank the steps of another, each changed by so much of itself."""
+
+    def apply(root: Path) -> None:
+        content = json.loads(one(root, "0_output.json").read_text())
+        for epoch in (value for key, value in content.items() if key.isdigit()):
+            for name in ("load", "proc"):
+                for block, values in epoch[name].items():
+                    epoch[name][block] = [value * (1 + jitter * (-1) ** index) for index, value in enumerate(values)]
+        if not any(epoch["load"] for key, epoch in content.items() if key.isdigit()):
+            raise Inapplicable
+        one(root, "1_output.json").write_text(json.dumps(content))
+
+    return apply
+
+
+def _copied_epoch(root: Path) -> None:
+    def copy(content: Any) -> None:
+        if not content["1"]["load"]:
+            raise Inapplicable
+        content["2"] = {**content["1"]}
+
+    edit(one(root, "0_output.json"), copy)
+
+
+def _copied_figures(root: Path) -> None:
+    def copy(content: Any) -> None:
+        for key in ("train_au_percentage", "train_throughput_samples_per_second"):
+            if key not in content["metric"]:
+                raise Inapplicable
+            content["metric"][key][1] = content["metric"][key][0]
+
+    edit(one(root, "summary.json"), copy)
+
+
+def _copied_stamps(root: Path) -> None:
+    source = one(root, "0_per_epoch_stats.json")
+    for path in sorted(source.parent.glob("[1-9]_per_epoch_stats.json"))[:1]:
+        shutil.copy(source, path)
+        return
+    raise Inapplicable
+
+
+def _epochs_overlap(root: Path) -> None:
+    def overlap(content: Any) -> None:
+        if "2" not in content:
+            raise Inapplicable
+        content["2"]["start"] = content["1"]["start"]
+
+    edit(one(root, "*per_epoch_stats.json"), overlap)
+
+
+def _checkpoints_overlap(root: Path) -> None:
+    def overlap(content: Any) -> None:
+        parts = [value for name, value in content["1"].items() if "_ckpt" in name]
+        if len(parts) < 2:
+            raise Inapplicable
+        length = datetime.fromisoformat(parts[1]["end"]) - datetime.fromisoformat(parts[1]["start"])
+        parts[1]["start"] = parts[0]["start"]
+        parts[1]["end"] = (datetime.fromisoformat(parts[0]["start"]) + length).isoformat()
+
+    edit(one(root, "3_per_epoch_stats.json"), overlap)
+
+
+def _late(phase: str) -> Change:
+    """Let a phase come after the runs, by all that it tells."""
+
+    def apply(root: Path) -> None:
+        last, leaf = leaves(root, "run")[-1], leaves(root, phase)[0]
+        stamp = (datetime.strptime(last.name, STAMP) + timedelta(hours=3)).strftime(STAMP)
+        began = datetime.strptime(stamp, STAMP).isoformat()
+        for path in leaf.glob("*_metadata.json"):
+            edit(path, lambda told: told.update(run_datetime=stamp, invocation_start_time=began))
+        leaf.rename(leaf.with_name(stamp))
+
+    return apply
+
+
+def _without_metadata(root: Path) -> None:
+    calls = list(root.rglob("checkpointing/*/2*/*_metadata.json"))
+    if not calls:
+        raise Inapplicable
+    for path in calls:
+        path.unlink()
+
+
+def _ranks_gone(root: Path) -> None:
+    leaf = one(root, "3_per_epoch_stats.json").parent
+    for path in [*leaf.glob("3_*.json")]:
+        path.unlink()
+
+
+def _tampered_code(root: Path) -> None:
+    for path in root.rglob(".code-hash.json"):
+        if "hash" in json.loads(path.read_text()):
+            (path.parent / "report.py").write_text("AU = 100\n")
+            return
+    raise Inapplicable
+
+
+def _two_images(root: Path) -> None:
+    pools = [path.parent for path in root.rglob(".code-hash.json")]
+    if not pools or not list(root.rglob(".mlps-code-image")):
+        raise Inapplicable
+    other = pools[0].with_name("code-other")
+    shutil.copytree(pools[0], other)
+    edit(other / ".code-hash.json", lambda told: told.update(hash="f" * 32))
+    one(root, ".mlps-code-image").write_text("md5-tree-v2:" + "f" * 32)
+
+
+def _sums(key: str) -> Change:
+    """Change a number of results.json."""
+
+    def apply(root: Path) -> None:
+        for path in root.rglob("results.json"):
+            rows = json.loads(path.read_text())
+            for row in rows if isinstance(rows, list) else [rows]:
+                if key in row:
+                    row[key] *= 1.05
+                    path.write_text(json.dumps(rows))
+                    return
+        raise Inapplicable
+
+    return apply
+
+
+def _described(change: Callable[[Any], object]) -> Change:
+    def apply(root: Path) -> None:
+        for path in root.rglob("systems/*.yaml"):
+            content = yaml.safe_load(path.read_text())
+            change(content["system_under_test"])
+            path.write_text(yaml.safe_dump(content))
+            return
+        raise Inapplicable
+
+    return apply
+
+
+def _emptied(pattern: str) -> Change:
+    def apply(root: Path) -> None:
+        found = sorted(root.rglob(pattern))
+        if not found:
+            raise Inapplicable
+        found[-1].write_bytes(b"")
+
+    return apply
+
+
+def _each_rerun(change: Callable[[Path], object]) -> Change:
+    return lambda root: change(organisation(root))
+
+
+def _put(*keys: str, value: Any) -> Callable[[Any], None]:
+    def change(content: Any) -> None:
+        for key in keys[:-1]:
+            content = content[key]
+        if keys[-1] not in content:
+            raise Inapplicable
+        content[keys[-1]] = value
+
+    return change
+
+
+META = "*_metadata.json"
+_SEPARATE = "dataset.filesystem checkpoint.filesystem"
+_ANOTHER_DAY = {"invocation_start_time": "2026-02-01T01:00:00"}
+KINDS: tuple[Forgery, ...] = (
+    # trees
+    _forgery("systems/ is gone", "submission.folders", _each_rerun(lambda org: shutil.rmtree(org / "systems"))),
+    _forgery("a foreign folder at the top", "submission.top", lambda root: (root / "notes").mkdir()),
+    _forgery("a foreign folder of the organisation", "submission.folders", _each_rerun(lambda o: (o / "x").mkdir())),
+    _forgery("the organisation has a blank", "submission.name", _each_rerun(lambda o: o.rename(o.with_name("a b")))),
+    _forgery("the code's image is gone", "submission.code code.image", lambda root: _remove_code(root)),
+    _forgery("a file was added to the code", "code.changed", _tampered_code),
+    _forgery("two images in one result", "code.mixed", _two_images),
+    _forgery("metadata of checkpoints are gone", "files.checkpoint", _without_metadata),
+    _forgery("a leaf names another edition", "edition.differs", changed(META, lambda told: told.update(edition="2.0"))),
+    # papers
+    _forgery("metadata: []", "papers.missing", written(META, "[]")),
+    _forgery("metadata: {}", "papers.missing", written(META, "{}")),
+    _forgery("metadata without args", "papers.missing", changed(META, lambda told: told.pop("args"))),
+    _forgery("overrides.yaml: []", "papers.missing", written("dlio_config/overrides.yaml", "[]")),
+    _forgery("hydra.yaml: {}", "papers.missing", written("dlio_config/hydra.yaml", "{}")),
+    _forgery("config.yaml: {}", "papers.missing config.incomplete", written("dlio_config/config.yaml", "{}")),
+    _forgery("summary.json: {}", "summary.incomplete checkpoint.differs unapplied", written("summary.json", "{}")),
+    _forgery("results.json: []", "results.differ", lambda root: _rewrite(root, "results.json", "[]")),
+    _forgery("results.json: {}", "results.differ", lambda root: _rewrite(root, "results.json", "{}")),
+    _forgery("called INVALID", "division.differs", changed(META, _put("verification", value="INVALID"))),
+    _forgery("called OPEN", "division.differs", changed(META, _put("verification", value="OPEN"))),
+    _forgery("run as whatif", "division.differs", changed(META, _put("args", "mode", value="whatif"))),
+    _forgery("it failed", "runs.exit", changed(META, lambda told: told.update(exit_status=1))),
+    # time
+    _forgery("in 2032", "time.year", _to_year(2032)),
+    _forgery("in 2016", "time.year", _to_year(2016)),
+    _forgery("epochs overlap", "time.order", _epochs_overlap),
+    _forgery("checkpoints overlap", "time.order", _checkpoints_overlap),
+    _forgery("datagen after the runs", "time.phases", _late("datagen")),
+    _forgery("datasize after the runs", "time.phases", _late("datasize")),
+    _forgery("the summary begins late", "time.order checkpoint.differs", lambda root: _late_summary(root)),
+    _forgery("the tool was shorter", "time.length", changed(META, _put("runtime", value=1.0))),
+    _forgery("called another day", "runs.misdated", changed(META, _put("run_datetime", value="20260201_010000"))),
+    _forgery("began another day", "runs.misdated", changed(META, lambda told: told.update(_ANOTHER_DAY))),
+    # copies
+    _forgery("a rank's steps are another's", "ranks.copied", _copied_rank(0.0)),
+    _forgery("a rank's steps nearly are another's", "ranks.copied", _copied_rank(1e-9)),
+    _forgery("an epoch's steps are another's", "ranks.copied", _copied_epoch),
+    _forgery("an epoch's figures are another's", "epochs.copied", _copied_figures),
+    _forgery("a rank's stamps are another's", "ranks.copied", _copied_stamps),
+    # what is gone
+    _forgery("a rank's files are gone", "files.ranks", _ranks_gone),
+    _forgery("sums of training are forged", "results.differ", _sums("train_throughput_mean_samples_per_second")),
+    _forgery("sums of checkpoints are forged", "results.differ", _sums("save_checkpoint_io_mean_GB_per_second")),
+    _forgery("sums of a rehearsal are forged", "results.differ", _sums("save_gib_per_second")),
+    _forgery("the pdf has 0 bytes", "files.empty", _emptied("systems/*.pdf")),
+    _forgery("the description has 0 bytes", "files.empty", _emptied("systems/*.yaml")),
+    _forgery("dlio.log has 0 bytes", "files.empty", _emptied("dlio.log")),
+    _forgery("stdout has 0 bytes", "files.empty", _emptied("*_run.stdout.log")),
+    _forgery("no sidecar of the file system", _SEPARATE, removed("fs_separation.json")),
+    _forgery("one file system", _SEPARATE, changed("fs_separation.json", _put("same_filesystem", value=True))),
+    # descriptions
+    _forgery("a word that is none of the schema's", "systems.schema", _described(_put("deployment", value="basement"))),
+    _forgery("text for a number", "systems.schema", _described(lambda told: told["clients"][0].update(quantity="one"))),
+    _forgery("text for a mapping", "systems.schema", _described(_put("solution", "architecture", value="remote"))),
+    _forgery("a field is missing", "systems.schema", _described(lambda told: told.pop("deployment"))),
+)  # fmt: skip
+
+
+def _remove_code(root: Path) -> None:
+    pools = [path.parent for path in root.rglob(".code-hash.json")]
+    if not pools:
+        raise Inapplicable
+    shutil.rmtree(pools[0])
+
+
+def _rewrite(root: Path, name: str, content: str) -> None:
+    found = sorted(root.rglob(name))
+    if not found:
+        raise Inapplicable
+    found[0].write_text(content)
+
+
+def _late_summary(root: Path) -> None:
+    def later(content: Any) -> None:
+        content["start"] = (datetime.fromisoformat(content["start"]) + timedelta(seconds=60)).isoformat()
+
+    edit(one(root, "summary.json"), later)
+
+
+# Every single fact of every paper, changed by itself.
+
+_LONELY = frozenset(
+    {
+        *("made_by", "rehearsal", "run_result_output", "executed_command", "host_cpu_count", "num_files_eval"),
+        *("args.hosts", "args.client_host_memory_in_gb", "system_info.num_hosts", "invocation_end_time", "edition"),
+        *("host_processor_name", "potential_caching", "probed_at", "probed_by_host", "method", "version"),
+        *("probed_by_rank", "data_or_chkpt_realpath", "results_realpath", "runtime", "override_parameters"),
+    }
+)
+"""What only one paper tells, or what may honestly be otherwise: no other file can show that it was changed."""
+
+
+def single_facts(root: Path) -> Iterator[Forgery]:
+    """Yield a forgery for each value of each paper of one leaf of each benchmark and phase."""
+    for pattern in (META, "summary.json", "fs_separation.json"):
+        for leaf in {path.parent.parent: path for path in leaves(root)}.values():
+            for path in leaf.glob(pattern):
+                inside = path.relative_to(root)
+                for keys, value in _values(json.loads(path.read_text()), ()):
+                    where = ".".join(keys)
+                    if where == "epochs" and "checkpointing" in inside.parts:
+                        continue  # of checkpoints alone it says nothing
+                    if not any(where == lonely or where.startswith(f"{lonely}.") for lonely in _LONELY):
+                        yield _fact(inside, keys, value)
+
+
+def _fact(inside: Path, keys: tuple[str, ...], value: Any) -> Forgery:
+    name = f"{inside.parts[-4]}/{inside.parts[-3]} {inside.name.rpartition('_')[2]}: {'.'.join(keys)}"
+    return Forgery(name, frozenset(), lambda root: edit(root / inside, _put(*keys, value=_other(value))))
+
+
+def _values(content: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            yield from _values(value, (*keys, key))
+    elif content is not None and content != "" and not isinstance(content, list):
+        yield keys, content
+
+
+def _other(value: Any) -> Any:
+    """Return another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value * 2 + 1
+    if value.endswith(" kB"):
+        return f"{int(value.removesuffix(' kB')) * 2} kB"
+    try:
+        return (datetime.fromisoformat(value) - timedelta(days=400)).isoformat()
+    except ValueError:
+        return str(int(value) + 7) if value.isdigit() else f"{value}x"
