@@ -72,8 +72,8 @@ def _results(report: CheckReport) -> Iterator[Table]:
         for row in report.checkpoints
     ]
     if calls:
-        names = ("organisation", "result", "edition", "model", "processes", "save, GiB/s", "load, GiB/s")
-        columns = [Column(name) for name in (*names, "places with errors")]
+        rates = ("save, GiB/s", "load, GiB/s", "places with errors")
+        columns = [Column(name) for name in ("organisation", "result", "edition", "model", "processes", *rates)]
         yield Table(title="Checkpoints", columns=columns, rows=calls, dense=True)
 
 
@@ -89,7 +89,7 @@ def _organisation(path: str) -> str:
 
 
 def _by_rule(rows: Sequence[FindingRow]) -> Iterator[Table]:
-    ordered = sorted(rows, key=lambda row: (SEVERITIES.index(row.severity), row.rule, row.path))  # type: ignore[arg-type]
+    ordered = sorted(rows, key=lambda row: (SEVERITIES.index(row.severity), row.rule, row.path))
     for (severity, rule, official), same in groupby(ordered, key=lambda row: (row.severity, row.rule, row.official)):
         found = list(same)
         shown: list[list[Cell]] = [

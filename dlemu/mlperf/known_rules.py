@@ -122,7 +122,7 @@ PAPERS = (
           "one fact differently: benchmark, phase, model, accelerator, processes, hosts, memory, folders, settings",
           "2.1.9 of v3.0 as far as it goes"),
     _rule("papers.missing", "error",
-          "a paper holds nothing, or lacks what the tool always writes: [] and {} are no metadata", editions=PHASED),
+          "a paper holds nothing, or lacks what the tool always writes: [] and {} are no metadata"),
     _rule("runs.exit", "error", "the metadata's exit_status is not 0", editions=PHASED),
     _rule("files.empty", "error; warning for a log", "a file has 0 bytes"),
 )

@@ -34,6 +34,14 @@ class Forgery:
     """Any of which tells of it."""
     change: Change
 
+    @property
+    def of_v3(self) -> bool:
+        """Whether only v3.0 has rules of this kind."""
+        return bool(self.rules & _OF_V3)
+
+
+_OF_V3 = frozenset({"submission.top", "code.changed", "code.mixed", "edition.differs", "systems.schema", "time.length"})
+
 
 def _forgery(name: str, rules: str, change: Change) -> Forgery:
     return Forgery(name, frozenset(rules.split()), change)
@@ -258,11 +266,15 @@ def _put(*keys: str, value: Any) -> Callable[[Any], None]:
     def change(content: Any) -> None:
         for key in keys[:-1]:
             content = content[key]
-        if keys[-1] not in content:
+        if keys[-1] not in content or content[keys[-1]] == value:
             raise Inapplicable
         content[keys[-1]] = value
 
     return change
+
+
+def _foreign(folder: Path) -> None:
+    (folder / "x").mkdir()
 
 
 META = "*_metadata.json"
@@ -272,7 +284,7 @@ KINDS: tuple[Forgery, ...] = (
     # trees
     _forgery("systems/ is gone", "submission.folders", _each_rerun(lambda org: shutil.rmtree(org / "systems"))),
     _forgery("a foreign folder at the top", "submission.top", lambda root: (root / "notes").mkdir()),
-    _forgery("a foreign folder of the organisation", "submission.folders", _each_rerun(lambda o: (o / "x").mkdir())),
+    _forgery("a foreign folder of the organisation", "submission.folders submission.top", _each_rerun(_foreign)),
     _forgery("the organisation has a blank", "submission.name", _each_rerun(lambda o: o.rename(o.with_name("a b")))),
     _forgery("the code's image is gone", "submission.code code.image", lambda root: _remove_code(root)),
     _forgery("a file was added to the code", "code.changed", _tampered_code),
@@ -309,7 +321,7 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("a rank's steps nearly are another's", "ranks.copied", _copied_rank(1e-9)),
     _forgery("an epoch's steps are another's", "ranks.copied", _copied_epoch),
     _forgery("an epoch's figures are another's", "epochs.copied", _copied_figures),
-    _forgery("a rank's stamps are another's", "ranks.copied", _copied_stamps),
+    _forgery("a rank's stamps are another's", "ranks.copied rank.differs", _copied_stamps),
     # what is gone
     _forgery("a rank's files are gone", "files.ranks", _ranks_gone),
     _forgery("sums of training are forged", "results.differ", _sums("train_throughput_mean_samples_per_second")),

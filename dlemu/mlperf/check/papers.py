@@ -30,6 +30,7 @@ Benchmark = Literal["training", "checkpointing"]
 _KEEP = "keep the files as the tool wrote them, or repeat the run"
 _KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
 """What mlpstorage's metadata always have."""
+_KEYS_OF_V2 = ("benchmark_type", "args")
 _RANKS = re.compile(r"(?:^|\s)-(?:n|np)\s+(\d+)(?=\s)")
 _MEMORY = 0.01
 """Relative: the same memory, in kB of /proc/meminfo and in bytes."""
@@ -81,11 +82,20 @@ class RunPapers:
         """What was collected of each host, by its name."""
         return mapping(self.read(HOSTS))
 
+    @property
+    def has_hydra(self) -> bool:
+        """Whether hydra kept what it composed."""
+        return self._hydra is not None
+
+    @cached_property
+    def _hydra(self) -> str | None:
+        paths = [os.path.join(self.path, below, "hydra.yaml") for below in CONFIG_FOLDERS]
+        return next((path for path in paths if os.path.isfile(path)), None)
+
     @cached_property
     def chosen(self) -> tuple[str, ...] | None:
         """The overrides that hydra.yaml has."""
-        paths = [os.path.join(self.path, below, "hydra.yaml") for below in CONFIG_FOLDERS]
-        path = next((path for path in paths if os.path.isfile(path)), None)
+        path = self._hydra
         hydra = mapping(mapping(read_yaml(path, [])).get("hydra")) if path else {}
         task = mapping(hydra.get("overrides")).get("task")
         return tuple(str(word) for word in task) if isinstance(task, list) else None
@@ -367,26 +377,27 @@ def papers_there(papers: RunPapers) -> Iterator[Finding]:
     for name in papers.files:
         if name.endswith(METADATA):
             content = papers.read(name)
-            lacking = [key for key in _KEYS if key not in mapping(content)]
+            wanted = _KEYS if papers.edition.checks_tree else _KEYS_OF_V2
+            lacking = [key for key in wanted if key not in mapping(content)]
             if content in ([], {}) or not isinstance(content, Mapping):
                 empty.append(f"{name} holds {_shown(content)}")
-            elif lacking and papers.edition.checks_tree:
+            elif lacking:
                 empty.append(f"{name} without {', '.join(lacking)}")
         elif name == SEPARATION and not isinstance(mapping(papers.read(name)).get("same_filesystem"), bool):
             empty.append(f"{name} does not say whether the file system is the same")
     if papers.phase != "datasize":
         if papers.setup.overrides == ():
             empty.append("overrides.yaml holds nothing, not even the workload")
-        if papers.edition.checks_tree and papers.chosen is None and os.path.isfile(_hydra(papers)):
+        if papers.chosen is None and papers.has_hydra:
             empty.append("hydra.yaml has no overrides")
-        if papers.edition.checks_tree and not papers.setup.config and os.path.isdir(os.path.dirname(_hydra(papers))):
+        if papers.edition.checks_tree and not papers.setup.config and os.path.isdir(_config(papers)):
             empty.append("config.yaml has no workload")
     if empty:
         yield Finding("error", "papers.missing", "; ".join(empty[:4]), "the whole content that the tool wrote", _KEEP)
 
 
-def _hydra(papers: RunPapers) -> str:
-    return os.path.join(papers.path, "dlio_config", "hydra.yaml")
+def _config(papers: RunPapers) -> str:
+    return os.path.join(papers.path, "dlio_config")
 
 
 def _shown(content: object) -> str:

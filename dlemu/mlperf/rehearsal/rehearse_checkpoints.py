@@ -18,7 +18,7 @@ from datagen.owned import fresh_folder
 from dlemu import __version__
 from dlemu.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
-from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
+from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION
 from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.mlperf.checkpoint_datasize import CheckpointDatasize
 from dlemu.mlperf.official_checkpoints import MEMORY_FACTOR
@@ -120,7 +120,7 @@ class CheckpointRehearsal:
         launcher = shlex.split(self.launcher.format(ranks=self.ranks))
         # A page takes seconds, and the time between two calls is limited.
         words = [*options, *self.words, *call.words, "output.report=false"]
-        begun = datetime.strptime(stamp, STAMP_FORMAT)
+        begun = self.now()
         run_train(words, run, lambda: None, launcher, "checkpoint")
         self._lay_out(run, stamp, begun, self.now())
         return {"label": call.name, "stamp": stamp, "folder": os.path.relpath(run, self.folder)}
