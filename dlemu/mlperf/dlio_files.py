@@ -44,9 +44,9 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
 
     So a run that fails leaves a log and its configuration, and no results that are not its own. Raises SpaceError.
     """
-    _make_room(folders.folder, ranks)
-    write_config(folders, workload)
     flow = workload.workflow
+    _make_room(folders.folder, ranks if flow.train or flow.checkpoint else 0)
+    write_config(folders, workload)
     asked = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
     what, on = " and ".join(asked) or "nothing", "1 rank" if ranks == 1 else f"{ranks} ranks"
     text = f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {what} on {on}\n"
@@ -56,7 +56,10 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
 
 
 def _make_room(folder: str, ranks: int) -> None:
-    """Remove an earlier run's results from a folder that others may use too; raises UserError for results of theirs."""
+    """Remove an earlier run's results from a folder that others may use too; raises UserError for results of theirs.
+
+    Of `ranks` the results will be there; 0: there will be none.
+    """
     there = {name for name in os.listdir(folder) if _RESULT.match(name)} if os.path.isdir(folder) else set()
     others = sorted(there - owned.claimed(folder))
     if others:
@@ -65,6 +68,8 @@ def _make_room(folder: str, ranks: int) -> None:
             "output.folder, to a folder without"
         )
     owned.remove_claimed(folder, keep_folder=True)
+    if not ranks:
+        return
     os.makedirs(folder, exist_ok=True)
     results = [f"{rank}_{what}.json" for rank in range(ranks) for what in ("output", "per_epoch_stats")]
     owned.claim(folder, "summary.json", *results)

@@ -67,8 +67,8 @@ def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None
 def start(
     *arguments: str, program: str = DLEMU, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str
 ) -> subprocess.Popen[str]:
-    """Start `dlemu`, or its other program, in a session of its own; a launcher's count wins over ranks=N."""
-    if launcher:
+    """Start `dlemu`, or its other program, in a session of its own; an MPI launcher's count stands in for ranks=N."""
+    if any(os.path.basename(word) in ("mpirun", "mpiexec", "srun") for word in launcher):
         arguments = tuple(word for word in arguments if not word.startswith("ranks="))
     return subprocess.Popen(
         [*launcher, program, *arguments],

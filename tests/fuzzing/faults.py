@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlemu.metrics.verdict import COMPLETED
 from tests.fuzzing.ends import LEFT_SECONDS, MARK, MOST_SECONDS, commands, left, made_sources, shared_memory, unread
 from tests.users_files import UsersFiles
 
@@ -154,7 +155,7 @@ class Faults:
             *(["a traceback"] if "Traceback" in said else []),
             *(["no message"] if status in (2, 3) and fault.kind != "stream" and "dlemu: " not in said else []),
             *left(mark, LEFT_SECONDS),
-            *(unread(folder, whole=status in (0, 1)) if folder.is_dir() and fault.kind != "place" else []),
+            *(unread(folder, whole=status in COMPLETED) if folder.is_dir() and fault.kind != "place" else []),
             *theirs.changed(),
             *(f"{name} in /dev/shm" for name in sorted(shared_memory() - memory)),
         ]

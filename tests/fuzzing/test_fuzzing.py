@@ -68,7 +68,7 @@ FORKS = "import subprocess; subprocess.Popen(['sleep', '5'], stdout=-3, stderr=-
 def test_an_ending_that_leaves_somebody_behind_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", FORKS]
     monkeypatch.setattr(ends, "commands", lambda data, images: {"forks": lambda folder: command})
-    monkeypatch.setattr(ends, "_LEFT_SECONDS", 0)
+    monkeypatch.setattr(ends, "LEFT_SECONDS", 0)
     drawn = ((number, ends.draw(1, number, ["forks"])) for number in count())
     number = next(n for n, ending in drawn if 0 <= ending.victim < 0.5 and 0.2 < ending.share < 0.6)
     assert ends.draw(1, number, ["forks"]) == ends.draw(1, number, ["forks"])
