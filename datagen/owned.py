@@ -18,7 +18,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from datagen.errors import SpaceError, UserError
@@ -221,14 +221,31 @@ def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
             os.rmdir(folder)
 
 
+def remove_files(folder: str, names: Iterable[str]) -> None:
+    """Remove regular files of these names, as far as the marker of a folder lists them; all else in it stays."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in _claimed_in(descriptor).intersection(names):
+                _remove_file(descriptor, name)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_file(folder: int, name: str) -> None:
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=folder)
+
+
 def _remove_in(folder: int) -> bool:
     """Remove what is claimed in an open folder; return whether it had a marker."""
     for name in _claimed_in(folder):
-        with contextlib.suppress(OSError, RecursionError):
-            if name.endswith("/"):
+        if name.endswith("/"):
+            with contextlib.suppress(OSError, RecursionError):
                 _remove_child(folder, name[:-1])
-            elif stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                os.unlink(name, dir_fd=folder)
+        else:
+            _remove_file(folder, name)
     try:
         os.unlink(MARKER, dir_fd=folder)
     except OSError:
@@ -315,6 +332,8 @@ def remove_parts(folder: str, name: str | None = None) -> None:
 def _is_locked(path: str) -> bool:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except PermissionError:  # another user's: whether its writer lives can't be seen
+        return True
     except OSError:
         return False
     try:

@@ -14,7 +14,7 @@ from isal import isal_zlib
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, ServerError, UserError
-from datagen.formats.format_base import Format, sides_of
+from datagen.formats.format_base import Format, SideFile, sides_of
 from datagen.layout import Layout
 from datagen.regular import MOST_COLLECTED_BYTES
 from datagen.spec import DatasetSpec
@@ -149,7 +149,7 @@ def write_set(folder: str, packed: PackedSet, storage: StorageBase) -> None:
 def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -> None:
     """Remove the files of the packed set that a folder's list tells of, and folders that then hold nothing else.
 
-    Nothing where there is no such list.
+    Nothing where there is no such list, or where a link leads out of the folder.
     """
     try:
         packed = read_set(folder, storage)
@@ -157,9 +157,11 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
         return
     if packed is None:
         return
-    layout = layout_of(folder, packed)
+    layout, sides = layout_of(folder, packed), sides_of(packed_format())
+    folders = folders_of(layout, sides)
+    if any(leads_elsewhere(folder, made, storage) for made in folders):
+        return
     numbers = [number for number in _numbers(layout, storage) if number < packed.files]
-    sides = sides_of(packed_format())
     paths = [layout.path(number) for number in numbers]
     paths += [side.path(layout, number) for side in sides for number in numbers]
     paths += [os.path.join(folder, name) for name in (PACKED_NAME, JOURNAL_NAME)]  # last: until then it is known
@@ -168,10 +170,22 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
     for path in paths:
         with contextlib.suppress(OSError):
             storage.remove(path)
-    for made in (*(side.folder(layout) for side in sides), layout.folder, folder):
-        if made is not None:
-            with contextlib.suppress(OSError):
-                storage.remove_folder(made)
+    for made in (*folders, *(os.path.dirname(made) for made in folders), folder):
+        with contextlib.suppress(OSError):
+            storage.remove_folder(made)
+
+
+def folders_of(layout: Layout, sides: tuple[SideFile, ...]) -> list[str]:
+    """Return the folders in which a packed set has files."""
+    return [*(made for side in sides if (made := side.folder(layout)) is not None), layout.folder]
+
+
+def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:
+    """Say whether a link between a folder and one below it leads out of it: what lies there is not the folder's."""
+    top, path = storage.local_path(folder), storage.local_path(below)
+    if top is None or path is None:
+        return False
+    return os.path.realpath(path) != os.path.join(os.path.realpath(top), os.path.relpath(path, top))
 
 
 def _numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:

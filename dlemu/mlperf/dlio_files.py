@@ -67,7 +67,7 @@ def _make_room(folder: str, ranks: int) -> None:
             f"{folder} holds results that dlemu did not write ({', '.join(others[:3])}): set hydra.run.dir, or "
             "output.folder, to a folder without"
         )
-    owned.remove_claimed(folder, keep_folder=True)
+    owned.remove_files(folder, there)  # what else is claimed there is another command's
     if not ranks:
         return
     os.makedirs(folder, exist_ok=True)

@@ -34,7 +34,9 @@ from datagen.packing.packed_set import (
     JOURNAL_NAME,
     PackedFile,
     PackedSet,
+    folders_of,
     layout_of,
+    leads_elsewhere,
     read_set,
     write_set,
 )
@@ -184,7 +186,9 @@ def _begin(
     if there is None:
         _refuse_foreign(layout.folder, storage)
     sides = sides_of(find("datagen.formats", settings.format, "Format")())
-    for folder in (layout.folder, *(made for side in sides if (made := side.folder(layout)))):
+    for folder in folders_of(layout, sides):
+        if leads_elsewhere(target, folder, storage):
+            raise UserError(f"{folder} is a link, or lies behind one: set target to a new or an empty folder")
         storage.make_folder(folder)
         storage.remove_unfinished(folder)
     return packed, _open_journal(target, packed, begun=there is not None, storage=storage)

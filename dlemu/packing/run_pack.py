@@ -13,7 +13,7 @@ import msgspec
 from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
-from datagen.packing.packed_set import JOURNAL_NAME, PACKED_NAME, remove_set
+from datagen.packing.packed_set import JOURNAL_NAME, PACKED_NAME, read_set, remove_set
 from datagen.registry import find
 from datagen.storage.storage_base import FOLDERS, StorageBase, open_storage
 from dlemu.comm import detect_launcher
@@ -91,6 +91,11 @@ class _Checked:
         if self.storage.local_path(target) is not None:
             owned.check_usable(target, "target", ours=(PACKED_NAME, JOURNAL_NAME))
 
+    def check_no_set(self, target: str) -> None:
+        """Raise UserError where another command packed: what points of a sweep pack goes again."""
+        if read_set(target, self.storage) is not None:
+            raise UserError(f"{target} holds a packed set that another command made: set target to a new folder")
+
     def remove(self, target: str) -> None:
         """Remove what this point packed, and the folders that hold nothing else."""
         storage = self.storage
@@ -126,7 +131,7 @@ def pack(
     folder = wanted_folder or new_folder(PACK.partition(".")[0])
     check_place(folder, ours=(PACK,))
     targets = [
-        one.target if len(checked) == 1 else os.path.join(one.target, f"point-{n:02}")
+        one.target if len(checked) == 1 else os.path.join(one.target, _point(n))
         for n, one in enumerate(checked, start=1)
     ]
     question = PackQuestion(overrides=tuple(without_secrets(words)))
@@ -135,8 +140,11 @@ def pack(
         workloads = [one.workload for one in checked if one.workload is not None]
         for workload in {(each.dataset, each.storage_spec): each for each in workloads}.values():
             make(workload)
-    for one, target in zip(checked, targets, strict=True):
+    for number, (one, target) in enumerate(zip(checked, targets, strict=True), start=1):
         one.check_target(target)
+        is_new = all(kept.settings != one.point.settings for kept in finished)
+        if len(checked) > 1 and is_new and f"{_point(number)}/" not in owned.claimed(folder):
+            one.check_no_set(target)
     on_event(PackBegan(folder=folder, points=len(checked), finished_points=len(finished)))
     results: list[PackPoint] = []
     for number, one in enumerate(checked, start=1):
@@ -144,7 +152,7 @@ def pack(
         if result is None:
             on_event(PackPointBegan(settings=one.point.settings))
             target, alone = targets[number - 1], len(checked) == 1
-            result = _run_point(one, folder, f"point-{number:02}", target, config_dir, on_event, alone=alone)
+            result = _run_point(one, folder, _point(number), target, config_dir, on_event, alone=alone)
             on_event(PackPointEnded(point=result))
         results.append(result)
         answer = PackAnswer(
@@ -155,6 +163,10 @@ def pack(
         )
         save_answer(folder, PACK, answer)
     return answer
+
+
+def _point(number: int) -> str:
+    return f"point-{number:02}"
 
 
 def _finished(folder: str, question: PackQuestion) -> tuple[PackPoint, ...]:

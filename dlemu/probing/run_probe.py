@@ -363,7 +363,7 @@ def _results_folder(folder: str) -> str:
     for name in (PROBE, "summary.json", "predict.json"):
         if os.path.exists(os.path.join(folder, name)):
             raise UserError(f"{folder} holds another result; name a new folder")
-    check_place(folder)
+    check_place(folder, setting="--output")
     return folder
 
 

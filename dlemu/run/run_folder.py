@@ -57,18 +57,18 @@ def check_folder(folder: str) -> None:
     check_place(folder)
 
 
-def check_place(folder: str, *, ours: Sequence[str] = ()) -> None:
+def check_place(folder: str, *, setting: str = "output.folder", ours: Sequence[str] = ()) -> None:
     """Raise SpaceError where no results can be written: below a file, in a folder of somebody else's.
 
     `ours` are names of files by which a folder of an older version is known, and gone on with.
     """
-    check_usable(folder, "output.folder", ours=ours)
+    check_usable(folder, setting, ours=ours)
     missing = missing_folders(folder)
     above = os.path.dirname(missing[0]) if missing else folder
     if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
         reason = "may not be written" if os.path.isdir(above) else "is no folder"
         raise SpaceError(
-            f"the results folder {folder} can't be made: {above} {reason}; set output.folder to a folder you may write"
+            f"the results folder {folder} can't be made: {above} {reason}; set {setting} to a folder you may write"
         )
 
 

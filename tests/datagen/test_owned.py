@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import errno
 import fcntl
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +25,9 @@ OTHERS_THAT_REMOVE = {
     "datagen/generate.py": "what killed writers of dlemu left in a dataset of its own",
     "datagen/packing/packed_set.py": "files that the set's own list and layout name",
     "datagen/storage/_request_counts.py": "counts of a run of ours, by a name that only dlemu gives",
+    "datagen/storage/_s3_upload.py": "an upload that this writer began, or that a record of dlemu's names",
     "datagen/storage/posix.py": "the storage: callers name the file",
+    "datagen/storage/s3.py": "the storage: callers name the object; uploads that a record of dlemu's names",
     "dlemu/checkpoints/save.py": "a file of a checkpoint that claim_blocks noted as ours, to be replaced",
     "dlemu/checkpoints/stored.py": "names of the plan, in a folder with our note",
     "dlemu/checkpoints/write_files.py": "files that this writer has just named",
@@ -46,11 +50,15 @@ def test_nothing_is_removed_outside_of_the_list() -> None:
     found = set()
     for path in [*ROOT.glob("datagen/**/*.py"), *ROOT.glob("dlemu/**/*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                deletes = any(word.arg == "kind" and ast.unparse(word.value) == "'delete'" for word in node.keywords)
+                if deletes or node.func.id in REMOVING | {"abort", "abort_recorded"}:
+                    found.add(path.relative_to(ROOT).as_posix())
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 owner, called = ast.unparse(node.func.value), node.func.attr
                 if called in REMOVING or (called == "remove" and (owner == "os" or "storage" in owner)):
                     found.add(path.relative_to(ROOT).as_posix())
-                assert node.func.attr != "rmtree" or path.name == "owned.py", f"{path}:{node.lineno} removes a tree"
+                assert called != "rmtree" or path.name == "owned.py", f"{path}:{node.lineno} removes a tree"
     assert found - {"datagen/owned.py"} == set(OTHERS_THAT_REMOVE)
 
 
@@ -210,6 +218,21 @@ def test_what_killed_writers_left_goes_and_parts_of_others_stay(tmp_path: Path) 
     os.close(descriptor)
     owned.remove_parts(str(tmp_path))
     assert before - set(tmp_path.iterdir()) == {left, other, Path(going_on)}
+
+
+def test_a_part_of_another_user_that_can_not_be_opened_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = tmp_path / owned.part_name("x")
+    part.touch()
+    opened = os.open
+
+    def refuse(path: str, *words: Any, **more: Any) -> int:
+        if str(path) == str(part):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opened(path, *words, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    owned.remove_parts(str(tmp_path))
+    assert part.exists()
 
 
 def test_a_claimed_file_is_made_anew_and_that_of_another_stays(tmp_path: Path) -> None:

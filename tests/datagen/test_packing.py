@@ -31,6 +31,7 @@ from datagen.packing.packed_set import (
     PackedSet,
     layout_of,
     read_set,
+    remove_set,
     verify_set,
     write_set,
 )
@@ -240,6 +241,25 @@ def test_verify_names_each_file_that_is_wrong(tmp_path: Path) -> None:
         (layout.path(1), "changed"),
         (layout.path(3), "missing"),
     ]
+
+
+@pytest.mark.parametrize("link", ["train", "index"])
+def test_behind_a_link_nothing_is_removed(link: str, tmp_path: Path) -> None:
+    folder, behind = tmp_path / "set", tmp_path / "behind"
+    for top in (folder, behind):
+        for below in ("train", "index/train"):
+            (top / below).mkdir(parents=True)
+            (top / below / f"img_0_of_1.tfrecord{'.idx' * (below != 'train')}").write_bytes(b"theirs")
+    (folder / link).rename(folder / "moved")
+    (folder / link).symlink_to(behind / link)
+    packed = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=1, images_per_file=1, complete=True)
+    write_set(str(folder), packed, Storage())
+    remove_set(str(folder), Tfrecord, Storage())
+    assert sorted(path.name for path in behind.rglob("img*")) == ["img_0_of_1.tfrecord", "img_0_of_1.tfrecord.idx"]
+    (folder / link).unlink()
+    (folder / "moved").rename(folder / link)
+    remove_set(str(folder), Tfrecord, Storage())
+    assert not folder.exists()
 
 
 def stated_size(kind: str) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import Ended, dlemu, small_run, start, until, wait
 from tests.e2e.test_checkpoints import WORKLOAD
 from tests.object_stores import KEYS, fault, own_server, upload_of_others
@@ -215,3 +216,41 @@ def test_a_bucket_is_probed_beside_what_others_have(server: Any, tmp_path: Path)
         assert ended.status == 130, ended.err
         assert others.changed() == []
         assert others.ours == (set(), set())
+
+
+def test_studies_leave_what_others_have(server: Any, tmp_path: Path) -> None:
+    words = settings_of(server, tmp_path / "none", "dataset.num_files_train=420", "dataset.record_length_bytes=1000")
+    words = [word for word in words if not word.startswith(("output.folder", "ranks"))]
+    others = Others(server)
+    others.put()
+    assert run("datagen", *words).status == 0
+    others.put()
+    for command, more in (("sweep", ("ranks=1,2", "train.epochs=1")), ("size", ("--trial-seconds", "2"))):
+        ended = run(command, *words, *more, f"output.folder={tmp_path / command}")
+        assert ended.status in COMPLETED, ended.err
+        assert others.changed() == []
+        assert run(command, *words, *more, "dataset.num_files_train=9999").status == 2
+        assert interrupted(server, is_sample, signal.SIGINT, command, *words, *more).status == 130
+        assert others.changed() == []
+
+
+def test_points_of_a_packing_leave_what_others_have(server: Any, tmp_path: Path) -> None:
+    words = settings_of(server, tmp_path / "none", "dataset.format=jpeg", "dataset.record_length_bytes=3000")
+    data = [word for word in words if word.startswith(("workload", "dataset.", "storage."))]
+    data = [word for word in data if not word.startswith("dataset.num_files_train")] + ["dataset.num_files_train=8"]
+    packing = ["target=packed", "format=tfrecord", "encode=keep", "images_per_file=4", "--no-report"]
+    others = Others(server)
+    others.put("packed/", "packed/point-01/", "packed/point-02/")
+    assert run("datagen", *data).status == 0
+    keys = others.ours[0]
+    ended = run("pack", *data, *packing, "processes=1,2", f"output.folder={tmp_path / 'pack'}")
+    assert ended.status == 0, ended.err
+    assert others.changed() == []
+    assert others.ours == (keys, set()), "what points packed is gone"
+    kept = [*packing, "processes=1,2", "keep=true"]
+    assert run("pack", *data, *kept, f"output.folder={tmp_path / 'kept'}").status == 0
+    kept_keys = others.ours[0]
+    ended = run("pack", *data, *packing, "processes=1,2", f"output.folder={tmp_path / 'again'}")
+    assert ended.status == 2
+    assert others.changed() == []
+    assert others.ours[0] == kept_keys > keys, "of another command"

@@ -135,3 +135,15 @@ def test_a_sweep_packs_each_point_and_leaves_only_figures(images: Path, tmp_path
     assert made.status == 0, made.err
     page = (tmp_path / "sweep" / "report.html").read_text()
     assert page.count("<figure") == 3
+
+
+def test_a_sweep_leaves_what_another_command_packed(images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    words = [f"source={images}", f"target={target}", "resize=16x16", "images_per_file=2", "--no-report"]
+    kept = [*words, "processes=1,2", "keep=true", f"output.folder={tmp_path / 'kept'}"]
+    assert dlemu("pack", *kept).status == 0
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    ended = dlemu("pack", *words, "processes=1,2", f"output.folder={tmp_path / 'again'}")
+    assert ended.status == 2
+    assert f"{target / 'point-01'} holds a packed set that another command made" in ended.err
+    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before

@@ -90,6 +90,8 @@ def test_a_folder_of_results_with_files_of_others_is_refused(
     assert ended.status == 2, ended.err
     assert "did not make, such as" in ended.err
     assert str(made) in ended.err
+    setting = {"datagen": "dataset.data_folder", "probe": "--output"}.get(name, "output.folder")
+    assert f"{setting} is " in ended.err
     assert theirs.changed() == []
     assert sorted(tmp_path.rglob("*")) == before, "nothing was made there, nor beside it"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from datagen import owned
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.schema import Workload
@@ -104,16 +105,29 @@ def test_a_second_run_in_a_folder_keeps_the_first_ones_own_files(tmp_path: Path)
         (tmp_path / name / "summary.json").write_text("{}")
 
 
-def test_a_run_that_begins_removes_results_that_are_not_its_own(tmp_path: Path) -> None:
+def test_a_run_that_begins_removes_results_of_an_earlier_one_and_nothing_else(tmp_path: Path) -> None:
     stale = ["summary.json", "0_output.json", "12_per_epoch_stats.json"]
-    kept = ["training_run.stdout.log", "training_20260102_030405_metadata.json", "my_summary.json"]
+    kept = ["training_run.stdout.log", "training_20260102_030405_metadata.json", "my_summary.json", "console.txt"]
     for name in stale + kept:
         (tmp_path / name).write_text("{}")
     workload, place = asked(f"hydra.run.dir={tmp_path}", "workload=unet3d_h100")
+    with pytest.raises(UserError, match="holds results that dlemu did not write"):
+        begin_dlio_files(place, workload, 8)
+    for name in [*stale, "console.txt"]:
+        (tmp_path / name).unlink()
+    owned.claim(str(tmp_path), *stale, "console.txt")
+    for name in [*stale, "console.txt"]:
+        (tmp_path / name).write_text("{}")
+    point = Path(owned.fresh_folder(str(tmp_path), "point-01"))
+    owned.claim(str(point), "figures.json")
+    (point / "figures.json").write_text("{}")
     said = begin_dlio_files(place, workload, 8)
     assert "8 ranks" in said
     assert (tmp_path / "dlio.log").read_text() == said
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == sorted([*kept, "dlio.log"])
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == sorted(
+        [*kept, "dlio.log", owned.MARKER]
+    )
+    assert (point / "figures.json").exists(), "of another command that has the folder"
     assert sorted(path.name for path in (tmp_path / ".hydra").iterdir()) == [
         "config.yaml",
         "hydra.yaml",
