@@ -27,6 +27,7 @@ from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_gene
 from dlemu.report.checkpoint_report import print_checkpoints
 from dlemu.report.progress import CheckpointsProgress, DatagenProgress, TrainingProgress
 from dlemu.report.run_report import print_result
+from dlemu.report.units import count, size
 from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import holds_checkpoints, read_summary
@@ -265,4 +266,4 @@ def _dlio_run(run: CheckpointRun) -> DlioCheckpoints:
 def _made_line(made: DatasetMade) -> str:
     rate = f", {made.bytes / 1e6 / made.seconds:.0f} MB/s" if made.bytes else ""
     there = f"; {made.kept_files} were there already" if made.kept_files else ""
-    return f"made {made.files} files, {made.bytes / 1e9:.2f} GB, in {made.folder}{rate}{there}"
+    return f"made {count(made.files, 'file')}, {size(made.bytes)}, in {made.folder}{rate}{there}"

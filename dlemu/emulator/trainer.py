@@ -66,7 +66,7 @@ def run_rank(
     recorder = recorder_of(job, comm)
     loader = make_loader(job.loader_spec(comm.rank))
     try:
-        doing(f"starting {job.ranks} ranks, and measuring what they reach without storage")
+        doing(f"starting {job.ranks} rank{'s' * (job.ranks != 1)}, and measuring what they reach without storage")
         trainer = _Trainer(job, comm, loader, watch, recorder)
         journal = trainer.run()
     except Exception as error:

@@ -242,7 +242,7 @@ def test_all_that_is_known_of_a_phase_is_weighed(requests: tuple[int, ...], monk
             from_storage_percent=phase.from_storage_percent,
             device_mb_per_second=phase.device_mb_per_second,
             threads=2,
-            objects=bool(requests),
+            past_page_cache=bool(requests),
         )
         assert (moved.from_storage_percent is None) == (number == WRITE)
         seen = (moved.host_busy_percent, moved.device_mb_per_second, moved.device_busy_percent, moved.device_depth)
