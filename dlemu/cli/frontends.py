@@ -161,8 +161,9 @@ class TerminalFrontend:
             case DatasetVerified():
                 for finding in event.findings:
                     print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
-                if not event.findings:
-                    print(f"{event.files} files in {event.folder}: every byte is as generated")
+                if all(finding.severity == "warning" for finding in event.findings):
+                    others = f"; {count(len(event.findings), 'other')} beside them" if event.findings else ""
+                    print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated{others}")
             case Doing():
                 say_what(event.what)
             case Warned() | RankFailed():

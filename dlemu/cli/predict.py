@@ -45,7 +45,7 @@ def command(
     \b
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d            # the most that pass
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d ranks=8 --json
-    dlemu predict workload=unet3d accelerator=b200 ranks=16 --from results/unet3d/20260102-030405  # a run's storage
+    dlemu predict workload=unet3d accelerator=b200 ranks=16 --from results/unet3d/20260102-030405-4711 # a run's storage
     dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a data sheet's
 
     Without --from and --mb-per-second the storage is probed first: the workload's own reads by 1, 2, 4, ... readers,

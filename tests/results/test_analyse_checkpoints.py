@@ -265,3 +265,13 @@ def test_checkpoints_of_no_bytes_have_no_rates_and_nothing_limits_them(took_ns: 
         assert (phase.fsync_percent, phase.from_storage_percent) == (0, None)
     assert summary.verdict.endswith(f", {took_ns / 1e9:.2f} s a checkpoint")
     assert "limited by" not in summary.verdict
+
+
+def test_a_lost_recorder_is_an_issue() -> None:
+    run = checkpoint_run()
+    assert issue_with(analyse_checkpoints_module.analyse_checkpoints(run), "recorder was killed") is None
+    said = issue_with(
+        analyse_checkpoints_module.analyse_checkpoints(noted(run, lost_recorders=(0,))), "recorder was killed"
+    )
+    assert said is not None
+    assert said.startswith(f"telemetry of {run.facts.journal.hosts[0].host} ends early")
