@@ -8,16 +8,20 @@ from functools import partial
 from typing import cast
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.errors import UserError
+from datagen.errors import SpaceError, UserError
 from datagen.formats.format_base import FileJob, Format, SideFile, UnreadFormat, sides_of
 from datagen.layout import Layout, layouts, payload_bytes, record_shapes
 from datagen.spec import DatasetSpec, together
 from datagen.storage.storage_base import StorageBase, Writer
+
+FILE_BYTES = 80
+"""Memory that the shape and the size of one file take at most, while they are computed."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,18 @@ def files_of(spec: DatasetSpec) -> Files:
 
     Raises:
         UserError: listing the values that are impossible, or what its format can't do.
+        SpaceError: the memory that is free can't hold so many files' sizes.
     """
     problems = spec.check()
     if problems:
         raise UserError(together(problems))
+    files = spec.num_files_train + spec.num_files_eval
+    wanted, free = files * FILE_BYTES, psutil.virtual_memory().available
+    if wanted > free:
+        raise SpaceError(
+            f"the sizes of {files:,} files want {wanted / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are "
+            "free: wanted fewer files (dataset.num_files_train), with more samples in each"
+        )
     file_format = cast("Format", registry.find("datagen.formats", spec.format, "Format")())
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
     sizes = file_format.file_bytes(spec, shapes)

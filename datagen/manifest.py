@@ -56,6 +56,8 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
             raise ValueError(together(problems))
     except FileNotFoundError:
         return None
+    except NotADirectoryError as error:
+        raise DatasetError(f"{data_folder} is no folder: set dataset.data_folder to that of a dataset") from error
     except (DatasetError, ServerError):
         raise
     except (OSError, ValueError, AttributeError, UserError) as error:

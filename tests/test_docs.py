@@ -91,7 +91,7 @@ def test_documents_name_no_column_or_file_that_is_not_there(name: str) -> None:
 
 def test_the_recipe_of_the_results_page_gives_the_headline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = re.findall(r"```python\n(.*?)```", (DOCS / "results.md").read_text(), flags=re.DOTALL)[0]
-    job = make_job(folder=str(tmp_path / "results/unet3d/20260102-030405"))
+    job = make_job(folder=str(tmp_path / "results/unet3d/20260102-030405-4711"))
     run = make_run(job, make_log(job))
     write_run(run)
     monkeypatch.chdir(tmp_path)

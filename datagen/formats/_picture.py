@@ -90,7 +90,7 @@ class PictureFormat:
             problems.append(f"dataset.compression is {spec.compression}: format {name} knows none only")
         if spec.num_samples_per_file != 1:
             samples = spec.num_samples_per_file
-            problems.append(f"dataset.num_samples_per_file is {samples}: a {name} file holds one picture")
+            problems.append(f"dataset.num_samples_per_file is {samples}: a {name} file holds one picture, set it to 1")
         if spec.record_element_type != "uint8":
             problems.append(f"dataset.record_element_type is {spec.record_element_type}: pixels of {name} are uint8")
         return problems or self._unfit_shape(spec)

@@ -117,6 +117,8 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
             _check(packed)
         except FileNotFoundError:
             continue
+        except NotADirectoryError as error:
+            raise DatasetError(f"{folder} is no folder: set target to a new one, or to that of a packed set") from error
         except ServerError:
             raise
         except (OSError, ValueError, AttributeError, UserError) as error:

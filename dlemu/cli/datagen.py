@@ -21,7 +21,8 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     A dataset that was interrupted is resumed by the same command: only what is missing is made again. `verify` compares
     every byte and names each file that is truncated, changed, swapped, missing or foreign.
 
-    Exit status: 0 done (verify: nothing wrong), 2 a usage error (verify: something is wrong).
+    Exit status: 0 done (verify: every byte is as generated, foreign files or not), 2 a usage error (verify: something
+    is wrong).
     """
     verifying = overrides[:1] == ("verify",)
     overrides = overrides[1:] if verifying else overrides

@@ -27,6 +27,7 @@ from dlemu.mlperf.dlio_files import LOG, DlioFolders, begin_dlio_files, log_gene
 from dlemu.report.checkpoint_report import print_checkpoints
 from dlemu.report.progress import CheckpointsProgress, DatagenProgress, TrainingProgress
 from dlemu.report.run_report import print_result
+from dlemu.report.units import count, size
 from dlemu.results.checkpoint_folder import read_checkpoint_run
 from dlemu.results.checkpoint_run import CheckpointRun
 from dlemu.results.folder import holds_checkpoints, read_summary
@@ -160,8 +161,9 @@ class TerminalFrontend:
             case DatasetVerified():
                 for finding in event.findings:
                     print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
-                if not event.findings:
-                    print(f"{event.files} files in {event.folder}: every byte is as generated")
+                if all(finding.severity == "warning" for finding in event.findings):
+                    others = f"; {count(len(event.findings), 'other')} beside them" if event.findings else ""
+                    print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated{others}")
             case Doing():
                 say_what(event.what)
             case Warned() | RankFailed():
@@ -265,4 +267,4 @@ def _dlio_run(run: CheckpointRun) -> DlioCheckpoints:
 def _made_line(made: DatasetMade) -> str:
     rate = f", {made.bytes / 1e6 / made.seconds:.0f} MB/s" if made.bytes else ""
     there = f"; {made.kept_files} were there already" if made.kept_files else ""
-    return f"made {made.files} files, {made.bytes / 1e9:.2f} GB, in {made.folder}{rate}{there}"
+    return f"made {count(made.files, 'file')}, {size(made.bytes)}, in {made.folder}{rate}{there}"

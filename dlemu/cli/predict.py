@@ -45,7 +45,7 @@ def command(
     \b
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d            # the most that pass
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d ranks=8 --json
-    dlemu predict workload=unet3d accelerator=b200 ranks=16 --from results/unet3d/20260102-030405  # a run's storage
+    dlemu predict workload=unet3d accelerator=b200 ranks=16 --from results/unet3d/20260102-030405-4711 # a run's storage
     dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a data sheet's
 
     Without --from and --mb-per-second the storage is probed first: the workload's own reads by 1, 2, 4, ... readers,
@@ -56,14 +56,16 @@ def command(
     to tell, 128 + signal.
     """
     from dlemu.cli.options import report_result
-    from dlemu.config import load, to_yaml
+    from dlemu.config import completed, load, to_yaml
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.mlperf.foreign_times import foreign_run
-    from dlemu.prediction.ask import ask
+    from dlemu.prediction.ask import ask, read_known
     from dlemu.results.answer_files import to_json
 
     if cfg:
-        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
+        known = None if from_folder is None else read_known(from_folder, foreign_run)
+        words = overrides if known is None else completed(overrides, known.workload, config_dir=config_dir)
+        click.echo(to_yaml(load(words, config_dir=config_dir)), nl=False)
         return
     answer, folder, workload = ask(
         overrides,

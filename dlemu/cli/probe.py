@@ -61,7 +61,9 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: so many, not 1,2,4,...")
 @click.option("--cached", is_flag=True, help="With workload=: let the page cache serve.")
 @click.option("--overwrite-device", is_flag=True, help="Write to a device; what lies on it is lost.")
-@click.option("--output", type=click.Path(file_okay=False), help="The results' folder [default: results/probe/TIME].")
+@click.option(
+    "--output", type=click.Path(file_okay=False), help="The results' folder [default: results/probe/TIME-PROCESS]."
+)
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
 @click.option("--json", "as_json", is_flag=True, help="Print probe.json, and nothing else on stdout.")
 def command(

@@ -16,7 +16,7 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, output: str | None) 
     """Make report.html from the folder of a result: one file with figures, tables and configuration, to send on.
 
     \b
-    dlemu report results/unet3d/20260102-030405
+    dlemu report results/unet3d/20260102-030405-4711
     dlemu report results/unet3d/2026* --output drive-a.html      # several side by side, on one page
 
     DIR is a folder of train, size, sweep or compare, or of `dlemu audit --report`. Without --output each gets a page of

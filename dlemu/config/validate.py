@@ -33,7 +33,7 @@ LIMITS: dict[str, Limit] = {
     "ranks": _at_least(1, MOST_PROCESSES),
     "timeout_seconds": (SMALLEST, math.inf, "more than 0"),
     "model.model_size_bytes": _at_least(0, MOST_BYTES),
-    "model.num_layers": (-1, 10**5, "1 to 100000, or -1 where they are not known"),
+    "model.num_layers": (-1, 10**4, "1 to 10000, or -1 where they are not known"),
     "model.parallelism.tensor": _at_least(1, MOST_PROCESSES),
     "model.parallelism.pipeline": _at_least(1, MOST_PROCESSES),
     "model.parallelism.expert": _at_least(1, MOST_PROCESSES),

@@ -30,7 +30,8 @@ def check(facts: Facts) -> Check:
     observed = f"{dataset.train.num_files:,} training files, {dataset.total_bytes / 1e9:,.2f} GB in {folder}"
     steps = steps_of(workload, workload.ranks, dataset.train.num_files)
     if not can_be_judged(workload, steps):
-        observed += f": {steps} step{'s' * (steps != 1)} an epoch for {workload.ranks} ranks, too few for a verdict"
+        who = f"{workload.ranks} rank{'s' * (workload.ranks != 1)}"
+        observed += f": {steps} step{'s' * (steps != 1)} an epoch for {who}, too few for a verdict"
         files = enough(workload, workload.ranks).files
         return Check(name=NAME, level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
     if dataset.notes:

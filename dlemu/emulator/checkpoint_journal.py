@@ -32,6 +32,8 @@ class CheckpointJournal(RunJournal):
     """Checkpoints that were written by all ranks."""
     removed: tuple[int, ...] = ()
     """Of these, those that `checkpoint.keep_last` let go."""
+    lost_recorders: tuple[int, ...] = ()
+    """Nodes whose recorder was gone before its last reading."""
     eviction_seconds: float | None = None
     """How long it took to drop from memory what would be read."""
     peak_memory_bytes: tuple[int, ...] = ()

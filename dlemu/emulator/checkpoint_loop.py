@@ -61,6 +61,7 @@ class _RankResult(NamedTuple):
     cpu_seconds: float
     peak_memory_bytes: int
     telemetry: HostTelemetry | None
+    lost_recorder: bool
 
 
 def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None) -> CheckpointLog | None:
@@ -83,8 +84,9 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
     rank = _CheckpointRank(job, comm, watch, lambda moving: recorder.mark(training=moving) if recorder else None)
     journal = rank.run()
     telemetry = recorder.stop() if recorder is not None else None
+    lost = recorder is not None and recorder.lost
     cpu_seconds = time.process_time() - rank.cpu_seconds_before
-    own = _RankResult(rank.log.rows, rank.log.progress, cpu_seconds, rank.peak_memory_bytes, telemetry)
+    own = _RankResult(rank.log.rows, rank.log.progress, cpu_seconds, rank.peak_memory_bytes, telemetry, lost)
     parts: list[_RankResult] | None = comm.gather(own)
     if parts is None:
         return None
@@ -92,6 +94,7 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
     noted = journal.noting(
         cpu_seconds=tuple(part.cpu_seconds for part in parts),
         peak_memory_bytes=tuple(part.peak_memory_bytes for part in parts),
+        lost_recorders=tuple(node for node, part in zip(journal.rank_nodes, parts, strict=True) if part.lost_recorder),
         requests=requests_so_far(job.live_folder),
     )
     rows, progress = (

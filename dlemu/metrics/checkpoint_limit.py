@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dlemu.metrics.limit import Confidence
+from dlemu.metrics.limit import HELD_BACK_PERCENT, Confidence
 
 What = Literal["storage write", "storage read", "host CPU", "network", "generation", "page cache"]
 
@@ -58,12 +58,15 @@ class Moved:
     """Of one rank."""
     evicted: bool = False
     """The page cache was emptied before they were read."""
-    objects: bool = False
-    """They lie in an object store: no page cache is in between."""
+    throttled_percent: float | None = None
+    """Of the periods of the tightest CPU limit, those in which it held a host's processes back."""
+    past_page_cache: bool = False
+    """By O_DIRECT, or as they lie in an object store."""
 
 
 _SPARE = "checkpoint.odirect=true spares the copy into the page cache; else "
 _EVICT = "checkpoint.evict_page_cache=true empties it before reading, "
+_PAST = "checkpoint.odirect=true goes past it"
 _OR_DIRECT = ", or set checkpoint.odirect=true"
 
 
@@ -76,7 +79,7 @@ def judge_checkpoints(moved: Moved) -> CheckpointLimit:
             what="page cache",
             confidence="high",
             evidence=evidence,
-            advice=(f"{'' if moved.evicted else _EVICT}checkpoint.odirect=true goes past it",),
+            advice=() if moved.past_page_cache else (f"{'' if moved.evicted else _EVICT}{_PAST}",),
         )
     if moved.starved_percent >= STARVED_PERCENT:
         return CheckpointLimit(
@@ -87,11 +90,14 @@ def judge_checkpoints(moved: Moved) -> CheckpointLimit:
         )
     device_full = (moved.device_busy_percent or 0.0) >= BUSY_PERCENT
     if moved.cpu_wait_percent >= WAIT_PERCENT and not device_full:
+        first = "" if moved.past_page_cache else _SPARE
+        if (moved.throttled_percent or 0.0) >= HELD_BACK_PERCENT:
+            first = "raise the CPU limit of this container or job (cgroup); else "
         return CheckpointLimit(
             what="host CPU",
             confidence="high" if moved.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium",
             evidence=evidence,
-            advice=(f"{'' if moved.objects else _SPARE}more cores, or fewer ranks",),
+            advice=(f"{first}more cores, or fewer ranks",),
         )
     if (moved.link_percent or 0.0) >= BUSY_PERCENT:
         return CheckpointLimit(
@@ -103,7 +109,8 @@ def judge_checkpoints(moved: Moved) -> CheckpointLimit:
             confidence="medium",
             evidence=evidence,
             advice=(
-                f"each thread is busy copying: raise {key} (now {moved.threads}){'' if moved.objects else _OR_DIRECT}",
+                f"each thread is busy copying: raise {key} (now {moved.threads})"
+                f"{'' if moved.past_page_cache else _OR_DIRECT}",
             ),
         )
     sure: Confidence = "high" if device_full or moved.call_percent + moved.fsync_percent >= 90 else "medium"

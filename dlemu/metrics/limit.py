@@ -37,6 +37,8 @@ IN_DEVICE = 0.5
 """Share of the readers' requests that must be found in the device for its latency to be what they wait for."""
 OTHERS_PERCENT = 20.0
 """Share of what the devices gave that others must have had to be named; less may be metadata, or a run's edges."""
+HELD_BACK_PERCENT = 10.0
+"""From here on a CPU limit costs time, whoever else has the cores."""
 THROTTLED_PERCENT = 50.0
 """Share of a CPU limit's periods in which it was used up from which on it is what the run waits for."""
 WRITTEN_SHARE = 0.05
@@ -385,6 +387,8 @@ def _host_cpu(confidence: Confidence, evidence: tuple[str, ...], context: Contex
         advice = "raise the CPU limit of this container or job (cgroup), or use fewer ranks; look at reader.decode"
     elif own is not None and busy - own >= max(own, MOST_PERCENT):
         advice = "other programs have most of the cores: stop them (top), or run where nothing else does"
+        if (context.cpu_throttled_percent or 0) >= HELD_BACK_PERCENT:
+            advice += "; raise the CPU limit of this container or job (cgroup), too"
     elif own is None:
         advice += "; look for other programs (top)"
     where: Where | None = None

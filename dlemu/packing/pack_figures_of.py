@@ -105,6 +105,7 @@ def figures_of(
             own_busy_percent=100 * cpu_seconds / seconds / packing.cores,
             mean_depth=device.mean_depth,
             device_busy_percent=device.busy_percent,
+            throttled_percent=_mean(packing, "cpu", "", "throttled_percent"),
         ),
         train=train_command(target, done),
         warnings=tuple(warnings),

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dlemu.metrics.limit import BUSY_PERCENT, FEW_REQUESTS, MOST_PERCENT, STARVED_SHARE, Confidence
+from dlemu.metrics.limit import (
+    BUSY_PERCENT,
+    FEW_REQUESTS,
+    HELD_BACK_PERCENT,
+    MOST_PERCENT,
+    STARVED_SHARE,
+    Confidence,
+)
 
 What = Literal["storage", "host CPU", "processes", "images"]
 
@@ -37,6 +44,7 @@ def judge_packing(
     own_busy_percent: float,
     mean_depth: float | None,
     device_busy_percent: float | None,
+    throttled_percent: float | None = None,
 ) -> PackLimit:
     """Say what limited a packing, of the shares of its processes' time (percent, together 100)."""
     worked = max(1e-9, 100 - idle)
@@ -64,6 +72,9 @@ def judge_packing(
                 evidence.append(f"the {cores} cores were {busy:.0f} % busy, {own_busy_percent:.0f} % with packing")
                 if busy - own_busy_percent >= max(own_busy_percent, MOST_PERCENT):
                     advice = "other programs have most of the cores: stop them (top), or pack where nothing else does"
+            if throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT:
+                evidence.append(f"the CPU limit held them back in {throttled_percent:.0f} % of its periods")
+                advice = "raise the CPU limit of this container or job (cgroup)"
             return PackLimit(what="host CPU", confidence=confidence, evidence=tuple(evidence), advice=(advice,))
         return PackLimit(
             what="processes",

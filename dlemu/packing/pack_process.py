@@ -235,6 +235,8 @@ class _Crew:
     """Process id -> number."""
     finished: list[PackedFile] = field(default_factory=list)
     _line: bytes = b""
+    _all_heard: bool = False
+    """The pipe of their messages is at its end: it keeps those of processes that have ended already."""
 
     def fork(self, count: int) -> None:
         """Start them; they wait for `begin`."""
@@ -268,7 +270,7 @@ class _Crew:
         """Hand out files until all are finished; `look` is called now and then. Raises what a process raised."""
         left: Iterator[int] = iter(files)
         file = next(left, None)
-        while self.processes:
+        while self.processes or not self._all_heard:
             while file is not None:
                 try:
                     os.write(self._tasks, TASK.pack(file))
@@ -297,6 +299,7 @@ class _Crew:
                     kind = UserError if message["status"] == UserError.exit_status else DlemuError
                     raise kind(message["error"])
                 yield message
+            self._all_heard = not data
             if not data:
                 time.sleep(0.01)
         self._reap()

@@ -95,7 +95,8 @@ def left_behind(summary: CheckpointSummary) -> Iterator[str]:
     remove = f"; to remove them: {command}" if summary.requests is None else "; remove them when they are not needed"
     reads = " checkpoint.num_checkpoints_read=1" if summary.read is not None else ""
     fewer = f"; checkpoint.keep_last=1{reads} leaves one" if len(kept) > 1 else ""
-    there = f"checkpoints: {count(what.kept, 'checkpoint')}, {size(what.kept * what.bytes)}, stay in {what.folder}"
+    stay = "stays" if what.kept == 1 else "stay"
+    there = f"checkpoints: {count(what.kept, 'checkpoint')}, {size(what.kept * what.bytes)}, {stay} in {what.folder}"
     yield f"{there}{remove}{fewer}"
 
 

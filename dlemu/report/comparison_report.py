@@ -177,7 +177,7 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
 
 def _is_shown(pair: RunPair) -> bool:
     """Say whether the difference in time is not known to be chance: of fewer than three epochs that is not known."""
-    return pair.total_seconds is None or pair.total_seconds.distinct is not False
+    return pair.time is None or pair.time.distinct is not False
 
 
 def _economy_line(name: str, economy: Economy) -> str:
@@ -221,7 +221,8 @@ def _tiles(answer: Comparison) -> Iterator[TileRow]:
     if pair is not None and pair.total_seconds is not None and not pair.not_comparable:
         settings, width = f"with {pair_settings(pair)}", pair.total_seconds.half_width_percent
         sure = "too few epochs: no interval" if width is None else f"+- {width:.1f}"
-        yield "total time, A to B", f"{key}.metrics.total_seconds.difference_percent", "%", f"{sure}, {settings}"
+        if pair.epochs[0] == pair.epochs[1]:
+            yield "total time, A to B", f"{key}.metrics.total_seconds.difference_percent", "%", f"{sure}, {settings}"
         if _is_shown(pair):
             less = "what B trains in a year, A trains in less"
             yield "saved in a year", f"{key}.plan.days_saved_per_year", "days", less

@@ -138,9 +138,10 @@ def _phase(run: CheckpointRun, phase: int) -> PhaseSummary | None:
         device_busy_percent=activity.device_busy_percent,
         device_depth=activity.device_depth,
         link_percent=activity.link_percent,
+        throttled_percent=activity.throttled_percent,
         threads=int(rows["threads"].max()),
         evicted=run.facts.workload.checkpoint.evict_page_cache,
-        objects=bool(run.facts.journal.requests),
+        past_page_cache=run.facts.workload.checkpoint.odirect or bool(run.facts.journal.requests),
     )
     return PhaseSummary(
         checkpoints=times,
@@ -204,6 +205,12 @@ class _Activity:
             for host, windows in self._hosts
         ]
         return max((value for value in busy if not math.isnan(value)), default=None)
+
+    @property
+    def throttled_percent(self) -> float | None:
+        """Of the host that its CPU limit held back most; None where nothing limits."""
+        held = (mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in self._hosts)
+        return max((value for value in held if not math.isnan(value)), default=None)
 
     @property
     def device_mb(self) -> float | None:
@@ -395,6 +402,11 @@ def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSu
     settings, storage = facts.workload.checkpoint, facts.journal.storage
     yield from facts.workload.notes
     yield from facts.notes
+    for node in facts.journal.lost_recorders:
+        yield (
+            f"telemetry of {facts.journal.hosts[node].host} ends early or is missing: its recorder was killed or stopped "
+            "during the run"
+        )
     at = facts.journal.under_way
     if facts.failure == KILLED and at is not None and at.phase == "write":
         yield (

@@ -55,7 +55,7 @@ def check_bytes(frontend: Frontend) -> None:
 def _too_small(workload: Workload, ranks: int) -> str:
     need = enough(workload, ranks)
     return (
-        f"{workload.dataset.num_files_train:,} files are too few for a verdict on {ranks} ranks: wanted "
+        f"{workload.dataset.num_files_train:,} files are too few for a verdict on {ranks} rank{'s' * (ranks != 1)}: wanted "
         f"dataset.num_files_train={need.files} or more, {need.bytes / 1e9:,.1f} GB, for {ENOUGH_STEPS} steps an epoch; "
         "what is made now can't be added to"
     )
@@ -92,7 +92,10 @@ def make_dataset(workload: Workload, comm: Comm, tell: Tell, *, fsync: bool = Fa
 
 
 def verify_dataset(workload: Workload, comm: Comm, tell: Tell) -> None:
-    """Compare this rank's share of the bytes; rank 0 tells all findings. Raises DatasetError when there is one."""
+    """Compare this rank's share of the bytes; rank 0 tells all findings.
+
+    Raises DatasetError when one is an error: files of others, which no run reads, are none.
+    """
     spec = workload.dataset
     progress = _progress(comm, "verified", tell)
     found = verify(
@@ -104,10 +107,11 @@ def verify_dataset(workload: Workload, comm: Comm, tell: Tell) -> None:
     findings = tuple(finding for part in parts for finding in part)
     files = spec.num_files_train + spec.num_files_eval
     tell(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
-    if findings:
+    wrong = sum(finding.severity == "error" for finding in findings)
+    if wrong:
         raise DatasetError(
-            f"{len(findings)} findings among {files} files in {spec.data_folder}; delete the files named above and "
-            "run `dlemu datagen` with the same settings to make them again"
+            f"{wrong} of {files} files in {spec.data_folder} are wrong; delete those named as errors above, and run "
+            "`dlemu datagen` with the same settings to make them again"
         )
 
 

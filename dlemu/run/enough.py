@@ -87,7 +87,7 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, advice: Callable
     if can_be_judged(workload, steps):
         return
     if not steps:
-        raise DatasetError(f"{files:,} files do not fill one step of {ranks} ranks. {advice()}")
+        raise DatasetError(f"{files:,} files do not fill one step of {ranks} rank{'s' * (ranks != 1)}. {advice()}")
     metric = workload.metric
     settings = [f"metric.{key}={value}" for key in _EXCLUSIONS if (value := getattr(metric, key))]
     raise DatasetError(
@@ -119,7 +119,7 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
         files = there or enough(workload, ranks).files
         if not can_be_judged(workload, steps_of(workload, ranks, files)):
             raise UserError(
-                f"{workload.dataset.data_folder} holds a dataset of {there:,} files, too few for {ranks} ranks, and it "
+                f"{workload.dataset.data_folder} holds a dataset of {there:,} files, too few for {ranks} rank{'s' * (ranks != 1)}, and it "
                 "can't grow: the files' names state their number. Set dataset.data_folder to an empty folder for "
                 f"{enough(workload, ranks).files:,}"
             )

@@ -127,9 +127,7 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
     settings = job.settings
     storage = open_storage(job.storage_spec)
     folder = settings.checkpoint_folder.rstrip("/")
-    if settings.node_local and job.writes:
-        storage.make_folder(folder)
-    elif job.token and not _sees(storage, f"{folder}/{job.token}"):
+    if job.token and not settings.node_local and not _sees(storage, f"{folder}/{job.token}"):
         raise UserError(
             f"checkpoint.checkpoint_folder is {folder}, which this host does not share with rank 0's: wanted a folder "
             "that all hosts see, or checkpoint.node_local=true for drives of each host's own"
@@ -146,6 +144,8 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             f"{available / 2**30:.1f} GiB are available: run fewer ranks on it"
         )
     _check_room(job, storage, local_ranks)
+    if settings.node_local and job.writes:  # last: a run that this host refuses leaves nothing on its drive
+        storage.make_folder(folder)
 
 
 def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> None:

@@ -343,6 +343,8 @@ class RunPair:
 
     settings: dict[str, str]
     ranks: tuple[int, int]
+    epochs: tuple[int, int] = (0, 0)
+    """(0, 0) where an older dlemu compared."""
     passed: tuple[bool | None, bool | None]
     limited_by: tuple[str | None, str | None]
     metrics: dict[str, Difference]
@@ -356,6 +358,24 @@ class RunPair:
     def total_seconds(self) -> Difference | None:
         """The difference in time; None where a run did not complete."""
         return self.metrics.get("total_seconds")
+
+    @property
+    def time(self) -> Difference | None:
+        """The difference in time for equal work: of an epoch where one side ran more of them."""
+        total, (a, b) = self.total_seconds, self.epochs
+        if a == b or total is None or total.difference_percent is None:
+            return total
+        percent = 100 * ((1 + total.difference_percent / 100) * b / a - 1)
+        width = None if total.half_width_percent is None else total.half_width_percent * b / a
+        return Difference(
+            a=total.a / a,
+            a_half_width=None if total.a_half_width is None else total.a_half_width / a,
+            b=total.b / b,
+            b_half_width=None if total.b_half_width is None else total.b_half_width / b,
+            difference_percent=percent,
+            half_width_percent=width,
+            distinct=None if width is None else abs(percent) > width,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

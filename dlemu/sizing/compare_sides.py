@@ -85,6 +85,7 @@ def compare_runs(a: RunFigures, b: RunFigures, datasets: Sequence[str] = ()) -> 
     return RunPair(
         settings={},
         ranks=(a.ranks, b.ranks),
+        epochs=(a.epochs, b.epochs),
         passed=(a.passed, b.passed),
         limited_by=(a.limited_by.what if a.limited_by else None, b.limited_by.what if b.limited_by else None),
         metrics={metric: difference(of_a, of_b) for metric, (of_a, of_b) in values.items() if of_a and of_b},
@@ -153,8 +154,10 @@ def sentence(comparison: Comparison) -> str:
     pair = comparison.main_pair
     if pair is not None and pair.not_comparable:
         parts.append(f"not comparable: {', '.join(pair.not_comparable)}")
-    elif pair is not None and pair.total_seconds is not None:
-        parts.append(f"with {pair_settings(pair)} {difference_in_time(pair.total_seconds)}")
+    elif pair is not None and pair.time is not None:
+        a, b = pair.epochs
+        each = "" if a == b else f"A ran {a} epoch{'s' * (a != 1)} and B {b}: by the epoch, "
+        parts.append(f"{each}with {pair_settings(pair)} {difference_in_time(pair.time)}")
     fed = [side.accelerators_fed for side in comparison.economy]
     if any(fed):
         if fed[0] == fed[1]:

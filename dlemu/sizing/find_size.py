@@ -10,7 +10,8 @@ from math import ceil
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from datagen.inspection import inspect
+from datagen.inspection import Dataset, inspect
+from datagen.layout import layouts, stored_sample_bytes
 from datagen.regular import MOST_NOTE_BYTES
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.dump import withheld_words
@@ -92,6 +93,7 @@ def size(
     folder = workload.output.folder or new_folder(workload.model.name, "size-")
     check_place(folder, ours=(SIZE, WORKLOAD))
     if make is not None:
+        _refuse_too_small(workload)
         make(workload)
     own_words = [word for word in words if not word.startswith("output.folder=")]
     if isinstance(source, Workload):
@@ -272,22 +274,53 @@ def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
         storage=workload.storage_spec,
     )
     job = make_job(workload, 1, found, folder=folder, started_at="")
-    step_seconds = mean_seconds(workload.train.computation_time)
-    window_seconds = max(WINDOW_SECONDS, WINDOW_STEPS * step_seconds)
-    ahead = job.batches_ahead + (not workload.train.synchronous)
+    capacity, ahead = _capacity(job)
+    step_seconds, window_seconds = _lengths(workload)
     return _Prepared(
         question=question,
         job=job,
         page_cache=treatment_of(workload, found.total_bytes, cached=question.cached),
-        capacity=measure_capacity(
-            samples=found.train.num_samples,
-            samples_per_file=found.train.num_samples_per_file,
-            batch_size=workload.reader.batch_size,
-            epochs=workload.train.epochs,
-            ahead=ahead,
-            window_steps=ceil(window_seconds / step_seconds),
-        ),
+        capacity=capacity,
         step_seconds=step_seconds,
         window_seconds=window_seconds,
         batches_ahead=ahead,
     )
+
+
+def _lengths(workload: Workload) -> tuple[float, float]:
+    """Return the seconds of a step and of a window."""
+    step_seconds = mean_seconds(workload.train.computation_time)
+    return step_seconds, max(WINDOW_SECONDS, WINDOW_STEPS * step_seconds)
+
+
+def _capacity(job: Job) -> tuple[Capacity, int]:
+    """Return how many accelerators the dataset is enough for, and the batches that are read ahead; raises UserError."""
+    workload, train = job.workload, job.found.train
+    step_seconds, window_seconds = _lengths(workload)
+    ahead = job.batches_ahead + (not workload.train.synchronous)
+    capacity = measure_capacity(
+        samples=train.num_samples,
+        samples_per_file=train.num_samples_per_file,
+        batch_size=workload.reader.batch_size,
+        epochs=workload.train.epochs,
+        ahead=ahead,
+        window_steps=ceil(window_seconds / step_seconds),
+    )
+    return capacity, ahead
+
+
+def _refuse_too_small(workload: Workload) -> None:
+    """Raise UserError for a dataset that would be too small, before hours go into making it."""
+    data = workload.dataset
+    sample_bytes = ceil(stored_sample_bytes(data))
+    file_bytes = data.num_samples_per_file * sample_bytes
+    nominal = Dataset(
+        spec=data,
+        train=layouts(data)[0],
+        valid=None,
+        manifest=None,
+        max_file_bytes=file_bytes,
+        max_sample_bytes=sample_bytes,
+        total_bytes=data.num_files_train * file_bytes,
+    )
+    _capacity(make_job(workload, 1, nominal, folder="", started_at=""))

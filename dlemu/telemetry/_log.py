@@ -94,19 +94,37 @@ def read_logs(folder: str) -> Telemetry:
     return tuple(host for host in hosts if host is not None)
 
 
+def _fits(line: LogLine, series: int) -> bool:
+    """Say whether a line's readings are of series that earlier lines named."""
+    moments = (moment for moment in (line.t, line.end) if moment is not None)
+    return (
+        len(line.i) == len(line.v)
+        and all(0 <= number < series for number in line.i)
+        and all(abs(moment) < 2**63 for moment in moments)
+    )
+
+
 def parse_log(data: bytes) -> HostTelemetry | None:
-    """Return what a log says, without a line that was cut short; None for one without a head."""
-    lines = data.split(b"\n")[:-1]
-    if not lines:
+    """Return what a log says, up to a line that is cut short or damaged; None for one without a head."""
+    first, *lines = data.split(b"\n")[:-1] or [b""]
+    try:
+        head = msgspec.json.decode(first, type=LogHead)
+    except msgspec.DecodeError:
         return None
-    head = msgspec.json.decode(lines[0], type=LogHead)
     decoder = msgspec.json.Decoder(LogLine)
     ended_ns, cpu_seconds, notes, closing = head.begun_ns, 0.0, list(head.notes), LogLine()
     series: list[Series] = []
     times: list[int] = []
     which: list[int] = []
     value: list[float] = []
-    for line in map(decoder.decode, lines[1:]):
+    for number, text in enumerate(lines, 2):
+        try:
+            line = decoder.decode(text)
+        except msgspec.DecodeError:
+            line = None
+        if line is None or not _fits(line, len(series)):  # later lines count series on from this one
+            notes.append(f"the telemetry of {head.host} is damaged in line {number}: what follows is left out")
+            break
         series += line.series
         if line.t is not None:
             ended_ns = line.t

@@ -83,3 +83,29 @@ def test_checkpoints_of_no_model_are_refused_with_what_to_type(
     monkeypatch.chdir(tmp_path)
     assert ended(["checkpoint", "ranks=2"], monkeypatch) == 2
     assert "`dlemu checkpoint workload=llama3_8b scale=laptop`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["datagen", "workload=unet3d", "dataset.data_folder={file}"], "is no folder: set dataset.data_folder"),
+        (
+            ["datagen", "verify", "workload=unet3d", "dataset.data_folder={file}"],
+            "is no folder: set dataset.data_folder",
+        ),
+        (["pack", "verify", "target={file}"], "is no folder: set target"),
+        (["checkpoint", "workload=llama3_8b", "model.num_layers=100000"], "model.num_layers is 100000: wanted 1 to"),
+        (
+            ["size", "--make", "workload=unet3d", "accelerator=h100", "dataset.num_files_train=9"],
+            "the dataset has 9 samples: wanted at least 105",
+        ),
+    ],
+)
+def test_what_can_come_to_nothing_is_refused_before_it_costs_time(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    assert ended([word.format(file=tmp_path / "file") for word in words], monkeypatch) == 2
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

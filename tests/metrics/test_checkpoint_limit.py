@@ -81,6 +81,8 @@ def test_a_verdict_changes_exactly_at_its_edges(changes: dict[str, Any], what: s
         (READ | {"from_storage_percent": 1.0, "evicted": True}, "checkpoint.odirect=true goes past it"),
         ({"starved_percent": 50.0}, "more cores a rank"),
         ({"cpu_wait_percent": 50.0}, "checkpoint.odirect=true"),
+        ({"cpu_wait_percent": 50.0, "throttled_percent": 9.0}, "checkpoint.odirect=true"),
+        ({"cpu_wait_percent": 50.0, "throttled_percent": 10.0}, "raise the CPU limit"),
         ({"link_percent": 95.0}, "a faster link"),
         ({"cpu_percent": 95.0}, "raise checkpoint.writers (now 7)"),
         (READ | {"cpu_percent": 95.0}, "raise checkpoint.readers (now 7)"),
@@ -127,9 +129,7 @@ def test_what_a_read_had_of_the_storage_is_at_most_all() -> None:
     assert len(judge_checkpoints(moved(**READ, ceiling_gb_per_second=5.0)).evidence) == 1
 
 
-def test_of_an_object_store_nobody_is_sent_past_a_page_cache() -> None:
-    for changes in ({"cpu_wait_percent": 99.0}, {"cpu_percent": 99.0}):
+def test_who_is_past_the_page_cache_is_not_sent_there() -> None:
+    for changes in ({"cpu_wait_percent": 99.0}, {"cpu_percent": 99.0}, READ | {"from_storage_percent": 1.0}):
         assert "odirect" in " ".join(judge_checkpoints(moved(**changes)).advice)
-        advice = " ".join(judge_checkpoints(moved(objects=True, **changes)).advice)
-        assert advice
-        assert "odirect" not in advice
+        assert "odirect" not in " ".join(judge_checkpoints(moved(past_page_cache=True, **changes)).advice)

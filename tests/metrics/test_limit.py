@@ -207,6 +207,11 @@ def test_a_loader_that_tells_no_calls_is_not_said_to_make_one() -> None:
     [
         ({"host_busy_percent": 99.0, "own_busy_percent": 20.0}, "other programs", "20 % by this run"),
         ({"host_busy_percent": 99.0, "own_busy_percent": 90.0}, "more cores or fewer ranks", "90 % by this run"),
+        (
+            {"host_busy_percent": 99.0, "own_busy_percent": 20.0, "cpu_throttled_percent": 40.0},
+            "raise the CPU limit",
+            "the limit held it back in 40 % of its periods",
+        ),
         ({"host_busy_percent": 99.0}, "other programs (top)", "99 % of the cores' time was in use"),
         (
             {"host_busy_percent": 9.0, "own_busy_percent": 3.0},

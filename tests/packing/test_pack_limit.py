@@ -41,6 +41,13 @@ def judged(**changed: Any) -> Any:
         ({"computing": 95, "writing": 5}, "processes", "cores were free"),
         ({"computing": 95, "writing": 5, "processes": 8}, "host CPU", "more cores"),
         ({"computing": 40, "wanting_core": 55, "reading": 5, "host_busy_percent": 100}, "host CPU", "other programs"),
+        ({"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": 9}, "host CPU", "other programs"),
+        ({"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": 10}, "host CPU", "raise the CPU limit"),
+        (
+            {"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": float("nan")},
+            "host CPU",
+            "other programs",
+        ),
         ({"computing": 10, "idle": 90, "processes": 96}, "images", "fewer processes"),
     ],
 )

@@ -242,7 +242,7 @@ def test_all_that_is_known_of_a_phase_is_weighed(requests: tuple[int, ...], monk
             from_storage_percent=phase.from_storage_percent,
             device_mb_per_second=phase.device_mb_per_second,
             threads=2,
-            objects=bool(requests),
+            past_page_cache=bool(requests),
         )
         assert (moved.from_storage_percent is None) == (number == WRITE)
         seen = (moved.host_busy_percent, moved.device_mb_per_second, moved.device_busy_percent, moved.device_depth)
@@ -265,3 +265,13 @@ def test_checkpoints_of_no_bytes_have_no_rates_and_nothing_limits_them(took_ns: 
         assert (phase.fsync_percent, phase.from_storage_percent) == (0, None)
     assert summary.verdict.endswith(f", {took_ns / 1e9:.2f} s a checkpoint")
     assert "limited by" not in summary.verdict
+
+
+def test_a_lost_recorder_is_an_issue() -> None:
+    run = checkpoint_run()
+    assert issue_with(analyse_checkpoints_module.analyse_checkpoints(run), "recorder was killed") is None
+    said = issue_with(
+        analyse_checkpoints_module.analyse_checkpoints(noted(run, lost_recorders=(0,))), "recorder was killed"
+    )
+    assert said is not None
+    assert said.startswith(f"telemetry of {run.facts.journal.hosts[0].host} ends early")

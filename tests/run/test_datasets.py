@@ -38,7 +38,17 @@ def test_what_is_wrong_is_told_before_it_is_raised(tmp_path: Path) -> None:
     events: list[Event] = []
     make_dataset(workload, LocalComm(), events.append)
     min((tmp_path / "train").iterdir()).unlink()
-    with pytest.raises(DatasetError, match="1 findings among 6 files"):
+    with pytest.raises(DatasetError, match="1 of 6 files in .* are wrong"):
         verify_dataset(workload, LocalComm(), events.append)
     assert isinstance(events[-1], DatasetVerified)
     assert [finding.kind for finding in events[-1].findings] == ["missing"]
+
+
+def test_files_of_others_are_named_and_nothing_is_wrong(tmp_path: Path) -> None:
+    workload = load([f"dataset.data_folder={tmp_path}", "dataset.num_files_train=6", "dataset.record_length_bytes=999"])
+    events: list[Event] = []
+    make_dataset(workload, LocalComm(), events.append)
+    (tmp_path / "train" / "mine.npz").touch()
+    verify_dataset(workload, LocalComm(), events.append)
+    assert isinstance(events[-1], DatasetVerified)
+    assert [(finding.severity, finding.kind) for finding in events[-1].findings] == [("warning", "foreign")]

@@ -256,6 +256,20 @@ def test_nothing_follows_a_line_that_a_full_disk_cut_short(tmp_path: Path, monke
     assert whole.startswith((tmp_path / "full").read_bytes())
 
 
-@pytest.mark.parametrize("data", [b"", b'{"host":'])
+@pytest.mark.parametrize(
+    "line", [b"{}x", b'{"t": "x"}', b'{"t":1,"i":[9],"v":[1.0]}', b'{"t":1,"i":[0],"v":[]}', b"\xff", b'{"end":9e99}']
+)
+def test_what_follows_a_damaged_line_is_left_out_and_said(tmp_path: Path, line: bytes) -> None:
+    lines = written(tmp_path / "log").split(b"\n")
+    for at in range(1, len(lines) - 1):
+        whole = parse_log(b"\n".join([*lines[:at], b""]))
+        telemetry = parse_log(b"\n".join([*lines[:at], line, *lines[at + 1 :]]))
+        assert whole is not None
+        assert telemetry is not None
+        assert telemetry.value.tolist() == whole.value.tolist()
+        assert any(f"damaged in line {at + 1}:" in note for note in telemetry.notes)
+
+
+@pytest.mark.parametrize("data", [b"", b'{"host":', b'{"host": 1}\n', b"\xff\n{}\n"])
 def test_a_log_without_a_head_says_nothing(data: bytes) -> None:
     assert parse_log(data) is None
