@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from dlemu.mlperf.audit import audited_run
 from dlemu.mlperf.check.judge import Checked, as_csv, check_folder, check_report
 from dlemu.mlperf.check.tree_rules import holds_code
 from dlemu.mlperf.known_rules import KNOWN
+from dlemu.results.finding import SEVERITIES
 from tests.mlperf.golden import STAMP, config_folder, edit, make_tree, moved, runs
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
@@ -45,9 +46,19 @@ def shipped_once() -> Any:
         yield
 
 
+def well_formed(checked: Checked) -> None:
+    """Every finding says what was seen where, what was wanted and what to do, by a rule that is described."""
+    for one in checked.findings:
+        assert all(isinstance(value, str) and value for value in astuple(one.finding)), one
+        assert one.finding.severity in SEVERITIES
+        assert one.finding.rule in KNOWN
+        assert Path(one.path).exists(), one
+        assert Path(one.path).is_relative_to(checked.root), one
+
+
 def told(checked: Checked) -> set[tuple[str, str]]:
-    """What was found, without what the reader must merely know; every rule is one of those that are described."""
-    assert {one.finding.rule for one in checked.findings} <= KNOWN.keys()
+    """What was found, without what the reader must merely know."""
+    well_formed(checked)
     return {(one.finding.severity, one.finding.rule) for one in checked.findings if one.finding.severity != "info"}
 
 
