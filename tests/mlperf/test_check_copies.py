@@ -182,6 +182,25 @@ def test_a_run_of_another_result_is_a_copy_too(golden: Path, tmp_path: Path) -> 
     assert ("error", "runs.copied") in told(check_folder(str(root)))
 
 
+def test_a_copy_is_known_by_its_figures_where_the_steps_are_gone(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "1.0", tmp_path / "tree")
+    copied_and_moved(root)
+    for path in root.rglob("*_output.json"):
+        path.unlink()
+    assert ("error", "runs.copied") in told(check_folder(str(root)))
+
+
+def test_figures_of_few_digits_may_be_the_same_by_chance(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "1.0", tmp_path / "tree")
+    for path in root.rglob("*_output.json"):
+        path.unlink()
+    for run in runs(root):
+        metric = json.loads((run / "summary.json").read_text())["metric"]
+        for key, value in ((key, value) for key, value in metric.items() if isinstance(value, list)):
+            edit(run / "summary.json", put("metric", key, value=[97.5] * len(value)))
+    assert ("error", "runs.copied") not in told(check_folder(str(root)))
+
+
 # What only looks wrong.
 
 
