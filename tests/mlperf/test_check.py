@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +17,10 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.mlperf.audit import audited_run
-from dlemu.mlperf.check.judge import Checked, as_csv, check_folder, check_report
+from dlemu.mlperf.check.judge import Checked, ResultRow, as_csv, check_folder, check_report
 from dlemu.mlperf.check.tree_rules import holds_code
 from dlemu.mlperf.known_rules import KNOWN
+from dlemu.results.finding import SEVERITIES
 from tests.mlperf.golden import STAMP, client, config_folder, edit, make_tree, moved, runs
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
@@ -45,9 +46,19 @@ def shipped_once() -> Any:
         yield
 
 
+def well_formed(checked: Checked) -> None:
+    """Every finding says what was seen where, what was wanted and what to do, by a rule that is described."""
+    for one in checked.findings:
+        assert all(isinstance(value, str) and value for value in astuple(one.finding)), one
+        assert one.finding.severity in SEVERITIES
+        assert one.finding.rule in KNOWN
+        assert Path(one.path).exists(), one
+        assert Path(one.path).is_relative_to(checked.root), one
+
+
 def told(checked: Checked) -> set[tuple[str, str]]:
-    """What was found, without what the reader must merely know; every rule is one of those that are described."""
-    assert {one.finding.rule for one in checked.findings} <= KNOWN.keys()
+    """What was found, without what the reader must merely know."""
+    well_formed(checked)
     return {(one.finding.severity, one.finding.rule) for one in checked.findings if one.finding.severity != "info"}
 
 
@@ -555,6 +566,92 @@ def test_edition_and_division_can_be_given(golden: Path) -> None:
     found = check_folder(str(golden / "2.0"), edition="3.0", division="open")
     assert {(one.edition.name, one.division) for one in found.results} == {("3.0", "open")}
     assert ("error", "workload.unknown") in told(found)
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_a_results_row_says_what_it_is_of(golden: Path, edition: str) -> None:
+    root = golden / edition
+    (row,) = check_report(check_folder(str(root))).results
+    (parent,) = {run.parent for run in runs(root)}
+    told_by = json.loads((runs(root)[0] / "summary.json").read_text())
+    assert row == ResultRow(
+        path=str(parent.relative_to(root)),
+        edition=edition,
+        division="closed",
+        workload="unet3d",
+        accelerator="b200" if edition == "3.0" else "h100",
+        accelerators=told_by["num_accelerators"],
+        runs=tuple(run.name for run in runs(root)),
+    )
+
+
+def test_a_run_that_ended_as_it_began_has_no_broken_clock(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    start = json.loads((first(root) / "summary.json").read_text())["start"]
+    edit(first(root) / "summary.json", put("end", value=start))
+    found = told(check_folder(str(root)))
+    assert ("error", "runs.gap") in found, "nothing is short beside a run of no time"
+    assert ("error", "runs.clock") not in found
+
+
+def test_a_workload_of_whose_phases_only_an_empty_one_is_left_is_a_result(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    for phase in ("datasize", "datagen", "run"):
+        other = root / WORKLOAD / "../retinanet" / phase
+        other.mkdir(parents=True)
+        found = check_folder(str(root)).results
+        assert [Path(one.path).parent.name for one in found] == ["retinanet", "unet3d"]
+        assert found[0].runs == ()
+        shutil.rmtree(other.parent)
+
+
+def test_descriptions_that_lack_are_named_by_their_files(golden: Path, tmp_path: Path) -> None:
+    for edition, suffix in (("1.0", "json"), ("3.0", "yaml")):
+        root = shutil.copytree(golden / edition, tmp_path / edition)
+        (systems,) = root.glob("*/acme/systems")
+        text = systems / f"box.{suffix}"
+        kept = text.read_text()
+        text.unlink()
+        (lone,) = [one for one in check_folder(str(root)).findings if one.finding.rule == "systems.missing"]
+        assert lone.finding.seen == f"results/box, but no box.{suffix}"
+        assert str(text) in lone.finding.fix
+        (systems / "box.pdf").unlink()
+        (both,) = [one for one in check_folder(str(root)).findings if one.finding.rule == "systems.missing"]
+        assert both.finding.seen == f"results/box, but no box.{suffix} and box.pdf"
+        text.write_text(kept)
+        rules = {one.finding.rule for one in check_folder(str(root)).findings}
+        assert "systems.pdf" in rules
+        assert "systems.missing" not in rules
+
+
+@pytest.mark.parametrize(("edition", "suffix"), [("1.0", "json"), ("2.0", "yaml")])
+def test_older_editions_may_describe_systems_without_results(
+    golden: Path, tmp_path: Path, edition: str, suffix: str
+) -> None:
+    root = shutil.copytree(golden / edition, tmp_path / "tree")
+    (systems,) = root.glob("*/acme/systems")
+    (box,) = systems.glob("box.[jy]*")
+    shutil.copy(box, systems / f"spare.{suffix}")
+    assert told(check_folder(str(root))) == set()
+
+
+def test_the_code_is_that_of_the_organisation(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    (root / "acme").rename(root / "other")
+    assert ("error", "submission.code") in told(check_folder(str(root)))
+    (root / "other").rename(root / "code-images")
+    assert ("error", "submission.code") not in told(check_folder(str(root)))
+
+
+def test_names_that_should_be_times_are_shown_how(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    (made,) = (root / WORKLOAD / "datagen").iterdir()
+    made.rename(made.with_name("x"))
+    first(root).rename(first(root).with_name("y"))
+    shown = {one.finding.rule: one.finding for one in check_folder(str(root)).findings}
+    for rule, name in (("files.datagen_stamp", "x"), ("runs.stamp", "y")):
+        assert repr(name) in shown[rule].seen
+        assert shown[rule].wanted == "YYYYMMDD_HHMMSS"
 
 
 def test_no_such_folder_is_a_mistake_and_no_run_a_finding(tmp_path: Path) -> None:

@@ -21,12 +21,14 @@ from dlemu.mlperf.official_checkpoints import MODELS, WRONG_SIZES, official_mode
 from tests.mlperf import published_checkpoints as published
 from tests.mlperf.checkpoint_leaves import describe, leaves, make_result
 from tests.mlperf.golden import edit
+from tests.mlperf.test_check import well_formed
 
 Change = Callable[[Path], None]
 
 
 def told(checked: Checked) -> set[tuple[str, str]]:
     """Return what is found beyond what the published run itself has, by severity and rule."""
+    well_formed(checked)
     found: set[tuple[str, str]] = {(one.finding.severity, one.finding.rule) for one in checked.findings}
     own = ("warning", "checkpoint.memory"), ("warning", "checkpoint.slowest"), ("info", "checkpoint.duration")
     return found - set(own)

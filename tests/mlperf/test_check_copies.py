@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -139,6 +140,36 @@ def test_what_was_not_measured_so_is_told_by_its_own_rule(
     assert {rule for severity, rule in told(check_folder(str(root))) if severity == "error"} == rules
 
 
+def test_sums_may_be_a_table_and_are_named_by_where_they_stand(golden: Path, tmp_path: Path) -> None:
+    """A row of a list may be any run's; what stands below a run's name is that run's."""
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    (path,) = root.rglob("run/results.json")
+    metrics = [json.loads((run / "summary.json").read_text())["metric"] for run in runs(root)]
+
+    def differs(content: Any) -> str | None:
+        path.write_text(json.dumps(content))
+        found = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "results.differ"]
+        return found[0].seen if found else None
+
+    rows = [{RATE: metric[RATE]} for metric in metrics]
+    last = runs(root)[-1].name
+    assert differs(rows) is None
+    assert differs({"workloads": {"unet3d": rows}}) is None
+    assert differs({"runs": {last: rows[-1]}}) is None
+    rate = metrics[0][RATE]
+    assert differs([*rows, {RATE: 999.0}]) == f"{RATE} is 999; the runs give {fmean_rate(metrics):.10g}"
+    assert (
+        differs({"runs": {last: rows[0]}})
+        == f"runs.{last}.{RATE} is {rate:.10g}; the runs give {metrics[-1][RATE]:.10g}"
+    )
+    assert differs({RATE: str(metrics[-1][RATE])}) is not None, "a sum is no run's"
+
+
+def fmean_rate(metrics: list[dict[str, float]]) -> float:
+    """Of the measured runs: all but the warm-up."""
+    return fmean(metric[RATE] for metric in metrics[1:])
+
+
 def test_waits_that_are_left_out_do_not_add_up(golden: Path, tmp_path: Path) -> None:
     root = tmp_path / "tree"
     shutil.copytree(golden / "1.0", root)
@@ -152,6 +183,25 @@ def test_a_run_of_another_result_is_a_copy_too(golden: Path, tmp_path: Path) -> 
     (result,) = root.glob("*/acme/results/box/*")
     shutil.copytree(result, result.with_name("unet3d-h100-again"))
     assert ("error", "runs.copied") in told(check_folder(str(root)))
+
+
+def test_a_copy_is_known_by_its_figures_where_the_steps_are_gone(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "1.0", tmp_path / "tree")
+    copied_and_moved(root)
+    for path in root.rglob("*_output.json"):
+        path.unlink()
+    assert ("error", "runs.copied") in told(check_folder(str(root)))
+
+
+def test_figures_of_few_digits_may_be_the_same_by_chance(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "1.0", tmp_path / "tree")
+    for path in root.rglob("*_output.json"):
+        path.unlink()
+    for run in runs(root):
+        metric = json.loads((run / "summary.json").read_text())["metric"]
+        for key, value in ((key, value) for key, value in metric.items() if isinstance(value, list)):
+            edit(run / "summary.json", put("metric", key, value=[97.5] * len(value)))
+    assert ("error", "runs.copied") not in told(check_folder(str(root)))
 
 
 # What only looks wrong.

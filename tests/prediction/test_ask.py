@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,11 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.cli.predict import command
 from dlemu.config import load
+from dlemu.config.schema import Workload
+from dlemu.emulator.job import Job
+from dlemu.prediction import ask
 from dlemu.prediction.ask import read_known, read_prediction
-from dlemu.prediction.calibration import given_speed
+from dlemu.prediction.calibration import Calibration, given_speed
 from dlemu.prediction.make_prediction import predict
 from dlemu.prediction.model_run import Model
 from dlemu.prediction.prediction import PREDICT
@@ -23,6 +27,8 @@ from dlemu.report.pages import write_page
 from dlemu.results.answer_files import to_json
 from dlemu.results.folder import write_run
 from tests.prediction.test_calibration import simulated_run, workload
+from tests.prediction.test_from_probe import level
+from tests.runs import make_job
 
 WORDS = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=700", "train.epochs=1"]
 
@@ -136,6 +142,58 @@ def test_bursts_that_even_out_do_not_make_a_level_uncertain() -> None:
     chance = np.sort(np.random.default_rng(1).integers(0, 2_600_000_000, 130))
     assert half_width(slices) < 20, "an independent window of 0 or 20 reads would make it 48 %"
     assert half_width(chance) > half_width(slices) / 2
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask.os, "sched_getaffinity", lambda _: {0, 3, 5})
+    for limit, cores in ((None, 3.0), (1.5, 1.5), (8.0, 3.0)):
+        monkeypatch.setattr(ask, "cpu_limit", lambda limit=limit: limit)
+        assert ask.usable_cores() == cores
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_what_is_probed_is_the_workloads_own_dataset(monkeypatch: pytest.MonkeyPatch, cached: bool) -> None:
+    made = make_job(ranks=2)
+    asked: list[tuple[Job, dict[str, Any]]] = []
+
+    def probe(job: Job, **words: Any) -> tuple[tuple[Level, ...], None]:
+        asked.append((job, words))
+        return (level(1, 50), level(4, 90)), None
+
+    cpu = iter([10.0, 10.0 + 1e9])
+    monkeypatch.setattr(ask, "inspect", lambda *_, **__: made.found)
+    monkeypatch.setattr(ask, "treatment_of", lambda *_, cached: "cached" if cached else "large")
+    monkeypatch.setattr(ask, "probe_pattern", probe)
+    monkeypatch.setattr(ask, "_others_cpu_seconds", lambda: next(cpu))
+    known = ask.calibrate_by_probe(made.workload, readers=6, cached=cached, on_level=print)
+    ((job, words),) = asked
+    assert (job.ranks, job.found) == (1, made.found)
+    assert words == {"evicts": not cached, "again": 6, "on_level": print}
+    assert known.busy_cores > 1, "a billion seconds of others in less than one"
+    assert known.cores == ask.usable_cores()
+    assert known.source == "a probe of data/handmade with 1, 4 readers"
+    assert [point.mb_per_second for point in known.curve] == [50, 90]
+
+
+def test_readers_of_the_count_that_is_asked_for_are_probed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    made: list[Workload] = []
+
+    def probed(_: Workload, **words: Any) -> Calibration:
+        seen.append(words)
+        return given_speed(9000.0, cores=4)
+
+    monkeypatch.setattr(ask, "calibrate_by_probe", probed)
+    for name, ranks in (("a", ["ranks=3"]), ("b", [])):
+        words = [*WORDS, *ranks, "reader.read_threads=5", f"output.folder={tmp_path / name}"]
+        answer, folder, asked = ask.ask(words, cached=True, make=made.append, on_level=print)
+        assert folder == str(tmp_path / name)
+        assert made[-1] == asked
+        assert answer.question.overrides == tuple(words[:-1])
+        assert load([f"workload={folder}/config.yaml"]).reader.read_threads == 5
+    assert seen == [{"readers": count, "cached": True, "on_level": print} for count in (15, 0)]
 
 
 @pytest.mark.slow

@@ -15,12 +15,15 @@ from dlemu.config.schema import Metric, Reader, Train, Workload
 from dlemu.prediction.calibration import (
     Calibration,
     Reads,
+    _sums,
+    _work,
     calibrate_from_run,
     estimate_curve,
     given_speed,
     work_quantiles,
 )
 from dlemu.prediction.curve import flat, most_mb_per_second
+from dlemu.prediction.event_model import HostCosts
 from dlemu.prediction.make_prediction import predict
 from dlemu.prediction.model_run import Model
 from dlemu.results.run import Run, make_run
@@ -115,6 +118,51 @@ def test_reads_that_differ_are_told_from_bursts_and_turns() -> None:
     ends = np.cumsum(bursts, axis=1)
     together = Reads((ends - bursts).ravel(), ends.ravel(), np.full(readers * each, MB))
     assert np.std(work_quantiles([(together, number)])) < 0.05
+
+
+def test_what_a_read_took_beside_those_around_it() -> None:
+    """Of two readers one is alone for a second: 1 byte/s alone, then 1.5 each of 3; the first took 2.5 / 2 of its own."""
+
+    def of(*spans: tuple[float, float, float]) -> list[float]:
+        begin, end, size = (np.array(values) for values in zip(*spans, strict=True))
+        return _work(Reads(begin, end, size)).tolist()
+
+    assert of((0, 2, 2), (1, 2, 2)) == pytest.approx([1.25, 0.75])
+    apart = 2**0.5 / 3  # of both, without their own part in what they are compared with
+    assert of((0, 2, 2), (0, 2, 4)) == pytest.approx([1 + apart, 1 - apart])
+    assert of((0, 1, 5), (3, 5, 7)) == pytest.approx([1, 1]), "one at a time is compared with itself"
+
+
+def test_sums_are_of_successive_reads_of_one_reader() -> None:
+    ratios = [np.array([1.0, 2, 3, 4, 5, 7]), np.array([8.0, 2])]
+    readers = [np.array([0, 1, 0, 1, 0, 1]), np.array([0, 0])]
+    assert _sums(ratios, readers, 2) / 2**0.5 == pytest.approx([2, 3, 5])
+    assert len(_sums(ratios, readers, 4)) == 0
+
+
+def test_a_run_tells_the_host_it_ran_on() -> None:
+    asked = workload(steps=80, read_threads=3)
+    asked = replace(asked, train=replace(asked.train, epochs=2))
+    costs = HostCosts(hand_over_seconds=0.003, epoch_start_seconds=0.02, step_seconds=0.004)
+    truth = replace(given_speed(100.0, cores=4), costs=costs, decode_seconds_per_sample=0.01)
+    run = simulated_run(asked, truth, 2)
+    found = calibrate_from_run(run)
+    assert found.costs.hand_over_seconds == pytest.approx(0.003, rel=0.01)
+    assert found.costs.epoch_start_seconds == pytest.approx(0.02, rel=0.01)
+    assert found.costs.step_seconds == pytest.approx(0.004, rel=0.01)
+    assert found.costs.between_seconds == pytest.approx(0, abs=1e-9)
+    assert found.decode_seconds_per_sample == pytest.approx(0.01, rel=0.2)
+    assert (found.cores, found.samples_per_read) == (4.0, 4), "of the host that the run was on"
+    assert found.sample_bytes == pytest.approx(1e6, rel=0.01)
+    assert found.bytes_factor == pytest.approx(1, rel=1e-6)
+    assert found.source == "320 steps of run (2 x 3 readers)"
+    assert found.half_width_percent < 5
+    rows = run.rows.copy()
+    rows["app_bytes"] *= 2
+    rows["cpu_ns"] = rows["decode_ns"] // 2
+    changed = calibrate_from_run(Run("run", run.facts, rows))
+    assert changed.bytes_factor == pytest.approx(2, rel=1e-6)
+    assert changed.decode_seconds_per_sample == pytest.approx(found.decode_seconds_per_sample / 2, rel=1e-6)
 
 
 def test_a_run_of_a_few_steps_is_refused() -> None:

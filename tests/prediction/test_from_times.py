@@ -56,6 +56,8 @@ def test_a_storage_that_does_not_limit_is_found_by_the_first_step_and_the_rest_i
     found = calibrate_from_times(timed(replace(given, costs=replace(given.costs, step_seconds=0.01))))
     assert found.curve[0].mb_per_second == pytest.approx(2 * DEMAND, rel=0.05)
     assert found.costs.step_seconds == pytest.approx(0.01, rel=0.1)
+    assert found.saturated
+    assert found.source == "the times of 3 epochs of x (2 accelerators)"
 
 
 def test_a_run_that_never_waited_says_no_upper_end() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -95,3 +97,77 @@ def test_a_host_that_others_kept_busy_is_told() -> None:
     assert not [issue for issue in predict(asked, known, ranks=2).issues if "cores were busy" in issue]
     busy = predict(asked, replace(known, busy_cores=1.7), ranks=2)
     assert [issue for issue in busy.issues if "1.7 of 4 cores were busy" in issue]
+
+
+@pytest.mark.parametrize(
+    ("feeds", "said"),
+    [
+        (10.5, "predicted: 10 pass (au {au:.1f} %); limited by storage"),
+        (0.3, "predicted: not even 1 passes (au {au:.1f} %); limited by storage"),
+        (1.0, "predicted: none is sure to pass (1: au {au:.1f} %), 1 is too close to tell; limited by storage"),
+        (1e3, "predicted: 20 pass (au {au:.1f} %)"),
+    ],
+)
+def test_the_answer_is_one_sentence(feeds: float, said: str) -> None:
+    answer = predict(workload(ranks=20, steps=60), given_speed(feeds * 0.9 * DEMAND, cores=4), most=20)
+    assert answer.verdict == said.format(au=answer.au_sustained_percent)
+
+
+@pytest.mark.parametrize(("share", "word"), [(0.5, "fail"), (0.9, "too close to tell"), (9.0, "pass")])
+def test_the_answer_for_a_count_is_one_sentence(share: float, word: str) -> None:
+    answer = predict(workload(steps=60), given_speed(2 * share * DEMAND, cores=4), ranks=2)
+    limit = "" if share > 1 else "; limited by storage"
+    assert answer.verdict == f"predicted: 2 {word} (au {answer.au_sustained_percent:.1f} %){limit}"
+    assert answer.limited_by.evidence[0] == f"2 accelerators sustain an AU of {answer.au_sustained_percent:.1f} %"
+    assert (answer.max_accelerators, answer.max_accelerators_interval) == (None, None)
+    assert answer.question.hosts == 1
+
+
+def test_a_limit_is_shown_by_what_changes_without_it() -> None:
+    """Half of what is asked for: twice the storage brings the other half, nothing else brings any."""
+    answer = predict(workload(ranks=2, steps=200), given_speed(DEMAND, cores=4), ranks=2, overrides=("a=1",), hosts=3)
+    brought = [float(number) for number in re.findall(r"[+-]\d+\.\d", answer.limited_by.evidence[1])]
+    assert brought == pytest.approx([50, 0, 0], abs=3)
+    asked = answer.question
+    assert (asked.overrides, asked.hosts, asked.verdict, asked.threshold_percent) == (("a=1",), 3, "sustained", 90.0)
+    assert (asked.workload, asked.accelerator) == ("handmade", "")
+
+
+def test_numbers_of_the_null_model_are_one_line_of_arithmetic() -> None:
+    """X = 3.3 accelerators' worth: 3 would pass at 100 %, 3 at 90 % (3.3 / 0.9 = 3.67)."""
+    answer = predict(workload(ranks=6, steps=60), given_speed(3.3 * DEMAND * 1.000498, cores=4), ranks=6)
+    null = answer.null_model
+    assert null.max_accelerators == 3
+    assert null.au_percent == pytest.approx(100 * 3.3 / 6, rel=1e-4)
+    assert null.samples_per_second == pytest.approx(3.3 * 80, rel=1e-4)
+
+
+def test_what_a_reader_must_know_is_an_issue() -> None:
+    asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
+
+    def told(**changes: Any) -> list[str]:
+        return list(predict(asked, replace(known, **changes), ranks=2).issues)
+
+    assert told() == []
+    tried = CurvePoint(readers=1, mb_per_second=60.0), CurvePoint(readers=2, mb_per_second=100.0)
+    assert told(curve=tried) == []
+    assert told(curve=(tried[0], replace(tried[0], mb_per_second=100.0))) != []
+    assert "4 readers were never tried" in told(curve=(tried[0], tried[0]))[0]
+    for stated, differs in ((0.4e6, True), (0.6e6, False), (1.9e6, False), (2.1e6, True)):
+        assert bool(told(sample_bytes=stated)) == differs
+    assert told(busy_cores=1.0) == []
+    assert "never asked" in told(saturated=False)[0]
+    writes = replace(asked, workflow=replace(asked.workflow, checkpoint=True))
+    assert "checkpoints are left out" in predict(writes, known, ranks=2).issues[0]
+    long = predict(workload(ranks=2000, steps=200), given_speed(2000 * DEMAND, cores=4), ranks=2000)
+    assert any(f"{long.simulated_steps:,} of 200 steps were simulated" in issue for issue in long.issues)
+
+
+def test_a_search_stops_at_the_most_that_may_be_tried() -> None:
+    answer = predict(workload(ranks=20, steps=60), given_speed(1e5, cores=4), most=7)
+    assert (answer.max_accelerators, answer.max_accelerators_interval) == (7, (7, 7))
+    assert [count.accelerators for count in answer.counts] == [7]
+    open_end = predict(workload(ranks=20, steps=60), replace(given_speed(5 * DEMAND, cores=4), saturated=False), most=9)
+    assert open_end.max_accelerators_interval is not None
+    assert open_end.max_accelerators_interval[1] == 9
+    assert open_end.max_accelerators == 5
