@@ -20,7 +20,16 @@ from datagen.manifest import Manifest
 from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, WriterAround, open_storage
+from datagen.storage.storage_base import (
+    FOLDERS,
+    Bytes,
+    StorageBase,
+    StorageSpec,
+    Writer,
+    WriterAround,
+    leads_elsewhere,
+    open_storage,
+)
 from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
@@ -55,6 +64,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
         _refuse_other_dataset(spec, opened)
         made = manifest.read(spec.data_folder, opened) is not None
         if made:
+            _refuse_links(files, opened)
             for folder in files.folders():
                 with contextlib.suppress(FileNotFoundError):
                     opened.remove_unfinished(folder)
@@ -199,6 +209,16 @@ def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:
         raise UserError(
             f"{spec.data_folder} holds a dataset made with other settings: {'; '.join(differing)}. "
             "Give the same settings to go on with it, set dataset.data_folder to an empty folder, or delete it first"
+        )
+
+
+def _refuse_links(files: Files, storage: StorageBase) -> None:
+    """Raise UserError where files would be made behind a link: what lies there is not the dataset's to replace."""
+    top = files.spec.data_folder
+    link = next((folder for folder in files.folders() if leads_elsewhere(top, folder, storage)), None)
+    if link is not None and next(_missing(files, storage), None) is not None:
+        raise UserError(
+            f"{link} leads out of {top} by a link, and files are missing there: set dataset.data_folder to a new folder"
         )
 
 

@@ -18,7 +18,7 @@ from datagen.formats.format_base import Format, SideFile, sides_of
 from datagen.layout import Layout
 from datagen.regular import MOST_COLLECTED_BYTES
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StorageBase, read_whole, write_whole
+from datagen.storage.storage_base import StorageBase, leads_elsewhere, read_whole, write_whole
 from datagen.strict import build
 from datagen.verify import Finding, Kind
 
@@ -180,14 +180,6 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
 def folders_of(layout: Layout, sides: tuple[SideFile, ...]) -> list[str]:
     """Return the folders in which a packed set has files."""
     return [*(made for side in sides if (made := side.folder(layout)) is not None), layout.folder]
-
-
-def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:
-    """Say whether a link between a folder and one below it leads out of it: what lies there is not the folder's."""
-    top, path = storage.local_path(folder), storage.local_path(below)
-    if top is None or path is None:
-        return False
-    return os.path.realpath(path) != os.path.join(os.path.realpath(top), os.path.relpath(path, top))
 
 
 def _numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import io
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -518,3 +519,11 @@ class StoredFile(LibraryFile):
         if not self.closed:
             self.reader.close()
         super().close()
+
+
+def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:
+    """Say whether a link between a folder and one below it leads out of it: what lies there is not the folder's."""
+    top, path = storage.local_path(folder), storage.local_path(below)
+    if top is None or path is None:
+        return False
+    return os.path.realpath(path) != os.path.normpath(os.path.join(os.path.realpath(top), os.path.relpath(path, top)))

@@ -36,13 +36,12 @@ from datagen.packing.packed_set import (
     PackedSet,
     folders_of,
     layout_of,
-    leads_elsewhere,
     read_set,
     write_set,
 )
 from datagen.packing.recipe import KINDS, import_libraries
 from datagen.registry import find
-from datagen.storage.storage_base import FOLDERS, StorageBase, open_storage
+from datagen.storage.storage_base import FOLDERS, StorageBase, leads_elsewhere, open_storage
 from datagen.strict import build
 from dlemu.comm import Interrupted, die_with_parent, interrupt_once
 from dlemu.comm.cgroup_limits import limiting_groups

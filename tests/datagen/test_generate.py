@@ -269,3 +269,17 @@ def test_a_writer_survives_short_writes(tmp_path: Path, monkeypatch: pytest.Monk
     writer.write(bytes(range(100)))
     writer.commit()
     assert (tmp_path / "file").read_bytes() == bytes(range(100))
+
+
+def test_nothing_is_made_behind_a_link(small: MakeSpec, tmp_path: Path) -> None:
+    spec, behind = small(), tmp_path / "behind"
+    make(spec)
+    folder = Path(layouts(spec)[0].folder)
+    folder.rename(behind)
+    folder.symlink_to(behind)
+    prepare(spec)  # a dataset that was moved and is whole stays usable
+    first = sorted(behind.iterdir())[0]
+    first.write_text("of the user")
+    with pytest.raises(UserError, match="by a link, and files are missing there"):
+        prepare(spec)
+    assert first.read_text() == "of the user"
