@@ -175,8 +175,8 @@ def test_a_comparison_has_both_sides_whole() -> None:
     assert comparison.issues == ("A ran unet3d and B bert: the difference is not the storage's alone", "A: w")
     assert [each.gb_per_second for each in comparison.economy] == [2.5, None]
     assert comparison.verdict == (
-        "A ran 2 epochs and B 3: by the epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more time than B "
-        "(too few epochs: no interval); "
+        "A ran 2 epochs and B 3: by the epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more "
+        "time than B (too few epochs: no interval); "
         "A feeds 4 accelerators, B none"
     )
 
