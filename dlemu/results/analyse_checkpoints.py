@@ -404,8 +404,8 @@ def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSu
     yield from facts.notes
     for node in facts.journal.lost_recorders:
         yield (
-            f"telemetry of {facts.journal.hosts[node].host} ends early or is missing: its recorder was killed or stopped "
-            "during the run"
+            f"telemetry of {facts.journal.hosts[node].host} ends early or is missing: its recorder was killed or "
+            "stopped during the run"
         )
     at = facts.journal.under_way
     if facts.failure == KILLED and at is not None and at.phase == "write":

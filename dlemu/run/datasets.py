@@ -55,8 +55,8 @@ def check_bytes(frontend: Frontend) -> None:
 def _too_small(workload: Workload, ranks: int) -> str:
     need = enough(workload, ranks)
     return (
-        f"{workload.dataset.num_files_train:,} files are too few for a verdict on {ranks} rank{'s' * (ranks != 1)}: wanted "
-        f"dataset.num_files_train={need.files} or more, {need.bytes / 1e9:,.1f} GB, for {ENOUGH_STEPS} steps an epoch; "
+        f"{workload.dataset.num_files_train:,} files are too few for a verdict on {ranks} rank{'s' * (ranks != 1)}: "
+        f"wanted dataset.num_files_train={need.files} or more, {need.bytes / 1e9:,.1f} GB, for {ENOUGH_STEPS} steps an epoch; "
         "what is made now can't be added to"
     )
 

@@ -38,7 +38,7 @@ def test_what_is_wrong_is_told_before_it_is_raised(tmp_path: Path) -> None:
     events: list[Event] = []
     make_dataset(workload, LocalComm(), events.append)
     min((tmp_path / "train").iterdir()).unlink()
-    with pytest.raises(DatasetError, match="1 of 6 files in .* are wrong"):
+    with pytest.raises(DatasetError, match=r"1 of 6 files in .* are wrong"):
         verify_dataset(workload, LocalComm(), events.append)
     assert isinstance(events[-1], DatasetVerified)
     assert [finding.kind for finding in events[-1].findings] == ["missing"]

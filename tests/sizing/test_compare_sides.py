@@ -175,8 +175,8 @@ def test_a_comparison_has_both_sides_whole() -> None:
     assert comparison.issues == ("A ran unet3d and B bert: the difference is not the storage's alone", "A: w")
     assert [each.gb_per_second for each in comparison.economy] == [2.5, None]
     assert comparison.verdict == (
-        "A ran 2 epochs and B 3: by the epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more time than B "
-        "(too few epochs: no interval); "
+        "A ran 2 epochs and B 3: by the epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more "
+        "time than B (too few epochs: no interval); "
         "A feeds 4 accelerators, B none"
     )
 
@@ -234,7 +234,8 @@ def test_runs_of_more_and_fewer_epochs_are_compared_by_the_epoch() -> None:
     assert total is not None
     assert time is not None
     assert (total.difference_percent, total.distinct) == (150.0, True)
-    assert (time.a, time.b, time.difference_percent, time.distinct) == (40.0, 40.0, pytest.approx(0), False)
+    assert (time.a, time.b, time.distinct) == (40.0, 40.0, False)
+    assert time.difference_percent == pytest.approx(0)
     assert total.half_width_percent is not None
     assert time.half_width_percent == pytest.approx(total.half_width_percent * 2 / 5)
     assert compare_runs(a, a).time == compare_runs(a, a).total_seconds
