@@ -64,6 +64,12 @@ def test_a_run_that_never_waited_says_no_upper_end() -> None:
     assert not calibrate_from_times(timed(given_speed(50 * DEMAND, cores=4), first=False)).saturated
 
 
+def test_a_run_of_computation_alone_is_no_mistake() -> None:
+    given = given_speed(1000 * DEMAND, cores=4)
+    known = replace(given, costs=replace(given.costs, step_seconds=0.0))
+    assert not calibrate_from_times(timed(known, first=False)).saturated
+
+
 def test_times_that_no_storage_could_give_are_refused() -> None:
     run = timed(given_speed(2 * DEMAND, cores=4))
     with pytest.raises(UserError, match="not those it ran with"):
