@@ -148,7 +148,7 @@ def test_every_command_has_help(installed: Installed) -> None:
 def test_a_run_elsewhere_makes_its_pages(installed: Installed) -> None:
     pytest.importorskip("altair", reason="pages need the extra `report`")
     pytest.importorskip("vl_convert", reason="pages need the extra `report`")
-    settings = ("dataset.data_folder=data", "dataset.num_files_train=8", "dataset.record_length_bytes=40000")
+    settings = ("dataset.data_folder=data", "dataset.num_files_train=16", "dataset.record_length_bytes=40000")
     once = ("reader.data_loader=threads", "train.computation_time=0.005", "metric.ceiling_seconds=0", "ranks=2")
     for command in (
         ("datagen", *settings),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from datagen.owned import MARKER
 from tests.e2e.harness import dlemu, small_run
 
 pytestmark = pytest.mark.slow
@@ -43,7 +44,7 @@ def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path:
     kept = json.loads((both / "compare.json").read_text())
     assert kept["runs"] == found["runs"]
     assert kept["verdict"] in told.out
-    assert [path.name for path in both.iterdir()] == ["compare.json"]
+    assert {path.name for path in both.iterdir()} == {"compare.json", MARKER}
     refused = dlemu("compare", str(folder / "point-01"), str(folder), "--output", str(both))
     assert (refused.status, "holds a compare.json already" in refused.err) == (2, True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datagen.owned import MARKER
 from dlemu.config import load
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.verdict import EXIT_STATUSES
@@ -33,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
 
 def test_the_folder_holds_everything_and_nothing_half_done(run: Path) -> None:
     files = {"config.yaml", "facts.json", "summary.json", "steps.parquet", "telemetry.parquet", "log.txt", "dlio"}
-    assert {path.name for path in run.iterdir()} == files
+    assert {path.name for path in run.iterdir()} == files | {MARKER}
     assert not list(run.rglob("*.part"))
     assert (run / "dlio" / "2_output.json").exists()
 
@@ -173,7 +174,7 @@ def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path
     )
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *settings))
     assert ended.ran, ended.err
-    (file,) = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
+    (file,) = [path for path in (tmp_path / "checkpoints").rglob("[!.]*") if path.is_file()]
     assert file.stat().st_size == 30000001
     told = summary(tmp_path / "run")
     (saved,) = told["checkpoints"]
