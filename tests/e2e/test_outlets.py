@@ -44,7 +44,7 @@ def cheapest(command: str, folder: Path, dataset: Path) -> tuple[list[str], int,
         f"checkpoint.{key}"
         for key in ("num_checkpoints_write=1", "num_checkpoints_read=0", "time_between_checkpoints=0")
     ]
-    checkpoint = ["model.layer_parameters=[1000]", "output.report=false", *few]
+    checkpoint = ["model.model_size_bytes=1000000", "output.report=false", *few]
     match command:
         case "train":
             return train, 0, "run/summary.json"
