@@ -6,9 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Literal
 
+from datagen import manifest
 from datagen.errors import DatasetError
 from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_folder
+from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress
 from datagen.verify import verify
 from datagen.withheld import public_text
@@ -56,8 +58,8 @@ def _too_small(workload: Workload, ranks: int) -> str:
     need = enough(workload, ranks)
     return (
         f"{workload.dataset.num_files_train:,} files are too few for a verdict on {ranks} rank{'s' * (ranks != 1)}: "
-        f"wanted dataset.num_files_train={need.files} or more, {need.bytes / 1e9:,.1f} GB, for {ENOUGH_STEPS} steps an epoch; "
-        "what is made now can't be added to"
+        f"wanted dataset.num_files_train={need.files} or more, {need.bytes / 1e9:,.1f} GB, for {ENOUGH_STEPS} steps an "
+        "epoch; what is made now can't be added to"
     )
 
 
@@ -105,7 +107,9 @@ def verify_dataset(workload: Workload, comm: Comm, tell: Tell) -> None:
     if parts is None:
         return
     findings = tuple(finding for part in parts for finding in part)
-    files = spec.num_files_train + spec.num_files_eval
+    made = manifest.read(spec.data_folder, open_storage(workload.storage_spec.buffered))
+    whole = spec if made is None else made.spec  # all that was made is verified, however many are asked for
+    files = whole.num_files_train + whole.num_files_eval
     tell(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
     wrong = sum(finding.severity == "error" for finding in findings)
     if wrong:

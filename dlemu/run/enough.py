@@ -120,7 +120,8 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
         if not can_be_judged(workload, steps_of(workload, ranks, files)):
             raise UserError(
                 f"{workload.dataset.data_folder} holds a dataset of {there:,} files, too few for "
-                f"{ranks} rank{'s' * (ranks != 1)}, and it can't grow: the files' names state their number. Set dataset.data_folder to an empty folder for "
+                f"{ranks} rank{'s' * (ranks != 1)}, and it "
+                "can't grow: the files' names state their number. Set dataset.data_folder to an empty folder for "
                 f"{enough(workload, ranks).files:,}"
             )
     to_be = replace(
