@@ -158,7 +158,10 @@ def test_sums_may_be_a_table_and_are_named_by_where_they_stand(golden: Path, tmp
     assert differs({"runs": {last: rows[-1]}}) is None
     rate = metrics[0][RATE]
     assert differs([*rows, {RATE: 999.0}]) == f"{RATE} is 999; the runs give {fmean_rate(metrics):.10g}"
-    assert differs({"runs": {last: rows[0]}}) == f"runs.{last}.{RATE} is {rate:.10g}; the runs give {metrics[-1][RATE]:.10g}"
+    assert (
+        differs({"runs": {last: rows[0]}})
+        == f"runs.{last}.{RATE} is {rate:.10g}; the runs give {metrics[-1][RATE]:.10g}"
+    )
     assert differs({RATE: str(metrics[-1][RATE])}) is not None, "a sum is no run's"
 
 

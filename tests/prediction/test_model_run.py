@@ -54,7 +54,10 @@ def test_epochs_follow_one_another() -> None:
 def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() -> None:
     """20 of 40, each of which decodes as long as 0.8 of its part of a core allows."""
     asked = workload(ranks=40, steps=200)
-    curve = (CurvePoint(readers=8, mb_per_second=0.4 * 40 * DEMAND), CurvePoint(readers=60, mb_per_second=0.7 * 40 * DEMAND))
+    curve = (
+        CurvePoint(readers=8, mb_per_second=0.4 * 40 * DEMAND),
+        CurvePoint(readers=60, mb_per_second=0.7 * 40 * DEMAND),
+    )
     known = replace(FAST, curve=curve)
     whole, part = (Model(asked, known).run(40, most_rows=640, shrinks=one, as_it_is=True) for one in (False, True))
     assert (whole.ranks, part.ranks) == (40, 20)
@@ -72,7 +75,9 @@ def test_hosts_bring_their_cores() -> None:
     """Two accelerators whose batches take 80 ms of a core want 3.2 cores."""
     asked = workload(ranks=2, steps=100, read_threads=4)
     decoding = replace(FAST, decode_seconds_per_sample=0.02)
-    aus = {hosts: Model(asked, decoding, hosts=hosts).run(2, as_it_is=True).outcome.au_whole_percent for hosts in (1, 2)}
+    aus = {
+        hosts: Model(asked, decoding, hosts=hosts).run(2, as_it_is=True).outcome.au_whole_percent for hosts in (1, 2)
+    }
     assert aus[1] == pytest.approx(100 * 2 / 3.2, abs=3)
     assert aus[2] > 95
     assert Model(asked, decoding).run(2, as_it_is=True).outcome.au_whole_percent == aus[1]
@@ -95,8 +100,12 @@ def test_what_a_storage_gives_and_how_many_the_samples_feed() -> None:
     assert (Model(later, known).least_steps, Model(later, known).most_ranks()) == (6, 3)
 
 
-@pytest.mark.parametrize(("steps", "synchronous", "ahead"), [(4, False, True), (5, False, False), (3, True, True), (4, True, False)])
-def test_epochs_that_are_read_while_their_first_step_waits_are_known(steps: int, synchronous: bool, ahead: bool) -> None:
+@pytest.mark.parametrize(
+    ("steps", "synchronous", "ahead"), [(4, False, True), (5, False, False), (3, True, True), (4, True, False)]
+)
+def test_epochs_that_are_read_while_their_first_step_waits_are_known(
+    steps: int, synchronous: bool, ahead: bool
+) -> None:
     """Two batches ahead, and one in the trainer's hands unless it asks only after a step; the first step is not counted."""
     asked = workload(ranks=1, steps=steps)
     asked = replace(asked, train=replace(asked.train, synchronous=synchronous))
