@@ -121,7 +121,7 @@ def test_reads_that_differ_are_told_from_bursts_and_turns() -> None:
 
 
 def test_what_a_read_took_beside_those_around_it() -> None:
-    """Of two readers one is alone for a second: 1 byte/s alone, then 1.5 each of 3; the first took 2.5 / 2 of its own."""
+    """Of two readers one is alone for a second: 1 byte/s alone, then 1.5 each of 3; it took 2.5 / 2."""
 
     def of(*spans: tuple[float, float, float]) -> list[float]:
         begin, end, size = (np.array(values) for values in zip(*spans, strict=True))
