@@ -125,7 +125,7 @@ def test_what_a_read_took_beside_those_around_it() -> None:
 
     def of(*spans: tuple[float, float, float]) -> list[float]:
         begin, end, size = (np.array(values) for values in zip(*spans, strict=True))
-        return _work(Reads(begin, end, size)).tolist()
+        return [float(work) for work in _work(Reads(begin, end, size))]
 
     assert of((0, 2, 2), (1, 2, 2)) == pytest.approx([1.25, 0.75])
     apart = 2**0.5 / 3  # of both, without their own part in what they are compared with
@@ -157,7 +157,7 @@ def test_a_run_tells_the_host_it_ran_on() -> None:
     assert found.bytes_factor == pytest.approx(1, rel=1e-6)
     assert found.source == "320 steps of run (2 x 3 readers)"
     assert found.half_width_percent < 5
-    rows = run.rows.copy()
+    rows = np.array(run.rows)
     rows["app_bytes"] *= 2
     rows["cpu_ns"] = rows["decode_ns"] // 2
     changed = calibrate_from_run(Run("run", run.facts, rows))
