@@ -643,6 +643,14 @@ def test_the_code_is_that_of_the_organisation(golden: Path, tmp_path: Path) -> N
     assert ("error", "submission.code") not in told(check_folder(str(root)))
 
 
+def test_a_description_of_something_else_is_told(golden: Path, tmp_path: Path) -> None:
+    for edition, found in (("2.0", set()), ("3.0", {("error", "systems.files")})):
+        root = shutil.copytree(golden / edition, tmp_path / edition)
+        (box,) = root.glob("*/acme/systems/box.yaml")
+        box.write_text("other: 1")
+        assert told(check_folder(str(root))) == found
+
+
 def test_names_that_should_be_times_are_shown_how(golden: Path, tmp_path: Path) -> None:
     root = shutil.copytree(golden / "3.0", tmp_path / "tree")
     (made,) = (root / WORKLOAD / "datagen").iterdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def test_bursts_that_even_out_do_not_make_a_level_uncertain() -> None:
 
 
 def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 3, 5})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5})
     for limit, cores in ((None, 3.0), (1.5, 1.5), (8.0, 3.0)):
         monkeypatch.setattr(ask, "cpu_limit", lambda limit=limit: limit)
         assert ask.usable_cores() == cores

@@ -121,12 +121,11 @@ def test_reads_that_differ_are_told_from_bursts_and_turns() -> None:
 
 
 def test_what_a_read_took_beside_those_around_it() -> None:
-    """Of two readers one is alone for a second: 1 byte/s alone, then 1.5 each of 3; the first took 2.5 / 2."""
+    """Of two readers one is alone for a second: 1 byte/s alone, then 1.5 each of 3; it took 2.5 / 2."""
 
     def of(*spans: tuple[float, float, float]) -> list[float]:
         begin, end, size = (np.array(values) for values in zip(*spans, strict=True))
-        found: list[float] = _work(Reads(begin, end, size)).tolist()
-        return found
+        return [float(work) for work in _work(Reads(begin, end, size))]
 
     assert of((0, 2, 2), (1, 2, 2)) == pytest.approx([1.25, 0.75])
     apart = 2**0.5 / 3  # of both, without their own part in what they are compared with
@@ -158,8 +157,7 @@ def test_a_run_tells_the_host_it_ran_on() -> None:
     assert found.bytes_factor == pytest.approx(1, rel=1e-6)
     assert found.source == "320 steps of run (2 x 3 readers)"
     assert found.half_width_percent < 5
-    assert isinstance(run.rows, np.ndarray)
-    rows = run.rows.copy()
+    rows = np.array(run.rows)
     rows["app_bytes"] *= 2
     rows["cpu_ns"] = rows["decode_ns"] // 2
     changed = calibrate_from_run(Run("run", run.facts, rows))

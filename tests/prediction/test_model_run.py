@@ -106,7 +106,7 @@ def test_what_a_storage_gives_and_how_many_the_samples_feed() -> None:
 def test_epochs_that_are_read_while_their_first_step_waits_are_known(
     steps: int, synchronous: bool, ahead: bool
 ) -> None:
-    """Two batches ahead, and one in the trainer's hands unless it asks only after a step; the first does not count."""
+    """Two batches ahead, one in the trainer's hands unless it asks only after a step; a first step counts nowhere."""
     asked = workload(ranks=1, steps=steps)
     asked = replace(asked, train=replace(asked.train, synchronous=synchronous))
     assert Model(asked, FAST).run(1, as_it_is=True).read_ahead == ahead
