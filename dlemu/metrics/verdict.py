@@ -85,7 +85,8 @@ def judge(evidence: Evidence) -> Verdict:
     wanted, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
         return Verdict("no verdict", "NO VERDICT: the run did not complete")
-    if au is None or math.isnan(au):
+    # Without a counted step there is no AU, and what an endless epoch would have is known of none either.
+    if au is None or math.isnan(au) or (evidence.by == "sustained" and evidence.au is None):
         return Verdict(
             "no verdict", "NO VERDICT: nothing computed (train.computation_time is 0, or every step was excluded)"
         )

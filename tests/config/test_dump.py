@@ -28,7 +28,8 @@ TEXT = st.text(
 )
 NAMES = TEXT.filter(bool)
 BYTES = st.floats(1, 1e15, allow_subnormal=False)
-MODELS = st.builds(Model, name=TEXT, type=TEXT, model_size_bytes=st.integers(0, 2**62))
+MODEL_NAMES = TEXT.filter(lambda name: name not in ("", ".", "..") and not set("/\0") & set(name))
+MODELS = st.builds(Model, name=MODEL_NAMES, type=TEXT, model_size_bytes=st.integers(0, 2**62))
 DIMS = st.lists(st.integers(1, 2**40), max_size=3).map(tuple)
 DATASETS = st.builds(
     DatasetSpec,

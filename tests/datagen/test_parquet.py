@@ -394,7 +394,7 @@ def test_which_columns_are_read_may_change(dataset: DatasetSpec) -> None:
     assert make(other) == other
     result, _ = fetched(fetch_of(other), [0])
     assert result.app_bytes == pytest.approx(40 * 400, rel=0.05)
-    with pytest.raises(DatasetError, match=r"made with other settings: parquet is"):
+    with pytest.raises(DatasetError, match=r"made with other settings: parquet\.row_group_size is"):
         inspect(replace(dataset, parquet=parquet(row_group_size=41)))
 
 

@@ -77,5 +77,5 @@ def test_an_own_file_that_became_a_pipe_is_named_and_hangs_nobody(evicts: str, t
     os.mkfifo(path)
     changes = ["checkpoint.num_checkpoints_write=0", f"checkpoint.evict_page_cache={evicts}"]
     reads = job(tmp_path, *changes, f"output.folder={tmp_path / 'again'}")
-    with pytest.raises(UserError, match=f"^{path} can't be .*: it is a pipe, a device or a folder, no file"):
+    with pytest.raises(UserError, match=f"^{path} can't be .*: it is a pipe, wanted a regular file"):
         run_checkpoints(reads, LocalComm())

@@ -15,6 +15,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.inspection import Dataset
 from datagen.layout import layouts
 from datagen.manifest import Manifest
+from datagen.owned import MARKER
 from dlemu.cli.frontends import TerminalFrontend
 from dlemu.config import load
 from dlemu.emulator.job import Job
@@ -240,7 +241,7 @@ def test_a_mistake_is_no_failed_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such thing"):
         rehearsal(plan, mistaken)
     assert done_before(plan.folder, QUESTION) == []
-    assert list((Path(plan.folder) / "runs").iterdir()) == []
+    assert [path.name for path in (Path(plan.folder) / "runs").iterdir()] == [MARKER]
 
 
 def test_another_question_does_not_go_on(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from datagen.errors import UserError
+from datagen.owned import MARKER
 from dlemu.cli.audit import command
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.mlperf.audit.saved_audit import save_audit
@@ -139,6 +140,6 @@ def test_the_command_saves_and_says_where(tmp_path: Path) -> None:
     words = [str(tmp_path / "tree"), "--report", str(tmp_path / "out")]
     told = CliRunner().invoke(command, words)
     assert told.exit_code == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"audit.json", "audit.csv", "report.html"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"audit.json", "audit.csv", "report.html", MARKER}
     with pytest.raises(UserError, match="--report"):
         CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False)

@@ -118,7 +118,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a journal without end": lambda live: (live / "journal.json").write_text("[" * 100_000),
     "steps from an endless device": lambda live: replaced_by_zeros(live / "rank_00000.steps"),
     "steps of nobody": lambda live: (live / "rank_00000.steps").write_bytes(b"\x01" * 2240),
-    "readings that are text": lambda live: (live / "telemetry_00000.jsonl").write_text("hello\nhello\n"),
     "facts that are null": lambda live: (live / "facts.json").write_text("null"),
 }
 
