@@ -15,6 +15,7 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.dump import withheld_words
 from dlemu.config.published import published, without_secrets
+from dlemu.metrics.verdict import COMPLETED
 from tests.runs import make_job, make_log
 
 pytest.importorskip("fsspec", reason="the extra `fsspec` is not installed")
@@ -47,7 +48,7 @@ def words(folder: Path) -> list[str]:
     ]
 
 
-def run(folder: Path, *command: str, status: tuple[int, ...] = (0, 1)) -> str:
+def run(folder: Path, *command: str, status: tuple[int, ...] = COMPLETED) -> str:
     """Run a command in a folder and return what it printed, all of it free of secrets."""
     ended = subprocess.run(
         [sys.executable, "-m", "dlemu", *command],
