@@ -182,7 +182,7 @@ def probe_workload(
     check_runnable(workload)
     spec = workload.storage_spec
     found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=spec)
-    folder = _results_folder(workload.output.folder or new_folder(workload.model.name, "probe-"))
+    folder = _results_folder(workload.output.folder or new_folder(workload.model.name, "probe-"), "output.folder")
     how = treatment_of(workload, found.total_bytes, cached=cached)
     question = ProbeQuestion(
         target=workload.dataset.data_folder,
@@ -358,12 +358,12 @@ def _feeds(name: str, accelerator: str, each: float, threshold: float, mb_per_se
 # probe.json
 
 
-def _results_folder(folder: str) -> str:
+def _results_folder(folder: str, setting: str = "--output") -> str:
     folder = folder or new_folder("probe")
     for name in (PROBE, "summary.json", "predict.json"):
         if os.path.exists(os.path.join(folder, name)):
             raise UserError(f"{folder} holds another result; name a new folder")
-    check_place(folder, setting="--output")
+    check_place(folder, setting=setting)
     return folder
 
 
