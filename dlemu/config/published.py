@@ -48,7 +48,7 @@ def _without_users(section: S) -> S:
             changed[field.name] = tuple(map(public_text, value))
         elif is_dataclass(value):
             changed[field.name] = _without_users(value)
-    return replace(section, **changed)  # type: ignore[type-var]
+    return replace(section, **changed)  # type: ignore[type-var]  # a dataclass, too
 
 
 def _public_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
