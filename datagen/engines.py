@@ -12,6 +12,7 @@ from typing import Protocol
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.formats.format_base import (
+    CalledFormat,
     Format,
     IndexedStreamFormat,
     KeptFile,
@@ -55,10 +56,19 @@ class FastEngine:
     Files of one sample are read by one call where the format takes them apart so (`WholeFormat`).
 
     Files of several samples that can be kept (`KeptFile`) stay open between batches, the last few.
+
+    With `called` it makes the read calls of the format's library (`CalledFormat`) in place of its own.
     """
 
     def __init__(
-        self, storage: StorageBase, file_format: Format, samples: int, max_file_bytes: int, transfer_bytes: int = 0
+        self,
+        storage: StorageBase,
+        file_format: Format,
+        samples: int,
+        max_file_bytes: int,
+        transfer_bytes: int = 0,
+        *,
+        called: bool = False,
     ) -> None:
         self._source: FileSource | None = None
         self._opened: OpenFile | None = None
@@ -68,7 +78,9 @@ class FastEngine:
         self.read_ns = 0
         self._storage = storage
         self._format = file_format
-        self._whole_format = file_format if samples == 1 and isinstance(file_format, WholeFormat) else None
+        self._called = file_format if called and isinstance(file_format, CalledFormat) else None
+        by_one_call = samples == 1 and self._called is None
+        self._whole_format = file_format if by_one_call and isinstance(file_format, WholeFormat) else None
         self._samples = samples
         self._transfer_bytes = transfer_bytes
         self._buffer = AlignedBuffer(max_file_bytes)
@@ -101,7 +113,10 @@ class FastEngine:
         self._source = FileSource(
             path, reader, self._storage.alignment, in_place, self._buffer, self._scratch, self._transfer_bytes
         )
-        opened = self._format.open(self._source, self._samples)
+        if self._called is None:
+            opened = self._format.open(self._source, self._samples)
+        else:
+            opened = self._called.open_called(self._source, self._samples)
         self._whole = self._samples == 1 or not isinstance(opened, KeptFile)
         return opened
 
@@ -175,6 +190,7 @@ class FileSource:
     """
 
     read_ns = 0
+    again_bytes = 0
     _used_scratch = 0
     _used_bytes = 0
     _settled = (0, 0, 0)
@@ -191,6 +207,7 @@ class FileSource:
     ) -> None:
         self.path = path
         self.size_bytes = reader.size_bytes
+        self.block_bytes = block_bytes_of(reader)
         self._reader = reader
         self._alignment = alignment
         self._transfer_bytes = transfer_bytes
@@ -200,7 +217,7 @@ class FileSource:
 
     def settle(self) -> tuple[int, int, int]:
         """Return bytes, calls and nanoseconds of the reads since the last time."""
-        now = self._reader.app_bytes, self._reader.read_calls, self.read_ns
+        now = self._reader.app_bytes - self.again_bytes, self._reader.read_calls, self.read_ns
         before, self._settled = self._settled, now
         return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 
@@ -211,7 +228,7 @@ class FileSource:
     def read(self, offset: int, size_bytes: int) -> memoryview:
         start = offset - offset % self._alignment
         before = offset - start
-        target = self._take(-(-(before + size_bytes) // self._alignment) * self._alignment)
+        target = self.memory(-(-(before + size_bytes) // self._alignment) * self._alignment)
         begun = time.monotonic_ns()
         got = read_in_transfers(self._reader, target, start, self._transfer_bytes)
         self.read_ns += time.monotonic_ns() - begun
@@ -228,13 +245,30 @@ class FileSource:
     def close(self) -> None:
         self._reader.close()
 
-    def _take(self, size_bytes: int) -> memoryview:
+    def call(self, target: memoryview, offset: int) -> int:
+        begun = time.monotonic_ns()
+        got = self._reader.read_into(target, offset)
+        self.read_ns += time.monotonic_ns() - begun
+        return got
+
+    def memory(self, size_bytes: int) -> memoryview:
         """Return memory for a read, behind that of the reads before (a buffer that grows leaves theirs alone)."""
         start = -(-self._used_bytes // self._alignment) * self._alignment
         self._used_bytes = start + size_bytes
         if self._in_place is not None and self._used_bytes <= len(self._in_place):
             return self._in_place[start : self._used_bytes]
         return self._buffer.view(self._used_bytes)[start:]
+
+
+READER_VERSION = 2
+"""A new one whenever the read calls of an engine change; 2: `matched` came, and is what is read by unless asked."""
+BLOCK_BYTES = 4096
+"""Of file systems that state nothing else, as the usual ones of Linux do."""
+
+
+def block_bytes_of(reader: Reader) -> int:
+    """Return what the file system states as the best size of reads."""
+    return int(getattr(reader, "block_bytes", BLOCK_BYTES))
 
 
 class LibraryEngine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from datagen.layout import Layout, nominal_sample_bytes
 from datagen.places import Places, as_places, even_places, shifted
 from datagen.records import RecordReader
 from datagen.runs import Runs, Samples
-from datagen.spec import DatasetSpec, Decode
+from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
 
 CROP_BYTES = 1 << 20
@@ -39,9 +39,9 @@ class FetchSpec:
     layout: Layout
     format: str
     storage: StorageSpec = FOLDERS
-    engine: Literal["fast", "library"] = "fast"
+    engine: EngineName = "matched"
     transfer_bytes: int = 0
-    """Bytes that a read call of the fast engine asks for at most; 0 leaves that to the format (`LibraryReads`)."""
+    """Bytes that a read call asks for at most where the library's calls are not made; 0: as `LibraryReads` says."""
     decode: Decode = "none"
     """`full` unpacks what the format encodes (pixels, numbers, packed chunks); `none` ships it as it was read."""
     resize_bytes: int = 0
@@ -73,7 +73,7 @@ class FetchSpec:
         layout: Layout,
         *,
         storage: StorageSpec = FOLDERS,
-        engine: Literal["fast", "library"] = "fast",
+        engine: EngineName = "matched",
         transfer_bytes: int = 0,
         decode: Decode = "none",
         resize_bytes: int = 0,
@@ -212,6 +212,11 @@ class Fetcher:
         app_bytes, read_calls, read_ns = engine.app_bytes, engine.read_calls, engine.read_ns
         try:
             places = self._fill(samples, out)
+        except DatasetError as error:
+            if self._spec.dataset.source != "folder":
+                raise
+            seen = str(error).partition(". Run `dlemu datagen")[0]
+            raise DatasetError(f"{seen}; the file is yours: restore it, or move it away") from error
         finally:
             engine.finish()
         read_ns = engine.read_ns - read_ns
@@ -347,21 +352,23 @@ def _engine(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) ->
         if spec.storage.direct:
             raise UserError(
                 "reader.engine=library reads files by their path through the page cache, not past it: "
-                "set reader.engine=fast, or reader.odirect=false"
+                "leave reader.engine out, or set reader.odirect=false"
             )
         if not isinstance(file_format, GroupFormat):
             in_parts = library_reads(spec.format).in_parts
             return LibraryEngine(storage, file_format, samples, spec.layout.folder, in_parts=in_parts)
+    called = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     wanted = 0 if storage.is_remote else spec.transfer_bytes or library_reads(spec.format).transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):
         settings = spec.engine, spec.decode, spec.verify, transfer_bytes
-        return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings)
+        return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, called=called)
     if isinstance(file_format, RecordFormat):
         if file_format.mapped and given is None and spec.storage == StorageSpec():
             storage = open_storage(StorageSpec(type="mapped"))
-        return RecordReader(storage, file_format, spec.layout, spec.verify, transfer_bytes)
-    return FastEngine(storage, file_format, samples, 0 if spec.in_place else spec.max_file_bytes, transfer_bytes)
+        return RecordReader(storage, file_format, spec.layout, spec.verify, transfer_bytes, called=called)
+    buffer_bytes = 0 if spec.in_place else spec.max_file_bytes
+    return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, called=called)
 
 
 PLACE_BYTES = 4096

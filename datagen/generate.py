@@ -58,6 +58,11 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
         UserError: the settings are impossible, the folder can't be written, or it holds another dataset.
         SpaceError: the dataset won't fit.
     """
+    if spec.source == "folder":
+        raise UserError(
+            f"dataset.source=folder: {spec.data_folder} holds your own files, which are only read; to make a dataset "
+            "of their sizes leave dataset.source out and set dataset.data_folder to a new folder"
+        )
     files, opened = files_of(spec), open_storage(storage.buffered)
     try:
         opened.preflight(spec.data_folder)

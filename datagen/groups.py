@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from datagen.layout import Layout
 from datagen.places import Places, as_places
 from datagen.records import SmallReads
 from datagen.runs import Samples, runs_of
-from datagen.spec import DatasetSpec, Decode
+from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
 
 
@@ -88,6 +88,19 @@ class GroupFormat(Format, Protocol):
         ...
 
 
+@runtime_checkable
+class CalledGroupFormat(GroupFormat, Protocol):
+    """One whose library's read calls can be made without it."""
+
+    def read_footer(self, source: Source) -> Source:
+        """Read what the library reads of a file first; return the file as one that need not be read there again."""
+        ...
+
+    def called_spans(self, groups: Any, index: int) -> list[tuple[int, int]]:
+        """Return the stretches that the library reads of a row group; it tells the kernel of all of them first."""
+        ...
+
+
 def most_groups(batch_size: int, rows: int, group_rows: int) -> int:
     """Return how many row groups a batch of neighbouring rows may touch, in files of so many rows.
 
@@ -106,7 +119,7 @@ class OpenGroups(NamedTuple):
     file: int
     path: str
     reader: Reader
-    source: SmallReads
+    source: Source
     groups: GroupsFile
 
 
@@ -119,11 +132,14 @@ class GroupReader:
         file_format: GroupFormat,
         layout: Layout,
         spec: DatasetSpec,
-        engine: Literal["fast", "library"] = "fast",
+        engine: EngineName = "fast",
         decode: Decode = "none",
         verify: bool = False,
         transfer_bytes: int = 0,
+        *,
+        called: bool = False,
     ) -> None:
+        """Begin; with `called` the read calls are those of the format's library (`CalledGroupFormat`)."""
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
@@ -136,7 +152,8 @@ class GroupReader:
         self._library = engine == "library"
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
-        self._transfer_bytes = transfer_bytes
+        self._called = file_format if called and isinstance(file_format, CalledGroupFormat) else None
+        self._transfer_bytes = 0 if self._called else transfer_bytes
         self._open: OpenGroups | None = None
 
     def __del__(self) -> None:
@@ -189,7 +206,8 @@ class GroupReader:
             raise unreadable(path, error) from error
         source = SmallReads(path, reader, self._storage.alignment, self._transfer_bytes)
         try:
-            groups = self._format.open_groups(source, self._spec)
+            known = source if self._called is None else self._called.read_footer(source)
+            groups = self._format.open_groups(known, self._spec)
             if self._verify and not groups.payload(0):
                 raise DatasetError(
                     f"{path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing to compare "
@@ -199,12 +217,12 @@ class GroupReader:
             reader.close()
             raise
         self.read_ns += time.monotonic_ns() - begun
-        self._open = OpenGroups(file, path, reader, source, groups)
+        self._open = OpenGroups(file, path, reader, known, groups)
         return self._open
 
     def _as_it_lies(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
         """Read a group's stretches one behind the other, and add their places; return where the last one ends."""
-        spans, alignment = opened.groups.spans(group), self._storage.alignment
+        spans, alignment = self._spans(opened, group), self._storage.alignment
         asked = spans if alignment == 1 else [_aligned(offset, size, alignment) for offset, size in spans]
         ends = list(itertools.accumulate((size for _, size in asked), initial=at))
         _check_fits(ends[-1], out)
@@ -218,6 +236,13 @@ class GroupReader:
             ]
             self.values += self._read_values(opened, group, Held(opened.source, stretches))
         return ends[-1]
+
+    def _spans(self, opened: OpenGroups, group: int) -> list[tuple[int, int]]:
+        if self._called is None:
+            return opened.groups.spans(group)
+        spans = self._called.called_spans(opened.groups, group)
+        self._storage.will_need(opened.reader, spans)
+        return spans
 
     def _read_values(self, opened: OpenGroups, group: int, held: Held) -> list[Values]:
         """Return the values in what was read, unpacked where they are packed."""
@@ -282,7 +307,15 @@ class GroupReader:
 
     def _by_decoding(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """Decode what is read through the storage; only the reads count as reading."""
+        if self._called is not None:
+            spans = self._spans(opened, group)
+            data = memoryview(bytearray(sum(size for _, size in spans)))
+            self._fill(opened, spans, spans, data)
+            begins = itertools.accumulate((size for _, size in spans), initial=0)
+            pieces = [(span[0], data[at : at + span[1]]) for at, span in zip(begins, spans, strict=False)]
+            return self._format.decode_group(Held(opened.source, pieces), group, self._spec)
         reader, source = opened.reader, opened.source
+        assert isinstance(source, SmallReads)
         before = reader.app_bytes, reader.read_calls, source.read_ns
         columns = self._format.decode_group(source, group, self._spec)
         self.app_bytes += reader.app_bytes - before[0]

@@ -16,6 +16,7 @@ from datagen.formats.format_base import Format, RecordFormat, sides_of
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.layout import Layout, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
+from datagen.own_folder import OwnFolder, look
 from datagen.records import largest_record_bytes
 from datagen.scan import (
     SHOWN_NAMES,
@@ -30,12 +31,14 @@ from datagen.scan import (
 )
 from datagen.spec import DatasetSpec, ParquetSpec, Split
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
+from datagen.unread import unread
 
 READ_KEYS = (
     "format",
     "num_samples_per_file",
     "record_length_bytes",
     "record_length_bytes_stdev",
+    "record_length_bytes_quantiles",
     "record_dims",
     "record_element_type",
     "compression",
@@ -104,6 +107,8 @@ def inspect(
     advice, opened = _Advice(command_hint), open_storage(storage.buffered)
     try:
         opened.preflight(spec.data_folder)
+        if spec.source == "folder":
+            return _Inspection(spec, None, advice, opened).of_own(look(spec, storage))
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
             spec = _with_what_is_left_out(spec, manifest.spec)
@@ -182,6 +187,25 @@ class _Inspection:
             max_record_bytes=max((self._largest_record(spec, layout) for layout in used), default=0),
             total_bytes=sum(int(files.sum()) for files, _ in sizes),
             notes=tuple(self._notes),
+        )
+
+    def of_own(self, own: OwnFolder) -> Dataset:
+        """Return the dataset that a folder of a user's own files is."""
+        self._lawless.add("train")
+        paths = map(own.layout.path, range(own.layout.num_files))
+        with unread([local for path in paths if (local := self._storage.local_path(path)) is not None]):
+            largest_group = self._largest_group(own.spec, own.layout)
+            largest_record = self._largest_record(own.spec, own.layout)
+        return Dataset(
+            spec=own.spec,
+            train=own.layout,
+            valid=None,
+            manifest=None,
+            max_file_bytes=int(own.sizes.max()),
+            max_sample_bytes=0,
+            max_group_bytes=largest_group,
+            max_record_bytes=largest_record,
+            total_bytes=int(own.sizes.sum()),
         )
 
     def _where_it_lies(self, train: Layout) -> Layout:

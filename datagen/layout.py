@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen import quantiles
 from datagen.spec import PICTURES, DatasetSpec, Split
 
 SIZE_SEED = 10
@@ -45,6 +46,8 @@ class Layout:
     """Index of file 0 among all files of the dataset, training files first: it keys sizes and content."""
     names: tuple[str, ...] | None = None
     """Paths below `folder` of files with names of their own, in order; None when the names follow the rule."""
+    used_bytes: int = 0
+    """Of each file, which is cut into samples of one length: what lies behind belongs to none; 0: all of it is used."""
 
     @property
     def num_samples(self) -> int:
@@ -134,9 +137,15 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
     All have `record_dims` where these are given. Else the law is DLIO's, for two axes: seed 10, two normals a file
     with mean int(sqrt(L)) and deviation S / (2 sqrt(L)), where L is `record_length_bytes` and S its deviation; each
     cut to a whole number, at least 1. S = 0 draws nothing. A file's shape does not depend on how many there are.
+    Sizes given by their quantiles are near squares, rounded so that the mean stays.
     """
     if spec.record_dims:
         return np.tile(np.array(spec.record_dims, np.int64), (stop - start, 1))
+    if spec.record_length_bytes_quantiles:
+        shares = quantiles.even_shares(start, stop)
+        sizes = quantiles.values_at(spec.record_length_bytes_quantiles, spec.record_length_bytes, shares)
+        rows = np.maximum(np.sqrt(sizes), 1).astype(np.int64)
+        return np.stack([rows, np.maximum(np.rint(sizes / rows), 1).astype(np.int64)], axis=1)
     root = math.sqrt(spec.record_length_bytes)
     mean = int(root)
     if spec.record_length_bytes_stdev <= 0:
@@ -154,8 +163,8 @@ def nominal_sample_bytes(spec: DatasetSpec) -> int:
 
     Where it has columns, they are those that are read.
     """
-    if spec.format in PICTURES:
-        return int(spec.record_length_bytes)
+    if spec.format in PICTURES or spec.record_length_bytes_quantiles:
+        return int(spec.record_length_bytes) * spec.element_bytes
     if spec.format == "parquet" and spec.parquet.columns:
         return sum(column.value_bytes for column in spec.parquet.columns if column.read)
     shape = spec.record_dims or (int(math.sqrt(spec.record_length_bytes)),) * 2

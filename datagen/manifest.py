@@ -57,7 +57,10 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
-        raise DatasetError(f"{data_folder} is no folder: set dataset.data_folder to that of a dataset") from error
+        raise DatasetError(
+            f"{data_folder} is no folder but a file, or lies below one: set dataset.data_folder to a folder, that of a "
+            "dataset or a new one"
+        ) from error
     except (DatasetError, ServerError):
         raise
     except (OSError, ValueError, AttributeError, UserError) as error:

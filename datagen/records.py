@@ -11,17 +11,27 @@ import resource
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from datagen.engines import ended_early, unreadable
+from datagen.engines import block_bytes_of, ended_early, unreadable
 from datagen.errors import SpaceError
-from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source
+from datagen.formats._buffered import python_calls
+from datagen.formats.format_base import (
+    CalledRecordFormat,
+    MovedError,
+    RecordFile,
+    RecordFormat,
+    Source,
+    StreamCalls,
+    StreamedRecordFormat,
+)
 from datagen.layout import Layout
 from datagen.places import NO_PLACES, Places, as_places, shifted
 from datagen.runs import Run, Runs, Samples, runs_of
-from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
+from datagen.storage.storage_base import Reader, StorageBase, StorageSpec, open_storage, read_in_transfers
 
 MOST_OPEN_FILES = 512
 """Files that a reader keeps open; enough for each file of DLIO's bert."""
@@ -39,8 +49,19 @@ class RecordReader:
     """Reads samples of one split. One thread at a time may use it."""
 
     def __init__(
-        self, storage: StorageBase, file_format: RecordFormat, layout: Layout, verify: bool, transfer_bytes: int = 0
+        self,
+        storage: StorageBase,
+        file_format: RecordFormat,
+        layout: Layout,
+        verify: bool,
+        transfer_bytes: int = 0,
+        *,
+        called: bool = False,
     ) -> None:
+        """Begin; with `called` the read calls are those of the format's library, not the fewest.
+
+        What the library reads by is known of `StreamedRecordFormat` and `CalledRecordFormat`; of others nothing is.
+        """
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
@@ -49,8 +70,9 @@ class RecordReader:
         self._storage = storage
         self._alignment = storage.alignment
         self._verify = verify
-        self._transfer_bytes = transfer_bytes
-        self._files = OpenFiles(storage, file_format, layout, open_files_wanted(), transfer_bytes)
+        known = called and isinstance(file_format, StreamedRecordFormat | CalledRecordFormat)
+        self._transfer_bytes = 0 if known else transfer_bytes
+        self._files = OpenFiles(storage, file_format, layout, open_files_wanted(), self._transfer_bytes, called=known)
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read samples into `out`, as densely as the storage's alignment lets them lie; return the place of each.
@@ -178,9 +200,20 @@ class OpenFiles:
     """The files read last, still open."""
 
     def __init__(
-        self, storage: StorageBase, file_format: RecordFormat, layout: Layout, most: int, transfer_bytes: int = 0
+        self,
+        storage: StorageBase,
+        file_format: RecordFormat,
+        layout: Layout,
+        most: int,
+        transfer_bytes: int = 0,
+        *,
+        called: bool = False,
     ) -> None:
         self._storage = storage
+        # Libraries map the index; where nothing can be mapped, its entries are read.
+        posix = called and storage.spec.type in ("posix", "mapped")
+        self._sides_storage = open_storage(StorageSpec(type="mapped")) if posix else storage
+        self._called = called
         self._format = file_format
         self._layout = layout
         self._transfer_bytes = transfer_bytes
@@ -206,17 +239,130 @@ class OpenFiles:
     def _opened(self, file: int) -> OpenRecords:
         path = self._layout.path(file)
         try:
-            reader = self._storage.open(path)
+            reader: Reader = self._storage.open(path)
         except OSError as error:
             raise unreadable(path, error) from error
         try:
+            if self._called and isinstance(self._format, CalledRecordFormat) and not self._format.mapped:
+                reader = ReopenedReader(reader, partial(self._storage.open, path))
+            if self._called and isinstance(self._format, StreamedRecordFormat):
+                reader = StreamedReader(reader, self._format.stream_calls)
             source = SmallReads(path, reader, self._storage.alignment, self._transfer_bytes)
-            side = partial(_open_side, self._storage, self._format, self._layout, self._transfer_bytes, file)
-            records = self._format.open_records(source, self._layout.num_samples_per_file, side)
+            source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
+            side = partial(_open_side, self._sides_storage, self._format, self._layout, self._transfer_bytes, file)
+            if self._called and isinstance(self._format, CalledRecordFormat):
+                records = self._format.open_called_records(source, self._layout.num_samples_per_file, side)
+            else:
+                records = self._format.open_records(source, self._layout.num_samples_per_file, side)
         except BaseException:
             reader.close()
             raise
         return path, reader, records
+
+
+class ReopenedReader:
+    """Reads one file that is opened for each call, so that the kernel knows nothing of the ones before; a `Reader`."""
+
+    def __init__(self, reader: Reader, reopen: Callable[[], Reader]) -> None:
+        self.size_bytes = reader.size_bytes
+        self.read_calls = self.app_bytes = 0
+        self._reopen = reopen
+        reader.close()
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        reader = self._reopen()
+        try:
+            got = reader.read_into(buffer, offset)
+            self.read_calls += reader.read_calls
+            self.app_bytes += got
+            return got
+        finally:
+            reader.close()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class StreamedReader:
+    """Reads one file by the calls of a library that knows no records; a `Reader`.
+
+    What follows on what was read before is read on; of other places as `StreamCalls` says.
+    """
+
+    def __init__(self, reader: Reader, calls: StreamCalls) -> None:
+        self.size_bytes = reader.size_bytes
+        self.read_calls = self.app_bytes = 0
+        self._reader = reader
+        self._calls = calls
+        self._block_bytes = block_bytes_of(reader)
+        self._sizes = calls.sizes(self._block_bytes)
+        self._held = bytearray()
+        self._begin = self._end = self._follows = 0
+        """What of the file is held, and what comes next."""
+        self._by_index = False
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        if offset != self._follows or self._by_index:
+            self._jump(offset, len(buffer))
+        got = self._take(buffer, offset)
+        while got < len(buffer) and self._end < self.size_bytes:
+            got += self._call(buffer[got:])
+        self._follows = offset + got
+        while not self._by_index and self._end < self.size_bytes <= self._follows + self._calls.tail_bytes:
+            self._call(memoryview(b""))
+        self.app_bytes += got
+        return got
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _jump(self, offset: int, size_bytes: int) -> None:
+        if not self._begin <= offset <= self._end:
+            self._begin = self._end = offset
+        elif not self._by_index:
+            return
+        self._by_index = size_bytes < self._calls.least_bytes
+        if self._by_index:
+            missing = offset + size_bytes - self._end
+            sizes = (missing,) if self._end > offset else (HEAD_BYTES, missing - HEAD_BYTES)
+            self._sizes = python_calls(sizes, self._block_bytes)
+        else:
+            self._sizes = self._calls.sizes(self._block_bytes)
+
+    def _take(self, out: memoryview, offset: int) -> int:
+        """Copy what is held of it."""
+        size = max(0, min(len(out), self._end - offset))
+        at = offset - self._begin
+        if size:
+            out[:size] = memoryview(self._held)[at : at + size]
+        return size
+
+    def _call(self, out: memoryview) -> int:
+        """Make the next call; return the bytes that came to `out`, where the rest of it is wanted."""
+        size, at = next(self._sizes, max(1, len(out))), self._end
+        if size <= len(out):
+            got = self._read(out[:size], at, size)
+            self._begin = self._end = at + got
+            return got
+        if len(self._held) < size:
+            self._held = bytearray(size)
+        got = self._read(memoryview(self._held)[:size], at, size)
+        self._begin, self._end = at, at + got
+        return self._take(out, at)
+
+    def _read(self, target: memoryview, offset: int, size_bytes: int) -> int:
+        calls = self._reader.read_calls
+        got = self._reader.read_into(target, offset)
+        if got < min(size_bytes, self.size_bytes - offset):
+            self.size_bytes = offset + got  # it ends before what it said
+        elif got < size_bytes and self._calls.asks_again:
+            self._reader.read_into(target[got:], offset + got)
+        self.read_calls += self._reader.read_calls - calls
+        return got
+
+
+HEAD_BYTES = 16
+"""A script with an index reads the length of a record, or its header, before the record."""
 
 
 def _open_side(
@@ -253,6 +399,7 @@ class SmallReads:
     def __init__(self, path: str, reader: Reader, alignment: int, transfer_bytes: int = 0) -> None:
         self.path = path
         self.size_bytes = reader.size_bytes
+        self.mapped: memoryview | None = getattr(reader, "mapped", None)
         self.read_ns = 0
         self._reader = reader
         self._alignment = alignment

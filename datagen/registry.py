@@ -41,6 +41,11 @@ def companion(package: str, name: str, attribute: str, default: Any = None) -> A
     return getattr(_located(package, name)[0], attribute, default)
 
 
+def is_dotted(name: str) -> bool:
+    """Say whether `name` is that of a module in a package, or of a class in a module: `.jpg` is neither."""
+    return "." in name.strip(".")
+
+
 def is_built_in(package: str, name: str) -> bool:
     """Say whether `name` is a module of `package` itself.
 
@@ -59,7 +64,7 @@ def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
 
 def _located(package: str, name: str) -> tuple[ModuleType, str]:
     """Return the module that a name means, and the class in it that the name itself ends with, or nothing."""
-    if "." not in name:
+    if not is_dotted(name):
         known = names(package)
         if name not in known:
             raise UserError(_unknown(package, name, known))
@@ -111,5 +116,6 @@ def _unknown(package: str, name: str, known: list[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a question for the name that was probably meant; empty when none is near."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {near[0]}? " if near else ""
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.strip(".").lower(), by_lower, 1)
+    return f"did you mean {by_lower[near[0]]}? " if near else ""

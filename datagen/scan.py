@@ -27,7 +27,7 @@ SIZE_CHECK_SEED = 1
 _LISTED_AT_ONCE = 1 << 16
 _ENDINGS = {"jpeg": (".jpeg", ".jpg"), "tiff": (".tiff", ".tif")}
 """Extension -> what others' files end in beside it; all in any case: `.JPEG` is ImageNet's."""
-_FORMATS = {"jpg": "jpeg", "tif": "tiff", "tar": "webdataset", "h5": "hdf5", "tfrecords": "tfrecord"}
+FORMAT_OF_ENDING = {"jpg": "jpeg", "tif": "tiff", "tar": "webdataset", "h5": "hdf5", "tfrecords": "tfrecord"}
 """Ending that is no format's name -> the format."""
 
 
@@ -243,7 +243,7 @@ def other_files(asked: Layout, scanned: Scan) -> str:
     """Say which other files are there where none has the format's extension, and what reads them."""
     extension, count = scanned.other_extensions.most_common(1)[0]
     ending = extension.lstrip(".").lower()
-    name = _FORMATS.get(ending, ending)
+    name = FORMAT_OF_ENDING.get(ending, ending)
     known = name in registry.names("datagen.formats")
     what = f"set dataset.format={name}, or" if known else "no format of dlemu reads these; set"
     seen = f"{asked.folder} holds {count} {extension} file{'s' * (count != 1)}, none of .{asked.extension}"

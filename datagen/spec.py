@@ -6,9 +6,12 @@ Field names are DLIO's, so its users and its YAML are at home.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from datagen import quantiles
+from datagen.ranges import BYTES, Range, at_least, out_of_range, problems
 from datagen.strict import build, together
 
 __all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "together"]
@@ -16,6 +19,7 @@ __all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split
 Split = Literal["train", "valid"]
 Compression = Literal["none", "gzip", "zip", "snappy", "zstd"]
 Decode = Literal["none", "full"]
+EngineName = Literal["matched", "fast", "library"]
 
 BLOCK_BYTES = 4096
 """Every block of this many payload bytes is unique and names its file and offset (`datagen.content`)."""
@@ -42,7 +46,9 @@ class ParquetColumn:
     """One column of a Parquet file."""
 
     name: str
+    """The column's name."""
     dtype: Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"] = "float32"
+    """Type of its numbers."""
     size: int = 1
     """Numbers in each value: several of 4 or 8 bytes are a list, of fewer bytes a byte array of fixed length."""
     read: bool = True
@@ -66,7 +72,7 @@ class ParquetSpec:
     """Rows of a row group, which is read whole."""
 
 
-MOST_FILES, MOST_RECORD_BYTES, MOST_DATASET_BYTES = 10**9, 1 << 50, 1 << 62
+MOST_RECORD_BYTES, MOST_DATASET_BYTES = 1 << 50, 1 << 62
 """Far beyond any dataset, and below where offsets and sums in 64 bits end."""
 
 
@@ -76,36 +82,61 @@ class DatasetSpec:
 
     data_folder: str = "./data/"
     """Folder that holds `train/` and `valid/`."""
+    source: Literal["generated", "folder"] = "generated"
+    """`generated`: a dataset as these settings say. `folder`: your own files, whatever lies in `data_folder`.
+
+    What format they have, how many there are, and how large, is looked up; they are only read (docs/own-workload.md).
+    """
     format: str = "tfrecord"
     """Name of a module in `datagen.formats`, or the dotted name of your own."""
-    num_files_train: int = 8
-    num_files_eval: int = 0
-    num_samples_per_file: int = 1
-    record_length_bytes: float = 64 * 1024
+    num_files_train: Annotated[int, at_least(0)] = 8
+    """Files of the training set."""
+    num_files_eval: Annotated[int, at_least(0)] = 0
+    """Files of the validation set."""
+    num_samples_per_file: Annotated[int, at_least(1)] = 1
+    """Samples (records) in each file."""
+    record_length_bytes: Annotated[float, at_least(1, MOST_RECORD_BYTES), BYTES] = 64 * 1024
     """Mean bytes of one sample, as elements of one byte; of a picture those of its file."""
-    record_length_bytes_stdev: float = 0
-    record_length_bytes_resize: int = 0
+    record_length_bytes_stdev: Annotated[float, at_least(0, MOST_RECORD_BYTES), BYTES] = 0
+    """Standard deviation of the samples' bytes, drawn as DLIO draws them; 0: all are alike."""
+    record_length_bytes_quantiles: Annotated[tuple[float, ...], BYTES] = ()
+    """The samples' bytes as quantiles at equal steps of probability, from the least to the largest.
+
+    `record_length_bytes` is their mean, which stays. A file's size does not depend on how many there are.
+    """
+    record_length_bytes_resize: Annotated[int, at_least(0, MOST_RECORD_BYTES), BYTES] = 0
     """Bytes of each sample that a worker ships to the trainer, cropped from what it read; 0 ships the whole sample."""
     record_dims: tuple[int, ...] = ()
     """Shape of a record, of a picture height, width, channels; empty makes two axes from `record_length_bytes`."""
     record_element_type: str = "uint8"
     """NumPy's name of a record's type of number. A record has so many bytes times its shape (DLIO's law)."""
-    num_subfolders_train: int = 0
-    num_subfolders_eval: int = 0
+    num_subfolders_train: Annotated[int, at_least(0)] = 0
+    """Folders below `train/` among which its files are dealt out; 0 or 1: all lie in `train/` itself."""
+    num_subfolders_eval: Annotated[int, at_least(0)] = 0
+    """The same for `valid/`."""
     file_prefix: str = "img"
+    """What file names begin with, as in `img_3_of_8.npz`."""
     compression: Compression = "none"
-    compression_level: int = 4
+    """How the format compresses its records; each format knows some of these."""
+    compression_level: Annotated[int, Range(1, 9, "1 to 9")] = 4
     """Level of gzip, zip and zstd, 1 (fast) to 9 (small); snappy knows none."""
-    compressibility: float = 0.0
+    compressibility: Annotated[float, Range(0, math.nextafter(1, 0), "0 or more, and below 1")] = 0.0
     """Share of each block that a compressor can remove, 0 (random) to below 1 (nearly constant)."""
     enable_chunking: bool = False
     """Cut HDF5 datasets into chunks of one sample and `chunk_size` bytes."""
-    chunk_size: int = 0
+    chunk_size: Annotated[int, at_least(0, MOST_RECORD_BYTES), BYTES] = 0
     """Bytes of a chunk, made square, where `enable_chunking` asks for them."""
     hdf5: Hdf5 = Hdf5()
+    """How HDF5 files are laid out."""
     parquet: ParquetSpec = ParquetSpec()
-    seed: int = 0
+    """Columns and row groups of Parquet files."""
+    seed: Annotated[int, at_least(0, 2**63 - 1)] = 0
     """Two datasets with different seeds share no block."""
+
+    @property
+    def sizes_vary(self) -> bool:
+        """Say whether samples differ in size."""
+        return self.record_length_bytes_stdev > 0 or bool(self.record_length_bytes_quantiles)
 
     @property
     def element_bytes(self) -> int:
@@ -124,49 +155,47 @@ class DatasetSpec:
 
         What its format can't do (a compression, several samples in a picture) is reported by that format.
         """
-        limits = {
-            "num_files_train": (0, MOST_FILES),
-            "num_files_eval": (0, MOST_FILES),
-            "num_samples_per_file": (1, MOST_FILES),
-            "record_length_bytes": (1, MOST_RECORD_BYTES),
-            "record_length_bytes_stdev": (0, MOST_RECORD_BYTES),
-            "record_length_bytes_resize": (0, MOST_RECORD_BYTES),
-            "num_subfolders_train": (0, MOST_FILES),
-            "num_subfolders_eval": (0, MOST_FILES),
-            "chunk_size": (0, MOST_RECORD_BYTES),
-            "seed": (0, 2**63 - 1),
-        }
-        problems = [
-            f"dataset.{key} is {getattr(self, key)}: wanted {least} or more, and at most {most}"
-            for key, (least, most) in limits.items()
-            if not least <= getattr(self, key) <= most
-        ]
-        if not problems:  # else the product may be more than a float holds
+        return list(problems(self, "dataset"))
+
+    def problems(self, where: str) -> Iterator[str]:
+        """Name what is wrong besides single numbers; `where` is the key of this section."""
+        if not any(out_of_range(self, where)):  # else the product may be more than a float holds
             total_bytes = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file * self.record_bytes
             if total_bytes > MOST_DATASET_BYTES:
-                seen = "dataset.num_files_train, num_samples_per_file and record_length_bytes make"
-                problems.append(f"{seen} {total_bytes:.3g} bytes: wanted at most {MOST_DATASET_BYTES:.3g}")
-        if not 0 <= self.compressibility < 1:
-            problems.append(f"dataset.compressibility is {self.compressibility}: wanted 0 or more, and below 1")
-        if not 1 <= self.compression_level <= 9:
-            problems.append(f"dataset.compression_level is {self.compression_level}: wanted 1 to 9")
-        return problems + self._check_records() + self._check_names() + self._check_format()
+                seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes make"
+                yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MOST_DATASET_BYTES:.3g}"
+        yield from self._record_problems(where)
+        yield from self._name_problems(where)
+        yield from self._format_problems()
 
-    def _check_records(self) -> list[str]:
-        problems = []
+    def _record_problems(self, where: str) -> Iterator[str]:
         if any(axis < 1 for axis in self.record_dims):
-            problems.append(f"dataset.record_dims is {list(self.record_dims)}: wanted numbers of 1 or more")
+            yield f"{where}.record_dims is {list(self.record_dims)}: wanted numbers of 1 or more"
         if self.record_dims and self.record_length_bytes_stdev:
-            problems.append(
-                "dataset.record_dims and dataset.record_length_bytes_stdev are both given: records of one shape have "
+            yield (
+                f"{where}.record_dims and {where}.record_length_bytes_stdev are both given: records of one shape have "
                 "one size; leave one of the two out"
             )
+        if self.record_length_bytes_quantiles:
+            yield from self._quantile_problems(where)
         if not _is_number_type(self.record_element_type):
-            actual = f"dataset.record_element_type is {self.record_element_type!r}"
-            problems.append(f"{actual}: wanted NumPy's name of a type of number, such as uint8 or float32")
-        return problems
+            actual = f"{where}.record_element_type is {self.record_element_type!r}"
+            yield f"{actual}: wanted NumPy's name of a type of number, such as uint8 or float32"
 
-    def _check_format(self) -> list[str]:
+    def _quantile_problems(self, where: str) -> Iterator[str]:
+        key, sizes = f"{where}.record_length_bytes_quantiles", self.record_length_bytes_quantiles
+        yield from quantiles.problems(sizes, self.record_length_bytes, key, f"{where}.record_length_bytes")
+        if max(sizes) > MOST_RECORD_BYTES:
+            yield f"{key} goes up to {max(sizes):g}: wanted at most {MOST_RECORD_BYTES:g}"
+        others = {
+            "record_dims": self.record_dims,
+            "record_length_bytes_stdev": self.record_length_bytes_stdev,
+            "parquet.columns": self.parquet.columns,
+        }
+        for other in (name for name, value in others.items() if value):
+            yield f"{key} and {where}.{other} are both given, and both say how large records are: leave one out"
+
+    def _format_problems(self) -> list[str]:
         if not _is_number_type(self.record_element_type):
             return []  # reported already, and formats compute with it
         # Formats build on this module, and an unknown one is reported when it is needed, with the list of those known.
@@ -174,19 +203,17 @@ class DatasetSpec:
 
         if self.format not in registry.names("datagen.formats"):
             return []
-        problems: list[str] = registry.find("datagen.formats", self.format, "Format")().unfit(self)
-        return problems
+        unfit: list[str] = registry.find("datagen.formats", self.format, "Format")().unfit(self)
+        return unfit
 
-    def _check_names(self) -> list[str]:
-        problems = []
+    def _name_problems(self, where: str) -> Iterator[str]:
         if not self.data_folder:
-            problems.append("dataset.data_folder is empty: wanted a folder")
+            yield f"{where}.data_folder is empty: wanted a folder"
         if not self.format:
-            problems.append("dataset.format is empty: wanted the name of a format")
+            yield f"{where}.format is empty: wanted the name of a format"
         if not self.file_prefix or "/" in self.file_prefix or self.file_prefix.startswith("."):
             wanted = "a plain file name part, without / and not starting with a dot"
-            problems.append(f"dataset.file_prefix is {self.file_prefix!r}: wanted {wanted}")
-        return problems
+            yield f"{where}.file_prefix is {self.file_prefix!r}: wanted {wanted}"
 
 
 def _is_number_type(name: str) -> bool:

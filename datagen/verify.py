@@ -27,7 +27,7 @@ Kind = Literal["truncated", "changed", "swapped", "missing", "foreign", "unreada
 
 
 @dataclass(frozen=True)
-class Finding:
+class Damage:
     """One thing that is wrong."""
 
     severity: Literal["error", "warning"]
@@ -45,7 +45,7 @@ def verify(
     ranks: int = 1,
     threads: int = 1,
     progress: Callable[[Progress], None] | None = None,
-) -> list[Finding]:
+) -> list[Damage]:
     """Compare the files i with i % ranks == rank with what was generated; rank 0 also looks for files that are not
     of the dataset. Returns what is wrong, by path; an empty list means that every byte is right.
 
@@ -79,7 +79,7 @@ class _Checker:
     """Checks files in several threads."""
 
     def __init__(self, files: Files, storage: StorageBase, tally: Tally) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[Damage] = []
         self._files = files
         self._storage = storage
         self._tally = tally
@@ -98,7 +98,7 @@ class _Checker:
 
     def _check(self, running_index: int, part: Part, made: AlignedBuffer, stored: AlignedBuffer) -> None:
         path = part.path
-        finding: Finding | None
+        finding: Damage | None
         try:
             self._storage.size_bytes(path)
             if part.size_bytes is None:
@@ -106,18 +106,18 @@ class _Checker:
             else:
                 finding = self._check_bytes(running_index, part, part.size_bytes, made, stored)
         except FileNotFoundError:
-            finding = Finding("error", path, "missing", "there is no such file")
+            finding = Damage("error", path, "missing", "there is no such file")
         except OSError as error:
-            finding = Finding("error", path, "unreadable", f"it can't be read: {error.strerror or error}")
+            finding = Damage("error", path, "unreadable", f"it can't be read: {error.strerror or error}")
         except DatasetError as error:
-            finding = Finding("error", path, "unreadable", str(error))
+            finding = Damage("error", path, "unreadable", str(error))
         if finding is not None:
             with self._lock:
                 self.findings.append(finding)
 
     def _check_bytes(
         self, running_index: int, part: Part, wanted: int, made: AlignedBuffer, stored: AlignedBuffer
-    ) -> Finding | None:
+    ) -> Damage | None:
         """Write the file again, into a writer that compares instead."""
         reader = self._storage.open(part.path)
         try:
@@ -133,25 +133,25 @@ class _Checker:
         finally:
             reader.close()
 
-    def _judge(self, running_index: int, part: Part, wanted: int, reader: Reader, offset: int) -> Finding:
+    def _judge(self, running_index: int, part: Part, wanted: int, reader: Reader, offset: int) -> Damage:
         """Say what is wrong with a file that first differs at `offset`."""
         path, content = part.path, self._files.content
         if reader.size_bytes == wanted and part.is_side:
             message = f"it differs from what was generated at offset {offset}"
-            return Finding("error", path, "changed", message)
+            return Damage("error", path, "changed", message)
         if reader.size_bytes == wanted:
             around, at = _around(reader, offset)
             swapped, words = explain(around, at, content, running_index)
             message = f"it differs from what was generated at offset {offset}: {words}, not of file {running_index}"
-            return Finding("error", path, "swapped" if swapped else "changed", message)
+            return Damage("error", path, "swapped" if swapped else "changed", message)
         first = next(iter(find_stamps(_around(reader, 0)[0])), None)
         if first is not None and (first[1].file, first[1].seed_hash) != (running_index, content.seed_hash):
             message = f"at offset {first[0]} it begins as file number {first[1].file}, not {running_index}"
-            return Finding("error", path, "swapped", message)
+            return Damage("error", path, "swapped", message)
         message = f"it has {reader.size_bytes} bytes, wanted {wanted}; up to offset {offset} it is right"
-        return Finding("error", path, "truncated" if reader.size_bytes < wanted else "changed", message)
+        return Damage("error", path, "truncated" if reader.size_bytes < wanted else "changed", message)
 
-    def _check_table(self, path: str) -> Finding | None:
+    def _check_table(self, path: str) -> Damage | None:
         """Look for the columns of a file of row groups: a batch takes them by their names."""
         files, storage = self._files, self._storage
         if not isinstance(files.format, GroupFormat):
@@ -161,11 +161,11 @@ class _Checker:
             groups = files.format.open_groups(SmallReads(path, reader, storage.alignment), files.spec)
             if groups.payload(0):
                 return None
-            return Finding("error", path, "changed", "its columns or row groups are not those it was made with")
+            return Damage("error", path, "changed", "its columns or row groups are not those it was made with")
         finally:
             reader.close()
 
-    def _check_payload(self, running_index: int) -> Finding | None:
+    def _check_payload(self, running_index: int) -> Damage | None:
         """Read the samples as a loader would, and compare them: packed bytes depend on the library that packed them."""
         files = self._files
         path, samples = files.path(running_index), files.spec.num_samples_per_file
@@ -186,11 +186,11 @@ class _Checker:
                 if at is not None:
                     swapped, words = explain(payload, at, files.content, running_index)
                     message = f"its payload differs from what was generated at offset {start + at}: {words}"
-                    return Finding("error", path, "swapped" if swapped else "changed", message)
+                    return Damage("error", path, "swapped" if swapped else "changed", message)
                 checked += len(payload)
             if checked != wanted:
                 message = f"its samples have {checked} bytes, wanted {wanted}"
-                return Finding("error", path, "truncated", message)
+                return Damage("error", path, "truncated", message)
             return None
         finally:
             engine.finish()
@@ -250,12 +250,12 @@ def _around(reader: Reader, offset: int) -> tuple[memoryview, int]:
     return view[:got], offset - start
 
 
-def _foreign(files: Files, storage: StorageBase) -> list[Finding]:
+def _foreign(files: Files, storage: StorageBase) -> list[Damage]:
     """Find what lies in the dataset's folders and is not of it."""
     known = {part.path for i in range(len(files)) for part in files.parts(i)}
     folders = {files.train.folder, files.valid.folder, *files.folders()}
     known |= folders
-    findings: list[Finding] = []
+    findings: list[Damage] = []
     for folder in sorted(folders):
         if not storage.is_folder(folder):
             continue
@@ -264,7 +264,7 @@ def _foreign(files: Files, storage: StorageBase) -> list[Finding]:
                 strangers = [path for entry in entries if (path := f"{folder}/{entry.name}") not in known]
         except OSError as error:
             message = f"it can't be listed: {error.strerror or error}"
-            findings.append(Finding("error", folder, "unreadable", message))
+            findings.append(Damage("error", folder, "unreadable", message))
             continue
-        findings += [Finding("warning", path, "foreign", "it is not of this dataset") for path in strangers]
+        findings += [Damage("warning", path, "foreign", "it is not of this dataset") for path in strangers]
     return findings

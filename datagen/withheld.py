@@ -46,6 +46,11 @@ def public_option(name: str, value: Any) -> Any:
     return public_text(value) if isinstance(value, str) else value
 
 
+def printable(text: str) -> str:
+    """Return a name as a UTF-8 file can state it: bytes that are no text (PEP 383) are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def public_text(text: str) -> str:
     """Return a text without what its URLs say of users, and without the values of their queries (signatures)."""
     if "://" not in text:
@@ -60,7 +65,9 @@ def scrubbed(text: str, options: Mapping[str, object]) -> str:
             parts = [part.partition("=")[2] for part in re.split("[;&]", value)]
             for secret in (value, *(part for part in parts if len(part) >= _SHORTEST_PART)):
                 if len(secret) >= _SHORTEST and secret != WITHHELD:
-                    text = text.replace(secret, WITHHELD).replace(quote(secret, safe=""), WITHHELD)
+                    text = text.replace(secret, WITHHELD).replace(
+                        quote(secret, safe="", errors="surrogateescape"), WITHHELD
+                    )
     return public_text(text)
 
 

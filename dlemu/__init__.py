@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datagen.errors import DlemuError, UserError
     from dlemu.api import checkpoint, compare, datagen, load_result, pack, predict, probe, size, sweep, train
-    from dlemu.run.ranks import RunFailedError
+    from dlemu.runner.ranks import RunFailedError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {"DlemuError": "datagen.errors", "UserError": "datagen.errors", "RunFailedError": "dlemu.run.ranks"}
+_HOMES = {"DlemuError": "datagen.errors", "UserError": "datagen.errors", "RunFailedError": "dlemu.runner.ranks"}
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ def mpirun_main() -> None:
     import sys
 
     from datagen.errors import UserError
-    from dlemu.mlperf.mpirun import main
+    from dlemu.dlio.mpirun import main
 
     try:
         main(sys.argv[1:])

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 from datagen.errors import UserError
 from dlemu.api_process import Request, call
 from dlemu.comm import detect_launcher
 from dlemu.config import load
-from dlemu.config.overrides import override
+from dlemu.config.overrides import given_keys, override
+from dlemu.config.published import check_letters
 from dlemu.config.schema import Workload
-from dlemu.mlperf.foreign_checkpoints import foreign_checkpoints
-from dlemu.mlperf.foreign_side import foreign_side
-from dlemu.mlperf.foreign_times import foreign_run
-from dlemu.packing import run_pack
-from dlemu.packing.pack_answer import PACK, PackAnswer
-from dlemu.prediction.ask import ask, read_prediction
-from dlemu.prediction.prediction import Prediction
-from dlemu.probing.pattern import Level
-from dlemu.probing.probe_answers import Access, ProbeAnswer, ProbeCell
-from dlemu.probing.run_probe import (
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.kind import only_checkpoints
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.pack import run as run_pack
+from dlemu.jobs.pack.result import PackAnswer
+from dlemu.jobs.probe.result import Access, ProbeAnswer
+from dlemu.jobs.probe.run import (
     BUCKET_BYTES,
     FILE_BYTES,
     OBJECT_GRID,
@@ -34,41 +32,27 @@ from dlemu.probing.run_probe import (
     probe_objects,
     probe_requests,
     probe_workload,
-    read_probe,
 )
-from dlemu.results.answer_files import read_answer
-from dlemu.results.checkpoint_folder import read_checkpoint_run
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import holds_checkpoints, read_run
-from dlemu.results.run import Run
-from dlemu.run.events import DatasetMade, Event
-from dlemu.run.prepare import only_checkpoints, only_makes_data
-from dlemu.sizing import find_size, run_sweep
-from dlemu.sizing.answers import COMPARE, SIZE, SWEEP, Comparison, SizeAnswer, SweepAnswer
-from dlemu.sizing.compare_checkpoints import (
-    COMPARE_CHECKPOINTS,
-    CheckpointComparison,
-    checkpoint_sides,
-    compare_checkpoints,
-)
-from dlemu.sizing.compare_sides import Extras
-from dlemu.sizing.compare_sides import compare as compare_sides
-from dlemu.sizing.sides import read_sides
-from dlemu.sizing.sizing_events import SizingEvent
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.prediction.ask import ask
+from dlemu.jobs.training.prediction.prediction import Prediction
+from dlemu.jobs.training.prepare import only_makes_data
+from dlemu.jobs.training.result import Run
+from dlemu.mlperf.audit.foreign_side import foreign_side
+from dlemu.mlperf.audit.foreign_times import foreign_run
+from dlemu.results.kinds import read_result
+from dlemu.runner.events import DatasetMade, Event, ignore
+from dlemu.studies.answers import Comparison, SizeAnswer, SweepAnswer
+from dlemu.studies.compare.compare_sides import Extras
+from dlemu.studies.compare.compare_sides import compare as compare_sides
+from dlemu.studies.compare.sides import read_sides
+from dlemu.studies.events import SizingEvent
+from dlemu.studies.size import find_size
+from dlemu.studies.sweep import run as run_sweep
 
 Source = Workload | Sequence[str] | Mapping[str, object]
 """What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
-Result = (
-    Run
-    | CheckpointRun
-    | SizeAnswer
-    | SweepAnswer
-    | Comparison
-    | CheckpointComparison
-    | Prediction
-    | ProbeAnswer
-    | PackAnswer
-)
+Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer | PackAnswer
 Folder = str | os.PathLike[str]
 
 
@@ -100,7 +84,7 @@ def train(
     if only_makes_data(workload):
         raise UserError("the workload asks for its dataset alone: call dlemu.datagen, or set workflow.train=true")
     _refuse_launcher("train")
-    folder = call(Request("train", workload, make=make, words=_count_given(source, settings)), on_progress)
+    folder = call(Request("train", workload, make=make, size_is_given=_size_is_given(source, settings)), on_progress)
     assert isinstance(folder, str)
     return read_run(folder)
 
@@ -156,7 +140,7 @@ def size(
     on_progress: Callable[[SizingEvent], None] | None = None,
     **settings: object,
 ) -> SizeAnswer:
-    """Find the most accelerators that a storage keeps busy: `dlemu size`; arguments as of `dlemu.sizing.find_size`.
+    """Find the most accelerators that a storage keeps busy: `dlemu size`; arguments as of its `size`.
 
     `make` makes the dataset first, or what is missing of it, with a rank for each core.
     """
@@ -170,7 +154,7 @@ def size(
         trial_seconds=trial_seconds,
         cached=cached,
         make=_make_dataset if make else None,
-        on_event=on_progress or _ignore,
+        on_event=on_progress or ignore,
     )
 
 
@@ -184,10 +168,10 @@ def predict(
     cached: bool = False,
     make: bool = False,
     config_dir: str | None = None,
-    on_level: Callable[[Level], None] | None = None,
+    on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> Prediction:
-    """Predict how busy a storage would keep accelerators: `dlemu predict`; arguments as of `dlemu.prediction.ask.ask`.
+    """Predict how busy a storage would keep accelerators: `dlemu predict`; arguments as of its `ask`.
 
     With `ranks` that count, else the most that pass. `from_folder` names a run (DLIO's too), or is one; `make` makes
     the dataset before it is probed.
@@ -202,7 +186,7 @@ def predict(
         config_dir=config_dir,
         make=_make_dataset if make else None,
         read_foreign=foreign_run,
-        on_level=on_level,
+        on_event=on_progress or ignore,
     )
     return answer
 
@@ -222,7 +206,7 @@ def probe(
     readers: Sequence[int] = (),
     cached: bool = False,
     config_dir: str | None = None,
-    on_cell: Callable[[ProbeCell], None] | None = None,
+    on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> ProbeAnswer:
     """Measure what a storage can do: `dlemu probe`.
@@ -233,6 +217,7 @@ def probe(
     Raises UserError, DlemuError.
     """
     if isinstance(target, str | os.PathLike):
+        check_letters([os.fspath(target), folder])
         bucket = os.fspath(target).startswith("s3://")
         if settings and not bucket:
             raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted one of both")
@@ -252,7 +237,7 @@ def probe(
                 seconds=seconds,
                 total_bytes=BUCKET_BYTES if file_bytes is None else file_bytes,
                 folder=folder,
-                on_cell=on_cell,
+                on_event=on_progress or ignore,
             )
             return answer
         answer, _ = probe_requests(
@@ -263,11 +248,13 @@ def probe(
             engine=engine,
             file_bytes=FILE_BYTES if file_bytes is None else file_bytes,
             folder=folder,
-            on_cell=on_cell,
+            on_event=on_progress or ignore,
         )
         return answer
     words = _words(target, settings) + ([f"output.folder={folder}"] if folder else [])
-    answer, _ = probe_workload(words, config_dir=config_dir, cached=cached, readers=tuple(readers), on_cell=on_cell)
+    answer, _ = probe_workload(
+        words, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
+    )
     return answer
 
 
@@ -285,7 +272,7 @@ def sweep(
     A point that fails is noted in the answer, and the others go on. Raises UserError for what is wrong with any.
     """
     words = _words(source, settings, several=True)
-    return run_sweep.sweep(words, launcher=launcher, config_dir=config_dir, on_event=on_progress or _ignore)
+    return run_sweep.sweep(words, launcher=launcher, config_dir=config_dir, on_event=on_progress or ignore)
 
 
 def pack(
@@ -301,51 +288,10 @@ def pack(
 
     `make` makes a workload's images first, or what is missing of them. Raises UserError, DlemuError.
     """
-    ranks = len(os.sched_getaffinity(0))
-
-    def make_dataset(workload: Workload) -> None:
-        call(Request("datagen", workload, ranks=ranks, fsync=True), None)
-
     words = _words(overrides, settings, several=True)
     return run_pack.pack(
-        words, config_dir=config_dir, make=make_dataset if make else None, on_event=on_progress or _ignore
+        words, config_dir=config_dir, make=_make_dataset if make else None, on_event=on_progress or ignore
     )
-
-
-@overload
-def compare(
-    a: Run,
-    b: Folder | Run | None = None,
-    *,
-    price: tuple[float, float] | None = None,
-    watts: tuple[float, float] | None = None,
-    years: float | None = None,
-    energy_price: float | None = None,
-) -> Comparison: ...
-
-
-@overload
-def compare(
-    a: CheckpointRun,
-    b: Folder | CheckpointRun | None = None,
-    *,
-    price: tuple[float, float] | None = None,
-    watts: tuple[float, float] | None = None,
-    years: float | None = None,
-    energy_price: float | None = None,
-) -> CheckpointComparison: ...
-
-
-@overload
-def compare(
-    a: Folder,
-    b: Folder | Run | CheckpointRun | None = None,
-    *,
-    price: tuple[float, float] | None = None,
-    watts: tuple[float, float] | None = None,
-    years: float | None = None,
-    energy_price: float | None = None,
-) -> Comparison | CheckpointComparison: ...
 
 
 def compare(
@@ -356,18 +302,15 @@ def compare(
     watts: tuple[float, float] | None = None,
     years: float | None = None,
     energy_price: float | None = None,
-) -> Comparison | CheckpointComparison:
-    """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a Run.
+) -> Comparison:
+    """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a run.
 
-    Two runs of checkpoints (DLIO's too) are compared by their own figures, a sweep over two drives alone compares
-    these. `price` and `watts` are those of both storages, `energy_price` of a kWh, over so many `years`.
+    Both are of one kind of job; a sweep over two drives alone compares these. `price` and `watts` are those of both
+    storages, `energy_price` of a kWh, over so many `years`.
 
     Raises UserError for what can't be compared.
     """
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
-    checkpoints = checkpoint_sides(folders, (price, watts, years, energy_price), foreign_checkpoints)
-    if checkpoints is not None:
-        return compare_checkpoints(*checkpoints)
     sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)
     first, second = (
@@ -383,19 +326,8 @@ def load_result(folder: Folder) -> Result:
 
     Raises UserError for a folder without a result, or a damaged one.
     """
-    path = os.fspath(folder)
-    if holds_checkpoints(path):
-        return read_checkpoint_run(path)
-    return (
-        read_answer(path, SIZE, SizeAnswer)
-        or read_answer(path, SWEEP, SweepAnswer)
-        or read_answer(path, COMPARE, Comparison)
-        or read_answer(path, COMPARE_CHECKPOINTS, CheckpointComparison)
-        or read_answer(path, PACK, PackAnswer)
-        or read_prediction(path)
-        or read_probe(path)
-        or read_run(path)
-    )
+    result: Result = read_result(os.fspath(folder))
+    return result
 
 
 def _folder(result: Folder | Run | CheckpointRun | None) -> str | None:
@@ -415,11 +347,9 @@ def _workload(source: Source, settings: Mapping[str, object], config_dir: str | 
     return load(_words(source, settings), config_dir=config_dir)
 
 
-def _count_given(source: Source, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the words of the caller's own, where a dataset's number of files may be among them."""
-    if isinstance(source, Workload):
-        return (f"dataset.num_files_train={source.dataset.num_files_train}",)
-    return tuple(_words(source, settings))
+def _size_is_given(source: Source, settings: Mapping[str, object]) -> bool:
+    """Say whether the dataset's number of files is the caller's own."""
+    return isinstance(source, Workload) or "dataset.num_files_train" in given_keys(_words(source, settings))
 
 
 def _words(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
@@ -451,7 +381,3 @@ def _refuse_launcher(name: str) -> None:
             f"dlemu.{name} was called in a process of mpirun or srun, but starts its ranks itself, on this host: run "
             f"`dlemu {name}` under the launcher instead, and read its folder with dlemu.load_result"
         )
-
-
-def _ignore(event: object) -> None:
-    """Take no notice."""

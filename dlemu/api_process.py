@@ -19,22 +19,34 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import IO, Literal
 
-from datagen.errors import DlemuError
+from datagen.errors import DatasetError, DlemuError
 from dlemu.comm import die_with_parent
+from dlemu.comm.failure import RANK, Role
 from dlemu.config.schema import Workload
-from dlemu.run.events import CheckpointProgress, DatasetMade, DatasetProgress, Doing, Event, TrainingStep
+from dlemu.runner.child_run import end_group, how_ended
+from dlemu.runner.clean_process import start_interpreter
+from dlemu.runner.events import (
+    CheckpointProgress,
+    DatasetMade,
+    DatasetProgress,
+    Doing,
+    Event,
+    OnEvent,
+    Saved,
+    TrainingStep,
+    to_all,
+)
 
 _LOOK_SECONDS = 0.2
 _ENDING_SECONDS = 60.0
 """What an interrupted run may take to save what it measured."""
 _SHOWN_LINES = 12
 _PROGRAM = "from dlemu.api_process import main; main()"
+_PROCESS = Role("dlemu's process", RANK.remedy)
 
-OnEvent = Callable[[Event], None]
 _PROGRESS = (TrainingStep, DatasetProgress, CheckpointProgress, Doing)
 """Events that a busy caller may miss."""
 
@@ -50,16 +62,16 @@ class Request:
     fsync: bool = False
     make: bool = False
     """What is read and missing first."""
-    words: tuple[str, ...] = ()
-    """The user's own."""
+    size_is_given: bool = False
+    """The dataset's number of files is the user's own."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How it ended."""
 
-    folder: str | None = None
-    """Of the result of `train` or `checkpoint`."""
+    result: str | DatasetMade | None = None
+    """The folder of `train` or `checkpoint`, or what `datagen` made."""
     error: DlemuError | None = None
 
 
@@ -87,19 +99,16 @@ def call(request: Request, on_event: OnEvent | None) -> str | DatasetMade:
 
 
 def _start(line: socket.socket, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     # A caller without standard streams (a service) leaves their numbers free, and the line may have got one of them.
     descriptor = fcntl.fcntl(line.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
     try:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, str(descriptor), str(os.getpid())],
+        return start_interpreter(
+            _PROGRAM,
+            [str(descriptor), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # Modules of the caller's own are found; of OpenBLAS see dlemu.cli.
-            env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
             pass_fds=[descriptor],
-            start_new_session=True,  # Ctrl-C on a terminal is the caller's, who passes it on
         )
     finally:
         os.close(descriptor)
@@ -111,7 +120,6 @@ class _Conversation:
     def __init__(self, process: subprocess.Popen[bytes], line: socket.socket, on_event: OnEvent | None) -> None:
         self._process, self._line, self._on_event = process, line, on_event
         self._outcome: Outcome | None = None
-        self._made: DatasetMade | None = None
 
     def listen(self) -> None:
         """Pass events on until the process has ended."""
@@ -133,8 +141,6 @@ class _Conversation:
         if isinstance(message, Outcome):
             self._outcome = message
             return True
-        if isinstance(message, DatasetMade):
-            self._made = message
         if self._on_event is not None:
             self._on_event(message)
         return True
@@ -150,9 +156,7 @@ class _Conversation:
                 if select.select([self._line], [], [], _LOOK_SECONDS)[0] and not self._take():
                     time.sleep(_LOOK_SECONDS)
         finally:  # Ctrl-C a second time
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            end_group(self._process)
         while select.select([self._line], [], [], 0)[0] and self._take():
             pass
         return self._outcome.error if self._outcome is not None else None
@@ -163,12 +167,11 @@ class _Conversation:
         if outcome is None:
             output.seek(0)
             lines = output.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
-            raise DlemuError("\n".join([f"dlemu's process ended with status {self._process.returncode}:", *lines]))
+            raise DlemuError("\n".join([f"{how_ended(_PROCESS, self._process)}:", *lines]))
         if outcome.error is not None:
             raise outcome.error
-        result = outcome.folder or self._made
-        assert result is not None  # each command leaves one of the two
-        return result
+        assert outcome.result is not None  # each command leaves one of the two
+        return outcome.result
 
 
 def main() -> None:
@@ -179,7 +182,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
-        outcome = Outcome(folder=_do(pickle.load(sys.stdin.buffer), line))
+        outcome = Outcome(result=_do(pickle.load(sys.stdin.buffer), line))
     except DlemuError as error:
         outcome = Outcome(error=error)
     except KeyboardInterrupt:
@@ -192,35 +195,31 @@ def main() -> None:
         line.send(pickle.dumps(outcome))
 
 
-def _do(request: Request, line: socket.socket) -> str | None:
-    from dlemu.cli.frontends import TerminalFrontend
-    from dlemu.run.checkpoint_story import checkpoint
-    from dlemu.run.datasets import make
-    from dlemu.run.enough import enough
-    from dlemu.run.training import train
+def _do(request: Request, line: socket.socket) -> str | DatasetMade | None:
+    from dlemu.dlio.export import export_beside
+    from dlemu.report.run_log import log_of
+    from dlemu.results.kinds import kind_of_command
+    from dlemu.runner.datasets import make
+    from dlemu.runner.job import JobRequest, MakeFirst, NoVerdictError, run_alone
 
-    class Frontend(TerminalFrontend):
-        """Like that of `dlemu train`, but that the caller is told what goes on."""
+    def send(event: Event) -> None:
+        if isinstance(event, Saved):  # the folder has it
+            return
+        # A caller that is busy misses progress; it must not hold up the accelerators.
+        flags = socket.MSG_DONTWAIT if isinstance(event, _PROGRESS) else 0
+        with contextlib.suppress(OSError):
+            line.send(pickle.dumps(event), flags)
 
-        def load(self) -> Workload:
-            workload = request.workload
-            return replace(workload, ranks=request.ranks) if request.ranks else workload
-
-        def advise(self, workload: Workload, ranks: int, files_there: int) -> str:
-            files = f"dataset.num_files_train={enough(workload, ranks).files}"
-            return f"Wanted {files}" + ("." if files_there else "; make=True makes the dataset first.")
-
-        def tell(self, event: Event) -> None:
-            # A caller that is busy misses progress; it must not hold up the accelerators.
-            flags = socket.MSG_DONTWAIT if isinstance(event, _PROGRESS) else 0
-            with contextlib.suppress(OSError):
-                line.send(pickle.dumps(event), flags)
-
-    frontend = Frontend(request.words, None, make=request.make, yes=True)
-    frontend.command = f"dlemu.{request.command}(...)"
-    if request.command == "train":
-        return train(frontend)
-    if request.command == "checkpoint":
-        return checkpoint(frontend, frontend.fit_checkpoints)
-    make(frontend, fsync=request.fsync)
-    return None
+    workload = replace(request.workload, ranks=request.ranks) if request.ranks else request.workload
+    if request.command == "datagen":
+        return make(JobRequest(load=lambda: workload), send, fsync=request.fsync)
+    make_first = MakeFirst(request.size_is_given, lambda making, ranks: None) if request.make else None
+    on_event = to_all(send, export_beside, log_of(f"dlemu.{request.command}(...)"))
+    kind = kind_of_command(request.command).part("job")
+    try:
+        result = run_alone(JobRequest(load=lambda: workload, make_first=make_first), on_event, kind)
+    except NoVerdictError as error:
+        files = f"dataset.num_files_train={error.files_wanted}"
+        advice = f"Wanted {files}" + ("." if error.files_there else "; make=True makes the dataset first.")
+        raise DatasetError(error.advised(advice)) from error
+    return None if result is None else result.folder

@@ -118,6 +118,11 @@ def parse(data: memoryview, name: str) -> Array:
     return Array(payload, stated.item_bytes, stated.fortran_order, stated.shape[-1] if stated.shape else 1)
 
 
+def header_bytes(prefix: memoryview) -> int:
+    """Return the bytes of the header behind the first `PREFIX_BYTES` of a .npy; 0 where these are none."""
+    return int.from_bytes(prefix[8:PREFIX_BYTES], "little") if bytes(prefix[:6]) == MAGIC else 0
+
+
 @functools.lru_cache(KNOWN_HEADERS)
 def _stated(header: bytes) -> _Stated:
     """Take a header apart; most files of a dataset have the same. Raises as `parse` does of what is no header."""

@@ -36,13 +36,14 @@ def hdf5() -> Any:
 class Hdf5File:
     """One file: its structure as HDF5 tells it, its samples from where they lie."""
 
-    def __init__(self, source: Source, samples: int, known: Known) -> None:
+    def __init__(self, source: Source, samples: int, known: Known, *, called: bool = False) -> None:
+        """Begin; with `called` each read is one that HDF5 makes: of the structure, and of each record or chunk."""
         self._source = source
         self._gathered: memoryview | None = None
         self._decoded: memoryview | None = None
         # A file of one sample is read as a whole, by one call; of several only what is asked for.
         self._whole = samples == 1
-        self._window = Window(source, whole=self._whole)
+        self._window = Calls(source) if called else Window(source, whole=self._whole)
         self._parts = self._parts_as_in(known) or self._ask_hdf5(samples)
         self._record_bytes = sum(part.bytes for part in self._parts)
         self._is_plain = all(isinstance(part, _Stretch) for part in self._parts)
@@ -61,6 +62,8 @@ class Hdf5File:
 
     def _structure(self) -> Structure:
         parts = tuple(part for part in self._parts if isinstance(part, _Stretch))
+        if isinstance(self._window, Calls):
+            return Structure(list(self._window.asked), list(self._window.asked.values()), parts)
         gaps, end = [], 0
         for start, size in sorted((part.offset, part.samples * part.bytes) for part in parts):
             gaps.append((end, start - end))
@@ -69,12 +72,12 @@ class Hdf5File:
         return Structure(gaps, self._bytes_at(gaps), parts)
 
     def _bytes_at(self, gaps: list[tuple[int, int]]) -> list[bytes]:
-        return [bytes(piece) for piece in self._window.extents(gaps)]
+        return [bytes(piece) for piece in self._window.around(gaps)]
 
     def _ask_hdf5(self, samples: int) -> Sequence[_Stretch | _Chunked]:
         """Have HDF5 read the structure, and check what it found."""
         source = self._source
-        self._window.read(1)  # storage that fails at once must not fail inside h5f.open, which leaks what it opened
+        self._window.look()  # storage that fails at once must not fail inside h5f.open, which leaks what it opened
         self._check_storage()
         try:
             file = _open(self._window)
@@ -100,6 +103,10 @@ class Hdf5File:
         except HDF5_ERRORS as error:
             raise self._failed(f"no readable chunks of sample {index}", error) from error
         self._check_storage()
+        if isinstance(self._window, Calls):
+            for part in self._parts:
+                if isinstance(part, _Stretch):
+                    self._window.sieve(*next(part.extents(index)), part.offset + part.samples * part.bytes)
         data = self._together(self._window.extents(extents))
         offset = index * self._record_bytes
         if self._is_plain:
@@ -169,7 +176,7 @@ class Structure:
     """Where the records of a file lie that are not chunked, and all bytes around them."""
 
     gaps: list[tuple[int, int]]
-    """(offset, bytes) of what is no record."""
+    """(offset, bytes) of what is no record, or of what HDF5 asks for of that."""
     around: list[bytes]
     """What stands there."""
     parts: tuple[_Stretch, ...]
@@ -271,6 +278,14 @@ class Window:
                 self._extents[offset] = read[offset - start : offset - start + size]
         return [self._extents[offset] for offset, _ in extents]
 
+    def around(self, gaps: list[tuple[int, int]]) -> list[memoryview]:
+        """Return the bytes at each (offset, bytes), which are no records. Raises DatasetError."""
+        return self.extents(gaps)
+
+    def look(self) -> None:
+        """Read something, so that `failure` tells whether that is possible."""
+        self.read(1)
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._position = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
         return self._position
@@ -320,6 +335,59 @@ class Window:
 
     def flush(self) -> None:
         return
+
+
+SIGNATURE_BYTES = 8
+"""What HDF5 reads of a file first."""
+SIEVE_BYTES = 64 << 10
+"""HDF5 reads at least so much of a dataset that lies in one piece, and keeps it (`H5Pset_sieve_buf_size`)."""
+
+
+class Calls(Window):
+    """A file that is read by HDF5's own calls: those for its structure come through here, the others are made alike."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source, whole=False)
+        self.asked: dict[tuple[int, int], bytes] = {}
+        """What HDF5 asked of the structure."""
+        self._looked: memoryview | None = None
+        self._sieves: dict[int, tuple[int, memoryview]] = {}
+
+    def look(self) -> None:
+        try:
+            self._looked = self._source.read(0, min(SIGNATURE_BYTES, self._source.size_bytes))
+        except (DlemuError, OSError) as error:
+            self.failure = error
+
+    def extents(self, extents: list[tuple[int, int]]) -> list[memoryview]:
+        """Return the bytes at each (offset, bytes), by a call for each."""
+        for offset, size in extents:
+            if offset not in self._extents:
+                self._extents[offset] = self._source.read(offset, size)
+        return [self._extents[offset] for offset, _ in extents]
+
+    def around(self, gaps: list[tuple[int, int]]) -> list[memoryview]:
+        return [self._source.read(offset, size) for offset, size in gaps]
+
+    def sieve(self, offset: int, size_bytes: int, end: int) -> None:
+        """Read a record of a dataset that ends there: of small ones HDF5 reads more than it was asked for."""
+        if size_bytes > SIEVE_BYTES or offset in self._extents:
+            return
+        start, held = self._sieves.get(end, (0, memoryview(b"")))
+        if not start <= offset <= offset + size_bytes <= start + len(held):
+            read = self._source.read(offset, min(SIEVE_BYTES, end - offset))
+            start, held = self._sieves[end] = offset, memoryview(bytes(read)) if len(read) > size_bytes else read
+        self._extents[offset] = held[offset - start : offset - start + size_bytes]
+
+    def _copy(self, out: memoryview) -> int:
+        start, size = self._position, max(0, min(len(out), self._source.size_bytes - self._position))
+        known = self._extents.get(start)  # of a chunk that is unpacked
+        if known is None or len(known) < size:
+            first, self._looked = self._looked, None
+            known = first if first and not start and len(first) == size else self._source.read(start, size)
+            self.asked[start, size] = bytes(known)
+        out[:size] = known[:size]
+        return size
 
 
 def _runs(extents: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from datagen.spec import DatasetSpec, ParquetColumn
 
-I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12  # types of Thrift's compact protocol
 
 
 def varint(value: int) -> bytes:
@@ -64,13 +64,13 @@ def part(last: int, *fields: tuple[int, int, bytes]) -> bytes:
     return bytes(out)
 
 
-_INT32, _INT64, _FLOAT, _DOUBLE, FIXED = 1, 2, 4, 5, 7
+_INT32, _INT64, _FLOAT, _DOUBLE, FIXED = 1, 2, 4, 5, 7  # parquet.thrift: Type
 _TYPE_NAMES = {_INT32: "INT32", _INT64: "INT64", _FLOAT: "FLOAT", _DOUBLE: "DOUBLE", FIXED: "FIXED_LEN_BYTE_ARRAY"}
 TYPES = {"int32": _INT32, "int64": _INT64, "float32": _FLOAT, "float64": _DOUBLE}
-_PLAIN, _RLE = 0, 3
-_REQUIRED, _REPEATED = 0, 2
-_LIST = 3
-_DICTIONARY_PAGE = 2
+_PLAIN, _RLE = 0, 3  # parquet.thrift: Encoding
+_REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
+_LIST = 3  # parquet.thrift: ConvertedType
+_DICTIONARY_PAGE = 2  # parquet.thrift: PageType
 _MOST_DICTIONARY_BYTES = 64
 _CODECS = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
 COMPRESSIONS = tuple(_CODECS)
@@ -221,7 +221,7 @@ def _placeless(column: Column, size_bytes: int, plain_bytes: int, rows: int, cod
 
 MAGIC = b"PAR1"
 LENGTH_BYTES = 4
-PAGE_BYTES = 1 << 20
+PAGE_BYTES = 1 << 20  # pyarrow's default data_page_size
 
 
 class Page(NamedTuple):

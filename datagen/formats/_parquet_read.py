@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -84,15 +85,16 @@ class GroupsFile:
         if self._plan:
             start = self._plan.start(group)
             return [(start + offset, size) for offset, size in self._plan.group(group).spans]
-        spans: list[tuple[int, int]] = []
-        for start, size in sorted(self._chunks(group)):
-            if start < len(MAGIC) or size < 0 or start + size > self._source.size_bytes:
-                raise damaged(self._source.path, f"row group {group} has a column outside the file,", start)
-            if spans and sum(spans[-1]) == start:
-                spans[-1] = spans[-1][0], spans[-1][1] + size
-            else:
-                spans.append((start, size))
-        return spans
+        return _joined(self._chunks(group))
+
+    def called_spans(self, group: int) -> list[tuple[int, int]]:
+        """Return the stretches that pyarrow reads of a row group (`CoalesceReadRanges` in arrow/io/caching.cc)."""
+        if self._plan:
+            start, named = self._plan.start(group), zip(self._plan.columns, self._plan.group(group).chunks, strict=True)
+            chunks = [(start + chunk.offset, chunk.size_bytes) for column, chunk in named if column.read]
+        else:
+            chunks = self._chunks(group)
+        return _joined(chunks, HOLE_BYTES, TOGETHER_BYTES)
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
         """Return (offset in the file, bytes, payload offset) of the values asked for; none where they are packed."""
@@ -143,8 +145,11 @@ class GroupsFile:
             start = chunk.data_page_offset
             if chunk.has_dictionary_page and chunk.dictionary_page_offset > 0:
                 start = min(start, chunk.dictionary_page_offset)
-            chunks.append((start, chunk.total_compressed_size))
-        return chunks
+            size = chunk.total_compressed_size
+            if start < len(MAGIC) or size < 0 or start + size > self._source.size_bytes:
+                raise damaged(self._source.path, f"row group {group} has a column outside the file,", start)
+            chunks.append((start, size))
+        return sorted(chunks)
 
     def _unpacked(self, group: int) -> int:
         """Return the bytes of the values asked for; of texts those that they would have without a dictionary."""
@@ -164,13 +169,28 @@ class GroupsFile:
         return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
 
 
+HOLE_BYTES, TOGETHER_BYTES = 8192, 32 << 20
+"""pyarrow reads columns together that lie no further apart, up to so many bytes (arrow/io/caching.h)."""
+
+
+def _joined(chunks: list[tuple[int, int]], hole_bytes: int = 0, most_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
+    """Join stretches (offset, bytes), in their order, that lie one behind the other."""
+    joined: list[tuple[int, int]] = []
+    for start, size in chunks:
+        if joined and start <= sum(joined[-1]) + hole_bytes and start + size - joined[-1][0] <= most_bytes:
+            joined[-1] = joined[-1][0], start + size - joined[-1][0]
+        else:
+            joined.append((start, size))
+    return joined
+
+
 def _laid_out(source: Source, plan: FilePlan) -> FilePlan | None:
     """Return the plan where the file is laid out like that, else None."""
-    ours = plan.size_bytes == source.size_bytes and _footer_bytes(source) == plan.tail_bytes - TAIL_BYTES
+    ours = plan.size_bytes == source.size_bytes and footer_bytes(source) == plan.tail_bytes - TAIL_BYTES
     return plan if ours else None
 
 
-def _footer_bytes(source: Source) -> int:
+def footer_bytes(source: Source) -> int:
     """Return the length of a file's metadata."""
     tail = bytes(source.read(max(source.size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, source.size_bytes)))
     size = int.from_bytes(tail[:4], "little")
@@ -180,7 +200,7 @@ def _footer_bytes(source: Source) -> int:
 
 
 def _metadata(source: Source) -> Any:
-    size = _footer_bytes(source) + TAIL_BYTES
+    size = footer_bytes(source) + TAIL_BYTES
     footer = MAGIC + bytes(source.read(source.size_bytes - size, size))
     with parsing(source.path, "the footer can't be parsed", source.size_bytes - size):
         return pq.read_metadata(pa.BufferReader(footer))

@@ -6,10 +6,12 @@ with: no library encodes them, whose next version might do it in another way.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,8 @@ from numpy.typing import NDArray
 from datagen.content import STAMP_BYTES, Content
 from datagen.errors import DlemuError
 from datagen.extras import library
-from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
+from datagen.formats._buffered import BufferedFile
+from datagen.formats.format_base import CallSource, FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -27,6 +30,26 @@ LEAST_PADDING_BYTES = STAMP_BYTES
 """Each file begins with so much of its content as it is, so that it shows whose it is."""
 CHANNELS = (1, 3)
 """Grey, and red, green and blue."""
+MOST_PIXELS = 1_000_000_000
+"""Of one picture: 3 GB once it is decoded. A header that states more is damaged, or made to fill the memory."""
+
+PILLOW_BYTES = 64 << 10
+"""What a decoder is fed at a time (`MAXBLOCK` in PIL/ImageFile.py)."""
+_SAFE_BYTES = 1 << 20
+"""What all else is read by (`SAFEBLOCK` there)."""
+
+
+def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int = _SAFE_BYTES) -> None:
+    """Read so many bytes as Pillow's `_safe_read` does: in blocks where there are many."""
+    for at in range(0, size_bytes, block_bytes):
+        if not file.read(min(block_bytes, size_bytes - at)):
+            return
+
+
+def feed_decoder(file: BufferedFile, end: int) -> None:
+    """Read as a decoder is fed that is done at `end`: it does not know before how much is left."""
+    while file.position < end and file.read(PILLOW_BYTES):
+        continue
 
 
 class Shape(NamedTuple):
@@ -72,6 +95,14 @@ class Codec(Protocol):
         """
         ...
 
+    def read_by_pillow(self, file: BufferedFile) -> None:
+        """Read the file by the calls of Pillow's plugin.
+
+        Raises:
+            struct.error, KeyError, PictureError: it ends within its structure, or is none of this kind.
+        """
+        ...
+
     def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
         """Return a picture's pixels, in `scratch` (which is theirs) if the library can. Raises as the library does."""
         ...
@@ -104,7 +135,7 @@ class PictureFormat:
                 f"a picture of {_words(dims)} pixels: a side of {self.codec.name} has {self.codec.longest_side} at most"
             ]
         least = self.codec.smallest(_shape(dims))
-        if spec.record_length_bytes_stdev == 0 and spec.record_length_bytes < least:
+        if not spec.sizes_vary and spec.record_length_bytes < least:
             return [
                 f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {self.codec.name} file of "
                 f"{_words(dims)} pixels has {least} bytes or more"
@@ -112,7 +143,7 @@ class PictureFormat:
         return []
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        if spec.record_length_bytes_stdev == 0:
+        if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
         # Shapes that are drawn are of one byte a pixel, and may be too small for any file.
         least = (self.codec.smallest(_shape(tuple(shape))) for shape in shapes.tolist())
@@ -127,6 +158,14 @@ class PictureFormat:
     def open(self, source: Source, samples: int) -> PictureFile:
         """Read the file whole, by one call."""
         return PictureFile(self.codec, source.path, source.read(0, source.size_bytes), source.scratch)
+
+    def open_called(self, source: CallSource, samples: int) -> PictureFile:
+        """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
+        file = BufferedFile(source)
+        with contextlib.suppress(struct.error, KeyError, PictureError):  # the look at it will tell
+            self.codec.read_by_pillow(file)
+        file.blank_rest()
+        return PictureFile(self.codec, source.path, file.image, source.scratch, file.read_rest)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read the file whole; Pillow decodes it, as it does in most scripts."""
@@ -144,11 +183,19 @@ class PictureFormat:
 class PictureFile:
     """One picture, whose file is in memory."""
 
-    def __init__(self, codec: Codec, path: str, data: memoryview, scratch: Callable[[int], memoryview]) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        path: str,
+        data: memoryview,
+        scratch: Callable[[int], memoryview],
+        read_rest: Callable[[], None] = lambda: None,
+    ) -> None:
         self._codec = codec
         self._path = path
         self._data = data
         self._scratch = scratch
+        self._read_rest = read_rest
         try:
             self._shape = codec.look(data)
         except PictureError as error:
@@ -173,18 +220,30 @@ class PictureFile:
     def _rebuild(self, content: Content, file: int) -> memoryview:
         if len(self._data) < self._codec.smallest(self._shape):
             return memoryview(b"")  # no file of ours, which are never that small
+        self._read_rest()  # padding that no reader looks at
         return self._codec.make(content, file, self._shape, len(self._data)).data
 
 
 def pillow_pixels(data: memoryview) -> memoryview:
     """Decode by Pillow. Raises OSError, ValueError, SyntaxError; UserError where it is not installed."""
-    pillow = library("PIL.Image", "image")
-    try:
-        image = pillow.open(io.BytesIO(data))
-    except pillow.DecompressionBombError as error:  # of no kind but its own
-        raise ValueError(str(error)) from error
-    pixels: NDArray[np.uint8] = np.ascontiguousarray(image)
+    pixels: NDArray[np.uint8] = np.ascontiguousarray(pillow_image(data))
     return pixels.reshape(-1).data
+
+
+def pillow_image(data: memoryview) -> Any:
+    """Open a picture by Pillow, which decodes it later. Raises as `pillow_pixels`; ValueError for too many pixels."""
+    pillow = library("PIL.Image", "image")
+    # Pillow warns above 89 million pixels and refuses twice as many: fewer than a scan on one slide has.
+    pillow.MAX_IMAGE_PIXELS = None
+    image = pillow.open(io.BytesIO(data))
+    check_pixels(image.height, image.width)
+    return image
+
+
+def check_pixels(height: int, width: int) -> None:
+    """Raise ValueError for more pixels than a picture has, before anything makes room for them."""
+    if height * width > MOST_PIXELS:
+        raise ValueError(f"{width:,} x {height:,} pixels are more than the {MOST_PIXELS:,} of any picture")
 
 
 def padding_then_codes(

@@ -25,7 +25,7 @@ HEAD_BYTES = 12
 FRAME_BYTES = 16
 """What the framing adds to a record."""
 HEAD = struct.Struct("<QL")
-CRC_MASK = 0xA282EAD8
+CRC_MASK = 0xA282EAD8  # kMaskDelta in TensorFlow's crc32c.h: sums of data that holds sums stay independent
 _FULL = 0xFFFFFFFF
 
 Bytes = bytes | NDArray[np.uint8]
@@ -188,7 +188,7 @@ def image_extent(path: str, example: memoryview, offset: int) -> tuple[int, int]
 
 
 IMAGE, SIZE = b"image", b"size"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 _KEY_OF_FIELD_1, _KEY_OF_FIELD_2, _KEY_OF_FIELD_3 = b"\x0a", b"\x12", b"\x1a"
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 

@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats._array import CHUNK_BYTES
-from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
+from datagen.formats._buffered import BufferedFile
+from datagen.formats.format_base import CallSource, FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
-LIBRARY = LibraryReads(call="pandas.read_csv", transfer_bytes=256 << 10)
+PARSER_BYTES = 256 << 10
+"""`DEFAULT_CHUNKSIZE` in pandas' parsers.pyx."""
+LIBRARY = LibraryReads(call="pandas.read_csv", transfer_bytes=PARSER_BYTES)
 COMMA, LINE_FEED, ZERO = b",\n0"
 NUMBER_BYTES = 4
 """The longest number and what follows it."""
@@ -54,6 +57,13 @@ class Format:
     def open(self, source: Source, samples: int) -> CsvFile:
         """Read the file whole, by one call: where a line begins is not known before."""
         return CsvFile(source.path, source.read(0, source.size_bytes), samples)
+
+    def open_called(self, source: CallSource, samples: int) -> CsvFile:
+        """Read as pandas' parser does: a buffered file in pieces, up to where nothing comes."""
+        file = BufferedFile(source)
+        while file.read(PARSER_BYTES):
+            continue
+        return CsvFile(source.path, file.image, samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read the file whole; NumPy makes numbers of the line."""

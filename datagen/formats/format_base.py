@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -80,6 +80,23 @@ class Source(Protocol):
 
     def scratch(self, size_bytes: int) -> memoryview:
         """Return memory for decoded bytes, other at each call; it stays until the file is closed."""
+        ...
+
+
+class CallSource(Source, Protocol):
+    """One whose every read call is the format's to choose."""
+
+    block_bytes: int
+    """What the file system states as the best size of reads (st_blksize)."""
+    again_bytes: int
+    """Bytes that calls brought which others had brought before."""
+
+    def memory(self, size_bytes: int) -> memoryview:
+        """Return memory for bytes of the file, other at each call; it stays until the file is closed."""
+        ...
+
+    def call(self, target: memoryview, offset: int) -> int:
+        """Make one read call; return the bytes got, fewer than asked for at the end of the file. Raises OSError."""
         ...
 
 
@@ -166,6 +183,19 @@ class WholeFormat(Format, Protocol):
 
         Raises:
             DatasetError: the file is damaged or not of this format.
+        """
+        ...
+
+
+@runtime_checkable
+class CalledFormat(Format, Protocol):
+    """A format whose files can be read by its library's own read calls, without the library."""
+
+    def open_called(self, source: CallSource, samples: int) -> OpenFile:
+        """Do as `open`, by the calls that the library makes (`LIBRARY`): the same offsets and lengths, in their order.
+
+        Raises:
+            DatasetError: the file is truncated or not of this format.
         """
         ...
 
@@ -285,6 +315,35 @@ class RecordFormat(Format, Protocol):
             DatasetError: the file can't be of this format.
         """
         ...
+
+
+@runtime_checkable
+class CalledRecordFormat(RecordFormat, Protocol):
+    """One whose library looks records up in another way: `open_called_records` in place of `open_records`."""
+
+    def open_called_records(self, source: Source, samples: int, side: OpenSide) -> RecordFile:
+        """Do as `open_records`, as the library does; where files are not `mapped`, it opens them for each record."""
+        ...
+
+
+class StreamCalls(NamedTuple):
+    """How a library reads a file of records from some place on."""
+
+    sizes: Callable[[int], Iterator[int]]
+    """Bytes that its read calls ask for, one after the other without end; of a file system's block size."""
+    least_bytes: int = 0
+    """Less than this, anywhere but behind what was read, is read as scripts with an index do: by Python's own files."""
+    asks_again: bool = False
+    """A call that the end of the file cut short is followed by one for the rest."""
+    tail_bytes: int = 0
+    """What a file has behind its last record."""
+
+
+@runtime_checkable
+class StreamedRecordFormat(RecordFormat, Protocol):
+    """One whose library reads files from their beginning to their end, in pieces that know nothing of records."""
+
+    stream_calls: StreamCalls
 
 
 class PackedSample(NamedTuple):

@@ -27,7 +27,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.formats import _array
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
-from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
+from datagen.formats.format_base import CallSource, FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -79,6 +79,9 @@ class Format:
 
     def open(self, source: Source, samples: int) -> Hdf5File:
         return Hdf5File(source, samples, self._known)
+
+    def open_called(self, source: CallSource, samples: int) -> Hdf5File:
+        return Hdf5File(source, samples, self._known, called=True)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         with open(path, "rb"):  # what the system has against the file is reported as that, not as damage

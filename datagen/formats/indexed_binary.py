@@ -106,6 +106,10 @@ class Format:
     def open_records(self, source: Source, samples: int, side: OpenSide) -> IndexedFile:
         return IndexedFile(source, samples, side)
 
+    def open_called_records(self, source: Source, samples: int, side: OpenSide) -> IndexedFile:
+        """Look each record up in a memory map of the index, and read it by a call of its own, as Megatron-LM does."""
+        return IndexedFile(source, samples, side, by_index=True)
+
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read a record by np.fromfile, after the whole index."""
         offset, size = entry(path, indexes_of(path, samples), index, samples)
@@ -129,7 +133,7 @@ class Format:
 class IndexedFile:
     """One data file: records of one length are found by arithmetic, others by their entries in the index."""
 
-    def __init__(self, source: Source, samples: int, side: OpenSide) -> None:
+    def __init__(self, source: Source, samples: int, side: OpenSide, *, by_index: bool = False) -> None:
         self._source = source
         self._samples = samples
         self._record_bytes, rest = divmod(source.size_bytes, samples)
@@ -138,7 +142,7 @@ class IndexedFile:
         if offsets is not None and sizes is not None:
             self._check_length(offsets)
             self._check_length(sizes)
-            if rest or not self._is_even(offsets, sizes):
+            if by_index or rest or not self._is_even(offsets, sizes):
                 self._index = offsets, sizes
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes do not make {samples} records of one length, and it has no index"
@@ -154,7 +158,8 @@ class IndexedFile:
         if self._index is None:
             return index * self._record_bytes, count * self._record_bytes
         at = index * ENTRY_BYTES
-        start, size = (int.from_bytes(side.read(at, ENTRY_BYTES), "little") for side in self._index)
+        offsets, sizes = self._index
+        start, size = _entry(offsets, at), _entry(sizes, at)
         if start + size > self._source.size_bytes:
             problem = f"by its index record {index} ends at {start + size}, behind the file,"
             raise damaged(self._source.path, problem, start)
@@ -183,10 +188,16 @@ class IndexedFile:
         """Say whether the first, middle and last entries are those of records of one length that fill the file."""
         for number in {0, self._samples // 2, self._samples - 1}:
             at = number * ENTRY_BYTES
-            offset, size = (int.from_bytes(side.read(at, ENTRY_BYTES), "little") for side in (offsets, sizes))
-            if (offset, size) != (number * self._record_bytes, self._record_bytes):
+            if (_entry(offsets, at), _entry(sizes, at)) != (number * self._record_bytes, self._record_bytes):
                 return False
         return True
+
+
+def _entry(side: Source, at: int) -> int:
+    """Return an entry of an index, looked at in place where it is mapped."""
+    mapped: memoryview | None = getattr(side, "mapped", None)
+    data = side.read(at, ENTRY_BYTES) if mapped is None else mapped[at : at + ENTRY_BYTES]
+    return int.from_bytes(data, "little")
 
 
 def indexes_of(path: str, samples: int) -> list[NDArray[np.uint64]]:

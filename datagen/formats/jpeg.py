@@ -22,12 +22,15 @@ from numpy.typing import NDArray
 
 from datagen.content import Content
 from datagen.extras import library
+from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     LEAST_PADDING_BYTES,
     PictureError,
     PictureFormat,
     Shape,
+    feed_decoder,
     padding_then_codes,
+    read_in_blocks,
 )
 from datagen.formats._picture import (
     LIBRARY as LIBRARY,
@@ -35,7 +38,7 @@ from datagen.formats._picture import (
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
-SOS = 0xDA
+SOS = 0xDA  # start of scan (ITU-T T.81, table B.1)
 STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))
 """Markers without a segment: TEM and the restart markers."""
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -46,7 +49,7 @@ SEGMENT_BYTES = 65533
 """A comment's bytes at most: the length of a segment has 16 bits and counts itself."""
 END_OF_BLOCK = 0xFE
 NO_DIFFERENCE = 0xFE
-MOST_COEFFICIENTS = 63
+MOST_COEFFICIENTS = 63  # AC coefficients of a block of 8 x 8
 SIZES = bytes([7, 6, 5, 4, 3, 2, 1, 0])
 """Bits of a coefficient (0: end of block, or no difference), of the code with 1 bit, 2 bits, ... 8 bits."""
 
@@ -89,6 +92,23 @@ class Jpeg:
         if data[-2:] != EOI:
             raise PictureError("JPEG data that does not end with its end marker", len(data))
         return shape
+
+    def read_by_pillow(self, file: BufferedFile) -> None:
+        file.read(16)  # Image.open looks what it is
+        file.seek(0)
+        file.read(3)
+        marker = 0xFF
+        while True:
+            marker = marker << 8 & 0xFF00 | struct.unpack("B", file.read(1))[0]
+            if marker in (0xFFFF, 0xFF00):
+                marker = 0xFF
+            elif marker & 0xFF == SOS:
+                break
+            elif marker >= 0xFF00 and marker & 0xFF not in STANDALONE:
+                (size,) = struct.unpack(">H", file.read(2))
+                read_in_blocks(file, size - 2)
+        file.seek(0)
+        feed_decoder(file, file.size_bytes)
 
     def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
         # simplejpeg decodes a small picture in a fifth of Pillow's time.

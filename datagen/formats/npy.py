@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
-from datagen.formats.format_base import FileJob, LibraryReads, Sample, Source, damaged
+from datagen.formats._buffered import BufferedFile, read_by_stdio
+from datagen.formats.format_base import CallSource, FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -36,6 +37,14 @@ class Format:
         """Read the array whole, by one call; nothing is copied unless its samples interleave."""
         data = source.read(0, source.size_bytes)
         return _array.Samples(source, _parsed(source.path, data), samples, NAME)
+
+    def open_called(self, source: CallSource, samples: int) -> _array.Samples:
+        """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
+        file = BufferedFile(source)
+        file.read(_array.header_bytes(file.read(_array.PREFIX_BYTES)))
+        array = _parsed(source.path, file.image)
+        read_by_stdio(file, source.size_bytes - len(array.payload), len(array.payload))
+        return _array.Samples(source, array, samples, NAME)
 
     def take_apart(self, path: str, data: memoryview) -> Sample:
         payload = _parsed(path, data).payload

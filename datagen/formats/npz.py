@@ -8,10 +8,12 @@ for the arrays in it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -20,7 +22,8 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
-from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, damaged
+from datagen.formats._buffered import BufferedFile
+from datagen.formats.format_base import CallSource, FileJob, LibraryReads, PackedSample, Sample, Source, damaged
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -59,17 +62,17 @@ class Format:
     def open(self, source: Source, samples: int) -> _array.Samples:
         """Read the archive whole, by one call; nothing is copied unless it is deflated or its samples interleave."""
         data = source.read(0, source.size_bytes)
-        try:
-            entry = find_entry(data, b"x.npy")
-            start = entry.start
-            array = _array.parse(_member(source, data, entry), X_NAME)
-        except StructureError as error:
-            raise damaged(source.path, str(error), error.offset) from error
-        except _array.ArrayError as error:
-            raise damaged(source.path, str(error), start) from error
-        except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
-            raise damaged(source.path, f"no readable .npz structure ({error})", 0) from error
-        return _array.Samples(source, array, samples, X_NAME)
+        with _damage_told(source):
+            return _samples(source, data, _used(_entries(data), samples, source.size_bytes)[0], samples)
+
+    def open_called(self, source: CallSource, samples: int) -> _array.Samples:
+        """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
+        file = BufferedFile(source)
+        with _damage_told(source):
+            used = _used(_listed_by_zipfile(file), samples, file.size_bytes)
+            for entry in sorted(used, key=lambda entry: entry.start):
+                _read_by_zipfile(file, entry)
+            return _samples(source, file.image, used[0], samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         # Opened here, for np.load leaves the file open when it is no archive.
@@ -112,9 +115,97 @@ class Packer:
 def _loaded(path: str, file: BinaryIO | LibraryFile, index: int, samples: int) -> Sample:
     try:
         with np.load(file) as archive:
-            return _array.loaded(archive["x"], index, samples)
+            entries = [
+                Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
+                for info in archive.zip.infolist()
+            ]
+            used = sorted(_used(entries, samples, 0), key=lambda entry: entry.start)
+            arrays = {entry.name: archive[entry.name] for entry in used}
+            return _array.loaded(arrays[_used(entries, samples, 0)[0].name], index, samples)
     except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise damaged(path, f"np.load can't read array x ({error})", 0) from error
+
+
+@contextlib.contextmanager
+def _damage_told(source: Source) -> Iterator[None]:
+    try:
+        yield
+    except StructureError as error:
+        raise damaged(source.path, str(error), error.offset) from error
+    except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
+        raise damaged(source.path, f"no readable .npz structure ({error})", 0) from error
+
+
+def _samples(source: Source, data: memoryview, entry: Entry, samples: int) -> _array.Samples:
+    """Take array `x` apart, whose file is `data`."""
+    try:
+        array = _array.parse(_member(source, data, entry), X_NAME)
+    except _array.ArrayError as error:
+        raise StructureError(str(error), entry.start) from error
+    return _array.Samples(source, array, samples, X_NAME)
+
+
+LOAD_BYTES = 1 << 18
+"""What np.load asks an archive's member for at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)."""
+MOST_LABEL_BYTES = 4096
+"""Of a member beside the samples that is taken for a label: DLIO's `y`, which its reader leaves alone."""
+ZIP_BYTES = 4096
+"""The least that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)."""
+
+
+def _listed_by_zipfile(file: BufferedFile) -> list[Entry]:
+    """List the members by the calls of np.load and zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)."""
+    file.read(len(_array.MAGIC))
+    file.seek_from_end(END_BYTES)
+    end = file.read_all()
+    if bytes(end[:4]) != b"PK\x05\x06" or bytes(end[-2:]) != b"\0\0":
+        file.seek_from_end(MAX_COMMENT_BYTES + 1 + END_BYTES)
+        file.read_all()
+    else:
+        file.seek_from_end(END_BYTES + _END64_LOCATOR.size)
+        if bytes(file.read(_END64_LOCATOR.size)[:4]) == b"PK\x06\x07":
+            file.seek_from_end(END_BYTES + _END64_LOCATOR.size + _END64.size)
+            file.read(_END64.size)
+    position, _, size = _find_directory(file.image)
+    file.seek(position)
+    file.read(size)
+    return list(_entries(file.image))
+
+
+def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
+    """Read a member by the calls of np.load (`read_array`) and zipfile (`ZipExtFile.read`).
+
+    How many bytes a piece of a deflated member takes is not known before it is unpacked: as many as of all on average.
+    """
+    file.seek(entry.start)
+    file.read(sum(_LOCAL.unpack(file.read(_LOCAL.size))[-2:]))
+    packed, _ = packed_member(file.image, entry)
+    packed_left, growth = len(packed), entry.plain_bytes / max(1, len(packed))
+    held = waiting = 0.0  # plain bytes unpacked ahead, and packed ones read ahead
+    for size in _pieces(entry, packed):
+        missing = size - held
+        held = max(0.0, -missing)
+        while missing > 0 and (packed_left or waiting >= 1):
+            if packed_left and missing > waiting:
+                asked = min(max(round(missing - waiting), ZIP_BYTES), packed_left)
+                file.read(asked)
+                packed_left -= asked
+                waiting += asked
+            plain = min(waiting * growth, max(missing, ZIP_BYTES))
+            waiting -= plain / growth
+            held = max(0.0, plain - missing)
+            missing -= plain
+    file.read(packed_left)
+
+
+def _pieces(entry: Entry, packed: memoryview) -> Iterator[int]:
+    """Yield the plain bytes that np.load asks a member for: header, then items (which begin where a header ends)."""
+    yield _array.PREFIX_BYTES
+    usual = 2 * _array.ALIGNMENT - _array.PREFIX_BYTES
+    header = _array.header_bytes(packed[: _array.PREFIX_BYTES]) if entry.method == STORED else usual
+    yield header
+    for at in range(_array.PREFIX_BYTES + header, entry.plain_bytes, LOAD_BYTES):
+        yield min(LOAD_BYTES, entry.plain_bytes - at)
 
 
 def _member(source: Source, data: memoryview, entry: Entry) -> memoryview:
@@ -125,18 +216,18 @@ def _member(source: Source, data: memoryview, entry: Entry) -> memoryview:
     return inflate(packed, source.scratch(entry.plain_bytes), start, entry.crc)
 
 
-STORED, DEFLATED = 0, 8
+STORED, DEFLATED = 0, 8  # compression methods (APPNOTE 4.4.5)
 ZIP64_LIMIT = (1 << 31) - 1
 """Above this, Python's zipfile stores sizes and offsets as 64-bit numbers in the central directory."""
 DATE_1980 = 1 << 5 | 1
 """MS-DOS date 1980-01-01: a file's bytes do not depend on when it was made."""
 ZIP64_VERSION = 45
 """The version of the zip format that knows 64-bit sizes."""
-UNIX = 3
+UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (APPNOTE 4.4.2)
 READABLE = 0o600
 """Mode that an unpacked member gets."""
-END_BYTES = 22
-MAX_COMMENT_BYTES = 65535
+END_BYTES = 22  # end of the central directory without its comment (APPNOTE 4.3.16)
+MAX_COMMENT_BYTES = 65535  # its length has 16 bits
 
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
 Sizes = NDArray[np.int64]
@@ -228,8 +319,24 @@ def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     return member, start
 
 
-def find_entry(data: memoryview, name: bytes) -> Entry:
-    """Find a member in the central directory."""
+def _used(entries: Iterable[Entry], samples: int, size_bytes: int) -> list[Entry]:
+    """Return the members that a job reads, first the one that the samples are taken from: `x`, as DLIO has it.
+
+    An archive of one sample may be a user's own: with a volume and its mask, under any names. All of it is read.
+    """
+    arrays = {entry.name: entry for entry in entries if entry.name.endswith(".npy")}
+    main = arrays.get("x.npy")
+    if samples == 1 and arrays:
+        main = main or max(arrays.values(), key=lambda entry: entry.plain_bytes)
+        others = [entry for entry in arrays.values() if entry is not main and entry.plain_bytes > MOST_LABEL_BYTES]
+        return [main, *others]
+    if main is None:
+        raise StructureError("no member x.npy in the zip directory", size_bytes)
+    return [main]
+
+
+def _entries(data: memoryview) -> Iterator[Entry]:
+    """Yield the members that the central directory lists."""
     position, count, size = _find_directory(data)
     stop = position + size
     for _ in range(count):
@@ -239,12 +346,11 @@ def find_entry(data: memoryview, name: bytes) -> Entry:
         name_bytes, extra_bytes, comment_bytes = fields[10:13]
         name_at = position + _ENTRY.size
         extra_at = name_at + name_bytes
-        if data[name_at:extra_at] == name:
-            extra = data[extra_at : extra_at + extra_bytes]
-            plain, packed, start = _wide([fields[9], fields[8], fields[16]], extra)
-            return Entry(name.decode(), fields[4], fields[7], packed, plain, start)
+        extra = data[extra_at : extra_at + extra_bytes]
+        plain, packed, start = _wide([fields[9], fields[8], fields[16]], extra)
+        name = bytes(data[name_at:extra_at]).decode(errors="replace")
+        yield Entry(name, fields[4], fields[7], packed, plain, start)
         position = extra_at + extra_bytes + comment_bytes
-    raise StructureError(f"no member {name.decode()} in the zip directory", stop - size)
 
 
 def _find_directory(data: memoryview) -> tuple[int, int, int]:

@@ -28,13 +28,24 @@ from datagen.formats._parquet_layout import (
     page_header,
     plan_of,
 )
-from datagen.formats._parquet_read import GroupsFile, RowsFile, Stream, decoded, packed_bytes, spans_bytes
+from datagen.formats._parquet_read import (
+    TAIL_BYTES,
+    GroupsFile,
+    RowsFile,
+    Stream,
+    decoded,
+    footer_bytes,
+    packed_bytes,
+    spans_bytes,
+)
 from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, sample_bytes
-from datagen.groups import GroupBytes
+from datagen.groups import GroupBytes, Held
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="pyarrow.parquet")
+FOOTER_BYTES = 64 << 10
+"""What pyarrow reads of a file first (`kDefaultFooterReadSize` in parquet/properties.h)."""
 _KNOWN = f"{', '.join(COMPRESSIONS[:-1])} and {COMPRESSIONS[-1]}"
 
 
@@ -96,6 +107,20 @@ class Format:
             DatasetError: it is no Parquet file.
         """
         return GroupsFile(source, spec)
+
+    def read_footer(self, source: Source) -> Source:
+        """Read the end of a file as pyarrow does: so much as footers usually have, and of a longer one all."""
+        tail = min(FOOTER_BYTES, source.size_bytes)
+        held = Held(source, [(source.size_bytes - tail, source.read(source.size_bytes - tail, tail))])
+        size = footer_bytes(held) + TAIL_BYTES
+        return (
+            held
+            if size <= tail
+            else Held(held, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
+        )
+
+    def called_spans(self, groups: GroupsFile, index: int) -> list[tuple[int, int]]:
+        return groups.called_spans(index)
 
     def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Read the columns asked for of one row group by pyarrow, through the storage."""

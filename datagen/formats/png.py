@@ -15,13 +15,16 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from datagen.content import Content
+from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     LEAST_PADDING_BYTES,
+    PILLOW_BYTES,
     PictureError,
     PictureFormat,
     Shape,
     padding_then_codes,
     pillow_pixels,
+    read_in_blocks,
 )
 from datagen.formats._picture import (
     LIBRARY as LIBRARY,
@@ -33,7 +36,7 @@ PADDING = b"dlEm"
 CHUNK_BYTES = 12
 """Length, name and sum of a chunk."""
 ZLIB_HEADER = b"\x78\x01"
-LITERALS = 256
+LITERALS = 256  # deflate's codes of single bytes (RFC 1951, 3.2.5)
 END_OF_BLOCK = 256
 LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
 """The order in which deflate gives the lengths of the code for code lengths (RFC 1951, 3.2.7)."""
@@ -83,6 +86,20 @@ class Png:
                 at += CHUNK_BYTES + size
         except struct.error as error:
             raise PictureError("a PNG file without its end", len(data)) from error
+
+    def read_by_pillow(self, file: BufferedFile) -> None:
+        file.read(16)  # Image.open looks what it is
+        file.seek(0)
+        file.read(len(SIGNATURE))
+        while True:
+            size, name = struct.unpack(">L4s", file.read(8))
+            if name == b"IDAT":
+                read_in_blocks(file, size, PILLOW_BYTES)
+            else:
+                read_in_blocks(file, size)
+            file.read(4)
+            if name == b"IEND":
+                return
 
     def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
         return pillow_pixels(data)

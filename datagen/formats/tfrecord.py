@@ -8,6 +8,7 @@ A record is: length (8 bytes), masked CRC32C of those 8, the data, masked CRC32C
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import struct
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ from datagen.formats.format_base import (
     RecordSamples,
     Sample,
     Source,
+    StreamCalls,
     no_side,
     sample_bytes,
 )
@@ -47,7 +49,9 @@ from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
-LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=256 << 10)
+TENSORFLOW_BYTES = 256 << 10
+"""`buffer_size` of tf.data.TFRecordDataset where a script does not set it."""
+LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
 CHUNK_BYTES = 1 << 20
 _LARGE_BYTES = 16 << 20
 """Bytes made, summed and written at a time: they stay in a core's second-level cache meanwhile."""
@@ -83,6 +87,7 @@ class Format:
 
     sides = (Index(),)
     mapped = False
+    stream_calls = StreamCalls(lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, asks_again=True)
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
+from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     LEAST_PADDING_BYTES,
     PictureError,
     PictureFormat,
     Shape,
+    feed_decoder,
     padding_then_codes,
     pillow_pixels,
 )
@@ -29,7 +31,7 @@ _HEADER = struct.Struct("<2sHL")
 """Byte order, 42, and where the directory begins."""
 _ENTRY = struct.Struct("<HHLL")
 """Tag, type, count, and the value or where it lies."""
-_SHORT, _LONG = 3, 4
+_SHORT, _LONG = 3, 4  # TIFF 6.0, field types; below its tags
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _STRIP_OFFSETS, _CHANNELS, _ROWS, _STRIP_BYTES = 273, 277, 278, 279
 _TAGS = 9
@@ -76,6 +78,18 @@ class Tiff:
             raise PictureError(f"a TIFF directory without tag {error}", 0) from error
         return shape
 
+    def read_by_pillow(self, file: BufferedFile) -> None:
+        file.read(16)  # Image.open looks what it is
+        file.seek(0)
+        order = _ORDERS.get(bytes(file.read(2)), "<")
+        (at,) = struct.unpack(f"{order}L", file.read(6)[2:])
+        _read_directory(file, at, order)
+        _read_directory(file, at, order)
+        tags = _tags(file.image)
+        file.seek(tags[_STRIP_OFFSETS])
+        feed_decoder(file, tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES])
+        _read_directory(file, at, order)
+
     def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
         return pillow_pixels(data)
 
@@ -105,6 +119,21 @@ def _head(shape: Shape, strip: int) -> bytes:
     )
     directory = b"".join(_ENTRY.pack(*entry) for entry in entries)
     return _HEADER.pack(b"II", 42, _HEADER.size) + struct.pack("<H", _TAGS) + directory + bytes(4) + bits
+
+
+def _read_directory(file: BufferedFile, at: int, order: str) -> None:
+    """Read a directory and the values outside of it, after a look at where the file ends."""
+    file.seek_from_end()
+    file.seek(at)
+    (count,) = struct.unpack(f"{order}H", file.read(2))
+    for _ in range(count):
+        _, kind, values, where = struct.unpack(f"{order}HHLL", file.read(_ENTRY.size))
+        if kind == _SHORT and values > 2:
+            here = file.position
+            file.seek(where)
+            file.read(2 * values)
+            file.seek(here)
+    file.read(4)
 
 
 def _tags(data: memoryview) -> dict[int, int]:

@@ -7,6 +7,8 @@ readers of WebDataset use; the names are those of its specification (https://git
 
 from __future__ import annotations
 
+import itertools
+import os
 import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
+from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import (
     FileJob,
     LibraryReads,
@@ -26,6 +29,7 @@ from datagen.formats.format_base import (
     Sample,
     SideFile,
     Source,
+    StreamCalls,
     damaged,
     no_side,
     no_such_record,
@@ -82,11 +86,17 @@ TAIL = bytes(2 * BLOCK)
 """What a tar file ends in; tarfile adds more of it, up to a whole record of tape, which no reader asks for."""
 
 
+def _tarfile_calls(block_bytes: int) -> Iterator[int]:
+    """Return the calls of webdataset: tarfile's stream (mode `r|*`) on a file of Python's, after a look at it."""
+    return python_calls(itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE)), block_bytes)
+
+
 class Format:
     """Reads and writes .tar."""
 
     sides: tuple[SideFile, ...] = ()
     mapped = False
+    stream_calls = StreamCalls(_tarfile_calls, tail_bytes=len(TAIL))
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
@@ -175,6 +185,10 @@ class Packer:
         return b""
 
 
+_walked: dict[tuple[int, ...], NDArray[np.int64]] = {}
+"""A local file and its samples -> where these begin: loaders' workers are forked from who has walked, and do not."""
+
+
 class TarRecords(OffsetRecords):
     """One file. Its samples are taken to have one size until one of them says otherwise; then all headers are read."""
 
@@ -182,7 +196,7 @@ class TarRecords(OffsetRecords):
         first = _first_member(source)
         super().__init__(source, samples, first.whole_bytes)
         if first.kind not in _FILE_TYPES or source.size_bytes != samples * self._record_bytes + len(TAIL):
-            self._offsets = self._walk()
+            self._offsets = self._known()
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
         places, at = [], 0
@@ -190,7 +204,7 @@ class TarRecords(OffsetRecords):
             offset, size = self.span(number, 1)
             place = self._extent(data[at : at + size], offset, size)
             if place is None:
-                self._offsets = self._walk()
+                self._offsets = self._known()
                 raise MovedError
             places.append((at + place[0], place[1]))
             at += size
@@ -211,6 +225,16 @@ class TarRecords(OffsetRecords):
 
     def _not_there(self, offset: int) -> tuple[int, int]:
         raise damaged(self._source.path, "a sample that is not what its headers said before", offset)
+
+    def _known(self) -> NDArray[np.int64]:
+        try:
+            found = os.stat(self._source.path)
+        except OSError:  # an object
+            return self._walk()
+        key = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, self._samples
+        if key not in _walked:
+            _walked[key] = self._walk()
+        return _walked[key]
 
     def _walk(self) -> NDArray[np.int64]:
         """Return where the samples begin and the last one ends, going from header to header."""

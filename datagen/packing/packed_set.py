@@ -20,7 +20,7 @@ from datagen.regular import MOST_COLLECTED_BYTES
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase, leads_elsewhere, read_whole, write_whole
 from datagen.strict import build
-from datagen.verify import Finding, Kind
+from datagen.verify import Damage, Kind
 
 PACKED_NAME = "packed.json"
 JOURNAL_NAME = ".packed.jsonl"
@@ -203,7 +203,7 @@ def training_spec(folder: str, packed: PackedSet, sample_bytes: int) -> DatasetS
     )
 
 
-def verify_set(folder: str, storage: StorageBase) -> list[Finding]:
+def verify_set(folder: str, storage: StorageBase) -> list[Damage]:
     """Read every file of a complete set and compare its bytes' sum with that of what was written.
 
     Raises DatasetError where no list says what that was.
@@ -213,22 +213,22 @@ def verify_set(folder: str, storage: StorageBase) -> list[Finding]:
         raise DatasetError(f"{folder} has no {PACKED_NAME}: `dlemu pack` made nothing there")
     layout, buffer, findings = layout_of(folder, packed), AlignedBuffer(), []
     for number in packed.missing():
-        findings.append(Finding("error", layout.path(number), "missing", "it was never finished: pack again"))
+        findings.append(Damage("error", layout.path(number), "missing", "it was never finished: pack again"))
     for file in (file for file in packed.made if file.samples):
         path = layout.path(file.number)
         try:
             size, crc = _sum(path, buffer, storage, file.bytes)
         except FileNotFoundError:
-            findings.append(Finding("error", path, "missing", "there is no such file"))
+            findings.append(Damage("error", path, "missing", "there is no such file"))
             continue
         except OSError as error:
-            findings.append(Finding("error", path, "unreadable", f"it can't be read: {error.strerror or error}"))
+            findings.append(Damage("error", path, "unreadable", f"it can't be read: {error.strerror or error}"))
             continue
         if size != file.bytes:
             kind: Kind = "truncated" if size < file.bytes else "changed"
-            findings.append(Finding("error", path, kind, f"it has {size} bytes, wanted {file.bytes}"))
+            findings.append(Damage("error", path, kind, f"it has {size} bytes, wanted {file.bytes}"))
         elif crc != file.crc32:
-            findings.append(Finding("error", path, "changed", "its bytes are not those that were written (CRC32)"))
+            findings.append(Damage("error", path, "changed", "its bytes are not those that were written (CRC32)"))
     return sorted(findings, key=lambda finding: finding.path)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from datagen.errors import DlemuError, UserError
 from datagen.extras import library
 from datagen.formats import _array
+from datagen.formats._picture import check_pixels, pillow_image
 from datagen.formats.format_base import PackedSample
 
 Kind = Literal["jpeg", "png", "tiff", "npy", "file"]
@@ -35,10 +36,6 @@ _REDUCING_GAP = 2.0
 """Pillow first shrinks by whole numbers to so many times the wanted size, as its own thumbnails do: nearly the same
 picture in a fraction of the time (Image.resize, `reducing_gap`)."""
 _PNG_LEVEL = 1
-_MOST_PIXELS = 1_000_000_000
-"""Of one picture: 3 GB once it is decoded. A header that states more is damaged, or made to fill the memory."""
-
-
 _DAMAGED = (_array.ArrayError, struct.error)
 """What a damaged .npy raises, beside Python's own."""
 
@@ -149,15 +146,12 @@ def _decoded(data: memoryview, kind: Kind, recipe: Recipe) -> NDArray[np.uint8] 
         return array
     if kind == "jpeg":
         height, width, *_ = library("simplejpeg", "image").decode_jpeg_header(data)
-        _check_pixels(height, width)
+        check_pixels(height, width)
         # libjpeg-turbo scales while it decodes, by eighths: no more is decoded than the rescaling wants.
         least = {"min_height": recipe.height or recipe.shorter_side, "min_width": recipe.width or recipe.shorter_side}
         wanted = {key: 2 * side for key, side in least.items()} if recipe.rescales else {}
         return library("simplejpeg", "image").decode_jpeg(data, "RGB", min_factor=2, **wanted)
-    pillow = library("PIL.Image", "image")
-    pillow.MAX_IMAGE_PIXELS = None  # its own limit is one of several, warns at a half, and is no error of the file's
-    image = pillow.open(io.BytesIO(data))
-    _check_pixels(image.height, image.width)
+    image = pillow_image(data)
     if image.mode in _SIXTEEN_BITS:
         return (np.asarray(image) >> 8).astype(np.uint8)
     if image.mode in ("I", "F"):
@@ -166,11 +160,6 @@ def _decoded(data: memoryview, kind: Kind, recipe: Recipe) -> NDArray[np.uint8] 
         return image.convert("RGB")
     image.load()
     return image
-
-
-def _check_pixels(height: int, width: int) -> None:
-    if height * width > _MOST_PIXELS:
-        raise ValueError(f"{width:,} x {height:,} pixels are more than the {_MOST_PIXELS:,} of any picture")
 
 
 def _rescaled(pixels: Any, recipe: Recipe) -> NDArray[np.uint8]:

@@ -12,10 +12,11 @@ import os
 import platform
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from datagen.quantiles import Percentiles
 
 COUNTERS = (
     "get",
@@ -45,15 +46,6 @@ SUFFIX = ".requests"
 _EDGES_NS = tuple(int(1000 * LOWEST_US * GROWTH**number) for number in range(BINS - 1))
 """Upper ends of the bins, in whole nanoseconds as what is counted."""
 _SIZE = len(COUNTERS) + 2 * BINS + 1
-
-
-class Waits(NamedTuple):
-    """Percentiles of a time, in milliseconds."""
-
-    p50: float
-    p90: float
-    p99: float
-    max: float
 
 
 class RequestCounts:
@@ -164,14 +156,14 @@ def remove_counts(folder: str) -> None:
             os.rmdir(folder)
 
 
-def waits_ms(histogram: NDArray[np.int64]) -> Waits | None:
+def waits_ms(histogram: NDArray[np.int64]) -> Percentiles | None:
     """Return the percentiles of a histogram of times; None of an empty one. Each is the upper edge of its bin."""
     total = int(histogram.sum())
     if not total:
         return None
     cumulated = histogram.cumsum()
-    p50, p90, p99 = (int(np.searchsorted(cumulated, share * total)) for share in (0.5, 0.9, 0.99))
-    return Waits(*map(_upper_ms, (p50, p90, p99, int(np.flatnonzero(histogram)[-1]))))
+    p50, p90, p99 = (_upper_ms(int(np.searchsorted(cumulated, share * total))) for share in (0.5, 0.9, 0.99))
+    return Percentiles(p50=p50, p90=p90, p99=p99, max=_upper_ms(int(np.flatnonzero(histogram)[-1])))
 
 
 def _upper_ms(number: int) -> float:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_plus
 from xml.parsers import expat
 
-LISTED_AT_A_TIME = 1000
+LISTED_AT_A_TIME = 1000  # the most that ListObjectsV2 returns
 LIST_BYTES = 8 << 20
 """Most bytes of a page: 1000 keys of 1024 bytes, each written as a reference, and what else is said of them."""
 MOST_ELEMENTS = 100_000

@@ -31,6 +31,11 @@ class MappedReader(MemoryReader):
             os.close(descriptor)
         super().__init__(memoryview(self._map or b""))
 
+    @property
+    def mapped(self) -> memoryview:
+        """The file's bytes, to be looked at in place."""
+        return self._data
+
     def close(self) -> None:
         super().close()
         if self._map is not None:

@@ -46,6 +46,10 @@ class Storage(StorageBase):
             return super().read_stretches(reader, stretches, out)
         return reader.read_stretches(stretches, out)
 
+    def will_need(self, reader: Reader, stretches: Sequence[tuple[int, int]]) -> None:
+        if type(reader) is FileReader:
+            reader.will_need(stretches)
+
     def create(self, path: str) -> FileWriter:
         return DirectWriter(path) if self.spec.direct_writes else FileWriter(path)
 
@@ -109,10 +113,10 @@ class Storage(StorageBase):
 
     def memory_kind(self, folder: str) -> str:
         device = os.stat(folder).st_dev
-        number = f"{os.major(device)}:{os.minor(device)}"
-        with open("/proc/self/mountinfo", encoding="utf-8") as lines:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
-            kinds = (line.partition(" - ")[2].split()[0] for line in lines if line.split()[2] == number)
-            return next((kind for kind in kinds if kind in IN_MEMORY), "")
+        number = f"{os.major(device)}:{os.minor(device)}".encode()
+        with open("/proc/self/mountinfo", "rb") as lines:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
+            kinds = (line.partition(b" - ")[2].split()[0] for line in lines if line.split()[2] == number)
+            return next((kind for kind in map(bytes.decode, kinds) if kind in IN_MEMORY), "")
 
     def local_path(self, path: str) -> str:
         return path
@@ -133,7 +137,8 @@ class FileReader:
     def __init__(self, descriptor: int, alignment: int = 1) -> None:
         self._descriptor = descriptor
         self._alignment = alignment
-        self.size_bytes = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        self.size_bytes, self.block_bytes = status.st_size, status.st_blksize
         self.read_calls = 0
         self.app_bytes = 0
 
@@ -150,6 +155,11 @@ class FileReader:
                 break
         self.app_bytes += got
         return got
+
+    def will_need(self, stretches: Sequence[tuple[int, int]]) -> None:
+        """Have the kernel begin to read stretches (offset, bytes), by posix_fadvise(POSIX_FADV_WILLNEED)."""
+        for offset, size in stretches:
+            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def read_stretches(self, stretches: Sequence[tuple[int, int]], out: memoryview) -> int:
         """Do as `Storage.read_stretches`: of a hundred small ones each a call, and little else for each."""

@@ -333,6 +333,10 @@ class StorageBase(abc.ABC):
                 break
         return at
 
+    def will_need(self, reader: Reader, stretches: Sequence[tuple[int, int]]) -> None:
+        """Tell the kernel that stretches (offset, bytes) of a file are read next; elsewhere nothing. Raises OSError."""
+        return
+
     def preflight(self, folder: str) -> None:
         """Raise UserError where nothing can be read at all: server, credentials, bucket. Asked once, by one rank."""
         return

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from datagen import registry
-from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat, FileLayout
+from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.checkpoints.grid import Grid, grid_of
 from dlemu.checkpoints.shards import Role, Shard, shards_of_rank
 from dlemu.config.schema import Checkpoint, Model
@@ -84,3 +85,14 @@ def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> Checkpoin
     """
     grid = grid_of(model, settings, ranks)
     return CheckpointPlan(model, grid, settings.format, range(settings.first_rank, settings.first_rank + ranks))
+
+
+class CheckpointFormat(Protocol):
+    """One format; its module has a class `Format` without arguments."""
+
+    def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
+        """Return the files that one of the job's ranks writes, in the order in which it writes them.
+
+        No two ranks write one file. Pure: nothing is imported that is heavy, nothing is opened.
+        """
+        ...

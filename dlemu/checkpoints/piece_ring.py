@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from datagen.buffers import AlignedBuffer
+from dlemu.comm.process_control import start_thread
 
 RING_BYTES = 128 << 20
 """Most memory of one rank's buffers, whatever the model's size."""
@@ -48,7 +49,7 @@ class PieceRing:
         self.cpu_ns = 0
         """What filling took so far, to the last buffer that was filled."""
         self._thread = threading.Thread(target=self._run, name="checkpoint-content", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def wait_full(self) -> None:
         """Wait until every buffer is filled, or all there is to fill."""

@@ -20,7 +20,7 @@ from dlemu.checkpoints.write_files import MovedFile
 from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.config.schema import Checkpoint
 
-_ALIGNMENT = 4096
+_ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
 _LONGEST_READ_BYTES = 32 << 20
 """Of one call: what a framework asks for at once (a tensor, 128 MiB) is read by several, into the same memory again.
 

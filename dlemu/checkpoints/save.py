@@ -15,38 +15,16 @@ from functools import cached_property
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.file_content import FileNumber, content_of
-from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout
+from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.checkpoints.piece_ring import make_buffers
+from dlemu.checkpoints.saved import SavedCheckpoint
 from dlemu.checkpoints.shards import Tensor
 from dlemu.checkpoints.stored import block_name
 from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFile, explained
 from dlemu.comm import Comm
 from dlemu.comm.clock import Clock
+from dlemu.comm.process_control import start_thread
 from dlemu.config.schema import Checkpoint, Model
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedCheckpoint:
-    """One checkpoint as rank 0 saw it, from the first byte to the last rank's sync."""
-
-    epoch: int
-    block: int
-    bytes: int
-    """Bytes of all ranks."""
-    started_ns: int
-    ended_ns: int
-    released_ns: int | None = None
-    """When training went on, of an asynchronous one; None: when it had ended."""
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return (self.ended_ns - self.started_ns) / 1e9
-
-    @property
-    def stall_seconds(self) -> float:
-        """How long training stood still for it."""
-        return ((self.released_ns or self.ended_ns) - self.started_ns) / 1e9
 
 
 @dataclass
@@ -107,7 +85,7 @@ class TrainingSaver:
                 drain.failure = error
 
         drain.thread = threading.Thread(target=write, name="checkpoint-drain", daemon=True)
-        drain.thread.start()
+        start_thread(drain.thread)
         self._under_way = drain
         return drain.released_ns, complete
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
+from typing import cast
 
 import click
 
@@ -14,7 +16,8 @@ from datagen.errors import DlemuError, SpaceError, UserError, shortage
 from datagen.registry import nearest
 from datagen.withheld import scrubbed
 from dlemu import __version__
-from dlemu.config.published import given_options
+from dlemu.config.published import check_letters, given_options
+from dlemu.results.kinds import installed_kinds, kinds
 
 # NumPy's linear algebra, which nothing here calls, would start a thread on each core as it is imported, and these spin:
 # half of the import's CPU, in each rank.
@@ -24,36 +27,56 @@ _YOUNG_OBJECTS = 50_000
 """Objects that are made before Python looks for garbage among them. By default 700: frameworks make hundreds of
 thousands as they are imported and drop few, and looking through them again and again took a sixth of that time."""
 
-COMMANDS = {
-    "train": "Train with emulated accelerators and say how busy the storage kept them.",
-    "checkpoint": "Write and read a model's checkpoints and say how fast the storage took and gave them.",
+_ORDER = (
+    *(
+        "train",
+        "checkpoint",
+        "datagen",
+        "size",
+        "probe",
+        "predict",
+        "sweep",
+        "together",
+        "record",
+        "pack",
+        "reproduce",
+        "compare",
+    ),
+    *("report", "workloads", "workload", "doctor", "mlperf", "audit"),
+)
+"""In which commands are listed; those of other kinds of jobs follow."""
+_OTHERS = {
     "datagen": "Make a workload's dataset, or verify one.",
-    "size": "Find the most accelerators that this storage keeps busy.",
-    "probe": "Measure what a storage can do: MB/s, IOPS and latency by size and depth.",
-    "predict": "Predict how many accelerators a storage keeps busy, without running them.",
-    "sweep": "Run over several values: ranks, drives, readers, workloads.",
-    "pack": "Pack images into few large files, and say what limits that.",
-    "reproduce": "Make the figures of a vendor's document on your storage.",
-    "compare": "Put two runs, sweeps or searches beside each other.",
     "report": "Make a page with figures from results.",
     "workloads": "List the workloads and what each accelerator asks of the storage.",
+    "workload": "Show what a workload asks of the storage; write one of your own.",
     "doctor": "Check this host before a run.",
     "mlperf": "Rehearse an MLPerf Storage submission, check one, size its dataset.",
-    "audit": "Recompute the numbers of DLIO's and MLPerf Storage's result folders.",
 }
+"""Commands that leave no result of a kind."""
+
+
+def commands() -> dict[str, str]:
+    """Return each command with a line of help: those of the kinds of results, and the others."""
+    known = {kind.command: kind.help for kind in (*kinds(), *installed_kinds()) if kind.command} | _OTHERS
+    return {name: known[name] for name in (*_ORDER, *sorted(known.keys() - set(_ORDER))) if name in known}
 
 
 class _Commands(click.Group):
     """Knows each command's name and one line of help without importing it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        known = kinds() if cmd_name in _ORDER else (*kinds(), *installed_kinds())
+        kind = next((kind for kind in known if kind.command == cmd_name and kind.job), None)
+        if kind is not None:
+            command: click.Command = importlib.import_module("dlemu.cli.job_command").job_command(kind)
+            return command
+        if cmd_name not in _ORDER or importlib.util.find_spec(f"dlemu.cli.{cmd_name}") is None:
             return None
-        command: click.Command = importlib.import_module(f"dlemu.cli.{cmd_name}").command
-        return command
+        return cast(click.Command, importlib.import_module(f"dlemu.cli.{cmd_name}").command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -65,14 +88,14 @@ class _Commands(click.Group):
         if args[0] == "help":
             args = [args[1], "--help"]
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            hint = nearest(name.lower(), COMMANDS)
-            raise click.UsageError(f"there is no command {name!r}: {hint}known are {', '.join(COMMANDS)}", ctx)
+        if name not in _ORDER and not name.startswith("-") and name not in (known := commands()):
+            hint = nearest(name.lower(), known)
+            raise click.UsageError(f"there is no command {name!r}: {hint}known are {', '.join(known)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(commands().items()))
 
 
 @click.group(
@@ -104,12 +127,13 @@ def guarded(command: click.Command, name: str) -> None:
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
         _see_current_folder()
+        check_letters(sys.argv[1:])
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        error.show()
-        if isinstance(error, click.NoSuchOption) and error.option_name.startswith("--") and _takes_settings(error.ctx):
-            key = error.option_name.lstrip("-").replace("-", "_")
+        if isinstance(error, click.NoSuchOption) and (key := _meant_setting(error)):
             complain(f"settings are given as KEY=VALUE, without dashes: {key}=...")
+        else:
+            error.show()
         sys.exit(2)
     except click.exceptions.Exit as leave:
         sys.exit(leave.exit_code)
@@ -130,8 +154,20 @@ def guarded(command: click.Command, name: str) -> None:
         sys.exit(status or DlemuError.exit_status)  # not Python's 1, which says that a run did not pass
 
 
-def _takes_settings(ctx: click.Context | None) -> bool:
-    return ctx is not None and any(parameter.name == "overrides" for parameter in ctx.command.params)
+def _meant_setting(error: click.NoSuchOption) -> str:
+    """Return the key that was typed as if it were an option: one of the settings', or one that is near no option.
+
+    Empty where it is an option that was meant, or where the command takes no settings.
+    """
+    takes_settings = error.ctx and any(parameter.name == "overrides" for parameter in error.ctx.command.params)
+    if not takes_settings or not error.option_name.startswith("--"):
+        return ""
+    key = error.option_name.lstrip("-").replace("-", "_")
+    if not error.possibilities:
+        return key
+    from dlemu.config.schema import Workload
+
+    return key if key.partition(".")[0] in Workload.__dataclass_fields__ else ""
 
 
 def _see_current_folder() -> None:

@@ -11,8 +11,9 @@ from rich.console import Console
 from dlemu.cli import complain
 from dlemu.comm import Interrupted, interrupt_once
 from dlemu.config.published import without_secrets
-from dlemu.report.sizing_progress import SizingProgress
-from dlemu.sizing.sizing_events import SearchBegan, SizingEvent, SweepBegan
+from dlemu.runner.run_list import RunsPlanned
+from dlemu.studies.events import SizingEvent
+from dlemu.studies.progress import SizingProgress
 
 
 def heed_signals() -> None:
@@ -45,7 +46,7 @@ class Watched:
 
     def __call__(self, event: SizingEvent) -> None:
         """Show an event."""
-        if isinstance(event, SearchBegan | SweepBegan):
-            self.folder, self.wants_page = event.folder, event.workload.output.report
+        if isinstance(event, RunsPlanned):
+            self.folder, self.wants_page = event.folder, event.wants_page
             heed_signals()
         self._show(event)

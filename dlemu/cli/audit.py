@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from dlemu.mlperf.rules import Division
+    from dlemu.mlperf.rules.training import Division
 
 
 @click.command(name="audit", short_help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.")
@@ -44,10 +44,10 @@ def command(
     from datagen.errors import UserError
     from datagen.owned import check_usable
     from dlemu.cli.audit_lines import audit_lines
+    from dlemu.mlperf.audit.audit_answer import AUDIT
     from dlemu.mlperf.audit.audited_run import audit_trees
     from dlemu.mlperf.audit.contradictions import Rulebook
     from dlemu.mlperf.audit.saved_audit import run_report, save_audit, write_csv, write_parquet
-    from dlemu.results.audit_answer import AUDIT
 
     if as_json and report_folder:
         raise UserError("--json prints what --report saves as audit.json: give one of the two")

@@ -62,9 +62,8 @@ def _line(label: str, width: int, row: AuditRow) -> Line:
     again = _number(row.au_recomputed_percent)
     if again == "-" and row.au_least_percent is not None:
         again = f">={_number(row.au_least_percent)}"
-    sustained = _number(row.au_sustained_percent)
-    if row.au_sustained_least_percent is not None:
-        sustained = f">={_number(row.au_sustained_least_percent)}"
+    percent, is_least = row.sustained_percent
+    sustained = ">=" * is_least + _number(percent)
     if row.loss_all_other_percent is not None:
         shares = f"{_number(row.loss_first_step_percent):>7}{'all other ' + _number(row.loss_all_other_percent):>28}"
     else:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from dlemu.mlperf import TRADEMARK
 from dlemu.mlperf.check.judge import CheckReport, FindingRow
 from dlemu.report.drawing import check_packages
 from dlemu.report.page import Page, Words, render
@@ -27,7 +28,7 @@ def check_html(report: CheckReport) -> str:
     name = os.path.basename(os.path.abspath(report.root))
     page = Page(
         title=f"Check of {name}",
-        lead="Held against the rules of MLPerf Storage"
+        lead="Checked against the rules of MLPerf Storage"
         + (", v3.0 as its round was judged." if report.rules == "published" else ", as the tool reads them today."),
         state="passed" if report.valid else "failed",
         verdict=("VALID" if report.valid else "INVALID", f": {errors:,} errors, {warnings:,} warnings"),
@@ -41,9 +42,10 @@ def check_html(report: CheckReport) -> str:
 _LEGEND = (
     "Results and checkpoints: what was read off the files. Rates of training are recomputed where the ranks kept their "
     "steps; rates of checkpoints are rank 0's, as published.",
-    "Below them a table for each rule, the gravest first: where it was broken, what was seen, and what was wanted. In "
-    "brackets stands what the edition's own checker calls the rule.",
+    "Below them a table for each rule, the gravest first: where it was broken, what was seen, and what was wanted. "
+    "Brackets give the official checker's name of the rule.",
     "`unapplied` is what could not be judged, with what it lacked; docs/mlperf-rules.md of dlemu has every rule.",
+    TRADEMARK,
 )
 
 
@@ -75,6 +77,15 @@ def _results(report: CheckReport) -> Iterator[Table]:
         rates = ("save, GiB/s", "load, GiB/s", "places with errors")
         columns = [Column(name) for name in ("organisation", "result", "edition", "model", "processes", *rates)]
         yield Table(title="Checkpoints", columns=columns, rows=calls, dense=True)
+    others: list[list[Cell]] = [
+        [_organisation(row.path), row.path, f"v{row.edition} {row.division}", figure, errors(row.path)]
+        for row in report.others
+        for figure in row.figures or ("nothing could be read",)
+    ]
+    if others:
+        shown = ("organisation", "result", "edition", "published and recomputed", "places with errors")
+        title = "Key-value caches and vector databases"
+        yield Table(title=title, columns=[Column(name) for name in shown], rows=others, dense=True)
 
 
 def _rate(value: float | None) -> str:

@@ -34,36 +34,27 @@ def command(
     dlemu compare results/unet3d/new-drive results/unet3d/old-drive
     dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11 --years 5 --energy-price 0.3
 
-    A and B are folders that `dlemu train`, `sweep` or `size` left, or that DLIO or MLPerf Storage did; a single sweep
-    over two drives compares these. Two results of checkpoints, of `dlemu checkpoint` or of DLIO, are compared by their
-    rates and times.
+    A and B are folders that `dlemu train`, `checkpoint`, `sweep` or `size` left, or that DLIO or MLPerf Storage did,
+    both of one kind of job; a single sweep over two drives compares these.
 
-    A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json (of checkpoints
-    compare_checkpoints.json) and report.html go to a folder of their own, which a line at the end names.
+    A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json and report.html go
+    to a folder of their own, which a line at the end names.
 
     Exit status: 0 compared, 2 a usage error.
     """
     from rich.console import Console
 
-    from dlemu.mlperf.foreign_checkpoints import foreign_checkpoints
-    from dlemu.mlperf.foreign_side import foreign_side
-    from dlemu.report.checkpoint_comparison import print_checkpoint_comparison
-    from dlemu.report.comparison_report import print_comparison
-    from dlemu.sizing.answers import COMPARE
-    from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS, checkpoint_sides, compare_checkpoints
-    from dlemu.sizing.compare_sides import Extras, compare
-    from dlemu.sizing.sides import read_sides
+    from dlemu.cli.options import report_result
+    from dlemu.mlperf.audit.foreign_side import foreign_side
+    from dlemu.results.answer_files import save_answer, to_json
+    from dlemu.runner.run_folder import check_new, new_folder
+    from dlemu.studies.answers import COMPARE
+    from dlemu.studies.compare.compare_sides import Extras, compare
+    from dlemu.studies.compare.page import print_comparison
+    from dlemu.studies.compare.sides import read_sides
 
     if output is not None:
-        _check_free(output)
-    checkpoints = checkpoint_sides(folders, (price, watts, years, energy_price), foreign_checkpoints)
-    if checkpoints is not None:
-        compared = compare_checkpoints(*checkpoints)
-        if not as_json:
-            print_checkpoint_comparison(compared, Console())
-        workload = compared.sides[0].workload
-        _keep(compared, COMPARE_CHECKPOINTS, workload, output, report=report, as_json=as_json)
-        return
+        check_new(output, "--output")
     prices, powers = _two(price, "--price"), _two(watts, "--watts")
     a, b = read_sides(folders, foreign_side)
     _check_years(years, energy_price, prices, powers)
@@ -74,23 +65,14 @@ def command(
     comparison = compare(a, b, (first, second))
     if not as_json:
         print_comparison(comparison, Console())
-    _keep(comparison, COMPARE, a.workload, output, report=report, as_json=as_json)
-
-
-def _keep(answer: object, name: str, workload: str, output: str | None, *, report: bool, as_json: bool) -> None:
-    """Save a comparison with its page, or print it as JSON and save it only where `output` says so."""
-    from dlemu.cli.options import report_result
-    from dlemu.results.answer_files import save_answer, to_json
-    from dlemu.run.run_folder import new_folder
-
     if as_json:
-        click.echo(to_json(answer), nl=False)
+        click.echo(to_json(comparison), nl=False)
     # The name is that of a result, which may come from anywhere: it names no folder elsewhere.
-    name_of = workload.replace(os.sep, "-").strip(".") or "runs"
+    name_of = a.workload.replace(os.sep, "-").strip(".") or "runs"
     folder = output or (None if as_json else new_folder(name_of, "compare-"))
     if folder is None:
         return
-    save_answer(folder, name, answer)
+    save_answer(folder, COMPARE, comparison)
     if not as_json:
         click.echo(f"results: {folder}")
         report_result(report, folder)
@@ -106,20 +88,6 @@ def _check_years(
         raise UserError("--years says how long the storages draw their power: wanted --watts A,B too")
     if energy_price is not None and (years is None or None in prices):
         raise UserError("--energy-price adds energy to prices over years: wanted --price A,B and --years N too")
-
-
-def _check_free(folder: str) -> None:
-    """Raise UserError for a folder that holds a result: a comparison goes to one of its own."""
-    from datagen.errors import UserError
-    from datagen.owned import check_usable
-    from dlemu.sizing.answers import COMPARE, SIZE, SWEEP
-    from dlemu.sizing.compare_checkpoints import COMPARE_CHECKPOINTS
-
-    kinds = (COMPARE, COMPARE_CHECKPOINTS, SIZE, SWEEP, "summary.json")
-    names = [name for name in kinds if os.path.exists(os.path.join(folder, name))]
-    if names:
-        raise UserError(f"{folder} holds a {names[0]} already; name a new folder with --output")
-    check_usable(folder, "--output")
 
 
 def _two(text: str | None, option: str) -> tuple[float | None, float | None]:

@@ -30,15 +30,15 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
         print_config(overrides, config_dir)
         return
     from dlemu.cli import complain
-    from dlemu.run.launched import stands_in
+    from dlemu.runner.launched import stands_in
 
     if stands_in(overrides, complain):
         return
-    from dlemu.cli.frontends import TerminalFrontend
-    from dlemu.run.datasets import check_bytes, make
+    from dlemu.cli.frontends import Terminal, job_request
+    from dlemu.runner.datasets import check_bytes, make
 
-    frontend = TerminalFrontend(overrides, config_dir)
+    request = job_request(overrides, config_dir)
     if verifying:
-        check_bytes(frontend)
+        check_bytes(request, Terminal())
     else:
-        make(frontend, fsync=fsync)
+        make(request, Terminal(), fsync=fsync)

@@ -32,17 +32,25 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
     folder = config_path or config_dir
     if cfg is None:
         from dlemu.cli import complain
-        from dlemu.run.launched import stands_in
+        from dlemu.runner.launched import stands_in
 
         if stands_in(overrides, complain):
             return
-        from dlemu.cli.frontends import DlioFrontend, show_training
+        from dlemu.cli.frontends import Terminal, show_job
+        from dlemu.dlio.export import DlioInPlace
+        from dlemu.metrics.verdict import COMPLETED
+        from dlemu.runner.job import JobRequest
 
-        raise SystemExit(show_training(DlioFrontend(overrides, folder)))
+        dlio = DlioInPlace(overrides, folder, lambda lines: print(lines, end="", flush=True))
+        # DLIO runs what it can, and so do scripts around it: its status says that a run completed, its [METRIC] lines
+        # whether it passed
+        request = JobRequest(load=dlio.load, words=overrides, wants_verdict=False)
+        status = show_job(request, Terminal(), export=dlio)
+        raise SystemExit(0 if status in COMPLETED else status)
     import yaml
 
-    from dlemu.mlperf.dlio_command import load_command, read_command
-    from dlemu.mlperf.dlio_config import dlio_workload
+    from dlemu.dlio.command import load_command, read_command
+    from dlemu.dlio.config import dlio_workload
 
     workload, _ = load_command(read_command(overrides), folder)
     click.echo(yaml.safe_dump({"workload": dlio_workload(workload)}, sort_keys=False), nl=False)

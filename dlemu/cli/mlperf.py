@@ -15,9 +15,10 @@ from dlemu.cli.options import configured
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
-    from dlemu.mlperf.editions import Reading
     from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
-    from dlemu.mlperf.rules import Division
+    from dlemu.mlperf.rehearsal.rehearse_kv import KvRehearsal
+    from dlemu.mlperf.rules.editions import Reading
+    from dlemu.mlperf.rules.training import Division
 
 
 @click.group(name="mlperf", short_help="Rehearse an MLPerf Storage submission, and check one.")
@@ -58,12 +59,12 @@ def datasize_command(
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
     from dlemu.cli.mlperf_lines import datasize_lines
-    from dlemu.config import datagen_command, load, to_yaml
-    from dlemu.mlperf.datasize import datasize, host_memory_gib
+    from dlemu.config import datagen_command, explained, load
+    from dlemu.mlperf.rehearsal.datasize import datasize, host_memory_gib
 
     workload = load(overrides, config_dir=config_dir)
     if cfg:
-        click.echo(to_yaml(workload), nl=False)
+        click.echo(explained(workload), nl=False)
         return
     memory = host_memory_gib() if memory_gib is None else memory_gib
     measured = "measured here" if memory_gib is None else "as given"
@@ -93,7 +94,7 @@ def _checkpoint_datasize(
     workload: Workload, edition: str | None, hosts: int, memory_gib: float, measured: str, as_json: bool
 ) -> NoReturn:
     from dlemu.cli.mlperf_lines import checkpoint_datasize_lines
-    from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
+    from dlemu.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
 
     size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory_gib)
     if as_json:
@@ -118,7 +119,7 @@ def _checkpoint_datasize(
     type=click.Choice(["b200", "mi355"]),
     default="b200",
     show_default=True,
-    help="Of checkpoints alone: whose memory must hold them.",
+    help="For checkpoints: the accelerator whose memory must hold them.",
 )
 def run_command(
     overrides: tuple[str, ...],
@@ -140,11 +141,13 @@ def run_command(
         dataset.num_files_train=28000 --org mylab --system nvme-box
     dlemu mlperf run workload=unet3d accelerator=b200 ranks=16 --hosts 2 launcher="mpirun -np {ranks} -f hosts" ...
     dlemu mlperf run workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
+    dlemu mlperf run workload=mlperf_kv kv.folder=/mnt/nvme/kv ranks=2
 
     A warm-up run and 5 measured runs (v1.0: 5), each with another shuffle. Every run is a `dlemu train`, kept in runs/;
     tree/ is what the edition's tool would leave. When interrupted, or when a run failed, the same command with
     output.folder=FOLDER goes on. A model's checkpoints are written and read instead, in two `dlemu checkpoint` that
-    belong together, or in one where ten exceed three times the hosts' memory. This is no submission: CLOSED results
+    belong together, or in one where ten exceed three times the hosts' memory. kv_cache runs its three options three
+    times each, and prints the true rates beside the tool's. This is no submission: CLOSED results
     need mlpstorage and DLIO, unchanged.
 
     Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 4 no verdict (no rule
@@ -154,19 +157,20 @@ def run_command(
     from dlemu.cli.again import again
     from dlemu.cli.mlperf_lines import rehearsal_lines
     from dlemu.comm import Interrupted, interrupt_once
-    from dlemu.config import check_runnable, load, to_yaml
+    from dlemu.config import check_runnable, explained, load
+    from dlemu.config.overrides import take_word
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.mlperf.check.judge import REHEARSAL
-    from dlemu.mlperf.datasize import datasize, host_memory_gib
-    from dlemu.mlperf.editions import EDITIONS
     from dlemu.mlperf.rehearsal import NOTE
+    from dlemu.mlperf.rehearsal.datasize import datasize, host_memory_gib
     from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
     from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan
-    from dlemu.run.run_folder import check_place, new_folder
-    from dlemu.sizing.prerequisites import check_launcher, take_word
+    from dlemu.mlperf.rules.editions import EDITIONS
+    from dlemu.runner.run_folder import check_place, new_folder
+    from dlemu.studies.prerequisites import check_launcher
 
     if cfg:
-        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
+        click.echo(explained(load(overrides, config_dir=config_dir)), nl=False)
         return
     launcher, words = take_word(overrides, "launcher")
     check_launcher("mlperf run", launcher)
@@ -177,7 +181,7 @@ def run_command(
     memory = host_memory_gib() if memory_gib is None else memory_gib
     if not workload.workflow.train and workload.workflow.checkpoint:
         from dlemu.config import check_checkpoints
-        from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
+        from dlemu.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
         from dlemu.mlperf.rehearsal.rehearse import check_names
         from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
 
@@ -197,6 +201,26 @@ def run_command(
                 config_dir=config_dir,
                 tell=lambda line: click.echo(line, err=True),
                 accelerator=accelerator_type,
+            )
+        )
+    if workload.kinds.get("kv", {}).get("option"):
+        from dlemu.mlperf.rehearsal.rehearse_kv import KvRehearsal
+
+        if edition not in (None, "3.0"):
+            raise UserError(f"--edition {edition} has no kv_cache: wanted 3.0")
+        _rehearse_kv(
+            KvRehearsal(
+                workload=workload,
+                division=division,
+                organisation=organisation,
+                system=system,
+                hosts=hosts,
+                memory_gib_per_host=memory,
+                words=tuple(words),
+                folder=folder,
+                launcher=launcher,
+                config_dir=config_dir,
+                tell=lambda line: click.echo(line, err=True),
             )
         )
     check_runnable(workload)
@@ -236,6 +260,31 @@ def run_command(
     raise SystemExit(EXIT_STATUSES[rehearsed.judged])
 
 
+def _rehearse_kv(rehearsal: KvRehearsal) -> NoReturn:
+    from dlemu.cli import complain
+    from dlemu.cli.again import again
+    from dlemu.cli.mlperf_lines import kv_rehearsal_lines
+    from dlemu.comm import Interrupted, interrupt_once
+    from dlemu.mlperf.rehearsal import NOTE
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    try:
+        rehearsed = rehearsal.run()
+    except Interrupted as stop:
+        name = signal.Signals(stop.signal_number).name
+        complain(f"interrupted by {name}; finished runs are kept: {again(rehearsal.folder)}")
+        raise SystemExit(stop.exit_status) from None
+    except UserError:
+        raise
+    except DlemuError as error:
+        complain(f"{error}\nfinished runs are kept: {again(rehearsal.folder)}")
+        raise SystemExit(error.exit_status) from None
+    for line, style in kv_rehearsal_lines(rehearsed, rehearsal.folder, rehearsal.tree, NOTE):
+        click.secho(line, **style)
+    raise SystemExit(0 if rehearsed.checked.valid else 1)
+
+
 def _rehearse_checkpoints(rehearsal: CheckpointRehearsal) -> NoReturn:
     from dlemu.cli import complain
     from dlemu.cli.mlperf_lines import checkpoint_rehearsal_lines
@@ -248,18 +297,18 @@ def _rehearse_checkpoints(rehearsal: CheckpointRehearsal) -> NoReturn:
         checked = rehearsal.run()
     except Interrupted as stop:
         name = signal.Signals(stop.signal_number).name
-        complain(f"interrupted by {name}; what was measured is in {rehearsal.folder}: begin anew in a new folder")
+        complain(f"interrupted by {name}; what was measured is in {rehearsal.folder}: start again in a new folder")
         raise SystemExit(stop.exit_status) from None
     for line, style in checkpoint_rehearsal_lines(checked, rehearsal.folder, rehearsal.tree, NOTE):
         click.secho(line, **style)
     raise SystemExit(0 if checked.valid else 1)
 
 
-@command.command(name="merge", short_help="Lay several rehearsals into one tree, and check it.")
+@command.command(name="merge", short_help="Merge several rehearsals into one tree, and check it.")
 @click.argument("folder", metavar="NEW")
 @click.argument("rehearsals", metavar="REHEARSAL...", nargs=-1, required=True)
 def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
-    """Lay the trees of several rehearsals, of training and of checkpoints, into one, and check it.
+    """Merge the trees of several rehearsals, of training and of checkpoints, and check the result.
 
     \b
     dlemu mlperf run workload=unet3d accelerator=b200 ... output.folder=r/unet3d
@@ -279,9 +328,9 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
     raise SystemExit(0 if checked.valid else 1)
 
 
-@command.command(name="check", short_help="Hold finished runs or a submission tree against the rules.")
+@command.command(name="check", short_help="Check finished runs or a submission tree against the rules.")
 @click.argument("folder", metavar="DIR", required=False)
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: what the tree's runs tell.")
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: as the tree's runs say.")
 @click.option(
     "--rules",
     "reading",
@@ -292,7 +341,7 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
 )
 @click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
-@click.option("--csv", "csv_file", metavar="FILE", help="Write a line a finding as CSV.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write the findings as CSV, one per line.")
 @click.option("--html", "html_file", metavar="FILE", help="Write a page for reviewers: by result and by rule.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 def check_command(
@@ -305,7 +354,7 @@ def check_command(
     html_file: str | None,
     as_json: bool,
 ) -> None:
-    """Hold a submission tree, a results folder of mlpstorage, or a single run against MLPerf Storage's rules.
+    """Check a submission tree, a results folder of mlpstorage, or a single run against MLPerf Storage's rules.
 
     \b
     dlemu mlperf check results/unet3d/mlperf-20251121-134501
@@ -313,8 +362,8 @@ def check_command(
     dlemu mlperf check storage_results_v3.0/ --rules published
     dlemu mlperf check results/training/unet3d/run/20251121_134501
 
-    AU and samples/s are recomputed from the ranks' own files; the word "success" counts for nothing. In brackets stands
-    what the edition's own checker calls the rule.
+    AU and samples/s are recomputed from the ranks' own files, whatever the word "success" says. Brackets give the
+    official checker's name of a rule.
 
     Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """
@@ -342,14 +391,14 @@ def check_command(
 
 
 def _list_rules(*, as_json: bool) -> None:
-    from dlemu.mlperf.official_rules import OFFICIAL_RULES, UNKNOWN, listed
+    from dlemu.mlperf.rules.official import listed, official_rules, unknown_rules
 
     if as_json:
-        click.echo(json.dumps([{**asdict(rule), "status": rule.status} for rule in OFFICIAL_RULES], indent=2))
+        click.echo(json.dumps([{**asdict(rule), "status": rule.status} for rule in official_rules()], indent=2))
         return
     for rule, words in listed():
         click.echo(f"{rule.number:9}{rule.name:44}{rule.status:17}{words}")
-    click.echo(f"{len(OFFICIAL_RULES)} rules, {len(UNKNOWN)} of them unknown here")
+    click.echo(f"{len(official_rules())} rules, {len(unknown_rules())} of them unknown here")
 
 
 def _write(path: str, content: str) -> None:

@@ -11,12 +11,13 @@ from dlemu.results.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
-    from dlemu.mlperf.check.checkpoint_rules import CheckpointResult
+    from dlemu.mlperf.check.checkpoint_result import CheckpointResult
     from dlemu.mlperf.check.judge import Checked
     from dlemu.mlperf.check.submission_tree import Result
-    from dlemu.mlperf.checkpoint_datasize import CheckpointDatasize
-    from dlemu.mlperf.datasize import Datasize
+    from dlemu.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
+    from dlemu.mlperf.rehearsal.datasize import Datasize
     from dlemu.mlperf.rehearsal.rehearse import Rehearsed
+    from dlemu.mlperf.rehearsal.rehearse_kv import KvRehearsed
     from dlemu.mlperf.rehearsal.run_figures import Outcome
     from dlemu.results.finding import Located
 
@@ -37,12 +38,12 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
     yield f"  least           {bound.files:>12,} files   {bound.because}"
     if bound.tool_files < bound.files:
-        why = "it rounds down, and that dataset is a little less than the rules want"
+        why = "it rounds down, so its dataset falls just short of the rules"
         yield f"  the tool's own  {bound.tool_files:>12,} files   {why}"
-    extra = "   1 % more, for memory that is measured a little larger" if size.files > bound.files else ""
+    extra = "   1 % more, in case a run measures slightly more memory" if size.files > bound.files else ""
     yield f"  advised         {size.files:>12,} files{extra}"
     if size.subfolders:
-        own = "; the tool's own datasize prints 0 and leaves them to you" if size.edition != "1.0" else ""
+        own = "; the official datasize prints 0 and leaves them to you" if size.edition != "1.0" else ""
         yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each{own}"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
     yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB      {size.nominal_bytes / 2**40:,.2f} TiB"
@@ -57,9 +58,9 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
 
 def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, measured: str) -> Iterator[str]:
     """Yield what is printed of a model's checkpoints; `measured` says where the hosts' memory is known from."""
-    from dlemu.mlperf.checkpoint_datasize import largest_rank_memory_gib
-    from dlemu.mlperf.datasize import free_bytes
-    from dlemu.mlperf.official_checkpoints import CHECKPOINTS, MEMORY_FACTOR
+    from dlemu.mlperf.rehearsal.checkpoint_datasize import largest_rank_memory_gib
+    from dlemu.mlperf.rehearsal.datasize import free_bytes
+    from dlemu.mlperf.rules.checkpoints import CHECKPOINTS, MEMORY_FACTOR
 
     one, hosts = size.size, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
     yield f"{size.model}, {one.ranks} processes on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
@@ -99,7 +100,7 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
 
 
 def _free_space(workload: Workload, size: Datasize) -> Iterator[str]:
-    from dlemu.mlperf.datasize import free_bytes
+    from dlemu.mlperf.rehearsal.datasize import free_bytes
 
     free, folder = free_bytes(workload.dataset.data_folder)
     if free < size.nominal_bytes:
@@ -133,6 +134,20 @@ def checkpoint_rehearsal_lines(checked: Checked, folder: str, tree: str, note: s
     yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
 
 
+def kv_rehearsal_lines(rehearsed: KvRehearsed, folder: str, tree: str, note: str) -> Iterator[Line]:
+    """Yield what is printed at the end of a rehearsal of kv_cache: each run by the tool's formula, and as it was."""
+    from dlemu.mlperf.rehearsal.rehearse_kv import rates
+
+    for trial in rehearsed.trials:
+        if trial.official is not None:
+            yield f"{trial.label}: {rates(trial.official)}", {"bold": True}
+    yield from finding_lines(rehearsed.checked)
+    yield f"by the rules: {_counts(rehearsed.checked)}", {}
+    yield note, {}
+    yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
+    yield f"pages of the runs: dlemu report {os.path.join(folder, 'runs')}/*", {}
+
+
 def _outcome_line(outcome: Outcome) -> str:
     return (
         f"{outcome.passed} of {outcome.runs} runs pass: AU {outcome.au_dlio_mean_percent:.1f} %"
@@ -154,6 +169,11 @@ def check_lines(checked: Checked) -> Iterator[Line]:
         yield _result_line(result, checked.root), {"bold": True}
     for checkpoints in checked.checkpoints:
         yield _checkpoint_line(checkpoints, checked.root), {"bold": True}
+    for other in checked.others:
+        runs = len(other.phase("run"))
+        what = f"{other.category} {other.model}, {runs} run{'s' if runs != 1 else ''}"
+        path = os.path.relpath(other.path, checked.root)
+        yield f"{path}: {what}; v{other.edition.name} {other.division.upper()}", {"bold": True}
     yield "", {}
     yield from finding_lines(checked)
     yield _verdict(checked)
@@ -228,7 +248,7 @@ def _number(checked: Checked, severity: str) -> str:
 
 
 def _verdict(checked: Checked) -> Line:
-    if checked.valid and not checked.results and not checked.checkpoints:
+    if checked.valid and not (checked.results or checked.checkpoints or checked.others):
         return f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_counts(checked)}", {"fg": "yellow"}
     if checked.valid:
         return f"VALID by the rules that can be checked: {_counts(checked)}", {"fg": "green", "bold": True}

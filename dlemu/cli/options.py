@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from dlemu.results.kinds import Kind
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dlemu.runner.events import Event
 
 _Command = Callable[..., Any]
 
@@ -26,22 +32,50 @@ def configured(command: _Command) -> _Command:
     return command
 
 
-def print_config(overrides: Sequence[str], config_dir: str | None, *, to_train: bool = False) -> None:
-    """Print the composed configuration; with `to_train`, say on stderr why it can't be trained, if so."""
+def json_option(file: str) -> Callable[[_Command], _Command]:
+    """Return what adds `--json`, which prints what the file holds; `show_answer` then does."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {file}, and nothing else on stdout.")
+
+
+def show_answer(
+    answer: Any, folder: str, show: Callable[[Any, str, Console], None], *, as_json: bool, page: bool
+) -> None:
+    """Print an answer: as JSON alone, or in words; then make its `page`."""
+    if as_json:
+        from dlemu.results.answer_files import to_json
+
+        click.echo(to_json(answer), nl=False)
+        return
+    from rich.console import Console
+
+    show(answer, folder, Console())
+    report_result(page, folder)
+
+
+def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | None = None) -> None:
+    """Print the composed configuration; with a kind of job, say on stderr why its command refuses it, if so."""
     from datagen.errors import UserError
     from dlemu.cli import complain
-    from dlemu.config import load, to_yaml
+    from dlemu.config import explained, load
 
     workload = load(overrides, config_dir=config_dir)
-    click.echo(to_yaml(workload), nl=False)
-    if not to_train:
+    click.echo(explained(workload), nl=False)
+    if kind is None:
         return
-    from dlemu.run.prepare import check
+    from dlemu.runner.job import checked
 
     try:
-        check(workload)
+        checked(workload, None if kind.is_unnamed else kind.part("job"))
     except UserError as error:
-        complain(f"`dlemu train` refuses this configuration:\n{error}")
+        complain(f"`dlemu {kind.command}` refuses this configuration:\n{error}")
+
+
+def say_part(event: Event) -> None:
+    """Say on stderr what a part of a probe got."""
+    from dlemu.runner.events import PartMeasured
+
+    if isinstance(event, PartMeasured):
+        click.echo(f"probe: {event.text}", err=True)
 
 
 def say_what(goes_on: str) -> None:
@@ -54,7 +88,9 @@ def report_result(wanted: bool, folder: str) -> None:
 
     A process of its own makes it, so that it can neither fail the command nor hold it up. `wanted` is `output.report`.
     """
+    from dlemu.comm.failure import Role
     from dlemu.report.drawing import missing_packages
+    from dlemu.runner.child_run import OverdueError, output_of
 
     if not wanted:
         return
@@ -64,16 +100,14 @@ def report_result(wanted: bool, folder: str) -> None:
     say_what("making the page")
     command = [sys.executable, "-m", "dlemu", "report", folder]
     try:
-        made = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PAGE_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        late = isinstance(error, subprocess.TimeoutExpired)
+        made = output_of(command, PAGE_SECONDS, Role("its process", "free some memory"))
+    except (OSError, OverdueError) as error:
+        late = isinstance(error, OverdueError)
         reason = f"it took longer than {PAGE_SECONDS:g} s" if late else error
         click.echo(f"report: no page was made ({reason}); to try again: dlemu report {folder}")
         return
-    if made.returncode == 0:
-        click.echo(made.stdout.splitlines()[-1])  # "report: FOLDER/report.html"
+    if made.status == 0:
+        click.echo(made.out.splitlines()[-1])  # "report: FOLDER/report.html"
         return
-    reason = (made.stderr.strip().splitlines() or [f"exit status {made.returncode}"])[-1]
+    reason = (made.err.strip().splitlines() or [made.how])[-1]
     click.echo(f"report: no page was made ({reason}); to try again: dlemu report {folder}")

@@ -17,6 +17,8 @@ from typing import Any, TextIO
 from datagen.errors import UserError
 
 _STANDARD = 3
+_RAISING = ("strict", "surrogateescape", "surrogatepass")
+"""Ways of streams with letters that their encoding lacks; Python takes the second one in the locales C and POSIX."""
 _READER_GONE = (errno.EPIPE, errno.EIO)  # `| head`, and a terminal that hung up: whoever left wants no more
 
 
@@ -75,6 +77,6 @@ def _open_closed_descriptors() -> None:
 def _text(outlet: _Outlet, before: TextIO | None, *, line_buffering: bool) -> TextIO:
     """Return a text stream in the encoding of the one before; letters that it lacks are escaped."""
     encoding = "utf-8" if before is None else before.encoding
-    errors = "backslashreplace" if before is None or before.errors == "strict" else before.errors
+    errors = "backslashreplace" if before is None or before.errors in _RAISING else before.errors
     buffered = io.BufferedWriter(outlet)
     return io.TextIOWrapper(buffered, encoding=encoding, errors=errors, line_buffering=line_buffering)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+from functools import partial
 
 import click
 
-if TYPE_CHECKING:
-    from dlemu.config.schema import Workload
+from dlemu.cli.options import json_option
 
 
 @click.command(name="pack", short_help="Pack images into few large files, and say what limits that.")
@@ -16,7 +14,8 @@ if TYPE_CHECKING:
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
 @click.option("--make", is_flag=True, help="Make the workload's images first, or what is missing of them.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
-def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, report: bool) -> None:
+@json_option("pack.json, or what `verify` found")
+def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, report: bool, as_json: bool) -> None:
     """Pack images: read, decode, rescale, encode and write them, with so many processes.
 
     \b
@@ -37,26 +36,29 @@ def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, repo
     from rich.console import Console
 
     from dlemu.cli.again import heed_signals
-    from dlemu.cli.options import report_result
+    from dlemu.cli.frontends import make_here
+    from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
-    from dlemu.packing.run_pack import PackBegan, PackEvent, pack
-    from dlemu.report.pack_report import PackShown, print_pack
+    from dlemu.jobs.pack.page import PackShown, print_pack
+    from dlemu.jobs.pack.run import PackEvent, pack
+    from dlemu.runner.run_list import RunsPlanned
 
     if overrides[:1] == ("verify",):
-        raise SystemExit(_verify(overrides[1:]))
+        raise SystemExit(_verify(overrides[1:], as_json=as_json))
     shown = PackShown(Console(stderr=True))
 
     def watch(event: PackEvent) -> None:
-        if isinstance(event, PackBegan):
+        if isinstance(event, RunsPlanned):
             heed_signals()
         shown(event)
 
     try:
-        answer = pack(overrides, config_dir=config_dir, make=_make if make else None, on_event=watch)
+        answer = pack(
+            overrides, config_dir=config_dir, make=partial(make_here, as_json=as_json) if make else None, on_event=watch
+        )
     except Interrupted as stop:
         raise SystemExit(_interrupted(stop, shown.folder, several=shown.points > 1)) from None
-    print_pack(answer, shown.folder, Console())
-    report_result(report, shown.folder)
+    show_answer(answer, shown.folder, print_pack, as_json=as_json, page=report)
     raise SystemExit(answer.exit_status)
 
 
@@ -75,26 +77,23 @@ def _interrupted(stop: object, folder: str, *, several: bool) -> int:
     return stop.exit_status
 
 
-def _verify(words: tuple[str, ...]) -> int:
+def _verify(words: tuple[str, ...], *, as_json: bool) -> int:
     """Compare packed files with what was written; return the exit status."""
     from datagen.errors import UserError
     from datagen.packing.packed_set import verify_set
     from datagen.storage.storage_base import FOLDERS, open_storage
-    from dlemu.sizing.prerequisites import take_word
+    from dlemu.config.overrides import take_word
+    from dlemu.results.answer_files import to_json
 
     target, others = take_word(words, "target")
     if not target or others:
         raise UserError("wanted the folder of a packed set alone, as in `dlemu pack verify target=/mnt/packed`")
     findings = verify_set(target.rstrip("/"), open_storage(FOLDERS))
+    if as_json:
+        click.echo(to_json(findings), nl=False)
+        return 2 if findings else 0
     for finding in findings:
         click.echo(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
     if not findings:
         click.echo(f"{target}: every byte is as it was written")
     return 2 if findings else 0
-
-
-def _make(workload: Workload) -> None:
-    from dlemu.cli.frontends import TerminalFrontend
-    from dlemu.run.datasets import make_on_this_host
-
-    make_on_this_host(workload, len(os.sched_getaffinity(0)), TerminalFrontend([], None).tell, fsync=True)

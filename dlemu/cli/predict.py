@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import configured
-
-if TYPE_CHECKING:
-    from dlemu.config.schema import Workload
-    from dlemu.probing.pattern import Level
+from dlemu.cli.options import configured, json_option
 
 
 @click.command(name="predict", short_help="Predict how many accelerators a storage keeps busy, without running them.")
@@ -27,7 +21,7 @@ if TYPE_CHECKING:
 )
 @click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
 @click.option("--cached", is_flag=True, help="Let the page cache serve the probe: predicts memory, not storage.")
-@click.option("--json", "as_json", is_flag=True, help="Print predict.json, and nothing else on stdout.")
+@json_option("predict.json")
 def command(
     overrides: tuple[str, ...],
     config_dir: str | None,
@@ -55,17 +49,18 @@ def command(
     Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
     to tell, 128 + signal.
     """
-    from dlemu.cli.options import report_result
-    from dlemu.config import completed, load, to_yaml
+    from dlemu.cli.frontends import make_here
+    from dlemu.cli.options import say_part, show_answer
+    from dlemu.config import completed, explained, load
+    from dlemu.jobs.training.prediction.ask import ask, read_known
+    from dlemu.jobs.training.prediction.page import print_prediction
     from dlemu.metrics.verdict import EXIT_STATUSES
-    from dlemu.mlperf.foreign_times import foreign_run
-    from dlemu.prediction.ask import ask, read_known
-    from dlemu.results.answer_files import to_json
+    from dlemu.mlperf.audit.foreign_times import foreign_run
 
     if cfg:
         known = None if from_folder is None else read_known(from_folder, foreign_run)
         words = overrides if known is None else completed(overrides, known.workload, config_dir=config_dir)
-        click.echo(to_yaml(load(words, config_dir=config_dir)), nl=False)
+        click.echo(explained(load(words, config_dir=config_dir)), nl=False)
         return
     answer, folder, workload = ask(
         overrides,
@@ -75,29 +70,9 @@ def command(
         most=most,
         cached=cached,
         config_dir=config_dir,
-        make=partial(_make) if make else None,
+        make=partial(make_here, as_json=as_json) if make else None,
         read_foreign=foreign_run,
-        on_level=_say_level,
+        on_event=say_part,
     )
-    if as_json:
-        click.echo(to_json(answer), nl=False)
-    else:
-        from rich.console import Console
-
-        from dlemu.report.prediction_report import print_prediction
-
-        print_prediction(answer, folder, Console())
-        report_result(workload.output.report, folder)
+    show_answer(answer, folder, print_prediction, as_json=as_json, page=workload.output.report)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
-
-
-def _say_level(level: Level) -> None:
-    several = "s" * (level.readers > 1)
-    click.echo(f"probe: {level.readers} reader{several} {level.mb_per_second:,.1f} MB/s", err=True)
-
-
-def _make(workload: Workload) -> None:
-    from dlemu.cli.frontends import TerminalFrontend
-    from dlemu.run.datasets import make_on_this_host
-
-    make_on_this_host(workload, len(os.sched_getaffinity(0)), TerminalFrontend([], None).tell, fsync=True)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlemu.cli.options import json_option
+
 if TYPE_CHECKING:
-    from dlemu.probing.probe_answers import Access, ProbeCell
+    from dlemu.jobs.probe.result import Access
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _ACCESSES = ("randread", "read", "randwrite", "write")
@@ -65,7 +67,7 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
     "--output", type=click.Path(file_okay=False), help="The results' folder [default: results/probe/TIME-PROCESS]."
 )
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
-@click.option("--json", "as_json", is_flag=True, help="Print probe.json, and nothing else on stdout.")
+@json_option("probe.json")
 def command(
     target: tuple[str, ...],
     preset: str | None,
@@ -98,8 +100,9 @@ def command(
 
     Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
     """
-    from dlemu.cli.options import report_result
-    from dlemu.probing.run_probe import (
+    from dlemu.cli.options import say_part, show_answer
+    from dlemu.jobs.probe.page import print_probe
+    from dlemu.jobs.probe.run import (
         BUCKET_BYTES,
         FILE_BYTES,
         OBJECT_GRID,
@@ -119,7 +122,7 @@ def command(
         if output:
             overrides.append(f"output.folder={output}")
         answer, folder = probe_workload(
-            overrides, config_dir=config_dir, cached=cached, readers=readers or (), on_cell=_say_cell
+            overrides, config_dir=config_dir, cached=cached, readers=readers or (), on_event=say_part
         )
     else:
         if len(places) != 1:
@@ -145,7 +148,7 @@ def command(
                 seconds=seconds,
                 total_bytes=size,
                 folder=output or "",
-                on_cell=_say_cell,
+                on_event=say_part,
             )
         else:
             answer, folder = probe_requests(
@@ -157,21 +160,6 @@ def command(
                 file_bytes=size,
                 overwrite_device=overwrite_device,
                 folder=output or "",
-                on_cell=_say_cell,
+                on_event=say_part,
             )
-    if as_json:
-        from dlemu.results.answer_files import to_json
-
-        click.echo(to_json(answer), nl=False)
-        return
-    from rich.console import Console
-
-    from dlemu.report.probe_report import print_probe
-
-    print_probe(answer, folder, Console())
-    report_result(True, folder)
-
-
-def _say_cell(cell: ProbeCell) -> None:
-    what = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
-    click.echo(f"probe: {what}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s", err=True)
+    show_answer(answer, folder, print_probe, as_json=as_json, page=True)

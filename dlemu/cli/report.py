@@ -33,7 +33,7 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, output: str | None) 
 
 
 def _make(folders: tuple[str, ...], kinds: tuple[str, ...], output: str | None) -> None:
-    from dlemu.report.pages import write_page, write_pictures
+    from dlemu.studies.pages import write_page, write_pictures
 
     page = write_page(folders, output)
     click.echo(f"report: {page}")

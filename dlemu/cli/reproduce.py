@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlemu.cli.options import json_option
+
 if TYPE_CHECKING:
-    from dlemu.reproduction.steps import DocumentQuestion
+    from dlemu.runner.run_list import RunEnded
+    from dlemu.studies.reproduce.run import Reproduced, StepDone
+    from dlemu.studies.reproduce.steps import DocumentQuestion
 
 
 @click.command(name="reproduce", short_help="Make the figures of a vendor's document on your storage.")
@@ -16,7 +20,10 @@ if TYPE_CHECKING:
 @click.option("--watts", metavar="A[,B]", help="Mean power of each storage, where no meter tells it.")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
-def command(words: tuple[str, ...], price: str | None, watts: str | None, config_dir: str | None, report: bool) -> None:
+@json_option("reproduce.json")
+def command(
+    words: tuple[str, ...], price: str | None, watts: str | None, config_dir: str | None, report: bool, as_json: bool
+) -> None:
     """Make the figures and tables of a vendor's document on your storage, one or several drives beside each other.
 
     \b
@@ -32,43 +39,41 @@ def command(words: tuple[str, ...], price: str | None, watts: str | None, config
 
     Exit status: 0 done, 2 a usage error, 3 a step failed, 128 + signal.
     """
-    from rich.console import Console
-
     from dlemu.cli.again import heed_signals, interrupted
-    from dlemu.cli.options import report_result
+    from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
-    from dlemu.report.document_report import print_document
-    from dlemu.reproduction.run_steps import reproduce
-    from dlemu.reproduction.steps import Step
-    from dlemu.sizing.prerequisites import take_word
+    from dlemu.config.overrides import take_word
+    from dlemu.runner.run_list import RunBegan, RunsPlanned
+    from dlemu.studies.reproduce.page import print_document
+    from dlemu.studies.reproduce.run import reproduce
 
     folder, others = take_word(words, "output.folder")
     begun = ""
 
-    def begin(path: str) -> None:
+    def watch(event: RunsPlanned | RunBegan | RunEnded[StepDone, Reproduced]) -> None:
         nonlocal begun
-        begun = path
-        heed_signals()
-        click.echo(f"results: {path}", err=True)
-
-    def show(number: int, of: int, step: Step) -> None:
-        click.echo(f"{number} of {of}: {step.says} ...", err=True)
+        match event:
+            case RunsPlanned():
+                begun = event.folder
+                heed_signals()
+                click.echo(f"results: {event.folder}", err=True)
+            case RunBegan():
+                click.echo(f"{event.label} ...", err=True)
 
     try:
         answer, folder = reproduce(
-            _question(others, price, watts), folder=folder, config_dir=config_dir, on_step=show, on_begin=begin
+            _question(others, price, watts), folder=folder, config_dir=config_dir, on_event=watch
         )
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished steps", begun)) from None
-    print_document(answer, folder, Console())
-    report_result(report, folder)
+    show_answer(answer, folder, print_document, as_json=as_json, page=report)
 
 
 def _question(words: list[str], price: str | None, watts: str | None) -> DocumentQuestion:
     from datagen.errors import UserError
-    from dlemu.reproduction.run_steps import document_names
-    from dlemu.reproduction.steps import DocumentQuestion
-    from dlemu.sizing.prerequisites import take_word
+    from dlemu.config.overrides import take_word
+    from dlemu.studies.reproduce.run import document_names
+    from dlemu.studies.reproduce.steps import DocumentQuestion
 
     drives, rest = take_word(words, "drives")
     scale, rest = take_word(rest, "scale")

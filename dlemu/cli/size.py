@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import configured
+from dlemu.cli.options import configured, json_option
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dlemu.cli.again import Watched
     from dlemu.config.schema import Workload
+    from dlemu.studies.answers import SweepAnswer
 
 
 @click.command(name="size", short_help="Find the most accelerators that this storage keeps busy.")
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
 @click.option("--cached", is_flag=True, help="Let the page cache serve: sizes memory, not storage.")
+@json_option("size.json")
 def command(
     overrides: tuple[str, ...],
     config_dir: str | None,
@@ -44,6 +47,7 @@ def command(
     trial_seconds: float,
     make: bool,
     cached: bool,
+    as_json: bool,
 ) -> None:
     """Find the most accelerators that this storage keeps busy.
 
@@ -56,23 +60,36 @@ def command(
     `dlemu train` that ends as soon as its verdict is decided. When interrupted, the same command with
     output.folder=FOLDER goes on with the trials that are finished.
 
+    Of a workload of another kind it finds the most that the job may ask of the storage (kv.speed of `dlemu kvcache`).
+
     Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 4 no verdict (too close to tell, the host gave out first, too few samples for so many), 128 + signal.
     """
-    from rich.console import Console
-
     from dlemu.cli.again import Watched, interrupted
-    from dlemu.cli.options import report_result
+    from dlemu.cli.frontends import make_here
+    from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
-    from dlemu.config import load, to_yaml
+    from dlemu.config import explained, load
+    from dlemu.config.overrides import take_word
     from dlemu.metrics.verdict import EXIT_STATUSES
-    from dlemu.report.series_report import print_answer
-    from dlemu.sizing.find_size import size
+    from dlemu.results.kinds import kind_wanted
+    from dlemu.studies.series.page import print_answer
+    from dlemu.studies.size.find_size import size
 
+    workload = load(take_word(overrides, "launcher")[1], config_dir=config_dir)
     if cfg:
-        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
+        click.echo(explained(workload), nl=False)
         return
     watched = Watched()
+    if kind_wanted(workload).asks:
+        if at_least or make or cached:
+            raise click.UsageError("--at-least, --make and --cached are for training")
+        raise SystemExit(_find_edge(overrides, config_dir, watched, as_json=as_json))
+
+    def make_asked(workload: Workload) -> None:
+        if make or workload.workflow.generate_data:
+            make_here(workload, as_json=as_json)
+
     try:
         answer = size(
             overrides,
@@ -82,20 +99,34 @@ def command(
             confidence_percent=confidence,
             trial_seconds=trial_seconds,
             cached=cached,
-            make=partial(_make, asked=make),
+            make=make_asked,
             on_event=watched,
         )
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished trials", watched.folder)) from None
-    print_answer(answer, watched.folder, Console())
-    report_result(watched.wants_page, watched.folder)
+    show_answer(answer, watched.folder, print_answer, as_json=as_json, page=watched.wants_page)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
 
 
-def _make(workload: Workload, *, asked: bool) -> None:
-    """Make what is missing of the dataset, with a rank for each core, where that is asked for."""
-    from dlemu.cli.frontends import TerminalFrontend
-    from dlemu.run.datasets import make_on_this_host
+def _find_edge(overrides: tuple[str, ...], config_dir: str | None, watched: Watched, *, as_json: bool) -> int:
+    """Find the most of a kind's own measure that passes, show it, and return the exit status."""
+    from dlemu.cli.again import interrupted
+    from dlemu.cli.options import show_answer
+    from dlemu.comm import Interrupted
+    from dlemu.studies.series.page import print_sweep
+    from dlemu.studies.sweep.edge import find_edge
 
-    if asked or workload.workflow.generate_data:
-        make_on_this_host(workload, len(os.sched_getaffinity(0)), TerminalFrontend([], None).tell, fsync=True)
+    try:
+        answer, found, above = find_edge(overrides, config_dir=config_dir, on_event=watched)
+    except Interrupted as stop:
+        raise SystemExit(interrupted(stop, "finished runs", watched.folder)) from None
+
+    def show(answer: SweepAnswer, folder: str, console: Console) -> None:
+        print_sweep(answer, folder, console)
+        for title, point in (("the most that passes", found), ("what does not", above)):
+            if point is not None and point.figures is not None:
+                settings = " ".join(f"{key}={value}" for key, value in point.settings.items())
+                click.echo(f"{title}: {settings}. {point.figures.verdict}")
+
+    show_answer(answer, watched.folder, show, as_json=as_json, page=watched.wants_page)
+    return 0 if found else 1

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import click
 
+from dlemu.cli.options import json_option
+
 
 @click.command(name="sweep", short_help="Run over several values: ranks, drives, readers, workloads.")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
-def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
+@json_option("sweep.json")
+def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:
     """Run over several values and put the results beside each other.
 
     \b
@@ -22,21 +25,18 @@ def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
     it. A point's checkpoints have a folder of their own, and go again. When interrupted, the same command with
     output.folder=FOLDER goes on.
 
-    Exit status: 0 every point completed, 2 a usage error, 3 a point failed, 128 + signal.
+    Exit status: 0 every point completed, 2 a usage error, be it a point's, 3 a point failed, 128 + signal.
     """
-    from rich.console import Console
-
     from dlemu.cli.again import Watched, interrupted
-    from dlemu.cli.options import report_result
+    from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
-    from dlemu.report.series_report import print_sweep
-    from dlemu.sizing.run_sweep import sweep
+    from dlemu.studies.series.page import print_sweep
+    from dlemu.studies.sweep.run import sweep
 
     watched = Watched()
     try:
         answer = sweep(overrides, config_dir=config_dir, on_event=watched)
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished points", watched.folder)) from None
-    print_sweep(answer, watched.folder, Console())
-    report_result(watched.wants_page, watched.folder)
+    show_answer(answer, watched.folder, print_sweep, as_json=as_json, page=watched.wants_page)
     raise SystemExit(answer.exit_status)

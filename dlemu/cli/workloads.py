@@ -22,18 +22,28 @@ def command(config_dir: str | None, as_json: bool) -> None:
 
     Samples/s and MB/s (1e6 bytes) are what one accelerator takes when it never waits: N accelerators that are to reach
     the AU threshold take N times the threshold's share of it. Workloads that only save and load checkpoints stand in a
-    table of their own: a checkpoint's tensors in GB and GiB (what DLIO calls GB), by all its ranks.
+    table of their own: a checkpoint's tensors in GB and GiB (what DLIO calls GB), by all its ranks. Those of other
+    kinds of jobs follow, each with its command.
     """
     from dlemu.config import load, workload_names
+    from dlemu.results.kinds import kind_wanted
 
     workloads = {name: load([f"workload={name}"], config_dir=config_dir) for name in workload_names(config_dir)}
     demands = _all_demands({name: each for name, each in workloads.items() if each.workflow.train}, config_dir)
     sizes = _all_sizes({name: each for name, each in workloads.items() if not each.workflow.train})
+    others = {name: kind_wanted(each) for name, each in workloads.items() if not _is_listed(each)}
     if as_json:
-        click.echo(json.dumps([*map(asdict, demands), *map(asdict, sizes)], indent=2))
-    else:
-        _print(demands)
-        _print_sizes(sizes)
+        commands = [{"workload": name, "command": kind.command} for name, kind in others.items()]
+        click.echo(json.dumps([*map(asdict, demands), *map(asdict, sizes), *commands], indent=2))
+        return
+    _print(demands)
+    _print_sizes(sizes)
+    for name, kind in others.items():
+        click.echo(f"dlemu {kind.command} workload={name}")
+
+
+def _is_listed(workload: Workload) -> bool:
+    return workload.workflow.train or workload.workflow.checkpoint
 
 
 def _all_demands(workloads: dict[str, Workload], config_dir: str | None) -> list[Demand]:

@@ -139,6 +139,6 @@ def _v1_cores(folder: str) -> float | None:
 
 
 def _lines(path: str) -> list[str]:
-    with contextlib.suppress(OSError), open(path) as lines:
+    with contextlib.suppress(OSError), open(path, errors="surrogateescape") as lines:
         return lines.read().splitlines()
     return []

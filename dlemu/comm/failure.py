@@ -1,4 +1,4 @@
-"""How ranks end, and which of several ends is the cause that a user should read."""
+"""How ranks and other worker processes end, and which of several ends is the cause that a user should read."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datagen.errors import DlemuError, SpaceError, shortage
 from dlemu.comm.cgroup_limits import who_killed
 from dlemu.comm.comm_base import Interrupted, PeerLostError
+from dlemu.comm.process_control import stands_still
 
 _UNFORESEEN_STATUS = DlemuError.exit_status
 """Exit status of a rank that raised what is not a `DlemuError`; not Python's 1, which says that a run did not pass."""
@@ -19,13 +20,29 @@ _UNFORESEEN_STATUS = DlemuError.exit_status
 _LONGEST_TEXT = 30_000  # characters of a message or traceback; a datagram of 200 KiB is the kernel's default limit
 
 
+@dataclass(frozen=True)
+class Role:
+    """What messages call the processes of one kind."""
+
+    name: str
+    """Of one of them; its number follows."""
+    remedy: str
+    """What to do where memory ran short: 'use fewer ...'."""
+
+
+LATE = "Late"
+"""The kind of failure of what still runs after its time."""
+RANK = Role("rank", "use fewer ranks, workers or prefetches")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a rank ended before its time."""
+    """Why a rank or a worker ended before its time."""
 
     rank: int
+    """Its number among those of its role."""
     kind: str
-    """The exception's class name, or `Exit`, `Signal`, `Interrupted`, `Stuck` where there was none."""
+    """The exception's class name, or `Exit`, `Signal`, `Interrupted`, `Stopped`, `Late`, `Stuck` without one."""
     message: str
     """Fit for a user."""
     status: int
@@ -68,20 +85,20 @@ def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
     return min(failures, key=lambda failure: (failure.echo, failure.at_ns), default=None)
 
 
-def describe(rank: int, error: BaseException) -> Failure:
+def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
     """Return why a rank ended that raised `error`."""
-    text = ""
+    text, who = "", f"{role.name} {rank}"
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
     elif short := shortage(error):
-        message, status = f"rank {rank}: {short}", SpaceError.exit_status
+        message, status = f"{who}: {short}", SpaceError.exit_status
     elif isinstance(error, Interrupted):
-        message = f"rank {rank} was interrupted by {signal.Signals(error.signal_number).name}"
+        message = f"{who} was interrupted by {signal.Signals(error.signal_number).name}"
         status = error.exit_status
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
-        message, status = f"rank {rank} ended with exit status {error.code}", error.code
+        message, status = f"{who} ended with exit status {error.code}", error.code
     else:
-        message, status = f"rank {rank}: {type(error).__name__}: {error}", _UNFORESEEN_STATUS
+        message, status = f"{who}: {type(error).__name__}: {error}", _UNFORESEEN_STATUS
         text = "".join(traceback.format_exception(error))
     return Failure(
         rank=rank,
@@ -94,44 +111,69 @@ def describe(rank: int, error: BaseException) -> Failure:
     )
 
 
-def killed(rank: int, process: int, signal_number: int, at_ns: int) -> Failure:
-    """Describe a rank that a signal ended before it could report."""
-    name = signal.Signals(signal_number).name
+def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:
+    """Return the sentence on a process that a signal ended before it could report, for all of dlemu."""
     hint = ""
     if signal_number == signal.SIGKILL:
-        hint = f"; {who_killed()}, or use fewer ranks, workers or prefetches"
+        hint = f"; {who_killed()}, or {remedy}"
     elif signal_number == signal.SIGBUS:
         hint = "; a full /dev/shm does this (see `df /dev/shm`), and a mapped file of the dataset that was cut short"
-    message = f"rank {rank} (process {process}) was killed by {name}{hint}"
+    return f"{who} (process {process}) was killed by {signal.Signals(signal_number).name}{hint}"
+
+
+def stopped_for(who: str, process: int, seconds: float) -> str:
+    """Return the sentence on a process that somebody stopped and did not let go on."""
+    return (
+        f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends jobs) "
+        f"and did not go on within {seconds:g} s"
+    )
+
+
+def overdue(who: str, process: int, seconds: float) -> str:
+    """Return the sentence on a process that still runs after its time."""
+    if stands_still(process):
+        return stopped_for(who, process, seconds)
+    return (
+        f"{who} (process {process}) did not end within {seconds:g} s: look at the storage (`dmesg`, mount state), and "
+        "at what else this host does (`top`)"
+    )
+
+
+def killed(rank: int, process: int, signal_number: int, at_ns: int, role: Role = RANK) -> Failure:
+    """Describe a rank that a signal ended before it could report."""
+    message = killed_by(f"{role.name} {rank}", process, signal_number, role.remedy)
     return Failure(rank=rank, kind="Signal", message=message, status=128 + signal_number, at_ns=at_ns)
 
 
-def exited(rank: int, status: int, at_ns: int) -> Failure:
+def exited(rank: int, status: int, at_ns: int, role: Role = RANK) -> Failure:
     """Describe a rank that ended with a status and no message."""
-    message = f"rank {rank} ended with exit status {status}"
+    message = f"{role.name} {rank} ended with exit status {status}"
     return Failure(rank=rank, kind="Exit", message=message, status=status, at_ns=at_ns)
 
 
-def stuck(rank: int, process: int, grace_seconds: float, at_ns: int) -> Failure:
+def stuck(rank: int, process: int, grace_seconds: float, at_ns: int, role: Role = RANK) -> Failure:
     """Describe a rank that had to be killed because it did not stop with the others."""
-    message = f"rank {rank} (process {process}) did not stop within {grace_seconds:g} s and was killed"
+    message = f"{role.name} {rank} (process {process}) did not stop within {grace_seconds:g} s and was killed"
     return Failure(rank=rank, kind="Stuck", message=message, status=128 + signal.SIGKILL, at_ns=at_ns, echo=True)
 
 
-def stopped(rank: int, process: int, seconds: float, at_ns: int) -> Failure:
+def stopped(rank: int, process: int, seconds: float, at_ns: int, role: Role = RANK) -> Failure:
     """Describe a rank that somebody stopped and did not let go on."""
-    message = (
-        f"rank {rank} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends "
-        f"jobs) and did not go on within {seconds:g} s"
-    )
+    message = stopped_for(f"{role.name} {rank}", process, seconds)
     return Failure(rank=rank, kind="Stopped", message=message, status=DlemuError.exit_status, at_ns=at_ns)
 
 
-def unkillable(rank: int, process: int, at_ns: int) -> Failure:
+def late(rank: int, process: int, seconds: float, at_ns: int, role: Role = RANK) -> Failure:
+    """Describe a rank that still runs after its time."""
+    message = overdue(f"{role.name} {rank}", process, seconds)
+    return Failure(rank=rank, kind=LATE, message=message, status=DlemuError.exit_status, at_ns=at_ns)
+
+
+def unkillable(rank: int, process: int, at_ns: int, role: Role = RANK) -> Failure:
     """Describe a rank that lives on after SIGKILL."""
     message = (
-        f"rank {rank} (process {process}) was killed but does not end: it waits in the kernel, as a read from storage "
-        "that hangs does; see `dmesg` and the state of the file system"
+        f"{role.name} {rank} (process {process}) was killed but does not end: it waits in the kernel, as a read from "
+        "storage that hangs does; see `dmesg` and the state of the file system"
     )
     return Failure(rank=rank, kind="Stuck", message=message, status=128 + signal.SIGKILL, at_ns=at_ns, echo=True)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from dlemu.comm.comm_base import launcher_rank
-from dlemu.comm.process_control import after_fork_in_child, flush_output, name_process
+from dlemu.comm.process_control import after_fork_in_child, flush_output, name_process, stands_still
 
 _SAVING_SECONDS = 300  # what `on_loss` may take before the kernel ends the guardian, so that none stays for ever
 _READY, _RELEASED = b"g", b"r"
@@ -88,20 +88,13 @@ def _is_released(stopped_seconds: float) -> bool:
     """
     rank, stood_seconds = os.getppid(), 0.0
     while not select.select([0], [], [], _LOOK_SECONDS)[0]:
-        stood_seconds = stood_seconds + _LOOK_SECONDS if _stands_still(rank) else 0.0
+        stood_seconds = stood_seconds + _LOOK_SECONDS if stands_still(rank) else 0.0
         if stood_seconds > stopped_seconds:
             os.kill(rank, signal.SIGKILL)
     try:
         return os.read(0, 1) == _RELEASED
     except ConnectionResetError:
         return False
-
-
-def _stands_still(process: int) -> bool:
-    """Say whether a process is stopped, by its state in proc(5)."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as state:
-        return state.read().rpartition(")")[2].split()[0] in "Tt"
-    return False
 
 
 def _leave_the_launcher(channel: int) -> None:
@@ -169,6 +162,6 @@ def remove_shared_memory(process: int | str = "self") -> None:
 
 
 def _mapped(process: int | str) -> set[str]:
-    with open(f"/proc/{process}/maps") as maps:
+    with open(f"/proc/{process}/maps", errors="surrogateescape") as maps:
         paths = {line.rstrip("\n").partition("/")[2] for line in maps if "/dev/shm/" in line}
     return {f"/{path}" for path in paths if os.path.basename(path).startswith(_MPI_MEMORY)}

@@ -25,12 +25,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from datagen.errors import DlemuError, SpaceError
 from dlemu.comm.cgroup_limits import who_killed
 from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
-from dlemu.comm.failure import Failure, describe
+from dlemu.comm.failure import RANK, Failure, describe
 from dlemu.comm.local import Rendezvous
 from dlemu.comm.mpi import MpiComm
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_once
@@ -39,6 +39,7 @@ _RUN, _END, _DONE = b"r", b"e", b"d"
 _LONGEST_WORD = 100_000
 _LOOK_SECONDS = 0.01
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
+T = TypeVar("T")
 LastWord = Callable[[Failure], None]
 """Leaves what ended a member where the run is saved."""
 
@@ -62,7 +63,7 @@ def are_alike(comm: MpiComm) -> bool:
 def _surroundings() -> tuple[object, ...]:
     """Return what a forked process would take over of its leader and must not differ."""
     spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "net", "user")]
-    with open("/proc/self/cgroup") as group:
+    with open("/proc/self/cgroup", errors="surrogateescape") as group:
         groups = group.read()
     limits = [resource.getrlimit(limit) for limit in _LIMITS]
     programs = (sys.executable, sys.argv, os.getcwd(), os.geteuid(), os.getegid(), os.nice(0))
@@ -71,7 +72,7 @@ def _surroundings() -> tuple[object, ...]:
 
 def _memory_policy() -> str:
     """Return the NUMA policy of this process by numa_maps in proc(5); empty where the kernel tells none."""
-    with contextlib.suppress(OSError, IndexError), open("/proc/self/numa_maps") as maps:
+    with contextlib.suppress(OSError, IndexError), open("/proc/self/numa_maps", errors="surrogateescape") as maps:
         return maps.readline().split()[1]
     return ""
 
@@ -103,8 +104,9 @@ class Host:
         self.comm, self._places, self._stand_ins = comm, places, stand_ins
         after_fork_in_child(self._forget)
 
-    def run(self, main: Callable[[Comm], None], last_word: LastWord) -> None:
-        """Run `main` as each of the host's ranks to its end; collective over the leaders.
+    def run(self, main: Callable[[Comm], T], last_word: LastWord) -> T:
+        """Run `main` as each of the host's ranks to its end, and return what this one's returned; collective over the
+        leaders.
 
         Raises what `main` raised here; what it raised in a member is raised by its stand-in, which ends the job.
         Raises SpaceError when the system has no room for so many processes.
@@ -113,7 +115,7 @@ class Host:
         members = self._fork_all(token, main, last_word)
         own = self.comm.member(0, token)
         try:
-            main(own)
+            result = main(own)
             own.close()
         except BaseException as error:
             own.leave(describe(own.rank, error).status)
@@ -121,6 +123,7 @@ class Host:
             raise
         for process in members:
             _reap(process, self.comm.timeout_seconds)
+        return result
 
     def end(self) -> None:
         """Let the stand-ins go; raises PeerLostError when one stands still: the launcher would wait for it for ever."""
@@ -142,7 +145,7 @@ class Host:
             with contextlib.suppress(OSError):  # it has ended
                 os.kill(self._places[local_rank].process, signal.SIGCONT)
 
-    def _fork_all(self, token: str, main: Callable[[Comm], None], last_word: LastWord) -> list[int]:
+    def _fork_all(self, token: str, main: Callable[[Comm], object], last_word: LastWord) -> list[int]:
         sys.stdout.flush()
         sys.stderr.flush()
         gc.collect()
@@ -233,9 +236,7 @@ def _wait_for(member: socket.socket, leader: socket.socket, comm: MpiComm) -> No
     if word == _DONE:
         return
     if not word:
-        raise DlemuError(
-            f"{comm.name(comm.local_rank)} was killed; {who_killed()}, or use fewer ranks, workers or prefetches"
-        )
+        raise DlemuError(f"{comm.name(comm.local_rank)} was killed; {who_killed()}, or {RANK.remedy}")
     failure = Failure.from_json(word.decode())
     if failure.echo:
         raise PeerLostError(failure.message)
@@ -261,7 +262,7 @@ def _be_member(
     local_rank: int,
     token: str,
     stream: socket.socket,
-    main: Callable[[Comm], None],
+    main: Callable[[Comm], object],
     last_word: LastWord,
 ) -> NoReturn:
     """Be a rank until the end of the process."""
@@ -276,7 +277,7 @@ def _be_member(
 
 
 def _work(
-    comm: MpiComm, local_rank: int, token: str, voice: _Voice, main: Callable[[Comm], None], last_word: LastWord
+    comm: MpiComm, local_rank: int, token: str, voice: _Voice, main: Callable[[Comm], object], last_word: LastWord
 ) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())

@@ -1,14 +1,17 @@
-"""Fork the ranks of one host from this process, and stay until all of them and all they started have ended."""
+"""Fork ranks or workers from this process, and stay until all of them and all they started have ended."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
+import pickle
 import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -16,12 +19,41 @@ from typing import NoReturn
 
 from datagen.errors import SpaceError
 from dlemu.comm.comm_base import Comm
-from dlemu.comm.failure import RankEnd, describe
+from dlemu.comm.failure import RANK, RankEnd, Role, describe
 from dlemu.comm.local import LocalComm
 from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, ignore, interrupt_once
-from dlemu.comm.supervise import Supervisor, children_of_this_process, end_adopted
+from dlemu.comm.supervise import Ending, Supervisor, children_of_this_process, end_adopted
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a forked process says to the one that forked it. Its own children have none."""
+
+    number: int
+    role: Role
+    reports: socket.socket
+
+    def say(self, message: object) -> None:
+        """Send what can be pickled, in 100 kB at most; any thread may."""
+        self.reports.send(pickle.dumps((self.number, message)))
+
+    def report(self, error: BaseException) -> int:
+        """Say why this process ends, and return the status to end with."""
+        failure = describe(self.number, error, self.role)
+        with contextlib.suppress(OSError):
+            self.reports.send(pickle.dumps(failure))
+        return failure.status
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Report the error and end this process at once; any thread may."""
+        os._exit(self.report(error))
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 def run_ranks(
@@ -30,21 +62,61 @@ def run_ranks(
     *,
     timeout_seconds: float,
     grace_seconds: float = 5.0,
-    on_start: Callable[[Sequence[int]], None] | None = None,
+    most_seconds: float = math.inf,
+    on_start: Callable[[Sequence[int]], None] = _nothing,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
 
     `main` returns its rank's exit status; anything but 0 counts as a failure, as does an exception or a signal. After
     the first failure the other ranks have `grace_seconds`: a fifth of it to notice by themselves, then they get
     SIGTERM (`Interrupted` is raised in them once), at the end SIGKILL. A rank that is stopped (SIGSTOP) for longer than
-    `timeout_seconds` has failed. Ctrl-C, SIGTERM and SIGHUP to this process
-    tell the ranks to stop at once and show as failures of kind `Interrupted` with status 130, 143 or 129.
+    `timeout_seconds` has failed, as have those that still run after `most_seconds`. Ctrl-C, SIGTERM and SIGHUP to
+    this process tell the ranks to stop at once and show as failures of kind `Interrupted` with status 130, 143 or 129.
     `first_failure(ends)` picks the cause. `on_start` gets the ranks' process ids once all are there.
 
     Call it from the main thread, after the imports that ranks share. While it runs, this process adopts the orphans
     of its descendants: no child that appears meanwhile outlives the call.
 
     Raises SpaceError when the system has no room for that many processes.
+    """
+    token = secrets.token_hex(16)
+
+    def work(line: Line) -> int:
+        comm = LocalComm(line.number, ranks, token=token, timeout_seconds=timeout_seconds)
+        try:
+            status = main(comm)
+        except BaseException as error:
+            comm.abort(describe(line.number, error).status)
+            raise
+        comm.close()
+        return status
+
+    return run_processes(
+        ranks,
+        work,
+        timeout_seconds=timeout_seconds,
+        grace_seconds=grace_seconds,
+        most_seconds=most_seconds,
+        on_start=on_start,
+    )
+
+
+def run_processes(
+    count: int,
+    work: Callable[[Line], int],
+    role: Role = RANK,
+    *,
+    timeout_seconds: float,
+    grace_seconds: float,
+    most_seconds: float = math.inf,
+    on_start: Callable[[Sequence[int]], None] = _nothing,
+    on_message: Callable[[int, object], None] = _nothing,
+    on_look: Callable[[], None] | None = None,
+) -> list[RankEnd]:
+    """Run `work(line)` in `count` forked processes; the rest is as of `run_ranks`.
+
+    `on_message` gets the number and the message of a process that says something; `on_look` is called every
+    LOOK_SECONDS. What they raise is raised, and ends all.
     """
     known = children_of_this_process()
     receiver, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -54,26 +126,25 @@ def run_ranks(
         wakeups, waker = stack.enter_context(_signals_as_bytes())
         stack.callback(adopt_orphans, adopt_orphans(True))
         stack.callback(end_adopted, known, wakeups, grace_seconds)
-        task = _RankTask(
-            main=main,
-            ranks=ranks,
-            token=secrets.token_hex(16),
-            timeout_seconds=timeout_seconds,
+        task = _Task(
+            work=work,
+            count=count,
+            role=role,
             grace_seconds=grace_seconds,
             supervisor=os.getpid(),
             reports=sender,
             parents_only=(receiver, wakeups, waker),
         )
-        supervisor = Supervisor(receiver, wakeups, grace_seconds, timeout_seconds)
+        ending = Ending(grace_seconds, timeout_seconds, most_seconds, time.monotonic_ns(), role)
+        supervisor = Supervisor(receiver, wakeups, ending, on_message)
         stack.callback(supervisor.end)
         processes = _fork_all(task, supervisor)
-        if on_start is not None:
-            on_start(processes)
-        return supervisor.wait()
+        on_start(processes)
+        return supervisor.wait(on_look, LOOK_SECONDS if on_look is not None else math.inf)
 
 
-def _fork_all(task: _RankTask, supervisor: Supervisor) -> list[int]:
-    """Fork the ranks and return their process ids. They share this process's pages as long as none is written."""
+def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
+    """Fork the processes and return their process ids. They share this process's pages as long as none is written."""
     processes: list[int] = []
     sys.stdout.flush()
     sys.stderr.flush()
@@ -81,16 +152,16 @@ def _fork_all(task: _RankTask, supervisor: Supervisor) -> list[int]:
     gc.freeze()  # else the collector's marks would copy every page in every rank
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
-        for rank in range(task.ranks):
+        for number in range(task.count):
             process = os.fork()
             if process == 0:
-                _be_rank(task, rank, mask)
-            supervisor.add(process, rank)
+                _be(task, number, mask)
+            supervisor.add(process, number)
             processes.append(process)
     except OSError as error:
         raise SpaceError(
-            f"rank {len(processes)} of {task.ranks} could not be started ({error}): use fewer ranks, or raise the "
-            "limit on processes (`ulimit -u`) or memory"
+            f"{task.role.name} {len(processes)} of {task.count} could not be started ({error}): {task.role.remedy}, or "
+            "raise the limit on processes (`ulimit -u`) or memory"
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -120,27 +191,26 @@ def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @dataclass(frozen=True)
-class _RankTask:
-    """What every forked rank is given; all of it was made before the fork."""
+class _Task:
+    """What every forked process is given; all of it was made before the fork."""
 
-    main: Callable[[Comm], int]
-    ranks: int
-    token: str
-    timeout_seconds: float
+    work: Callable[[Line], int]
+    count: int
+    role: Role
     grace_seconds: float
     supervisor: int
     """Process id."""
     reports: socket.socket
-    """Where a failure goes, one JSON datagram each."""
+    """Where a failure or a message goes, one datagram each."""
     parents_only: tuple[socket.socket, ...]
     """Sockets to close at birth."""
 
 
-def _be_rank(task: _RankTask, rank: int, signal_mask: set[int | signal.Signals]) -> NoReturn:
-    """Be rank `rank` until the end of the process; `signal_mask` is what to unblock to once handlers stand."""
+def _be(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> NoReturn:
+    """Be one of them until the end of the process; `signal_mask` is what to unblock to once handlers stand."""
     status = 128 + signal.SIGTERM
     try:
-        status = _run_rank(task, rank, signal_mask)
+        status = _run(task, Line(number, task.role, task.reports), signal_mask)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -148,21 +218,18 @@ def _be_rank(task: _RankTask, rank: int, signal_mask: set[int | signal.Signals])
         os._exit(status)  # whatever happened, the caller's stack is not ours to return into
 
 
-def _run_rank(task: _RankTask, rank: int, signal_mask: set[int | signal.Signals]) -> int:
+def _run(task: _Task, line: Line, signal_mask: set[int | signal.Signals]) -> int:
     try:
         _set_up_process(task, signal_mask)
-        return _work(task, rank)
+        return task.work(line)
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if isinstance(error, SystemExit) and not error.code:
             return 0
-        failure = describe(rank, error)
-        with contextlib.suppress(OSError):
-            task.reports.send(failure.to_json().encode())
-        return failure.status
+        return line.report(error)
 
 
-def _set_up_process(task: _RankTask, signal_mask: set[int | signal.Signals]) -> None:
+def _set_up_process(task: _Task, signal_mask: set[int | signal.Signals]) -> None:
     signal.set_wakeup_fd(-1)
     for end in task.parents_only:
         end.close()
@@ -173,17 +240,6 @@ def _set_up_process(task: _RankTask, signal_mask: set[int | signal.Signals]) -> 
     os.register_at_fork(after_in_child=lambda: _forget(task))
     die_with_parent(task.supervisor, signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
-
-
-def _work(task: _RankTask, rank: int) -> int:
-    comm = LocalComm(rank, task.ranks, token=task.token, timeout_seconds=task.timeout_seconds)
-    try:
-        status = task.main(comm)
-    except BaseException as error:
-        comm.abort(describe(rank, error).status)
-        raise
-    comm.close()
-    return status
 
 
 def _until_orphaned(handler: Handler, supervisor: int, grace_seconds: float) -> Handler:
@@ -198,7 +254,7 @@ def _until_orphaned(handler: Handler, supervisor: int, grace_seconds: float) -> 
     return handle
 
 
-def _forget(task: _RankTask) -> None:
+def _forget(task: _Task) -> None:
     """In a rank's own forked children (a loader's workers): SIGTERM simply ends them, and reports are not theirs."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     task.reports.close()

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from datagen.errors import DlemuError
 from dlemu.comm.comm_base import Interrupted
+from dlemu.comm.process_control import start_thread
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
             errors.append(error)
 
     thread = threading.Thread(target=run, name="dlemu-patience", daemon=True)
-    thread.start()
+    start_thread(thread)
     interruption: BaseException | None = None
     try:
         thread.join(min(seconds, threading.TIMEOUT_MAX))

@@ -5,6 +5,7 @@ Linux only: prctl(2) has no door in the standard library.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -20,7 +21,7 @@ from types import FrameType
 
 from dlemu.comm.comm_base import Interrupted
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h, as the next three
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
@@ -49,6 +50,13 @@ def adopt_orphans(adopt: bool) -> bool:
     _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
     _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
     return bool(before.value)
+
+
+def stands_still(process: int) -> bool:
+    """Say whether a process is stopped, by its state in proc(5)."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/stat", errors="surrogateescape") as state:
+        return state.read().rpartition(")")[2].split()[0] in "Tt"
+    return False
 
 
 def name_process(name: str) -> None:
@@ -100,6 +108,25 @@ def interrupt_once() -> Handler:
 
     sys.unraisablehook = notice
     return handle
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread, and only then raise what PyTorch raises when a worker ends, from its handler of SIGCHLD.
+
+    An error that strikes within `Thread.start` may find the thread running: Python then takes it off its books, and
+    the thread dies of that with a message on stderr.
+    """
+    if threading.current_thread() is not threading.main_thread():  # the only one that handlers run in
+        thread.start()
+        return
+    deaths: list[tuple[int, FrameType | None]] = []
+    handler = signal.signal(signal.SIGCHLD, lambda *death: deaths.append(death))
+    try:
+        thread.start()
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL if handler is None else handler)
+        if deaths and callable(handler):
+            handler(*deaths[-1])
 
 
 def _signal_main_thread(number: int) -> None:

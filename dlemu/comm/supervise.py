@@ -1,4 +1,4 @@
-"""The parent's side: wait for forked ranks without polling, and bring all of them to an end when one fails.
+"""The parent's side: wait for forked ranks or workers without polling, and bring all of them to an end when one fails.
 
 Nothing may outlive a run: what ended ranks left behind is found and ended too.
 """
@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import pickle
 import select
 import signal
 import socket
@@ -18,7 +19,19 @@ from collections.abc import Callable
 import psutil
 
 from dlemu.comm.comm_base import Interrupted
-from dlemu.comm.failure import Failure, RankEnd, exited, interrupted, killed, stopped, stuck, unkillable
+from dlemu.comm.failure import (
+    RANK,
+    Failure,
+    RankEnd,
+    Role,
+    exited,
+    interrupted,
+    killed,
+    late,
+    stopped,
+    stuck,
+    unkillable,
+)
 
 _NOTICE_SHARE = 0.2  # of the grace: ranks first get the time to notice the loss by themselves, then SIGTERM
 _LONGEST_REPORT_BYTES = 1 << 20
@@ -32,14 +45,22 @@ class Ending:
     After the first failure the ranks have a fifth of the grace to notice by themselves, then they get SIGTERM, and
     SIGKILL at the end of the grace; whoever outlives that as well is given up. An interruption skips the first part.
     A rank that stands still (SIGSTOP) has `timeout_seconds` to go on: while no other rank waits for it, as when it
-    writes the results, nobody else would notice.
+    writes the results, nobody else would notice. Whoever still runs after `most_seconds` has failed.
     """
 
-    def __init__(self, grace_seconds: float, timeout_seconds: float = math.inf) -> None:
+    def __init__(
+        self,
+        grace_seconds: float,
+        timeout_seconds: float = math.inf,
+        most_seconds: float = math.inf,
+        begin_ns: int = 0,
+        role: Role = RANK,
+    ) -> None:
         self.running: dict[int, int] = {}
         """Rank by process id."""
         self._ranks: dict[int, int] = {}
-        self._grace_seconds, self._timeout_seconds = grace_seconds, timeout_seconds
+        self._grace_seconds, self._timeout_seconds, self._most_seconds = grace_seconds, timeout_seconds, most_seconds
+        self._role = role
         self._stopped: dict[int, float] = {}
         """When a process that stands still must go on."""
         self._ends: dict[int, RankEnd] = {}
@@ -49,6 +70,7 @@ class Ending:
         self._killed: set[int] = set()
         self._ending = False
         self._terminate_ns = self._kill_ns = self._give_up_ns = math.inf
+        self._late_ns = begin_ns + most_seconds * 1e9
 
     @property
     def ends(self) -> list[RankEnd]:
@@ -58,7 +80,7 @@ class Ending:
     @property
     def due_ns(self) -> float:
         """When `step` has something to do; infinite when it only waits."""
-        return min(self._terminate_ns, self._kill_ns, self._give_up_ns, *self._stopped.values())
+        return min(self._late_ns, self._terminate_ns, self._kill_ns, self._give_up_ns, *self._stopped.values())
 
     def started(self, process: int, rank: int) -> None:
         """Note a process that was just forked."""
@@ -66,8 +88,8 @@ class Ending:
         self._ranks[process] = rank
 
     def reported(self, failure: Failure, now_ns: int) -> None:
-        """Note what a rank says of its own failure."""
-        self._failures[failure.rank] = failure
+        """Note what is known of a rank's failure; what comes later only follows from it."""
+        self._failures.setdefault(failure.rank, failure)
         self._start(now_ns)
 
     def interrupted(self, signal_number: int, now_ns: int) -> None:
@@ -101,7 +123,11 @@ class Ending:
         """Do what is due; `send(process, signal)` says whether the process was still there."""
         for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
             del self._stopped[process]
-            self.reported(stopped(self._ranks[process], process, self._timeout_seconds, now_ns), now_ns)
+            self.reported(stopped(self._ranks[process], process, self._timeout_seconds, now_ns, self._role), now_ns)
+        if now_ns >= self._late_ns:
+            self._late_ns = math.inf
+            for process, rank in self.running.items():
+                self.reported(late(rank, process, self._most_seconds, now_ns, self._role), now_ns)
         if now_ns >= self._terminate_ns:
             self._terminate_ns = math.inf
             self._terminated |= {process for process in self.running if send(process, signal.SIGTERM)}
@@ -112,7 +138,7 @@ class Ending:
         if now_ns >= self._give_up_ns:
             self._give_up_ns = math.inf
             for process, rank in self.running.items():
-                failure = self._failures.get(rank, unkillable(rank, process, now_ns))
+                failure = self._failures.get(rank, unkillable(rank, process, now_ns, self._role))
                 self._ends[rank] = RankEnd(rank=rank, status=failure.status, signal=signal.SIGKILL, failure=failure)
             self.running.clear()
 
@@ -131,42 +157,45 @@ class Ending:
         if own is not None:
             return dataclasses.replace(own, echo=own.echo or (stopped and process in self._terminated))
         if process in self._killed:
-            return stuck(rank, process, self._grace_seconds, now_ns)
+            return stuck(rank, process, self._grace_seconds, now_ns, self._role)
         if process in self._terminated and code == -signal.SIGTERM:
             return interrupted(rank, signal.SIGTERM, now_ns, echo=True)
         if code < 0:
-            return killed(rank, process, -code, now_ns)
-        return exited(rank, code, now_ns) if code > 0 else None
+            return killed(rank, process, -code, now_ns, self._role)
+        return exited(rank, code, now_ns, self._role) if code > 0 else None
 
 
 class Supervisor:
     """Waits for the ranks of one run without polling: sockets and processes drive an `Ending`.
 
-    `reports` delivers one `Failure` in JSON per datagram; `wakeups` a byte for each signal this process got
-    (signal.set_wakeup_fd), SIGCHLD among them.
+    `reports` delivers one pickled `Failure` per datagram, or a number and a message that `on_message` gets; `wakeups` a
+    byte for each signal this process got (signal.set_wakeup_fd), SIGCHLD among them.
     """
 
     def __init__(
-        self, reports: socket.socket, wakeups: socket.socket, grace_seconds: float, timeout_seconds: float = math.inf
+        self, reports: socket.socket, wakeups: socket.socket, ending: Ending, on_message: Callable[[int, object], None]
     ) -> None:
-        self._reports, self._wakeups = reports, wakeups
-        self._ending = Ending(grace_seconds, timeout_seconds)
+        self._reports, self._wakeups, self._ending, self._on_message = reports, wakeups, ending, on_message
 
     def add(self, process: int, rank: int) -> None:
         """Take charge of a process that was just forked."""
         self._ending.started(process, rank)
 
-    def wait(self) -> list[RankEnd]:
-        """Return how each rank ended, in rank order, once all of them have."""
+    def wait(self, on_look: Callable[[], None] | None = None, look_seconds: float = math.inf) -> list[RankEnd]:
+        """Return how each rank ended, in rank order, once all of them have; call `on_look` now and then meanwhile."""
+        look_ns = time.monotonic_ns() + look_seconds * 1e9
         poll = select.poll()
         poll.register(self._reports, select.POLLIN)
         poll.register(self._wakeups, select.POLLIN)
         while self._ending.running:
-            poll.poll(self._milliseconds_to_next_step())
+            poll.poll(_milliseconds_to(min(self._ending.due_ns, look_ns)))
             self._take_signals()
             self._take_reports()
             self._reap()
             self._ending.step(time.monotonic_ns(), _send)
+            if on_look is not None and time.monotonic_ns() >= look_ns:
+                on_look()
+                look_ns = time.monotonic_ns() + look_seconds * 1e9
         return self._ending.ends
 
     def end(self) -> None:
@@ -178,10 +207,15 @@ class Supervisor:
         self._ending.running.clear()
 
     def _take_reports(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                text = self._reports.recv(_LONGEST_REPORT_BYTES, socket.MSG_DONTWAIT)
-                self._ending.reported(Failure.from_json(text.decode()), time.monotonic_ns())
+        while True:
+            try:
+                report = pickle.loads(self._reports.recv(_LONGEST_REPORT_BYTES, socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                return
+            if isinstance(report, Failure):
+                self._ending.reported(report, time.monotonic_ns())
+            else:
+                self._on_message(*report)
 
     def _take_signals(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -206,9 +240,9 @@ class Supervisor:
         for process, code in ended.items():
             self._ending.ended(process, code, time.monotonic_ns())
 
-    def _milliseconds_to_next_step(self) -> int | None:
-        due_ns = self._ending.due_ns
-        return None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0)
+
+def _milliseconds_to(due_ns: float) -> int | None:
+    return None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0)
 
 
 def _send(process: int, signal_number: int) -> bool:

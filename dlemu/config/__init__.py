@@ -6,9 +6,10 @@ workload = load(["workload=unet3d", "accelerator=v100", "ranks=18"])
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from dlemu.config.schema import Workload
-from dlemu.config.workload_files import workload_names
+if TYPE_CHECKING:  # every command imports this package, and most of its files for a message or a list alone
+    from dlemu.config.schema import Workload
 
 __all__ = [
     "check_checkpoints",
@@ -16,6 +17,7 @@ __all__ = [
     "check_runnable",
     "completed",
     "datagen_command",
+    "explained",
     "load",
     "to_yaml",
     "workload_names",
@@ -33,6 +35,13 @@ def load(overrides: Sequence[str], *, config_dir: str | None = None) -> Workload
     from dlemu.config import loading
 
     return loading.load(overrides, config_dir)
+
+
+def workload_names(config_dir: str | None = None) -> list[str]:
+    """Return the names that `workload=NAME` takes, sorted; `config_dir` adds those in CONFIG_DIR/workload."""
+    from dlemu.config import workload_files
+
+    return workload_files.workload_names(config_dir)
 
 
 def load_received(path: str) -> Workload:
@@ -58,6 +67,13 @@ def to_yaml(workload: Workload) -> str:
     from dlemu.config import dump
 
     return dump.to_yaml(workload)
+
+
+def explained(workload: Workload) -> str:
+    """Return the YAML of `to_yaml` with what each setting means as a comment above it."""
+    from dlemu.config import dump
+
+    return dump.explained(workload)
 
 
 def datagen_command(source: Sequence[str] | Workload) -> str:

@@ -25,6 +25,8 @@ HYDRA_VERSION_BASE = "1.3"
 MOST_YAML_BYTES, MOST_YAML_VALUES = 1 << 20, 10_000
 """Of one file of settings; all that there are fill 10 KB, and 10,000 values take hydra some seconds."""
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
+"""How MLPerf Storage's workload files name an environment variable, which hydra would take for a key."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
 
@@ -108,7 +110,7 @@ def _count(node: yaml.Node | None, counted: dict[int, int]) -> int:
 def resolved(tree: dict[str, Any]) -> dict[str, Any]:
     """Return plain nested values with each `${...}` replaced by what it means; UserError names one that can't be."""
     try:
-        return _plain(OmegaConf.create(tree), resolve=True)
+        return _plain(OmegaConf.create(_with_environment(tree)), resolve=True)
     except RecursionError:
         raise UserError("the settings refer to themselves, or lie too deep: wanted sections of plain values") from None
     except OmegaConfBaseException as error:
@@ -162,6 +164,16 @@ def _from_file(path: str) -> dict[str, Any]:
         # Hydra warns of a defaults list without `_self_`; the file then comes last, as its writer means it.
         warnings.simplefilter("ignore", UserWarning)
         return _plain(compose(name, overrides=[f"hydra.searchpath=[pkg://{CONFIG_MODULE}]"]))
+
+
+def _with_environment(tree: Any, *, options: bool = False) -> Any:
+    """Return the tree with `${AWS_REGION}` among a storage's options replaced by that variable, null where not set."""
+    if isinstance(tree, dict):
+        return {
+            key: _with_environment(value, options=options or key == "storage_options") for key, value in tree.items()
+        }
+    variable = _VARIABLE.fullmatch(tree) if options and isinstance(tree, str) else None
+    return os.environ.get(variable[1]) if variable else tree
 
 
 def _plain(config: Any, *, resolve: bool = False) -> dict[str, Any]:

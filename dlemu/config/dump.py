@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import yaml
 from omegaconf import OmegaConf
 
 from datagen.registry import is_built_in
+from dlemu.config.compose import YAML_LOADER
 from dlemu.config.duration import Duration
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
+from dlemu.config.meanings import meanings, summary
 from dlemu.config.overrides import override, parse
 from dlemu.config.published import published, without_secrets
 from dlemu.config.schema import Workload
+from dlemu.config.sections import OWN, plain, tree
 from dlemu.config.workload_files import workload_names
 
 DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
@@ -37,14 +42,47 @@ _SET_BY = {"accelerator": ("reader.batch_size", "train.computation_time"), "scal
 
 def to_yaml(workload: Workload) -> str:
     """Write every setting; see `dlemu.config.to_yaml`."""
-    return OmegaConf.to_yaml(OmegaConf.create(_plain(published(workload))))
+    settings = plain(published(workload))
+    own = settings.pop(OWN)
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped({**settings, **own})))
+
+
+def explained(workload: Workload) -> str:
+    """Write the same with what each setting means as a comment above it; see `dlemu.config.explained`."""
+    text = to_yaml(workload)
+    pieces, done = [], 0
+    for place, comment in _comments(yaml.compose(text, YAML_LOADER), tree()):
+        pieces += [text[done:place], comment]
+        done = place
+    return "".join([*pieces, text[done:]])
+
+
+def _comments(section: Any, kind: Any) -> Iterator[tuple[int, str]]:
+    """Yield where the line of each key of a section begins in its YAML, and the comment that goes there."""
+    hints, texts = get_type_hints(kind), meanings(kind)
+    for key, value in section.value:
+        name, hint = key.value, hints.get(key.value)
+        text = texts.get(name) or (is_dataclass(hint) and hint.__doc__) or ""
+        choices = f" One of {', '.join(map(str, get_args(hint)))}." if get_origin(hint) is Literal else ""
+        if text or choices:
+            begin = key.start_mark
+            yield begin.index - begin.column, f"{' ' * begin.column}# {summary(text)}{choices}\n"
+        if is_dataclass(hint) and isinstance(value, yaml.MappingNode):
+            yield from _comments(value, hint)
 
 
 def withheld_words(workload: Workload) -> list[str]:
     """Write the overrides that bring back what `to_yaml` withholds, for a process of dlemu's own."""
     public = published(workload)
     sections = ("storage", "dataset", "checkpoint", "output")
-    return [word for name in sections for word in _differences([name], getattr(workload, name), getattr(public, name))]
+    own = [
+        override([name, key], value)
+        for name, section in workload.kinds.items()
+        for key, value in section.items()
+        if value != public.kinds[name][key]
+    ]
+    shared = [_differences([name], getattr(workload, name), getattr(public, name)) for name in sections]
+    return [*chain(*shared), *own]
 
 
 def datagen_command(source: Sequence[str] | Workload) -> str:
@@ -85,21 +123,13 @@ def completed(words: Sequence[str], other: Workload, config_dir: str | None = No
     return [*same, *differing, *words, workload]  # of two that say the same the later one counts
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Duration):
-        return value.to_value()
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return _escaped(value) if isinstance(value, str) else value
-
-
-def _escaped(text: str) -> str:
+def _escaped(value: Any) -> Any:
     """Keep a literal `${` from being read as a reference: OmegaConf wants a backslash before it, others doubled."""
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _of_data(overrides: Sequence[str]) -> list[str]:

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from datagen import quantiles
 from datagen.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-DurationType = Literal["fixed", "normal", "uniform", "gamma", "exponential", "poisson"]
+DurationType = Literal["fixed", "normal", "uniform", "gamma", "exponential", "poisson", "empirical"]
 
 PARAMETERS: dict[DurationType, tuple[str, ...]] = {
     "fixed": ("mean",),
@@ -23,20 +24,26 @@ PARAMETERS: dict[DurationType, tuple[str, ...]] = {
     "gamma": ("shape", "scale"),
     "exponential": ("scale",),
     "poisson": ("lam",),
+    "empirical": ("seconds", "mean"),
 }
-"""The parameters of each type, as DLIO hands them to numpy's distribution of that name; all are needed."""
+"""The parameters of each type; all are needed. Those of DLIO's types are what it hands to numpy's distributions."""
 
-MOST_SECONDS = 1e6
+MOST_SECONDS = 10**6
 """Of any parameter: eleven days; a step is logged in nanoseconds of 64 bits."""
 
-GRAMMAR = "a number of seconds, {mean: M, stdev: S}, or {type: normal|uniform|gamma|exponential|poisson, ...}"
+GRAMMAR = (
+    "a number of seconds, {mean: M, stdev: S}, {type: normal|uniform|gamma|exponential|poisson, ...}, or {type: "
+    "empirical, seconds: [quantiles], mean: M}"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
     """Seconds of one emulated activity: fixed (`mean` alone) or drawn anew each time.
 
-    The grammar is DLIO's: a number, `{mean, stdev}`, or `{type: normal|uniform|gamma|exponential|poisson, ...}`.
+    The grammar is DLIO's: a number, `{mean, stdev}`, or `{type: normal|uniform|gamma|exponential|poisson, ...}`. Beyond
+    it `{type: empirical, seconds: [...], mean}` is what was measured: quantiles at equal steps of probability, from the
+    least to the largest, and the mean, which is kept exactly (`datagen.quantiles`).
     """
 
     type: DurationType = "fixed"
@@ -47,6 +54,7 @@ class Duration:
     shape: float = 0.0
     scale: float = 0.0
     lam: float = 0.0
+    seconds: tuple[float, ...] = ()
 
     @classmethod
     def from_value(cls, value: object, where: str) -> Duration:
@@ -63,19 +71,22 @@ class Duration:
         """Return the shortest value that `from_value` reads back as this one."""
         if self.type == "fixed":
             return self.mean
-        return {"type": self.type, **{name: getattr(self, name) for name in PARAMETERS[self.type]}}
+        values = {name: getattr(self, name) for name in PARAMETERS[self.type]}
+        return {"type": self.type, **{name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}}
 
     def problems(self, where: str) -> list[str]:
         """Say which numbers are impossible; seconds are not negative, and none takes longer than any run."""
         problems = []
         for name in PARAMETERS[self.type]:
-            number = getattr(self, name)
+            number = max(self.seconds, default=0.0) if name == "seconds" else getattr(self, name)
             if not 0 <= number <= MOST_SECONDS:
                 key = where if self.type == "fixed" else f"{where}.{name}"
                 wanted = f"wanted a finite number of at least 0, and at most {MOST_SECONDS:g}"
                 problems.append(f"{key} is {number!r}: {wanted}")
         if self.type == "uniform" and self.min > self.max:
             problems.append(f"{where}.min is {self.min!r} and max {self.max!r}: wanted min at most max")
+        if self.type == "empirical":
+            problems += quantiles.problems(self.seconds, self.mean, f"{where}.seconds", f"{where}.mean")
         return problems
 
 
@@ -96,6 +107,7 @@ def mean_seconds(duration: Duration) -> float:
         "gamma": duration.shape * duration.scale,
         "exponential": duration.scale,
         "poisson": duration.lam,
+        "empirical": duration.mean,
     }
     return means[duration.type]
 
@@ -109,6 +121,8 @@ def draw_seconds(duration: Duration, random: np.random.Generator, count: int) ->
 
     if duration.type == "fixed":
         return np.full(count, duration.mean, dtype=np.float64)
+    if duration.type == "empirical":
+        return quantiles.values_at(duration.seconds, duration.mean, quantiles.drawn_shares(random, count))
     parameters = [getattr(duration, name) for name in PARAMETERS[duration.type]]
     drawn = np.asarray(getattr(random, duration.type)(*parameters, size=count), dtype=np.float64)
     return np.maximum(drawn, 0.0)
@@ -127,11 +141,15 @@ def _from_mapping(value: Mapping[Any, Any], where: str) -> Duration:
     for name, number in given.items():
         if name not in wanted:
             problems.append(f"unknown key {where}.{name}: {kind} takes {' and '.join(wanted)}{_nearest(name, wanted)}")
+        elif name == "seconds":
+            if not isinstance(number, (list, tuple)) or not all(map(_is_number, number)):
+                problems.append(f"{where}.{name} is {number!r}: wanted a list of quantiles in seconds")
         elif not _is_number(number):
             problems.append(f"{where}.{name} is {number!r} ({type(number).__name__}): wanted a number of seconds")
     if problems:
         raise UserError("; ".join(problems))
-    return _checked(Duration(type=kind, **{name: _float(given[name]) for name in wanted}), where)
+    values = {name: given[name] for name in wanted}
+    return _checked(Duration(type=kind, **{name: _parameter(value) for name, value in values.items()}), where)
 
 
 def _checked(duration: Duration, where: str) -> Duration:
@@ -143,6 +161,10 @@ def _checked(duration: Duration, where: str) -> Duration:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _parameter(value: Any) -> Any:
+    return tuple(map(_float, value)) if isinstance(value, (list, tuple)) else _float(value)
 
 
 def _float(value: Any) -> float:

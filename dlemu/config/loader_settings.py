@@ -25,8 +25,12 @@ class SettingTraits(Protocol):
         """Say what is asked of the loader that it can't do."""
 
 
-def settings_used(data_loader: str, dataset_format: str, engine: str, *, received: bool = False) -> Collection[str]:
+def settings_used(
+    data_loader: str, dataset_format: str, engine: str, *, direct: bool = False, received: bool = False
+) -> Collection[str]:
     """Return those settings that matter to few loaders which change something with this one and `reader.engine`.
+
+    Past the page cache (`direct`) no library's calls are made, so how large they are can be set.
 
     A loader that can't be found is named as a problem, not here. The module of somebody's own loader is not imported
     for a configuration that was `received`.
@@ -39,7 +43,8 @@ def settings_used(data_loader: str, dataset_format: str, engine: str, *, receive
         return ()
     loader = None if traits is None else traits()
     used = (transfers,) if loader is None else loader.settings_used(dataset_format)
-    if engine == "library" and not (loader and loader.reads_files(dataset_format)):
+    by_library = engine == "library" or (engine == "matched" and not direct)
+    if by_library and not (loader and loader.reads_files(dataset_format)):
         return [key for key in used if key != transfers]
     return used
 

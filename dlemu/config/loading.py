@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from datagen.errors import UserError
+from datagen.own_folder import FLAT, look
 from datagen.spec import build
 from datagen.storage.storage_base import FOLDER_TYPES
 from datagen.withheld import scrubbed
 from dlemu.config.compose import composed, read_plain, resolved
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
+from dlemu.config.sections import to_workload
+from dlemu.config.sections import tree as settings_tree
 from dlemu.config.translate import KeyPath, renamed, translated
 from dlemu.config.validate import check, check_model_name
 from dlemu.config.workload_files import SUFFIX, nearest
@@ -26,17 +29,36 @@ Layer = list[tuple[KeyPath, Any]]
 TABLES = ("accelerators", "scales")
 """Sections whose keys are names that a user chose."""
 
-DURATIONS = (("reader", "preprocess_time"), ("train", "computation_time"), ("evaluation", "eval_time"))
+OF_OWN_DATA = (
+    *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval", "record_dims"),
+    *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "compression"),
+)
+"""Settings of a dataset that follow from the files, where these are the user's own."""
+
+DURATIONS = (
+    ("reader", "preprocess_time"),
+    ("train", "computation_time"),
+    ("train", "step_cpu_time"),
+    ("evaluation", "eval_time"),
+)
 """Keys whose value is one time, however many numbers describe it; it is replaced as a whole."""
 
 
 def load_received(path: str) -> Workload:
     """Build the workload that a result's config.yaml has: as it stands, nothing drawn in, looked up or imported.
 
+    A section that no installed kind of job declares is kept, for it may be that of a kind which is installed elsewhere.
     Raises UserError.
     """
     tree = resolved(merged(_layers(path, layer((), read_plain(path)), [])))
-    workload = _with_folders_resolved(build(Workload, translated(tree, received=True)))
+    given = translated(tree, received=True)
+    foreign = {
+        name: section
+        for name, section in given.items()
+        if isinstance(section, Mapping) and name not in settings_tree().__dataclass_fields__
+    }
+    settings = build(settings_tree(), {name: value for name, value in given.items() if name not in foreign})
+    workload = _with_folders_resolved(to_workload(settings, foreign))
     check(workload)
     return workload
 
@@ -53,13 +75,29 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     if ("scale",) not in dict(asked):
         _check_recorded_scale(choice, tree)
     try:
-        workload = _with_folders_resolved(build(Workload, translated(tree)))
+        workload = _with_folders_resolved(to_workload(build(settings_tree(), translated(tree)), {}))
+        workload = _with_own_data(workload, [setting[0] for setting in asked])
         check(workload)
         check_model_name(workload.model.name)
     except UserError as error:
         options = _value_at(tree, ("storage", "storage_options"))
         raise UserError(scrubbed(str(error), options if isinstance(options, dict) else {})) from None
     return workload
+
+
+def _with_own_data(workload: Workload, asked: Collection[KeyPath]) -> Workload:
+    """Return the workload with what its dataset is where that is a folder of the user's own files."""
+    if workload.dataset.source != "folder":
+        return workload
+    given = [key for key in OF_OWN_DATA if ("dataset", key) in asked]
+    found = [key for key in given if key != "record_length_bytes" or workload.dataset.format not in FLAT]
+    if found:
+        raise UserError(
+            f"dataset.source=folder reads what lies in {workload.dataset.data_folder}, and "
+            f"{', '.join(f'dataset.{key}' for key in found)} is looked up there: leave it out"
+        )
+    own = look(workload.dataset, workload.storage_spec)
+    return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 
 def _layers(choice: str, file: Layer, asked: Layer) -> list[Layer]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from datagen.ranges import BYTES, MOST_BYTES, Range, at_least, positive_or
 
 Datatype = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
 """What DLIO calls the types of a tensor's elements."""
 DATATYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int8": 1, "uint8": 1}
 """Bytes of one element."""
+MOST_PROCESSES = 10**6
 assert tuple(DATATYPE_BYTES) == get_args(Datatype)
 
 
@@ -16,15 +19,15 @@ assert tuple(DATATYPE_BYTES) == get_args(Datatype)
 class Parallelism:
     """Over which ranks a model is cut. DLIO's defaults."""
 
-    tensor: int = 1
+    tensor: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Ranks that share each matrix."""
-    pipeline: int = 1
+    pipeline: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Stages that share the layers."""
-    data: int = -1
+    data: Annotated[int, positive_or("-1 for as many as there are ranks for")] = -1
     """Copies of the model; -1: as many as there are ranks for. `checkpoint.mode=subset` needs it."""
-    zero_stage: int = 0
+    zero_stage: Annotated[int, Range(0, 3, "0 to 3")] = 0
     """0: one copy writes all; 1, 2: each copy writes its part of the optimizer; 3: its part of the model as well."""
-    expert: int = 1
+    expert: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Ranks over which the experts of a layer are dealt out; they are part of the data-parallel ones."""
 
 
@@ -32,39 +35,49 @@ class Parallelism:
 class Transformer:
     """The numbers of a transformer with gated feed-forward layers. DLIO's defaults."""
 
-    vocab_size: int = 32000
-    hidden_size: int = 2048
-    ffn_hidden_size: int = 8192
-    num_attention_heads: int = 32
-    num_kv_heads: int = 8
-    head_dim: int = 0
+    vocab_size: Annotated[int, at_least(1)] = 32000
+    """Tokens of the vocabulary: rows of the embedding, columns of the output layer."""
+    hidden_size: Annotated[int, at_least(1)] = 2048
+    """Width of the model: elements of a token's vector between layers."""
+    ffn_hidden_size: Annotated[int, at_least(1)] = 8192
+    """Inner width of a feed-forward network: of its gate and of its up projection."""
+    num_attention_heads: Annotated[int, at_least(1)] = 32
+    """Heads of the queries."""
+    num_kv_heads: Annotated[int, at_least(1)] = 8
+    """Heads of the keys and values; fewer than `num_attention_heads` in grouped-query attention."""
+    head_dim: Annotated[int, at_least(0)] = 0
     """Elements of one attention head; 0 is hidden_size // num_attention_heads."""
-    num_experts: int = 0
+    num_experts: Annotated[int, at_least(0, 10**5)] = 0
     """Experts of each layer, among which a router chooses; 0: every layer has one feed-forward network."""
-    moe_ffn_hidden_size: int = 0
+    moe_ffn_hidden_size: Annotated[int, at_least(0)] = 0
     """Width of one expert; 0 is `ffn_hidden_size`."""
-    num_shared_experts: int = 0
+    num_shared_experts: Annotated[int, at_least(0)] = 0
     """Experts of each layer that take every token."""
-    num_dense_layers: int = 0
+    num_dense_layers: Annotated[int, at_least(0)] = 0
     """The first layers that have no experts but one network of `ffn_hidden_size`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
     name: str = "default"
+    """The workload's name in results and in their folder; by default that of its file."""
     type: str = ""
     """`transformer` takes its layers from `transformer`; of any other a checkpoint also has `model_size_bytes`."""
-    model_size_bytes: int = 10240
+    model_size_bytes: Annotated[int, at_least(0, MOST_BYTES), BYTES] = 10240
     """Bytes of one checkpoint of a model that is not given by its layers."""
-    num_layers: int = -1
+    num_layers: Annotated[int, Range(-1, 10**4, "1 to 10000, or -1 where they are not known")] = -1
     """Layers of a transformer; -1: the model has none that are known."""
     model_datatype: Datatype = "fp16"
+    """Type of the model's numbers in a checkpoint."""
     optimizer_datatype: Datatype = "fp32"
+    """Type of the optimizer's numbers in a checkpoint."""
     parallelism: Parallelism = Parallelism()
+    """Over which ranks the model is cut."""
     transformer: Transformer = Transformer()
-    layer_parameters: tuple[int, ...] = ()
+    """Widths and heads of a transformer."""
+    layer_parameters: Annotated[tuple[int, ...], BYTES] = ()
     """Bytes of each tensor of a layer, before it is cut by `parallelism.tensor` (DLIO's older way)."""
-    optimization_groups: tuple[int, ...] = ()
+    optimization_groups: Annotated[tuple[int, ...], BYTES] = ()
     """Bytes of each group of the optimizer on each rank, which is stored three times (DLIO's older way)."""
 
     @property

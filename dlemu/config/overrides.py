@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from datagen.errors import UserError
 from datagen.spec import together
 from datagen.withheld import scrubbed
-from dlemu.config.published import given_options
+from dlemu.config.published import check_letters, given_options
 from dlemu.config.translate import KeyPath
 from dlemu.config.workload_files import workload_names
 
@@ -56,12 +56,18 @@ def parse(overrides: Sequence[str]) -> Request:
     parsed, problems = [], []
     for text in overrides:
         try:
+            check_letters([text])
             parsed.append(_parse_one(parser, text))
         except UserError as error:
             problems.append(scrubbed(str(error), given_options([text])))
     if problems:
         raise UserError(together(problems))
     return Request(tuple(parsed))
+
+
+def given_keys(overrides: Sequence[str]) -> set[str]:
+    """Return the keys that the user gave a value for."""
+    return {".".join(setting.path) for setting in parse(overrides).all}
 
 
 def parse_word(parser: OverridesParser, text: str) -> Override:
@@ -183,3 +189,9 @@ def _quoted(text: str) -> str:
         pieces.append("\\" * (2 * backslashes + 1 if character == "'" else backslashes) + character)
         backslashes = 0
     return "'" + "".join(pieces) + "\\" * (2 * backslashes) + "'"
+
+
+def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
+    """Return the value of KEY=VALUE among overrides, empty when it is not there, and the other words."""
+    values = [word.split("=", 1)[1] for word in words if word.startswith(f"{key}=")]
+    return (values[-1].strip("\"'") if values else ""), [word for word in words if not word.startswith(f"{key}=")]

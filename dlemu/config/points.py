@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeVar
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -13,6 +14,8 @@ from hydra.errors import HydraException
 from datagen.errors import UserError
 from dlemu.config.overrides import parse_word
 from dlemu.config.published import without_secrets
+
+T = TypeVar("T")
 
 DRIVES = "drives"
 """`drives=A,B` stands for `dataset.data_folder=A,B`."""
@@ -68,3 +71,22 @@ def check_points(runs: Sequence[Point]) -> None:
             "a sweep wants several values for a key, as in ranks=1,2,4,8 or drives=/mnt/a,/mnt/b; `dlemu train` makes "
             "one run"
         )
+
+
+def check_each(runs: Sequence[Point], check: Callable[[Point], T]) -> list[T]:
+    """Return what `check` makes of every point; raises one UserError with all that it raised."""
+    checked: list[T] = []
+    problems: dict[str, str] = {}
+    for point in runs:
+        try:
+            checked.append(check(point))
+        except UserError as error:
+            problems.setdefault(str(error), named(point.settings))  # one missing dataset is one problem
+    if problems:
+        raise UserError("\n".join(f"{name}: {error}" if name else error for error, name in problems.items()))
+    return checked
+
+
+def named(settings: Mapping[str, str]) -> str:
+    """Return the settings of a point as on the command line."""
+    return " ".join(f"{key}={value}" for key, value in settings.items())

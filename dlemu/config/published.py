@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from datagen.withheld import WITHHELD, public_option, public_options, public_text
+from datagen.errors import UserError
+from datagen.withheld import WITHHELD, printable, public_option, public_options, public_text
 
 if TYPE_CHECKING:  # every command that fails imports this module
     from dlemu.config.schema import Workload
@@ -21,6 +23,8 @@ _SECRET_WORD = re.compile(
     r"([^\s=]*(?:secret|passw|token|credential|access_?key|api_?key)[^\s=]*=).*", re.IGNORECASE | re.DOTALL
 )
 
+_UNDECODED = re.compile("[\ud800-\udfff]")
+
 
 def published(workload: Workload) -> Workload:
     """Return the workload as it may be written down: options that may be credentials are withheld, so are URLs' users.
@@ -31,7 +35,8 @@ def published(workload: Workload) -> Workload:
     public = replace(
         workload,
         storage=replace(storage, storage_options={}),
-        scales={name: _public_tree(entries) for name, entries in workload.scales.items()},
+        scales=_public_tree(workload.scales),
+        kinds=_public_tree(workload.kinds),
     )
     public = _without_users(public)
     return replace(public, storage=replace(public.storage, storage_options=public_options(storage.storage_options)))
@@ -60,11 +65,32 @@ def _public_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
             public[key] = public_options(value)
         elif above.endswith("storage_options"):
             public[key] = public_option(name, value)
-        elif isinstance(value, Mapping):
-            public[key] = _public_tree(value)
         else:
-            public[key] = public_text(value) if isinstance(value, str) else value
+            public[key] = _public_value(value)
     return public
+
+
+def _public_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _public_tree(value)
+    if isinstance(value, (list, tuple)):
+        return [_public_value(item) for item in value]
+    return public_text(value) if isinstance(value, str) else value
+
+
+def check_letters(words: Iterable[str]) -> None:
+    """Raise UserError for a word of which Python could not decode a byte: nothing written as UTF-8 can name it.
+
+    Such bytes are lone surrogates (PEP 383): of a name in another encoding, or of any letter but ASCII's where the
+    locale is C and Python's UTF-8 mode is off.
+    """
+    for word in words:
+        if _UNDECODED.search(word):
+            shown = printable(_without_secret(word))
+            raise UserError(
+                f"'{shown}' has bytes that are no text in {sys.getfilesystemencoding()}, and results could not name it:"
+                " rename it, or give a link to it; where the name is UTF-8, set PYTHONUTF8=1"
+            )
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:

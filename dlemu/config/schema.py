@@ -1,4 +1,4 @@
-"""Every setting of a run, declared once: section and key names are DLIO's, units are in the names or the docstrings.
+"""Every setting of a run, declared once: name, type, range, unit and meaning stand at its field; names are DLIO's.
 
 A `Workload` is frozen and holds plain values only, so it crosses processes and is written as `config.yaml` as it is.
 """
@@ -6,32 +6,45 @@ A `Workload` is frozen and holds plain values only, so it crosses processes and 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
-from datagen.spec import DatasetSpec, Decode
+from datagen.ranges import BYTES, MORE_THAN_0, MOST_BYTES, SECONDS, Range, Unit, at_least, positive_or
+from datagen.spec import DatasetSpec, Decode, EngineName, build
 from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
-from dlemu.config.duration import NO_TIME
+from dlemu.config.duration import MOST_SECONDS, NO_TIME
 from dlemu.config.duration import Duration as Duration
+from dlemu.config.model import MOST_PROCESSES
 from dlemu.config.model import Model as Model
 
+S = TypeVar("S")
+
 Shuffle = Literal["off", "seed", "random"]
+PER_1000_REQUESTS = Unit("currency per 1,000 requests")
+MOST_EPOCHS = 10**5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
     """What one type of accelerator does with a workload; the pair belongs together."""
 
-    batch_size: int
-    computation_time: Duration
+    batch_size: Annotated[int, at_least(1)]
+    """Samples of one step."""
+    computation_time: Annotated[Duration, SECONDS]
+    """Seconds it computes on one batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workflow:
     generate_data: bool = False
+    """Make the dataset first, as `dlemu datagen` does."""
     train: bool = True
+    """Train on the dataset."""
     evaluation: bool = False
+    """Also read the validation set, after the epochs that the section `evaluation` names."""
     checkpoint: bool = False
+    """Also write checkpoints while training, after the steps and epochs that the section `checkpoint` names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +54,10 @@ class Storage:
     storage_root: str = "./"
     """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`.
 
-    For s3 it is the bucket, or `bucket/prefix`. A storage of your own is given it as it is.
+    For s3 it is the bucket, or `bucket/prefix`. A storage of your own gets it as it is.
     """
     storage_options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
-    """What s3, fsspec or a storage of your own want to know (docs/objects.md).
+    """Options of s3, fsspec or a storage of your own (docs/objects.md).
 
     Credentials belong in the environment: they are left out.
     """
@@ -66,37 +79,44 @@ class Storage:
 class Reader:
     data_loader: str = "pytorch"
     """Name of a module in `dlemu.loaders`, or the dotted name of your own."""
-    batch_size: int = 1
+    batch_size: Annotated[int, at_least(1)] = 1
     """Samples of one step on one accelerator."""
-    batch_size_eval: int = 1
-    read_threads: int = 1
+    batch_size_eval: Annotated[int, at_least(1)] = 1
+    """Samples of one step of an evaluation."""
+    read_threads: Annotated[int, at_least(0, MOST_PROCESSES)] = 1
     """Worker processes (or threads) that read, for each rank; 0 reads in the trainer itself.
 
     With tensorflow and tfrecord: files that are read at a time.
     """
-    prefetch_size: int = 2
+    prefetch_size: Annotated[int, at_least(0, MOST_PROCESSES)] = 2
     """Batches ready or under way over all workers of a rank, as DLIO counts; 0 means two for each worker."""
     file_shuffle: Shuffle = "off"
+    """Shuffle the order of the files in each epoch: not, by `train.seed`, or by a seed that each run draws anew."""
     sample_shuffle: Shuffle = "off"
-    computation_threads: int = 1
+    """Shuffle the order of the samples in each epoch, over all files; the choices are those of `file_shuffle`."""
+    computation_threads: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Batches that TensorFlow takes apart at a time (tensorflow with tfrecord)."""
-    transfer_size: int = 0
-    """Bytes that a read call asks for at most; 0 asks as the format's usual library does (docs/loaders.md)."""
-    shuffle_size: int = 1024
+    transfer_size: Annotated[int, at_least(0, MOST_BYTES), BYTES] = 0
+    """Most bytes of one read call, with `engine=fast`, `odirect` or TensorFlow's reader; 0: see docs/loaders.md."""
+    shuffle_size: Annotated[int, at_least(1)] = 1024
     """Samples in the window that `sample_shuffle` draws from (tensorflow with tfrecord)."""
     odirect: bool = False
     """Read past the page cache (O_DIRECT)."""
-    range_bytes: int = 0
-    """Object storage: bytes that one request asks for at most; 0 asks for what is wanted of an object by one."""
-    io_depth: int = 1
+    range_bytes: Annotated[int, at_least(0), BYTES] = 0
+    """Object storage: most bytes of one request; 0 gets what is wanted of an object by one request."""
+    io_depth: Annotated[int, at_least(1)] = 1
     """Object storage: requests that a worker has in flight."""
     evict_page_cache: Literal["never", "start", "epochs"] = "never"
     """When to drop the dataset's pages from the hosts' memory: never, before the run, or before each epoch.
 
     Between epochs, outside every number but `total_seconds`; each host's ranks share the files. Needs no root.
     """
-    engine: Literal["fast", "library"] = "fast"
-    """`fast` reads by preadv into a reused buffer; `library` makes the call a user's script would (np.load, ...)."""
+    engine: EngineName = "matched"
+    """Who reads a file: `matched`, `fast` or `library`.
+
+    `matched` makes the read calls of the format's usual library into reused buffers, so the storage sees a real job's
+    requests; `fast` makes few large calls, which are nobody's; `library` calls the library itself (np.load, ...).
+    """
     decode: Decode = "none"
     """`full` unpacks in the workers what the format encodes: pixels of jpeg and png, numbers of csv, chunks of HDF5.
 
@@ -105,60 +125,83 @@ class Reader:
     """
     verify: bool = False
     """Check every byte of every sample against what was generated (costs CPU; finds wrong data)."""
-    preprocess_time: Duration = NO_TIME
+    preprocess_time: Annotated[Duration, SECONDS] = NO_TIME
     """Seconds a worker spends on each sample after reading it."""
+    preprocess: Literal["burn", "sleep"] = "burn"
+    """How it spends them: `burn` computes for so much CPU time, so a host short of cores is slower, as in a real job.
+
+    `sleep` takes no core: for more workers than the host has cores for, of which nothing follows for its CPU.
+    """
     pin_memory: bool = False
     """Copy each batch to pinned memory (needs a CUDA device)."""
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
-    nice: int = 10
+    """How Python starts the worker processes."""
+    nice: Annotated[int, Range(0, 19, "0 to 19")] = 10
     """Niceness of the workers, so that a trainer never waits long for a core (0 to 19)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    epochs: int = 1
-    computation_time: Duration = NO_TIME
+    epochs: Annotated[int, at_least(1, MOST_EPOCHS)] = 1
+    """Passes over the training set."""
+    computation_time: Annotated[Duration, SECONDS] = NO_TIME
     """Seconds an accelerator computes on one batch."""
+    step_cpu_time: Annotated[Duration, SECONDS] = NO_TIME
+    """CPU seconds that the trainer itself computes within each step (augmentation, optimizer, launching kernels).
+
+    The step is over when both the accelerator and the trainer are done.
+    """
     compute: str = "sleep"
     """What computes: a module in `dlemu.accelerators` (`sleep` emulates), or the dotted name of your own."""
-    total_training_steps: int = -1
+    total_training_steps: Annotated[int, positive_or("-1 for every step")] = -1
     """End after this many steps over all epochs; -1 takes every step of every epoch."""
-    seed: int = 123
+    seed: Annotated[int, at_least(0, 2**63 - 1)] = 123
+    """Seed of the shuffles and of times that are drawn."""
     seed_change_epoch: bool = True
+    """Shuffle each epoch anew by seed + epoch; false: every epoch has one order."""
     synchronous: bool = False
-    """The host asks for the next batch only after the step (a training loop that reads the loss each step)."""
+    """The host takes the next batch only after the step, as a training loop does that reads the loss each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    eval_time: Duration = NO_TIME
-    eval_after_epoch: int = 1
-    epochs_between_evals: int = 1
+    eval_time: Annotated[Duration, SECONDS] = NO_TIME
+    """Seconds an accelerator computes on one batch of the validation set."""
+    eval_after_epoch: Annotated[int, at_least(1)] = 1
+    """First epoch that an evaluation follows."""
+    epochs_between_evals: Annotated[int, at_least(1)] = 1
+    """Epochs from one evaluation to the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     checkpoint_folder: str = "./checkpoints/"
-    checkpoint_after_epoch: int = 1
-    epochs_between_checkpoints: int = 1
-    steps_between_checkpoints: int = -1
+    """Folder that checkpoints are written to and read from."""
+    checkpoint_after_epoch: Annotated[int, at_least(1)] = 1
+    """First epoch that a checkpoint follows."""
+    epochs_between_checkpoints: Annotated[int, at_least(1)] = 1
+    """Epochs from one checkpoint to the next."""
+    steps_between_checkpoints: Annotated[int, positive_or("-1 for none within an epoch")] = -1
     """Also every so many steps within an epoch; -1 only at the end of epochs."""
     type: Literal["rank_zero", "all_ranks"] = "rank_zero"
     """Which ranks write a model that is given by `model.model_size_bytes` alone."""
     fsync: bool = True
+    """End each file with fsync, so that the time of writing ends when the storage has the bytes."""
     mode: Literal["default", "subset"] = "default"
     """`subset`: the ranks are the first of a larger job, whose copies of the model are `model.parallelism.data`."""
-    job_ranks: int = 0
+    job_ranks: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
     """Ranks of the whole job of which the ranks here are some; 0: these are all (with `subset`, as its mode says)."""
-    first_rank: int = 0
+    first_rank: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
     """Which rank of the whole job rank 0 is; the others follow."""
     format: str = "torch"
     """Name of a module in `dlemu.checkpoints.formats`, or the dotted name of your own."""
-    num_checkpoints_write: int = -1
+    num_checkpoints_write: Annotated[int, Range(-1, 10**6, "1 to 1000000, or 0 for none")] = -1
     """Checkpoints that are written without training; 0 or -1: none, but 10 by `dlemu checkpoint` where both are -1."""
-    num_checkpoints_read: int = -1
+    num_checkpoints_read: Annotated[int, Range(-1, 10**6, "1 to 1000000, or 0 for none")] = -1
     """Checkpoints that are then read, the oldest first, in the same way."""
-    time_between_checkpoints: float = 5.0
+    time_between_checkpoints: Annotated[
+        float, Range(-1, MOST_SECONDS, f"0 or more, and at most {MOST_SECONDS}"), SECONDS
+    ] = 5.0
     """Seconds that the accelerators compute before each of them."""
     rank_sync: bool = False
     """A checkpoint's time ends for every rank when the last one is done."""
@@ -173,13 +216,13 @@ class Checkpoint:
     """
     odirect: bool = False
     """Write and read past the page cache (O_DIRECT)."""
-    writers: int = 1
+    writers: Annotated[int, Range(1, 64, "1 to 64")] = 1
     """Threads of each rank that write."""
-    transfer_size: int = 8388608
+    transfer_size: Annotated[int, Range(4096, 32 << 20, "4096 to 33554432 (32 MiB)"), BYTES] = 8388608
     """Bytes of a write call, and of a read call with `read_as=fast`: a multiple of 4096."""
     read_as: Literal["fast", "torch_load", "mlperf_v3"] = "fast"
     """`fast`: by `readers` threads; `torch_load`: one thread, tensor by tensor; `mlperf_v3`: 4, without read-ahead."""
-    readers: int = 4
+    readers: Annotated[int, Range(1, 64, "1 to 64")] = 4
     """Threads of each rank that read, with `read_as=fast`."""
     evict_page_cache: bool = True
     """Before reading, have each host drop from its memory what its ranks will read. Outside every number."""
@@ -187,41 +230,44 @@ class Checkpoint:
     """Compare every byte that is read with what was written (costs CPU)."""
     reshard: bool = False
     """Read by other ranks than wrote it: each takes as many bytes of all files, one after another."""
-    keep_last: int = 0
+    keep_last: Annotated[int, at_least(0)] = 0
     """Remove the oldest once there are more than so many complete ones; 0 keeps all."""
     node_local: bool = False
     """The folder is another one on each host, on drives of its own; else all hosts must see the same."""
-    interval_seconds: float = 1800.0
+    interval_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 1800.0
     """Seconds between checkpoints in the training that the result speaks of: what share of it do they take?"""
-    mtbf_hours: float = 0.0
+    mtbf_hours: Annotated[float, at_least(0), Unit("hours")] = 0.0
     """Mean time between failures of the whole job, for the best interval; 0: not known."""
     asynchronous: bool = False
     """Training stands still for a snapshot into the host's memory alone; the storage gets it while training goes on."""
-    snapshot_gb_per_second: float = 20.0
+    snapshot_gb_per_second: Annotated[float, MORE_THAN_0, Unit("GB/s")] = 20.0
     """1e9 bytes/s of a rank's snapshot, with `asynchronous`: from its accelerator to the host's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    au: float = 0.90
+    au: Annotated[float, Range(sys.float_info.min, 1, "a share above 0 and at most 1, such as 0.9"), Unit("share")] = (
+        0.90
+    )
     """The run passes when its AU reaches this share."""
     verdict: Literal["sustained", "au", "rules"] = "sustained"
     """Which AU is held against it: what the storage sustains, that of the counted steps (DLIO's), or of all steps."""
     cached: bool = False
     """Judge although the page cache served bytes: the verdict is then memory's as well as the storage's."""
-    exclude_start_steps: int = 1
+    exclude_start_steps: Annotated[int, at_least(0)] = 1
     """Steps dropped from `au` at the start of each block (a range of steps between epoch starts and checkpoints)."""
-    exclude_end_steps: int = 0
-    ceiling_seconds: float = 2.0
+    exclude_end_steps: Annotated[int, at_least(0)] = 0
+    """Steps dropped from `au` at the end of each block."""
+    ceiling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 2.0
     """How long the emulator's own ceiling is measured against null storage before the run; 0 skips it."""
-    scaling_seconds: float = 1.0
-    """How long, twice, a run that waited for few reads at a time asks the storage whether more would help; 0 skips it.
+    scaling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
+    """How long, twice, a run that waited for few reads at a time tests if the storage would serve more; 0 skips it.
 
     After the run is over and measured: it is in no number but `limited_by`.
     """
-    get_price: float = 0.0
+    get_price: Annotated[float, at_least(0), PER_1000_REQUESTS] = 0.0
     """Price of 1,000 GET and HEAD requests to an object store, in whichever currency; for `requests.cost`."""
-    put_price: float = 0.0
+    put_price: Annotated[float, at_least(0), PER_1000_REQUESTS] = 0.0
     """Price of 1,000 PUT, POST and LIST requests."""
 
 
@@ -229,7 +275,7 @@ class Metric:
 class Telemetry:
     enabled: bool = True
     """Record what the devices and the hosts do while the run goes on; one recorder on each host."""
-    interval_seconds: float = 0.5
+    interval_seconds: Annotated[float, at_least(0.01, MOST_SECONDS), SECONDS] = 0.5
     """Time between two readings; costly ones are taken less often by themselves."""
     block_trace: bool = False
     """Trace every request of the dataset's devices: exact queue depths, latencies and sizes. Needs root."""
@@ -244,10 +290,76 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedLoader:
+    """The data loader of a recorded job."""
+
+    dataset: Literal["", "map", "iterable"] = ""
+    """Samples are picked by number, or come as a stream."""
+    start_method: Literal["", "fork", "forkserver", "spawn"] = ""
+    """How Python started the workers."""
+    prefetch_factor: Annotated[int, at_least(0)] = 0
+    """Batches that each worker had ready or under way."""
+    pin_memory: bool = False
+    """Batches were copied to pinned memory."""
+    persistent_workers: bool = False
+    """Workers lived longer than an epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """A number of the recorded job, and of its replay on the same storage."""
+
+    recorded: Annotated[float, at_least(0)] = 0.0
+    """In the job itself."""
+    replayed: Annotated[float, at_least(0)] = 0.0
+    """In its replay, right after; 0 where there was none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """Where a recorded workload comes from. No measurement depends on it; notes of a run do."""
+
+    version: Annotated[int, at_least(0)] = 0
+    """Of the recording's rules; 0: the workload was not recorded."""
+    replayable: bool = False
+    """A replay on the storage of the recording agreed with it."""
+    reason: str = ""
+    """Why not."""
+    coverage_percent: Annotated[float, at_least(0)] = 0.0
+    """Share of the bytes read, by the kernel's account, that the recorder can explain."""
+    steps: Annotated[int, at_least(0)] = 0
+    """Steps that were recorded."""
+    ranks: Annotated[int, at_least(0)] = 0
+    """Ranks of the job."""
+    workers: Annotated[int, at_least(0)] = 0
+    """Workers of each rank."""
+    samples_per_second: Replayed = Replayed()
+    """Of all ranks."""
+    wait_p50_seconds: Replayed = Replayed()
+    """Median wait for a batch."""
+    wait_p99_seconds: Replayed = Replayed()
+    """99th percentile of the waits."""
+    calls_per_sample: Annotated[float, at_least(0)] = 0.0
+    """Read calls."""
+    device_bytes_per_sample: Annotated[float, at_least(0, MOST_BYTES), BYTES] = 0.0
+    """Bytes that the kernel fetched from the storage."""
+    torch: str = ""
+    """Version of PyTorch."""
+    python: str = ""
+    """Version of Python."""
+    cores: Annotated[float, at_least(0)] = 0.0
+    """Cores that the job could use."""
+    memory_gib: Annotated[float, at_least(0)] = 0.0
+    """Memory of the host, in GiB."""
+    loader: RecordedLoader = RecordedLoader()
+    """The job's data loader."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """One run, complete."""
 
-    ranks: int = 1
+    ranks: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Ranks (one accelerator each) to fork on this host; under mpirun or srun the launcher's count is used."""
     accelerator: str = ""
     """A name in `accelerators`; it picks `reader.batch_size` and `train.computation_time`.
@@ -259,26 +371,52 @@ class Workload:
 
     In a file it only records the scale that made the values beside it.
     """
-    timeout_seconds: float = 600.0
+    timeout_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 600.0
     """How long a rank waits for a batch or for another rank before the run is ended."""
     framework: str = "pytorch"
+    """The framework whose job this is, for DLIO's files; what reads is `reader.data_loader`."""
     model: Model = field(default_factory=Model)
+    """The model that is trained, as far as its name and its checkpoints are concerned."""
     workflow: Workflow = Workflow()
+    """What a run does."""
     dataset: DatasetSpec = field(default_factory=DatasetSpec)
+    """The files that training reads, and `dlemu datagen` makes."""
     storage: Storage = Storage()
+    """Where datasets and checkpoints lie."""
     reader: Reader = Reader()
+    """How the dataset is read."""
     train: Train = Train()
+    """How long training takes, and what an accelerator does in each step."""
     evaluation: Evaluation = Evaluation()
+    """When the validation set is read, and how long its steps take."""
     checkpoint: Checkpoint = Checkpoint()
+    """When and how checkpoints are written and read."""
     metric: Metric = Metric()
+    """How the run is judged."""
     telemetry: Telemetry = Telemetry()
+    """What is recorded of devices and hosts."""
     output: Output = Output()
+    """What the run leaves."""
+    recorded: Recorded = Recorded()
+    """Where a recorded workload comes from."""
     accelerators: dict[str, Accelerator] = field(default_factory=dict)
+    """Batch size and computation time by type of accelerator, for `accelerator=NAME`."""
     scales: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Settings of smaller variants of the workload by name, for `scale=NAME`."""
     notes: tuple[str, ...] = ()
     """What the configuration said that has no effect, and why; filled by `dlemu.config.load`, printed and saved."""
     unsupported: tuple[str, ...] = ()
     """What the configuration asked for that dlemu can't do yet, and why; `check_runnable` refuses to train with it."""
+    kinds: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Sections that kinds of jobs declare for themselves, as plain values; in YAML they stand beside the others."""
+
+    def section(self, kind: type[S]) -> S:
+        """Return the section that a kind of job declares as `SECTION` in the module of this dataclass.
+
+        Raises UserError for values that it can't have.
+        """
+        name, _ = sys.modules[kind.__module__].SECTION
+        return build(kind, self.kinds.get(name, {}), name)
 
     @property
     def storage_spec(self) -> StorageSpec:

@@ -2,107 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import os
-import sys
 from collections.abc import Iterator
 
 from datagen.errors import UserError
-from datagen.registry import companion, names
-from datagen.spec import together
+from datagen.ranges import problems
+from datagen.registry import companion, is_dotted, names
+from datagen.spec import build, together
 from datagen.storage.storage_base import FOLDER_TYPES, open_storage
+from dlemu.config.duration import is_zero
 from dlemu.config.loader_settings import LOADERS, loader_problems
 from dlemu.config.schema import Workload
+from dlemu.config.sections import sections
 from dlemu.config.workload_files import nearest
-
-SMALLEST = sys.float_info.min
-Limit = tuple[float, float, str]
-"""Least and greatest possible value, and both in words."""
-
-
-MOST_COUNT, MOST_SECONDS, MOST_BYTES = 10**9, 10**6, 1 << 60
-"""Far beyond any run, and far below where arithmetic of nanoseconds and bytes in 64 bits ends."""
-MOST_EPOCHS, MOST_PROCESSES = 10**5, 10**6
-
-
-def _at_least(least: float, most: float = MOST_COUNT) -> Limit:
-    return least, most, f"{least} or more, and at most {most}"
-
-
-LIMITS: dict[str, Limit] = {
-    "ranks": _at_least(1, MOST_PROCESSES),
-    "timeout_seconds": (SMALLEST, math.inf, "more than 0"),
-    "model.model_size_bytes": _at_least(0, MOST_BYTES),
-    "model.num_layers": (-1, 10**4, "1 to 10000, or -1 where they are not known"),
-    "model.parallelism.tensor": _at_least(1, MOST_PROCESSES),
-    "model.parallelism.pipeline": _at_least(1, MOST_PROCESSES),
-    "model.parallelism.expert": _at_least(1, MOST_PROCESSES),
-    "model.parallelism.zero_stage": (0, 3, "0 to 3"),
-    "model.transformer.vocab_size": _at_least(1),
-    "model.transformer.hidden_size": _at_least(1),
-    "model.transformer.ffn_hidden_size": _at_least(1),
-    "model.transformer.num_attention_heads": _at_least(1),
-    "model.transformer.num_kv_heads": _at_least(1),
-    "model.transformer.head_dim": _at_least(0),
-    "model.transformer.num_experts": _at_least(0, 10**5),
-    "model.transformer.moe_ffn_hidden_size": _at_least(0),
-    "model.transformer.num_shared_experts": _at_least(0),
-    "model.transformer.num_dense_layers": _at_least(0),
-    "reader.batch_size": _at_least(1),
-    "reader.batch_size_eval": _at_least(1),
-    "reader.read_threads": _at_least(0, MOST_PROCESSES),
-    "reader.prefetch_size": _at_least(0, MOST_PROCESSES),
-    "reader.computation_threads": _at_least(1, MOST_PROCESSES),
-    "reader.transfer_size": _at_least(0, MOST_BYTES),
-    "reader.shuffle_size": _at_least(1),
-    "reader.range_bytes": _at_least(0),
-    "reader.io_depth": _at_least(1),
-    "reader.nice": (0, 19, "0 to 19"),
-    "train.epochs": _at_least(1, MOST_EPOCHS),
-    "train.seed": _at_least(0, 2**63 - 1),
-    "evaluation.eval_after_epoch": _at_least(1),
-    "evaluation.epochs_between_evals": _at_least(1),
-    "checkpoint.checkpoint_after_epoch": _at_least(1),
-    "checkpoint.epochs_between_checkpoints": _at_least(1),
-    "checkpoint.job_ranks": _at_least(0, MOST_PROCESSES),
-    "checkpoint.first_rank": _at_least(0, MOST_PROCESSES),
-    "checkpoint.num_checkpoints_write": (-1, 10**6, "1 to 1000000, or 0 for none"),
-    "checkpoint.num_checkpoints_read": (-1, 10**6, "1 to 1000000, or 0 for none"),
-    "checkpoint.time_between_checkpoints": (-1, MOST_SECONDS, "0 or more, and at most 1000000"),
-    "checkpoint.writers": (1, 64, "1 to 64"),
-    "checkpoint.readers": (1, 64, "1 to 64"),
-    "checkpoint.transfer_size": (4096, 32 << 20, "4096 to 33554432 (32 MiB)"),
-    "checkpoint.keep_last": _at_least(0),
-    "checkpoint.interval_seconds": (SMALLEST, math.inf, "more than 0"),
-    "checkpoint.mtbf_hours": _at_least(0),
-    "checkpoint.snapshot_gb_per_second": (SMALLEST, math.inf, "more than 0"),
-    "metric.au": (SMALLEST, 1, "a share above 0 and at most 1, such as 0.9"),
-    "metric.exclude_start_steps": _at_least(0),
-    "metric.exclude_end_steps": _at_least(0),
-    "metric.ceiling_seconds": _at_least(0, MOST_SECONDS),
-    "metric.scaling_seconds": _at_least(0, MOST_SECONDS),
-    "metric.get_price": _at_least(0),
-    "metric.put_price": _at_least(0),
-    "telemetry.interval_seconds": _at_least(0.01, MOST_SECONDS),
-}
-MOST_PLANNED = 10**12
-MINUS_ONE_OR_POSITIVE = {
-    "train.total_training_steps": "-1 for every step",
-    "checkpoint.steps_between_checkpoints": "-1 for none within an epoch",
-    "model.parallelism.data": "-1 for as many as there are ranks for",
-}
 
 
 def check(workload: Workload) -> None:
     """Raise one UserError that lists every value that is impossible in itself."""
-    _refuse(
-        [
-            *_range_problems(workload),
-            *_duration_problems(workload),
-            *_table_problems(workload),
-            *workload.dataset.check(),
-        ]
-    )
+    known = sections() if workload.kinds else {}
+    own = {name: build(known[name], section, name) for name, section in workload.kinds.items() if name in known}
+    _refuse([*problems(workload), *problems(own), *_table_problems(workload)])
 
 
 def check_model_name(name: str) -> None:
@@ -122,6 +41,7 @@ def check_runnable(workload: Workload) -> None:
             *_loader_problems(workload),
             *_evict_problems(workload),
             *_verify_problems(workload),
+            *_step_problems(workload),
             *_library_problems(workload),
             *workload.unsupported,
         ]
@@ -190,36 +110,6 @@ def _data_problems(workload: Workload) -> list[str]:
         *_folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder),
         *_name_problems("dataset.format", workload.dataset.format, "datagen.formats"),
     ]
-
-
-def _range_problems(workload: Workload) -> Iterator[str]:
-    for key, (least, greatest, words) in LIMITS.items():
-        if not least <= (number := _value(workload, key)) <= greatest:
-            yield f"{key} is {number}: wanted {words}"
-    for key, meaning in MINUS_ONE_OR_POSITIVE.items():
-        if (number := _value(workload, key)) < 1 and number != -1:
-            yield f"{key} is {number}: wanted 1 or more, or {meaning}"
-        elif number > MOST_PLANNED:
-            yield f"{key} is {number}: wanted at most {MOST_PLANNED}, or {meaning}"
-
-
-def _value(workload: Workload, key: str) -> float:
-    value: object = workload
-    for name in key.split("."):
-        value = getattr(value, name)
-    assert isinstance(value, (int, float))
-    return value
-
-
-def _duration_problems(workload: Workload) -> Iterator[str]:
-    yield from workload.reader.preprocess_time.problems("reader.preprocess_time")
-    yield from workload.train.computation_time.problems("train.computation_time")
-    yield from workload.evaluation.eval_time.problems("evaluation.eval_time")
-    for name, accelerator in workload.accelerators.items():
-        yield from accelerator.computation_time.problems(f"accelerators.{name}.computation_time")
-        if not 1 <= accelerator.batch_size <= MOST_COUNT:
-            wanted = f"wanted 1 or more, and at most {MOST_COUNT}"
-            yield f"accelerators.{name}.batch_size is {accelerator.batch_size}: {wanted}"
 
 
 def _table_problems(workload: Workload) -> Iterator[str]:
@@ -309,6 +199,15 @@ def _verify_problems(workload: Workload) -> Iterator[str]:
         )
 
 
+def _step_problems(workload: Workload) -> Iterator[str]:
+    train = workload.train
+    if not is_zero(train.step_cpu_time) and is_zero(train.computation_time):
+        yield (
+            "train.step_cpu_time is part of a step, and train.computation_time, the whole of it, is 0: wanted the time"
+            " that a step takes on an idle host"
+        )
+
+
 def _evict_problems(workload: Workload) -> Iterator[str]:
     if workload.reader.evict_page_cache == "epochs" and workload.dataset.format == "mmap_indexed_binary":
         yield (
@@ -319,7 +218,7 @@ def _evict_problems(workload: Workload) -> Iterator[str]:
 
 def _name_problems(key: str, name: str, package: str) -> Iterator[str]:
     known = names(package)
-    if "." in name:
+    if is_dotted(name):
         try:
             companion(package, name, "")
         except UserError as error:

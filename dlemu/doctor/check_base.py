@@ -11,10 +11,10 @@ from datagen.errors import DlemuError
 from datagen.inspection import Dataset, inspect
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.comm.cgroup_limits import HostMemory, cpu_limit, host_memory
+from dlemu.comm.environment import StorageFacts, describe_folder, existing_folder
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
 from dlemu.doctor._block_device import BlockDevice, block_device
-from dlemu.emulator.environment import StorageFacts, describe_folder, existing_folder
 from dlemu.metrics.demand import Demand, demand
 
 Level = Literal["ok", "warn", "fail"]

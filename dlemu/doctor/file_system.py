@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dlemu.comm.environment import StorageFacts
 from dlemu.doctor.check_base import Check, Facts
-from dlemu.emulator.environment import StorageFacts
 from dlemu.metrics.cache import IN_MEMORY
 
 NAME, ORDER = "storage", 210

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlemu.doctor.check_base import Check, Facts
+from dlemu.report.units import size
 
 NAME, ORDER = "free space", 240
 
@@ -15,7 +16,7 @@ def check(facts: Facts) -> Check | None:
 
 
 def judge(free_bytes: int, dataset_gb: float) -> Check:
-    observed, wanted = f"{free_bytes / 1e9:,.1f} GB free", f"{dataset_gb:,.1f} GB for the dataset"
+    observed, wanted = f"{size(free_bytes)} free", f"{size(round(dataset_gb * 1e9))} for the dataset"
     if free_bytes < dataset_gb * 1e9:
         advice = "free some, lower dataset.num_files_train, or set dataset.data_folder to another disk"
         return Check(name=NAME, level="fail", observed=observed, wanted=wanted, advice=advice)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 
+from dlemu.comm.failure import Role
 from dlemu.doctor.check_base import Check, Facts
+from dlemu.runner.child_run import OverdueError, output_of
 
 NAME, ORDER = "MPI", 60
 _MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
@@ -61,7 +62,7 @@ def _mpi_library() -> str:
 def _output(command: list[str]) -> str:
     """Return what a command prints; nothing when it fails or takes too long."""
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
+        ended = output_of(command, 30, Role(command[0], ""))
+    except (OSError, OverdueError):
         return ""
-    return ended.stdout.strip()
+    return ended.out.strip() if ended.status == 0 else ""

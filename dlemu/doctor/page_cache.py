@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.metrics.cache import WANTED_RATIO
+from dlemu.report.units import size
 
 NAME, ORDER = "page cache", 270
 
@@ -18,7 +19,7 @@ def check(facts: Facts) -> Check | None:
 
 def judge(dataset_bytes: int, memory_bytes: int, direct: bool = False, evicted: bool = False) -> Check:
     ratio = dataset_bytes / memory_bytes
-    observed = f"dataset {dataset_bytes / 1e9:,.1f} GB, {ratio:.2g} times the memory of {memory_bytes / 1e9:,.1f} GB"
+    observed = f"dataset {size(dataset_bytes)}, {ratio:.2g} times the memory of {size(memory_bytes)}"
     if direct or evicted:
         how = "read past the cache" if direct else "evicted before each epoch"
         return Check(name=NAME, level="ok", observed=f"{observed}, {how}")

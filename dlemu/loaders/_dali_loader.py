@@ -13,11 +13,11 @@ from datagen.errors import DatasetError, DlemuError
 from datagen.fetch import Fetcher
 from datagen.places import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes, thread_cpu_ns
-from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.loaders import _dali_graph as graph
 from dlemu.loaders._dali_files import Files, Unread
 from dlemu.loaders._dali_records import Records
 from dlemu.loaders._dali_settings import num_threads
+from dlemu.loaders._preprocessing import Preprocessing, Spent
 from dlemu.loaders._process import lowered
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase
 
@@ -37,7 +37,10 @@ class Loader:
         self._spec = spec
         self._pipeline: Any = None
         self._feed: graph.Feed | None = None
-        self._random = np.random.default_rng([spec.seed, spec.rank])
+        random = np.random.default_rng([spec.seed, spec.rank])
+        most = max((phase.batch_size for phase in spec.phases.values()), default=1)
+        threads = min(most, num_threads(spec))
+        self._preprocessing = Preprocessing(spec.preprocess_time, spec.preprocess, random, threads)
 
     def start(self) -> None:
         """Have DALI load what it loads at the first use, outside of every epoch."""
@@ -63,12 +66,13 @@ class Loader:
         took_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.account(step, read)
         decode_ns = min(took_ns, self._computed_ns(phase) - computed_ns)
+        spent = self._preprocessing.spend(phase.batch_size) if phase.preprocesses else Spent()
         trace = BatchTrace(
             slot=0,
             places=NO_PLACES,
             started_ns=started_ns,
             read_ns=took_ns - decode_ns,
-            decode_ns=decode_ns + self._preprocess(phase.batch_size),
+            decode_ns=decode_ns + spent.took_ns,
             finished_ns=time.monotonic_ns(),
             worker=0,
             samples=phase.batch_size,
@@ -76,6 +80,7 @@ class Loader:
             read_calls=0,
             sample_hash=sample_hash,
             storage_bytes=process_storage_bytes() - before,
+            preprocess_cpu_ns=spent.cpu_ns,
         )
         if phase.fetch.resize_bytes:
             return Batch(np.asarray(shipped.as_tensor()), trace)
@@ -86,15 +91,6 @@ class Loader:
         if phase.fetch.decode == "none":
             return 0
         return thread_cpu_ns(_is_decoder) // num_threads(self._spec)
-
-    def _preprocess(self, samples: int) -> int:
-        """Sleep as long as the pipeline's threads would take for so many samples; return the nanoseconds spent."""
-        if is_zero(self._spec.preprocess_time):
-            return 0
-        begun_ns = time.monotonic_ns()
-        seconds = float(draw_seconds(self._spec.preprocess_time, self._random, samples).sum())
-        time.sleep(seconds / min(samples, num_threads(self._spec)))
-        return time.monotonic_ns() - begun_ns
 
     def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
         """Make a call of DALI's; raises DatasetError with the file's name where DALI says that it can't read."""

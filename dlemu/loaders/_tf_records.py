@@ -15,8 +15,9 @@ from datagen.errors import DatasetError
 from datagen.places import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.duration import is_zero
-from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, preprocess
-from dlemu.loaders.traits_base import Interleave
+from dlemu.loaders._preprocessing import Preprocessing
+from dlemu.loaders.interleave_base import Interleave
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
 
@@ -29,7 +30,7 @@ _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))
 """Of a sample: its number, and its record."""
 _PATHS_AT_A_TIME = 1024
-_STAMPS = 5
+_STAMPS = 6
 """Numbers of an element's account before those of its samples: four times and the bytes read."""
 _SPREAD = 0x9E3779B1
 """An odd number that takes neighbouring samples to distant places when their crops are chosen."""
@@ -155,19 +156,21 @@ class Records:
         resize = self._phase.fetch.resize_bytes
         if resize:
             images = _crop(images, samples, resize)
-        waits = [images]
-        if not is_zero(self._spec.preprocess_time):
-            waits.append(tf.numpy_function(self._preprocess, [samples], tf.int64))
-        with tf.control_dependencies(waits):
+        burned_ns = tf.constant(0, tf.int64)
+        if self._phase.preprocesses and not is_zero(self._spec.preprocess_time):
+            burned_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
+            burned_ns = tf.ensure_shape(burned_ns, [])
+        with tf.control_dependencies([images, burned_ns]):
             done = tf.timestamp()
         # As one tensor, for each of an element's tensors costs the trainer's thread some Python. Whole numbers up to
         # 2^53, far more than samples there are, are exact.
-        stamps = tf.stack([begun, together, parsing, done, tf.cast(size, tf.float64)])
+        stamps = tf.stack([begun, together, parsing, done, *(tf.cast(each, tf.float64) for each in (size, burned_ns))])
         return tf.concat([stamps, tf.cast(samples, tf.float64)], 0), images
 
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
         random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
-        return np.int64(preprocess(self._spec.preprocess_time, random, len(samples)))
+        preprocessing = Preprocessing(self._spec.preprocess_time, self._spec.preprocess, random)
+        return np.int64(preprocessing.spend(len(samples)).cpu_ns)
 
     def batches(self, epoch: int, elements: Iterator[list[Any]], steps: int) -> Iterator[Batch]:
         """Deliver `steps` batches out of the running pipeline, with their traces.
@@ -224,7 +227,7 @@ def _crop(images: Any, samples: Any, size: int) -> Any:
 def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
     account, images = element
     numbers = account.numpy()
-    *stamps, app_bytes = numbers[:_STAMPS].tolist()
+    *stamps, app_bytes, burned_ns = numbers[:_STAMPS].tolist()
     begun, together, parsing, done = (int(stamp * 1e9) - wall_clock_ns for stamp in stamps)
     ids = numbers[_STAMPS:].astype(np.int64)
     trace = BatchTrace(
@@ -240,6 +243,7 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
         read_calls=0,
         sample_hash=hash_samples(ids),
         storage_bytes=storage_bytes,
+        preprocess_cpu_ns=int(burned_ns),
     )
     return Batch(images, trace)
 

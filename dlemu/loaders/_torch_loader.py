@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.comm.cgroup_limits import who_killed
 from dlemu.comm.dev_shm import shared_memory_problem
+from dlemu.comm.failure import killed_by
 from dlemu.comm.process_control import ignore
 from dlemu.loaders._direct_queue import direct_context
 from dlemu.loaders._process import init_worker
@@ -35,6 +36,7 @@ Token = tuple[str, int, int, int]
 
 
 _READY = ""
+_REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 """The phase of a token that asks for no batch, only whether the worker is ready."""
 
 
@@ -192,19 +194,12 @@ class Loader:
         """PyTorch reports a dead worker as a RuntimeError whose text begins with `DataLoader worker`."""
         if not (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
             return None
-        return DlemuError(
-            f"a worker of rank {self._spec.rank} died: {self._deaths() or str(error).rstrip('. ')}; {who_killed()}, or "
-            "lower reader.read_threads, reader.prefetch_size or ranks"
-        )
-
-    def _deaths(self) -> str:
-        """Name the workers that signals killed."""
-        workers = getattr(self._loader._iterator, "_workers", [])
-        return ", ".join(
-            f"process {worker.pid} was killed by {signal.Signals(-worker.exitcode).name}"
-            for worker in workers
-            if (worker.exitcode or 0) < 0
-        )
+        for number, worker in enumerate(getattr(self._loader._iterator, "_workers", [])):
+            if (worker.exitcode or 0) < 0:
+                who = f"worker {number} of rank {self._spec.rank}"
+                return DlemuError(killed_by(who, worker.pid, -worker.exitcode, _REMEDY))
+        died = f"a worker of rank {self._spec.rank} died: {str(error).rstrip('. ')}"
+        return DlemuError(f"{died}; {who_killed()}, or {_REMEDY}")
 
     def close(self) -> None:
         """Stop the workers and free the slots."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
 from dlemu.loaders._dali_settings import depths
-from dlemu.loaders.traits_base import Interleave, LoaderTraits
+from dlemu.loaders.interleave_base import Interleave
+from dlemu.loaders.traits_base import LoaderTraits
 
 if TYPE_CHECKING:
     from dlemu.loaders._dali_loader import Loader as Loader

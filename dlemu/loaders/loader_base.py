@@ -14,9 +14,9 @@ from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.places import Places
 from dlemu.comm.thread_accounting import ThreadAccounting
-from dlemu.config.duration import draw_seconds, is_zero
 from dlemu.config.schema import Duration
-from dlemu.loaders.traits_base import Interleave
+from dlemu.loaders._preprocessing import Preprocessing, Spent
+from dlemu.loaders.interleave_base import Interleave
 from dlemu.plan.samples import BatchPlan, PlanAhead
 
 
@@ -27,6 +27,8 @@ class Phase:
     fetch: FetchSpec
     plan: BatchPlan
     batch_size: int
+    preprocesses: bool = True
+    """Its samples are preprocessed; those of the emulator's own ceiling are not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,8 @@ class LoaderSpec:
     shuffle_window: int
     """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
     preprocess_time: Duration
+    preprocess: str
+    """`burn` or `sleep`."""
     seed: int
     nice: int
     multiprocessing_context: str
@@ -74,7 +78,7 @@ class LoaderSpec:
         return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
 
 
-_NUMBERS = struct.Struct("<13q")
+_NUMBERS = struct.Struct("<14q")
 """Of a `BatchTrace`: its slot, and all that stands behind `places`."""
 
 
@@ -98,6 +102,8 @@ class BatchTrace(NamedTuple):
     """Time the worker wanted a core and had none."""
     storage_bytes: int = 0
     """Bytes that the kernel fetched from storage for the worker meanwhile; the page cache served the others."""
+    preprocess_cpu_ns: int = 0
+    """Of `cpu_ns`: emulated preprocessing."""
 
     def packed(self) -> bytes:
         """Return the trace as bytes, to cross to another process: pickling each number costs ten times as much."""
@@ -174,9 +180,10 @@ class BatchMaker:
         self._worker = worker
         self._plans = {name: PlanAhead(phase.plan, phase.batch_size) for name, phase in spec.phases.items()}
         self._fetchers = {name: Fetcher(phase.fetch) for name, phase in spec.phases.items()}
-        self._preprocess = spec.preprocess_time
         self._accounting = ThreadAccounting()
-        self._random = np.random.default_rng([spec.seed, spec.rank, worker])
+        random = np.random.default_rng([spec.seed, spec.rank, worker])
+        self._preprocessing = Preprocessing(spec.preprocess_time, spec.preprocess, random)
+        self._preprocessed = frozenset(name for name, phase in spec.phases.items() if phase.preprocesses)
 
     def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchTrace:
         """Fill `out` with the batch of `step` and tell its trace."""
@@ -185,7 +192,7 @@ class BatchMaker:
         ids, sample_hash = self._plans[phase].batch(epoch, step)
         samples = len(ids)
         fetched = self._fetchers[phase].fetch(ids, out)
-        decode_ns = fetched.decode_ns + preprocess(self._preprocess, self._random, samples)
+        spent = self._preprocessing.spend(samples) if phase in self._preprocessed else Spent()
         finished_ns = time.monotonic_ns()
         after = self._accounting.look()
         return BatchTrace(
@@ -194,7 +201,7 @@ class BatchMaker:
             started_ns=started_ns,
             finished_ns=finished_ns,
             read_ns=fetched.read_ns,
-            decode_ns=decode_ns,
+            decode_ns=fetched.decode_ns + spent.took_ns,
             worker=self._worker,
             samples=samples,
             app_bytes=fetched.app_bytes,
@@ -203,13 +210,5 @@ class BatchMaker:
             cpu_ns=after.cpu_ns - before.cpu_ns,
             cpu_wait_ns=after.cpu_wait_ns - before.cpu_wait_ns,
             storage_bytes=after.storage_bytes - before.storage_bytes + fetched.remote_bytes,
+            preprocess_cpu_ns=spent.cpu_ns,
         )
-
-
-def preprocess(duration: Duration, random: np.random.Generator, count: int) -> int:
-    """Sleep as long as preprocessing so many samples would take; return the nanoseconds really spent."""
-    if is_zero(duration):
-        return 0
-    before_ns = time.monotonic_ns()
-    time.sleep(float(draw_seconds(duration, random, count).sum()))
-    return time.monotonic_ns() - before_ns

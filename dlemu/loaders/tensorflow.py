@@ -14,7 +14,8 @@ from datagen.extras import library
 from datagen.layout import nominal_sample_bytes
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
-from dlemu.loaders.traits_base import Interleave, LoaderTraits
+from dlemu.loaders.interleave_base import Interleave
+from dlemu.loaders.traits_base import LoaderTraits
 
 if TYPE_CHECKING:
     from dlemu.loaders._tf_loader import Loader as Loader

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from datagen.errors import UserError
 from datagen.registry import companion
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
 from dlemu.config.schema import Reader, Workload
-
-if TYPE_CHECKING:
-    from dlemu.loaders.loader_base import LoaderSpec
+from dlemu.loaders.interleave_base import Interleave
+from dlemu.loaders.loader_base import LoaderSpec
 
 PROCESS_BYTES = 24 << 20
 """Private memory of one idle rank or worker, measured on CPython 3.11 with PyTorch 2.13 forked after import."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interleave:
-    """How the files that a rank reads as streams take turns."""
-
-    files: int
-    """Read at a time."""
-    block_length: int = 1
-    """Records to take of a file before the next one's turn."""
-    files_ahead: int = 0
-    """Begun before it is their turn, beside those read at a time."""
-
-    @property
-    def ready_per_file(self) -> int:
-        """Most records of a file that wait for their turn: two blocks, as tf.data has it by default."""
-        return 2 * self.block_length
 
 
 class LoaderTraits:

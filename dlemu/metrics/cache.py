@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import zip_longest
 
+from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.rows import Rows, is_any, sum_of
 from dlemu.metrics.spread import Mean, by_epoch
 
@@ -19,6 +21,15 @@ WANTED_RATIO = 5.0
 """Times the hosts' memory that MLPerf Storage wants a training dataset to have (rules v2.0, section 2.1)."""
 
 
+class Cached(StrEnum):
+    """What there is to say of who served the bytes."""
+
+    IN_MEMORY = "dataset_in_memory"
+    NOT_READ = "storage_not_read"
+    PARTLY_READ = "storage_partly_read"
+    NOT_KNOWN = "storage_read_not_known"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheProof:
     """`from_storage_percent` is None where the kernel does not account for them (FUSE, some network file systems)."""
@@ -27,7 +38,8 @@ class CacheProof:
     """Bytes that the storage served in percent of those that the application read. Above 100: it read ahead."""
     dataset_to_memory: float | None
     """Bytes of the dataset / memory of all hosts."""
-    warning: str | None
+    finding: Finding | None
+    """A code of `Cached`."""
 
 
 def prove(
@@ -41,7 +53,7 @@ def prove(
     return CacheProof(
         from_storage_percent=Mean(mean=percent, per_epoch=per_epoch),
         dataset_to_memory=ratio,
-        warning=_warning(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted),
+        finding=_finding(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted),
     )
 
 
@@ -70,7 +82,7 @@ def _percent(rows: Rows) -> float | None:
     return 100.0 * sum_of(rows, "storage_bytes") / app_bytes if app_bytes else None
 
 
-def _warning(
+def _finding(
     percent: float | None,
     per_epoch: Sequence[float | None],
     file_system: str,
@@ -78,38 +90,23 @@ def _warning(
     *,
     past_cache: bool,
     evicted: bool,
-) -> str | None:
+) -> Finding | None:
     if file_system in IN_MEMORY:
-        return f"STORAGE WAS NOT READ: the dataset lies in memory ({file_system})"
-    advice = _advice(past_cache=past_cache, evicted=evicted)
+        return Finding(Cached.IN_MEMORY, "loud", {"file_system": file_system})
+    helping = (
+        (not past_cache, "reader.odirect"),
+        (not past_cache and not evicted, "reader.evict_page_cache"),
+    )
+    numbers: dict[str, Number] = {"would_help": ", ".join(setting for helps, setting in helping if helps)}
+    if ratio is not None:
+        numbers["dataset_to_memory_ratio"] = ratio
     if percent is None:
         unsafe = ratio is not None and ratio < WANTED_RATIO and not (past_cache or evicted)
-        warning = f"it is not known whether the storage was read: the dataset is {_ratio(ratio)} the hosts' memory"
-        return f"{warning}, and MLPerf Storage asks for {WANTED_RATIO:g}; {advice}" if unsafe else None
+        return Finding(Cached.NOT_KNOWN, "caution", numbers | {"wanted_ratio": WANTED_RATIO}) if unsafe else None
     shares = [share for share in per_epoch if share is not None]
     if not shares or min(shares) >= PARTLY_READ_PERCENT:
         return None
-    served = f"the page cache served {100 - min(100.0, percent):.0f} % of the bytes"
-    if len(shares) > 1 and max(shares) - min(shares) > 10:
-        served += f" (from storage in each epoch: {', '.join(_epoch_share(share) for share in shares[:6])} %)"
-    size = f"the dataset is {_ratio(ratio)} the hosts' memory"
+    numbers |= {"from_storage_percent": percent, "least_percent": min(shares), "most_percent": max(shares)}
     if min(shares) < NOT_READ_PERCENT:
-        return f"STORAGE WAS NOT READ: {served}; {size}; {advice}"
-    return f"{served}; {size}; {advice}"
-
-
-def _advice(*, past_cache: bool, evicted: bool) -> str:
-    """Return what would have the storage read, of what the run did not do already."""
-    past = "" if past_cache else "reader.odirect=true reads past the page cache"
-    empty = "" if past_cache or evicted else "reader.evict_page_cache=epochs empties it"
-    return ", ".join(filter(None, [past, empty])) or "a dataset larger than every cache on the way is read from storage"
-
-
-def _epoch_share(percent: float) -> str:
-    """Say what the storage served of an epoch's bytes; beyond 100 % it read ahead for a later one, or in vain."""
-    more = percent - 100
-    return f"{percent:.0f}" if more < 0.5 else f"100 and {more:.0f} more read ahead"
-
-
-def _ratio(ratio: float | None) -> str:
-    return "an unknown share of" if ratio is None else f"{ratio:.2g} times"
+        return Finding(Cached.NOT_READ, "loud", numbers)
+    return Finding(Cached.PARTLY_READ, "caution", numbers)

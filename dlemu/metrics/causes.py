@@ -2,7 +2,8 @@
 
 The step log tells of each batch how long its worker had a core (`cpu_ns`) and wanted one (`cpu_wait_ns`); what is left
 of the time from `started_ns` to `finished_ns` the worker was blocked, and all it can be blocked in is reading and the
-sleep of an emulated preprocessing.
+sleep of an emulated preprocessing. One that burns CPU has an account of its own (`preprocess_cpu_ns`), as part of the
+time with a core; `preprocesses` says that it slept.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Causes:
     storage: float = 0.0
     """Workers were blocked in opening and reading files."""
     pause: float = 0.0
-    """Workers slept in emulated preprocessing."""
+    """Workers slept or computed in emulated preprocessing."""
     computing: float = 0.0
     """Workers had a core: decoding, copying, checking."""
     starved: float = 0.0
@@ -77,6 +78,8 @@ class Work:
     app_mb_per_second: float
     wanted_mb_per_second: float
     """What the accelerators would take if they never waited; infinite when nothing computes."""
+    burns: bool = False
+    """Emulated preprocessing took CPU time: it did not sleep."""
 
 
 class WorkerTime(NamedTuple):
@@ -96,12 +99,14 @@ def worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = N
     took = np.maximum(took_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
     if not (cpu_is_known(rows) if cpu_known is None else cpu_known):
-        return WorkerTime(read, np.zeros_like(took), took - read, np.zeros_like(took))
+        burned = np.minimum(rows["preprocess_cpu_ns"], took - read)
+        return WorkerTime(read, burned, took - read - burned, np.zeros_like(took))
     computing = np.minimum(rows["cpu_ns"], took)
     starved = np.minimum(rows["cpu_wait_ns"], took - computing)
     blocked = took - computing - starved
     pause = np.minimum(blocked, took - read) if preprocesses else np.zeros_like(took)
-    return WorkerTime(blocked - pause, pause, computing, starved)
+    burned = np.minimum(rows["preprocess_cpu_ns"], computing)
+    return WorkerTime(blocked - pause, pause + burned, computing - burned, starved)
 
 
 def took_ns(rows: Columns) -> NDArray[np.int64]:
@@ -194,6 +199,7 @@ def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
         call_bytes=app_bytes / calls if calls else 0.0,
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
+        burns=sum_of(rows, "preprocess_cpu_ns") > 0,
     )
 
 

@@ -1,20 +1,22 @@
-"""What limited a run, with the evidence, how far to trust it, and what to do: one verdict from all that was measured.
+"""What limited a run, with the evidence, how far to trust it, and what to do, as codes with their numbers.
 
 The rules stand in docs/metrics.md, section 6, with their numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 from dlemu.metrics.causes import Causes, Work
-from dlemu.metrics.changes import SpeedChange, Stall, clock
+from dlemu.metrics.changes import SpeedChange, Stall
+from dlemu.metrics.findings import Confidence, Finding, LimitedBy, Number
 from dlemu.metrics.ran_out import RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
-Confidence = Literal["high", "medium", "low"]
 Where = Literal["server", "network", "TLS"]
 
 NOTHING_PERCENT = 2.0
@@ -140,32 +142,89 @@ class Context:
     """What the busiest interface received of what it can."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """One verdict."""
+class Seen(StrEnum):
+    """Codes of the evidence."""
 
-    what: What
-    confidence: Confidence
-    evidence: tuple[str, ...]
-    advice: tuple[str, ...] = ()
+    WAITED = "waited"
+    MEMORY_PRESSURE = "memory_pressure"
+    BLOCKED_IN_READS = "blocked_in_reads"
+    COMPUTING = "computing"
+    PREPROCESSING = "preprocessing"
+    NOT_BEGUN = "not_begun"
+    LAY_READY = "lay_ready"
+    CEILING = "ceiling"
+    CORES_WERE_FREE = "cores_were_free"
+    CACHE_SERVED = "cache_served"
+    READS = "reads"
+    RATES = "rates"
+    DEVICE = "device"
+    ANSWERS = "answers"
+    SLOW_DOWN = "slow_down"
+    RETRIED = "retried"
+    NETWORK = "network"
+    OTHER_READERS = "other_readers"
+    SCALING = "scaling"
+    STUCK_BEFORE_DEVICE = "stuck_before_device"
+    DEVICE_HAD_FEW = "device_had_few"
+    DEVICE_NEVER_IDLE = "device_never_idle"
+    FEW_SMALL_READS = "few_small_reads"
+    STARVED = "starved"
+    CORES = "cores"
+    TLS = "tls"
+    CPU_LIMIT = "cpu_limit"
+    THROTTLED = "throttled"
+    FIRST_STEPS_TOO = "first_steps_too"
+
+
+class Advice(StrEnum):
+    """Codes of what would help."""
+
+    MORE_READERS = "more_readers"
+    MORE_REQUESTS = "more_requests"
+    TRY_MORE_READERS = "try_more_readers"
+    MORE_WORKERS = "more_workers"
+    READ_AHEAD = "read_ahead"
+    FASTER_STORAGE = "faster_storage"
+    FASTER_NETWORK = "faster_network"
+    STOP_OTHER_READERS = "stop_other_readers"
+    COOL_DRIVE = "cool_drive"
+    SPEED_THAT_LASTS = "speed_that_lasts"
+    BECAME_SLOWER = "became_slower"
+    SLOW_FOLDER = "slow_folder"
+    SLOW_HOSTS = "slow_hosts"
+    STOOD_STILL = "stood_still"
+    MORE_CORES = "more_cores"
+    RAISE_CPU_LIMIT = "raise_cpu_limit"
+    RAISE_CPU_LIMIT_TOO = "raise_cpu_limit_too"
+    STOP_OTHER_PROGRAMS = "stop_other_programs"
+    LOOK_FOR_PROGRAMS = "look_for_programs"
+    WITHOUT_TLS = "without_tls"
+    RELIEVE_EMULATOR = "relieve_emulator"
+    FREE_MEMORY = "free_memory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit(LimitedBy[What]):
+    """What limited a run."""
+
     where: Where | None = None
     """Of an object store that is the limit: what of it; of the host's CPU: that reading over TLS takes most of it."""
 
 
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
-    """Say what limited the steps that the causes were found in; `au` is theirs, in percent."""
-    waited = f"the accelerators waited for data {causes.total:.1f} % of the time"
+    """Say what limited the steps that the causes were found in, as codes; `au` is theirs, in percent."""
+    waited = Finding(Seen.WAITED, numbers={"percent": causes.total})
     if causes.total < NOTHING_PERCENT:
-        return Limit(what="nothing", confidence="high", evidence=(waited,))
+        return Limit(what="nothing", confidence="high", seen=(waited,))
     if _is_out_of_cpu_time(context) and not _is_saturated(context.device):
         return _host_cpu(
             "high" if causes.storage < causes.total / 2 else "medium", (waited, *_cores(work, context)), context
         )
     ceiling = context.ceiling_au
     if ceiling is not None and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
-        evidence = f"on null storage the emulator reaches {ceiling:.1f} % on this host, and {au:.1f} % on the dataset"
+        reached = Finding(Seen.CEILING, numbers={"ceiling_au_percent": ceiling, "au_percent": au})
         sureness: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
-        return _emulator(sureness, (waited, evidence))
+        return _emulator(sureness, (waited, reached))
     groups = {
         "storage": causes.storage,
         "cpu": causes.computing + causes.starved,
@@ -175,13 +234,16 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     largest = max(groups, key=lambda name: groups[name])
     share = groups[largest] / causes.total
     confidence: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
-    if _is_short_of_memory(context):
+    seen = [waited]
+    if context.memory_some_percent is not None and context.memory_some_percent >= MEMORY_PRESSURE_PERCENT:
+        seen.append(Finding(Seen.MEMORY_PRESSURE, numbers={"percent": context.memory_some_percent}))
         busy = context.device is not None and context.device.busy_percent >= BUSY_PERCENT
         if largest == "cpu" or (largest == "storage" and not busy):
-            return _memory(confidence, waited, context)
-        waited, confidence = f"{waited}; {_memory_pressure(context)}", _least(confidence, "medium")
+            to_do = (Finding(Advice.FREE_MEMORY),)
+            return Limit(what="memory", confidence=confidence, seen=tuple(seen), to_do=to_do)
+        confidence = _least(confidence, "medium")
     decide = {"storage": _reads, "cpu": _cpu, "loader": _loader, "hand-over": _hand_over}[largest]
-    return decide(confidence, share, waited, causes, work, context)
+    return decide(confidence, share, tuple(seen), causes, work, context)
 
 
 def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int | None = None) -> bool:
@@ -195,207 +257,199 @@ def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int |
     return most and requests < 2 * FEW_REQUESTS
 
 
-def _reads(confidence: Confidence, share: float, waited: str, causes: Causes, work: Work, context: Context) -> Limit:
+def _of_that(code: Seen, share: float) -> Finding:
+    """Return what accounts for most of the wait, and for how much of it."""
+    return Finding(code, numbers={"percent": 100 * share})
+
+
+def _reads(
+    confidence: Confidence, share: float, waited: tuple[Finding, ...], causes: Causes, work: Work, context: Context
+) -> Limit:
     """Blocked in reads: the storage is slow, or too few reads are under way at a time."""
     if not work.cpu_known and _no_core_free(work, context) and not _is_saturated(context.device):
-        return _host_cpu("low", (waited, *_cores(work, context)), context)
+        return _host_cpu("low", (*waited, *_cores(work, context)), context)
     if not work.cpu_known and context.from_storage_percent is not None and context.from_storage_percent < 5:
-        return _few_workers("low", (waited, "the page cache served the bytes, and cores were free"), context)
-    evidence = (
-        f"{waited}; in {100 * share:.0f} % of that a worker was blocked in a read",
+        return _few_workers("low", (*waited, Finding(Seen.CACHE_SERVED)), context)
+    rates: dict[str, Number] = {
+        "given_mb_per_second": work.app_mb_per_second,
+        "wanted_mb_per_second": work.wanted_mb_per_second,
+    }
+    seen = [
+        *waited,
+        _of_that(Seen.BLOCKED_IN_READS, share),
         *_calls(work),
-        f"the storage gave {work.app_mb_per_second:,.1f} MB/s; the accelerators ask for "
-        f"{work.wanted_mb_per_second:,.1f} MB/s",
+        Finding(Seen.RATES, numbers=rates),
         *_device(context.device, work.app_mb_per_second),
         *_answers(context),
-    )
+    ]
     if context.others is not None:
-        return _shared(confidence, evidence, context, context.others)
-    few, certain, why = _too_few_readers(work, context)
-    if few:
+        # The drive serves others too: that more readers would get more of it does not say that it had more to give.
+        others: dict[str, Number] = {
+            "mb_per_second": context.others.mb_per_second,
+            "percent": context.others.percent,
+        }
         return Limit(
-            what="loader",
-            confidence=_least(confidence, certain),
-            evidence=(*evidence, why),
-            advice=(
-                f"too few readers: more reader.read_threads (now {context.read_threads})"
-                f"{' or a larger reader.io_depth' if context.asked else ''} would help",
-            ),
+            what="storage",
+            confidence=confidence,
+            seen=(*seen, Finding(Seen.OTHER_READERS, numbers=others)),
+            to_do=(Finding(Advice.STOP_OTHER_READERS), *_unsteady(context)),
         )
-    advice = ["faster storage, or fewer accelerators on it", *_unsteady(context)]
-    if certain != "high" and work.readers < 2 * FEW_REQUESTS:
-        advice.append(f"to rule out too few readers, try more reader.read_threads (now {context.read_threads})")
-    evidence = (*evidence, why) if why else evidence
+    few, certain, why = _too_few_readers(work, context)
+    seen += [why] if why else []
+    confidence = _least(confidence, certain)
+    threads: dict[str, Number] = {"read_threads": context.read_threads}
+    if few:
+        more = Finding(Advice.MORE_REQUESTS if context.asked else Advice.MORE_READERS, numbers=threads)
+        return Limit(what="loader", confidence=confidence, seen=tuple(seen), to_do=(more,))
     where: Where | None = None
     if context.asked is not None:
-        where = "network" if _fills_network(context) else "server"
-    if where == "network":
-        advice[0] = "a faster network between host and server, or fewer accelerators on it"
-    return Limit(
-        what="storage",
-        confidence=_least(confidence, certain),
-        evidence=evidence,
-        advice=tuple(advice),
-        where=where,
-    )
+        where = "network" if (context.network_percent or 0) >= BUSY_PERCENT else "server"
+    to_do = [
+        Finding(Advice.FASTER_NETWORK if where == "network" else Advice.FASTER_STORAGE),
+        *_unsteady(context),
+    ]
+    if certain != "high" and work.readers < 2 * FEW_REQUESTS:
+        to_do.append(Finding(Advice.TRY_MORE_READERS, numbers=threads))
+    return Limit(what="storage", confidence=confidence, seen=tuple(seen), to_do=tuple(to_do), where=where)
 
 
-def _fills_network(context: Context) -> bool:
-    return (context.network_percent or 0) >= BUSY_PERCENT
-
-
-def _answers(context: Context) -> tuple[str, ...]:
-    """Return what the requests to an object store say of server and network."""
+def _answers(context: Context) -> Iterator[Finding]:
+    """Yield what the requests to an object store say of server and network."""
     asked = context.asked
     if asked is None:
-        return ()
-    first, last = asked.first_byte_ms, asked.last_byte_ms
-    facts = [f"the server's first byte came after {first:.3g} ms, the last after {last:.3g} ms (medians)"]
+        return
+    yield Finding(Seen.ANSWERS, numbers={"first_byte_ms": asked.first_byte_ms, "last_byte_ms": asked.last_byte_ms})
     if asked.slow_down:
         percent = 100 * asked.slow_down / max(1, asked.requests)
-        facts.append(f"the server said {asked.slow_down:,} times that it is asked too much (503), {percent:.2g} %")
+        yield Finding(Seen.SLOW_DOWN, numbers={"answers": asked.slow_down, "percent": percent})
     if asked.retried:
-        facts.append(f"{asked.retried:,} of {asked.requests:,} requests were asked again")
+        yield Finding(Seen.RETRIED, numbers={"retried": asked.retried, "requests": asked.requests})
     if context.network_percent is not None:
-        facts.append(f"the network interface received {context.network_percent:.0f} % of what it can")
-    return tuple(facts)
+        yield Finding(Seen.NETWORK, numbers={"percent": context.network_percent})
 
 
-def _shared(confidence: Confidence, evidence: tuple[str, ...], context: Context, others: OtherReaders) -> Limit:
-    """The drive serves others too: that more readers would get more of it does not say that it had more to give."""
-    named = (
-        f"storage shared with others: others read {others.mb_per_second:,.1f} MB/s from the same device "
-        f"({others.percent:.0f} % of what it gave)"
-    )
-    advice = "stop what else reads from the device (iotop), or count it in: it is not the storage's whole speed"
-    return Limit(
-        what="storage",
-        confidence=confidence,
-        evidence=(*evidence, named),
-        advice=(advice, *_unsteady(context)),
-    )
-
-
-def _unsteady(context: Context) -> tuple[str, ...]:
-    """Return what to look for where the storage's speed did not stay the same."""
-    advice = []
-    hot = context.hot_drive
+def _unsteady(context: Context) -> Iterator[Finding]:
+    """Yield what to look for where the storage's speed did not stay the same."""
+    hot, out = context.hot_drive, context.ran_out
     if hot is not None:
-        advice.append(
-            f"cool the drive: {hot.name} reached {hot.celsius:.0f} degrees Celsius, and from {hot.limit_celsius:.0f} "
-            "on it slows itself down"
+        yield Finding(
+            Advice.COOL_DRIVE,
+            numbers={"drive": hot.name, "celsius": hot.celsius, "limit_celsius": hot.limit_celsius},
         )
-    if context.ran_out is not None and hot is None and context.others is None:
-        out = context.ran_out
-        times = f", {out.times} times" if out.times > 1 else ""
-        sure = "" if out.times > 1 else "; a second run after a pause would tell it from others on the drive"
-        advice.append(
-            f"count on {out.mb_per_second_after:,.0f} MB/s, the speed that lasts: the first {out.gb:.3g} GB came faster"
-            f"{times}, as from a cache or a burst credit of that size that ran out{sure}"
+    if out is not None and hot is None and context.others is None:
+        yield Finding(
+            Advice.SPEED_THAT_LASTS,
+            numbers={"mb_per_second": out.mb_per_second_after, "gb": out.gb, "times": out.times},
         )
     elif context.speed_changes and context.speed_changes[-1].percent < 100:
-        advice.append(
-            f"see why the storage became slower at {clock(context.speed_changes[-1].at_seconds)} and stayed so: others "
-            "on it, a drive that is too hot or busy with itself; the speed that lasts is the one to count on"
-        )
+        yield Finding(Advice.BECAME_SLOWER, numbers={"at_seconds": context.speed_changes[-1].at_seconds})
     if context.slow_folders:
         one = context.slow_folders[0]
-        more = f", and {len(context.slow_folders) - 1} more" if len(context.slow_folders) > 1 else ""
-        advice.append(
-            f"see where the folder {one.name} lies: a sample of it takes {one.ms_per_sample:.3g} ms, of the others "
-            f"{one.others_ms_per_sample:.3g} ms{more}"
+        yield Finding(
+            Advice.SLOW_FOLDER,
+            numbers={
+                "folder": one.name,
+                "ms_per_sample": one.ms_per_sample,
+                "others_ms_per_sample": one.others_ms_per_sample,
+                "folders": len(context.slow_folders),
+            },
         )
     if context.slow_hosts:
-        advice.append(
-            f"see to host {', '.join(context.slow_hosts)}: all others wait for its reads (its mount, network or drive)"
-        )
+        yield Finding(Advice.SLOW_HOSTS, numbers={"hosts": ", ".join(context.slow_hosts)})
     if context.stalls:
-        advice.append("see why the storage stood still: the drive's or the file system's own work, the network, others")
-    return tuple(advice)
+        yield Finding(Advice.STOOD_STILL, numbers={"times": len(context.stalls)})
 
 
-def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, str]:
+def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, Finding | None]:
     """Say whether the number of readers was the limit, how certain that is, and what tells."""
     scaling, device = context.scaling, context.device
     if scaling is not None and scaling.mb_per_second > 0:
         same = max(scaling.mb_per_second, scaling.again_mb_per_second or 0.0)
         factor = scaling.more_mb_per_second / same
-        facts = (
-            f"right after the run {scaling.readers} readers got {same:,.1f} MB/s and "
-            f"{scaling.more_readers} got {scaling.more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much"
-        )
+        trial: dict[str, Number] = {
+            "readers": scaling.readers,
+            "mb_per_second": same,
+            "more_readers": scaling.more_readers,
+            "more_mb_per_second": scaling.more_mb_per_second,
+            "factor": factor,
+        }
         gained = min(factor, scaling.more_mb_per_second / max(same, work.app_mb_per_second))
-        return gained >= SCALES, "high", facts
+        return gained >= SCALES, "high", Finding(Seen.SCALING, numbers=trial)
     requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
     if device is not None:
         if device.mean_depth >= FEW_REQUESTS:
-            return False, "high", ""
+            return False, "high", None
         if device.mean_depth < IN_DEVICE * work.readers:
-            return (
-                False,
-                "medium",
-                "most of the reads waited before the device: a limit on the way to it (cgroup, network)",
-            )
-        facts = f"the device had only {device.mean_depth:.1f} requests at a time"
+            return False, "medium", Finding(Seen.STUCK_BEFORE_DEVICE)
+        depth: dict[str, Number] = {"depth": device.mean_depth}
         if requests >= FEW_REQUESTS or device.busy_percent < BUSY_PERCENT:
-            return requests < FEW_REQUESTS, "medium", facts
+            return requests < FEW_REQUESTS, "medium", Finding(Seen.DEVICE_HAD_FEW, numbers=depth)
         # Never idle with few requests: a drive that is slow and one that more readers could use look the same. What is
         # known is how drives are: large calls are cut up and sent together, small ones wait for each answer.
-        return work.call_bytes <= PIECE_BYTES, "low", f"{facts} and was never idle; metric.scaling_seconds=1 would tell"
+        return work.call_bytes <= PIECE_BYTES, "low", Finding(Seen.DEVICE_NEVER_IDLE, numbers=depth)
     if not work.call_bytes:
-        return False, "medium", ""
+        return False, "medium", None
     if requests < FEW_REQUESTS and work.call_bytes <= PIECE_BYTES:
-        return True, "low", f"only {work.readers:.1f} small reads were under way at a time"
-    return False, "high" if requests >= 2 * FEW_REQUESTS else "medium", ""
+        return True, "low", Finding(Seen.FEW_SMALL_READS, numbers={"readers": work.readers})
+    return False, "high" if requests >= 2 * FEW_REQUESTS else "medium", None
 
 
-def _cpu(confidence: Confidence, share: float, waited: str, causes: Causes, work: Work, context: Context) -> Limit:
+def _cpu(
+    confidence: Confidence, share: float, waited: tuple[Finding, ...], causes: Causes, work: Work, context: Context
+) -> Limit:
     """Workers that compute or want to: no core is free, or there are too few workers for those that are."""
-    evidence = (
-        f"{waited}; in {100 * share:.0f} % of that a worker was computing (decoding, copying) or wanted a core",
-        *_cores(work, context),
-    )
+    seen = (*waited, _of_that(Seen.COMPUTING, share), *_cores(work, context))
     if _no_core_free(work, context) or causes.starved > causes.computing:
-        return _host_cpu(confidence, evidence, context)
-    return _few_workers(confidence, (*evidence, "cores were free"), context)
+        return _host_cpu(confidence, seen, context)
+    return _few_workers(confidence, (*seen, Finding(Seen.CORES_WERE_FREE)), context)
 
 
-def _loader(confidence: Confidence, share: float, waited: str, causes: Causes, work: Work, context: Context) -> Limit:
-    """Batches that were not begun in time, or the sleep of an emulated preprocessing."""
+def _loader(
+    confidence: Confidence, share: float, waited: tuple[Finding, ...], causes: Causes, work: Work, context: Context
+) -> Limit:
+    """Batches that were not begun in time, or an emulated preprocessing."""
     if causes.pause > causes.queueing:
-        evidence = f"{waited}; in {100 * share:.0f} % of that a worker was in reader.preprocess_time"
-        return _few_workers(confidence, (evidence,), context)
-    evidence = f"{waited}; in {100 * share:.0f} % of that the batch was not begun though workers had time"
-    advice = "more batches ahead: a larger reader.prefetch_size, or more reader.read_threads"
-    return Limit(what="loader", confidence=confidence, evidence=(evidence,), advice=(advice,))
+        if work.burns and _no_core_free(work, context):  # a sleep needs no core
+            preprocessed = _of_that(Seen.PREPROCESSING, share)
+            return _host_cpu(confidence, (*waited, preprocessed, *_cores(work, context)), context)
+        return _few_workers(confidence, (*waited, _of_that(Seen.PREPROCESSING, share)), context)
+    seen = (*waited, _of_that(Seen.NOT_BEGUN, share))
+    if _no_core_free(work, context):  # a worker that has time and no core begins nothing either
+        return _host_cpu(confidence, (*seen, *_cores(work, context)), context)
+    return Limit(what="loader", confidence=confidence, seen=seen, to_do=(Finding(Advice.READ_AHEAD),))
 
 
 def _hand_over(
-    confidence: Confidence, share: float, waited: str, causes: Causes, work: Work, context: Context
+    confidence: Confidence, share: float, waited: tuple[Finding, ...], causes: Causes, work: Work, context: Context
 ) -> Limit:
     """Batches that were ready before the trainer had them: the host is late, of its own or for want of a core."""
-    evidence = (f"{waited}; in {100 * share:.0f} % of that the batch lay ready in its worker", *_cores(work, context))
+    seen = (*waited, _of_that(Seen.LAY_READY, share), *_cores(work, context))
     if _no_core_free(work, context):
-        return _host_cpu(confidence, evidence, context)
-    return _emulator(confidence, evidence)
+        return _host_cpu(confidence, seen, context)
+    return _emulator(confidence, seen)
 
 
-def _host_cpu(confidence: Confidence, evidence: tuple[str, ...], context: Context) -> Limit:
+def _host_cpu(confidence: Confidence, seen: tuple[Finding, ...], context: Context) -> Limit:
     busy, own = context.host_busy_percent or 0, context.own_busy_percent
-    advice = "more cores or fewer ranks on this host; look at reader.decode and verify"
+    to_do = [Advice.MORE_CORES]
     if _is_out_of_cpu_time(context):
-        advice = "raise the CPU limit of this container or job (cgroup), or use fewer ranks; look at reader.decode"
+        to_do = [Advice.RAISE_CPU_LIMIT]
     elif own is not None and busy - own >= max(own, MOST_PERCENT):
-        advice = "other programs have most of the cores: stop them (top), or run where nothing else does"
+        to_do = [Advice.STOP_OTHER_PROGRAMS]
         if (context.cpu_throttled_percent or 0) >= HELD_BACK_PERCENT:
-            advice += "; raise the CPU limit of this container or job (cgroup), too"
+            to_do.append(Advice.RAISE_CPU_LIMIT_TOO)
     elif own is None:
-        advice += "; look for other programs (top)"
-    where: Where | None = None
-    if _tls_percent(context) >= TLS_MOST_PERCENT:
-        where = "TLS"
-        advice += "; http:// instead of https:// saves what TLS takes, on a network that is trusted"
-    return Limit(what="host CPU", confidence=confidence, evidence=evidence, advice=(advice,), where=where)
+        to_do.append(Advice.LOOK_FOR_PROGRAMS)
+    by_tls = _tls_percent(context) >= TLS_MOST_PERCENT
+    if by_tls:
+        to_do.append(Advice.WITHOUT_TLS)
+    return Limit(
+        what="host CPU",
+        confidence=confidence,
+        seen=seen,
+        to_do=tuple(map(Finding, to_do)),
+        where="TLS" if by_tls else None,
+    )
 
 
 def _tls_percent(context: Context) -> float:
@@ -403,27 +457,13 @@ def _tls_percent(context: Context) -> float:
     return 0.0 if context.asked is None else context.asked.tls_cpu_percent or 0.0
 
 
-def _few_workers(confidence: Confidence, evidence: tuple[str, ...], context: Context) -> Limit:
-    advice = f"more reader.read_threads (now {context.read_threads}) would help: the work of one batch is one worker's"
-    return Limit(what="loader", confidence=confidence, evidence=evidence, advice=(advice,))
+def _few_workers(confidence: Confidence, seen: tuple[Finding, ...], context: Context) -> Limit:
+    more = Finding(Advice.MORE_WORKERS, numbers={"read_threads": context.read_threads})
+    return Limit(what="loader", confidence=confidence, seen=seen, to_do=(more,))
 
 
-def _emulator(confidence: Confidence, evidence: tuple[str, ...]) -> Limit:
-    advice = "the number says little about the storage: fewer ranks on this host, or a host with more cores"
-    return Limit(what="emulator", confidence=confidence, evidence=evidence, advice=(advice,))
-
-
-def _memory(confidence: Confidence, waited: str, context: Context) -> Limit:
-    advice = "lower reader.read_threads, reader.prefetch_size or ranks, or stop what else fills the memory"
-    return Limit(what="memory", confidence=confidence, evidence=(waited, _memory_pressure(context)), advice=(advice,))
-
-
-def _is_short_of_memory(context: Context) -> bool:
-    return (context.memory_some_percent or 0) >= MEMORY_PRESSURE_PERCENT
-
-
-def _memory_pressure(context: Context) -> str:
-    return f"some task of the host waited for memory {context.memory_some_percent:.0f} % of the time (pressure)"
+def _emulator(confidence: Confidence, seen: tuple[Finding, ...]) -> Limit:
+    return Limit(what="emulator", confidence=confidence, seen=seen, to_do=(Finding(Advice.RELIEVE_EMULATOR),))
 
 
 def _is_out_of_cpu_time(context: Context) -> bool:
@@ -442,47 +482,45 @@ def _is_saturated(device: Device | None) -> bool:
     return device is not None and device.busy_percent >= BUSY_PERCENT and device.mean_depth >= FEW_REQUESTS
 
 
-def _cores(work: Work, context: Context) -> tuple[str, ...]:
-    facts = []
+def _cores(work: Work, context: Context) -> Iterator[Finding]:
+    """Yield what is known of the cores."""
     if work.cpu_known:
-        facts.append(f"workers wanted a core and had none in {100 * work.starved_share:.0f} % of their work")
+        yield Finding(Seen.STARVED, numbers={"percent": 100 * work.starved_share})
     if context.host_busy_percent is not None:
-        own = "" if context.own_busy_percent is None else f", {context.own_busy_percent:.0f} % by this run"
-        facts.append(f"{context.host_busy_percent:.0f} % of the cores' time was in use{own}")
+        busy: dict[str, Number] = {"percent": context.host_busy_percent}
+        if context.own_busy_percent is not None:
+            busy["own_percent"] = context.own_busy_percent
+        yield Finding(Seen.CORES, numbers=busy)
     tls = _tls_percent(context)
     if tls >= TLS_TOLD_PERCENT:
-        facts.append(f"reading over TLS (decrypting, copying) took {tls:.0f} % of the readers' CPU time")
+        yield Finding(Seen.TLS, numbers={"percent": tls})
     if context.cpu_limit_cores is not None and context.cpu_limit_used_percent is not None:
         used = context.cpu_limit_cores * context.cpu_limit_used_percent / 100
-        facts.append(f"the run used {used:.1f} of the {context.cpu_limit_cores:.1f} cores that its CPU limit allows")
-    if (context.cpu_throttled_percent or 0) >= 1:
-        facts.append(f"the limit held it back in {context.cpu_throttled_percent:.0f} % of its periods")
-    return tuple(facts)
+        yield Finding(Seen.CPU_LIMIT, numbers={"used_cores": used, "limit_cores": context.cpu_limit_cores})
+    if context.cpu_throttled_percent is not None and context.cpu_throttled_percent >= 1:
+        yield Finding(Seen.THROTTLED, numbers={"percent": context.cpu_throttled_percent})
 
 
-def _calls(work: Work) -> tuple[str, ...]:
-    if not work.call_bytes:
-        return ()
-    return (
-        f"{work.readers:.1f} of the workers were in a read at a time then, {work.call_ms:.3g} ms for each call of "
-        f"{_kib(work.call_bytes)}",
-    )
+def _calls(work: Work) -> Iterator[Finding]:
+    if work.call_bytes:
+        numbers: dict[str, Number] = {
+            "readers": work.readers,
+            "call_ms": work.call_ms,
+            "call_bytes": work.call_bytes,
+        }
+        yield Finding(Seen.READS, numbers=numbers)
 
 
-def _device(device: Device | None, app_mb_per_second: float) -> tuple[str, ...]:
+def _device(device: Device | None, app_mb_per_second: float) -> Iterator[Finding]:
     if device is None:
-        return ()
-    facts = f"the device was busy {device.busy_percent:.0f} % of the time, {device.mean_depth:.1f} requests at a time"
+        return
+    numbers: dict[str, Number] = {"busy_percent": device.busy_percent, "depth": device.mean_depth}
     written = device.write_mb_per_second or 0.0
     if written > WRITTEN_SHARE * app_mb_per_second:
-        facts += f"; {written:,.1f} MB/s were written to it"
-    return (facts,)
+        numbers["written_mb_per_second"] = written
+    yield Finding(Seen.DEVICE, numbers=numbers)
 
 
 def _least(*all_of: Confidence) -> Confidence:
     order: tuple[Confidence, ...] = ("low", "medium", "high")
     return min(all_of, key=order.index)
-
-
-def _kib(size_bytes: float) -> str:
-    return f"{size_bytes / 2**20:,.1f} MiB" if size_bytes >= 2**20 else f"{size_bytes / 2**10:,.1f} KiB"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from datagen.quantiles import Percentiles
 from dlemu.metrics.rows import Rows, chunks, in_order, since_free
 
 
@@ -34,16 +34,6 @@ def first_batch_seconds(rows: Rows) -> float:
     """Return how long the slowest rank waited for the first batch of the epoch."""
     _, (step, wait_ns), _ = in_order(rows).ends("step", "wait_ns")
     return float(wait_ns[step == step.min()].max() / 1e9)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Percentiles:
-    """Of a distribution, in milliseconds."""
-
-    p50: float
-    p90: float
-    p99: float
-    max: float
 
 
 def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Percentiles | None:

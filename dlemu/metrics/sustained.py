@@ -118,7 +118,7 @@ class _Batches:
         return float((self._compute[some][there].astype(float) ** 2).sum())
 
 
-def au_sustained_percent(rows: Rows, kept: Rows) -> Mean:
+def sustained_au(rows: Rows, kept: Rows) -> Mean:
     """Return the AU that an endless epoch would have, over all rows together and for each epoch.
 
     The smaller of two: what the readers supplied, and the AU of the kept steps (which is lower where something else

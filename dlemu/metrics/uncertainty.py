@@ -54,7 +54,7 @@ class Uncertainty:
 
 
 def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
-    """Return the uncertainty of `au_sustained_percent` of the same rows; None when too little was measured to tell."""
+    """Return the uncertainty of the sustained AU of the same rows; None when too little was measured to tell."""
     if not len(kept):
         return None
     rows, kept = in_order(rows), in_order(kept)

@@ -1,13 +1,14 @@
-"""Pass, fail or no verdict, and why, in one line."""
+"""Pass, fail or no verdict, and why, as a code with its numbers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
-from dlemu.metrics.percent_interval import plus_minus
+from dlemu.metrics.findings import Number
 
 VerdictBy = Literal["sustained", "au", "rules"]
 Outcome = Literal["pass", "fail", "undecided", "no verdict"]
@@ -16,19 +17,42 @@ EXIT_STATUSES: dict[Outcome, int] = {"pass": 0, "fail": 1, "undecided": 4, "no v
 """docs/results.md, section 1. The last two share a status: who gates on it has no answer about the storage."""
 COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))
 """Exit statuses of a command that was measured to its end, whatever came of it."""
-_NAMES: dict[VerdictBy, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
+OF_HOST = ("host CPU", "memory", "emulator")
+"""Limits of the host: while one of them holds, a run says of the storage only that it gave no less."""
 
 
-OF_HOST = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}
-"""Limits of the host, in words: while one of them holds, a run says of the storage only that it gave no less."""
+class VerdictCode(StrEnum):
+    """What came of a run: pass, fail, or why it can't tell."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    UNDECIDED = "undecided"
+    INCOMPLETE = "incomplete"
+    NOTHING_COMPUTED = "nothing_computed"
+    EMULATOR_TOO_SLOW = "emulator_too_slow"
+    CACHE_SERVED = "cache_served"
+    TOO_FEW_STEPS = "too_few_steps"
+    SUPPLY_NOT_KNOWN = "supply_not_known"
+    HOST_LIMITED = "host_limited"
+
+
+_OUTCOMES: dict[VerdictCode, Outcome] = {
+    VerdictCode.PASS: "pass",
+    VerdictCode.FAIL: "fail",
+    VerdictCode.UNDECIDED: "undecided",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a run, and why in one line."""
+    """What came of a run, and the numbers that say why."""
 
-    outcome: Outcome
-    text: str
+    code: VerdictCode
+    numbers: dict[str, Number]
+
+    @property
+    def outcome(self) -> Outcome:
+        return _OUTCOMES.get(self.code, "no verdict")
 
     @property
     def passed(self) -> bool | None:
@@ -84,55 +108,29 @@ def judge(evidence: Evidence) -> Verdict:
     """
     wanted, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
-        return Verdict("no verdict", "NO VERDICT: the run did not complete")
+        return Verdict(VerdictCode.INCOMPLETE, {})
     # Without a counted step there is no AU, and what an endless epoch would have is known of none either.
     if au is None or math.isnan(au) or (evidence.by == "sustained" and evidence.au is None):
-        return Verdict(
-            "no verdict", "NO VERDICT: nothing computed (train.computation_time is 0, or every step was excluded)"
-        )
-    margin = evidence.uncertainty_percent
-    width = f" {plus_minus(au, margin, 2)}" if margin is not None and margin >= 0.005 else ""
-    value = f"{_NAMES[evidence.by]} {au:.2f}{width} %"
+        return Verdict(VerdictCode.NOTHING_COMPUTED, {})
+    margin, served = evidence.uncertainty_percent, evidence.from_storage_percent
+    numbers: dict[str, Number] = {"by": evidence.by, "au_percent": au, "threshold_percent": wanted}
+    if margin is not None:
+        numbers["uncertainty_percent"] = margin
     if au < wanted and evidence.ceiling_au is not None and evidence.ceiling_au < wanted:
-        return Verdict(
-            "no verdict",
-            f"NO VERDICT on the storage: {value} is below {wanted:g} %, but on this host the emulator reaches only "
-            f"{evidence.ceiling_au:.2f} % without any storage; use fewer ranks or a host with more cores",
-        )
-    served = evidence.from_storage_percent
+        return Verdict(VerdictCode.EMULATOR_TOO_SLOW, numbers | {"ceiling_au_percent": evidence.ceiling_au})
     if au >= wanted and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:
-        return Verdict(
-            "no verdict",
-            f"NO VERDICT: the storage served {served:.0f} % of the bytes ({value}); read past the page cache or empty "
-            "it, or say metric.cached=true to judge all the same",
-        )
+        return Verdict(VerdictCode.CACHE_SERVED, numbers | {"from_storage_percent": served})
     if evidence.by == "au" and au >= wanted and _all_read_ahead(evidence):
-        return Verdict(
-            "no verdict",
-            f"NO VERDICT: only {evidence.kept_steps} steps of an epoch count, and up to "
-            f"{evidence.prefetched_steps} batches are read while its first step waits, which does not count: use "
-            "more files, or fewer ranks",
-        )
+        steps = {"kept_steps": evidence.kept_steps, "prefetched_steps": evidence.prefetched_steps}
+        return Verdict(VerdictCode.TOO_FEW_STEPS, numbers | steps)
     if evidence.by == "sustained" and not evidence.supply_known and au < wanted <= (evidence.au or 0.0):
-        return Verdict(
-            "no verdict",
-            f"NO VERDICT: all batches of an epoch are read at once as it begins, of which the storage gives {value} at "
-            "least, and what it sustains is not known: use more files, or fewer ranks",
-        )
+        return Verdict(VerdictCode.SUPPLY_NOT_KNOWN, numbers)
     if au < wanted and evidence.limited_by in OF_HOST:
-        return Verdict(
-            "no verdict",
-            f"NO VERDICT on the storage: {value} is below {wanted:g} %, but the {OF_HOST[evidence.limited_by]} is the "
-            "limit, so the storage may give more than was asked of it; relieve the host and run again",
-        )
+        return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": evidence.limited_by})
     if margin is not None and margin > abs(au - wanted):
         epochs = _epochs_to_decide(evidence, abs(au - wanted), margin)
-        return Verdict(
-            "undecided", f"UNDECIDED: {value} is too near to {wanted:g} %; run longer: train.epochs={epochs}"
-        )
-    if au >= wanted:
-        return Verdict("pass", f"PASS: {value} is at least {wanted:g} %{_other_opinion(evidence)}")
-    return Verdict("fail", f"FAIL: {value} is below {wanted:g} %{_other_opinion(evidence)}")
+        return Verdict(VerdictCode.UNDECIDED, numbers | {"epochs": epochs})
+    return Verdict(VerdictCode.PASS if au >= wanted else VerdictCode.FAIL, numbers | _other_opinion(evidence))
 
 
 def _epochs_to_decide(evidence: Evidence, distance: float, margin: float) -> int:
@@ -145,15 +143,12 @@ def _all_read_ahead(evidence: Evidence) -> bool:
     return (evidence.au_whole or 0) < evidence.threshold_percent and evidence.kept_steps <= evidence.prefetched_steps
 
 
-def _other_opinion(evidence: Evidence) -> str:
-    """Return in a sentence that the sustained AU and the headline fall on two sides of the threshold, if they do."""
-    au, sustained, wanted = evidence.au, evidence.au_sustained, evidence.threshold_percent
-    if au is None or sustained is None or not sustained < wanted <= au:
-        return ""
-    credit = au - sustained
-    if evidence.by == "au":
-        return f", by {credit:.1f} points of prefetch: the storage sustains {sustained:.1f} %"
-    return f"; the counted steps' AU, {au:.2f} %, would pass by {credit:.1f} points of prefetch"
+def _other_opinion(evidence: Evidence) -> dict[str, Number]:
+    """Return the sustained AU and the headline where they fall on two sides of the threshold."""
+    au, sustained = evidence.au, evidence.au_sustained
+    if au is None or sustained is None or not sustained < evidence.threshold_percent <= au:
+        return {}
+    return {"headline_au_percent": au, "sustained_au_percent": sustained}
 
 
 def warm_up_bias(evidence: Evidence) -> float | None:

@@ -1,1 +1,6 @@
-"""MLPerf Storage and DLIO: their files, in their units and by their definitions."""
+"""MLPerf Storage: `rules` of each edition, `audit` of results, `check` of submissions, `rehearsal` of one.
+
+Each imports only those before it, and `dlemu.dlio` for DLIO's dialect; nothing below `dlemu.mlperf` knows of it.
+"""
+
+from dlemu.results.trademark import TRADEMARK as TRADEMARK

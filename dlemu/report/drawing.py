@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from datagen.errors import UserError
 from datagen.registry import find, names
 
 if TYPE_CHECKING:
-    from dlemu.report.figures.figure_base import Figure
+    from dlemu.report.figure_base import Figure
 
 _PNG_SCALE = 2.0
 
@@ -43,7 +44,7 @@ def check_packages() -> None:
 
 def pictures(result: Any, folder: str) -> list[Picture]:
     """Draw every figure of a folder (a package's name) that the result holds something for, in the page's order."""
-    from dlemu.report.figures.figure_base import DESK, PHONE
+    from dlemu.report.figure_base import DESK, PHONE
 
     drawn = []
     for (name, desk), (_, phone) in zip(figures(result, folder, DESK), figures(result, folder, PHONE), strict=True):
@@ -67,9 +68,18 @@ def picture_file(figure: Figure, kind: str) -> bytes:
 
 
 def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure of every file in the folder of figures that has something to show of the result."""
+    """Yield name and figure of what a folder of figures, a file each, has to show of the result.
+
+    The folder may be a module that has several figures of one thing itself, as `figures(result, canvas)` yields them.
+    """
     from altair.utils.schemapi import debug_mode
 
+    own = getattr(importlib.import_module(folder), "figures", None)
+    if own is not None:
+        with debug_mode(False):
+            drawn = list(own(result, canvas))
+        yield from drawn
+        return
     ordered = sorted(names(folder), key=lambda name: find(folder, name, "ORDER"))
     for name in ordered:
         with debug_mode(False):  # altair's own checks take as long as all the rest; the tests draw with them
@@ -86,7 +96,7 @@ def _svg(figure: Figure, background: str) -> str:
 
 
 def _spec(figure: Figure, background: str) -> dict[str, Any]:
-    from dlemu.report.figures.figure_base import GRID, INK, MUTED
+    from dlemu.report.figure_base import GRID, INK, MUTED
 
     text = {"labelColor": MUTED, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 500}
     spec: dict[str, Any] = figure.chart.to_dict(validate=False)

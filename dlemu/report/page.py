@@ -88,7 +88,22 @@ def render(page: Page, pictures: Sequence[Picture]) -> str:
     return template.render(page=page, tables=tables, pictures=pictures, css=css, version=__version__) + "\n"
 
 
-def split_verdict(text: str) -> tuple[str, str]:
-    """Return the verdict's word and the rest: `PASS: AU ...` -> `PASS`, `: AU ...`."""
-    word, colon, rest = text.partition(":")
-    return word, colon + rest
+@dataclass(frozen=True)
+class Opened:
+    """A result with all of its page but the figures."""
+
+    result: object
+    page: Page
+    figures: str
+    """The package of its figures."""
+
+
+@dataclass(frozen=True)
+class About:
+    """Where and on what a run was measured, for a page of several."""
+
+    started_at: str
+    hosts: Sequence[str]
+    where: str
+    """What was read or written, and where it lay."""
+    tables: Sequence[Table]

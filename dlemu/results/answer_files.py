@@ -1,14 +1,14 @@
 """Answers of commands as JSON: of a search, a sweep, a comparison, a prediction, a probe. One writer, one reader.
 
 Fields may be added within a schema version; none changes its meaning or goes. Files of older versions load: what they
-lacked has a default, and keys that are not known are ignored.
+lacked has a default, keys that are not known are ignored, and what was shaped otherwise is upgraded.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,9 +18,11 @@ from datagen.errors import UserError
 from dlemu.results.sent_files import read_sent
 
 ANSWER_VERSION = 1
-"""`schema_version` of every answer."""
+"""`schema_version` of answers whose type names no other one as its default."""
 
 A = TypeVar("A")
+Upgrade = Callable[[Mapping[str, Any]], object]
+"""Returns an answer of the version before in the shape of today; raises msgspec.ValidationError."""
 
 
 def to_json(answer: object) -> str:
@@ -34,8 +36,11 @@ def save_answer(folder: str, name: str, answer: object) -> None:
     owned.claim(folder)
 
 
-def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
-    """Return what the file holds, None when it is not there; raises UserError when it is damaged or none of ours."""
+def read_answer(folder: str, name: str, kind: type[A], upgrade: Upgrade | None = None) -> A | None:
+    """Return what the file holds, None when it is not there; raises UserError when it is damaged or none of ours.
+
+    `upgrade` takes what the version before this one wrote.
+    """
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
@@ -46,9 +51,11 @@ def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
     version = answer.get("schema_version") if isinstance(answer, Mapping) else None
     if version is None:
         raise UserError(f"{path} has no schema_version: wanted what dlemu wrote")
-    if version != ANSWER_VERSION:
-        raise UserError(f"{path} has schema_version {version!r}, wanted {ANSWER_VERSION}: it is of another dlemu")
+    wanted = getattr(kind, "schema_version", ANSWER_VERSION)
+    is_older = upgrade is not None and version == wanted - 1
+    if version != wanted and not is_older:
+        raise UserError(f"{path} has schema_version {version!r}, wanted {wanted}: it is of another dlemu")
     try:
-        return msgspec.convert(answer, kind)
+        return msgspec.convert(upgrade(answer) if upgrade is not None and is_older else answer, kind)
     except msgspec.ValidationError as error:
         raise UserError(f"{path} is damaged ({error}), or of another version of dlemu") from None

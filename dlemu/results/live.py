@@ -11,7 +11,6 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -19,9 +18,7 @@ import msgspec
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.comm.cgroup_limits import host_memory
-from dlemu.emulator.trainer import salvage
-from dlemu.results.live_place import KILLED, LIVE, LIVE_FACTS
-from dlemu.results.run import Facts, Run
+from dlemu.results.file_names import FACTS, LIVE
 
 T = TypeVar("T")
 
@@ -29,9 +26,9 @@ LOCK = "lock"
 """Held while the run goes on."""
 
 
-def write_live_facts(folder: str, facts: object, *, name: str = LIVE_FACTS, advice: str) -> None:
+def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
     """Write what is known of a run before its ranks start; raises SpaceError that ends in `advice`."""
-    write_text(os.path.join(folder, LIVE), name, msgspec.json.encode(facts).decode(), advice=advice)
+    write_text(os.path.join(folder, LIVE), FACTS, msgspec.json.encode(facts).decode(), advice=advice)
 
 
 @contextlib.contextmanager
@@ -61,23 +58,6 @@ def goes_on(folder: str) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def read_live(folder: str, facts: Facts) -> Run:
-    """Return the run whose live part lies in the folder, of which `facts` were noted before it began.
-
-    Raises UserError when it still goes on, or was killed before anything was measured.
-    """
-    log = salvaged(folder, salvage)
-    if log is None or not len(log.rows):
-        raise UserError(f"{folder} is of a run that was killed before its first step was measured: run it again")
-    early = log.journal.stopped_early
-    workload = facts.workload
-    if early is not None:
-        workload = replace(workload, train=replace(workload.train, total_training_steps=early.steps))
-    heads = tuple(host.head for host in log.telemetry)
-    known = replace(facts, workload=workload, journal=log.journal, recorders=heads, failure=KILLED)
-    return Run(folder, known, log.rows, log.telemetry)
 
 
 def salvaged(folder: str, salvage: Callable[[str], T]) -> T:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.storage._request_counts import TLS_CPU_US, RequestCounts, waits_ms
 from dlemu.config.schema import Metric
-from dlemu.results.summary import Percentiles, Requests
+from dlemu.results.parts import Requests
 
 
 def requests_of(values: Sequence[int], metric: Metric) -> Requests | None:
@@ -31,13 +30,8 @@ def requests_of(values: Sequence[int], metric: Metric) -> Requests | None:
         retried=counts["retried"],
         slow_down=counts["slow_down"],
         connections_opened=counts["connections_opened"],
-        first_byte_ms=_times(counts.first_byte),
-        last_byte_ms=_times(counts.last_byte),
+        first_byte_ms=waits_ms(counts.first_byte),
+        last_byte_ms=waits_ms(counts.last_byte),
         tls_cpu_seconds=counts[TLS_CPU_US] / 1e6 or None,
         cost=(reads * metric.get_price + writes * metric.put_price) / 1000 if priced else None,
     )
-
-
-def _times(histogram: NDArray[np.int64]) -> Percentiles | None:
-    waits = waits_ms(histogram)
-    return None if waits is None else Percentiles(**waits._asdict())

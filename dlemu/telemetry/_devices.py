@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from datagen.withheld import printable
 from dlemu.telemetry.probe_base import DeviceFacts
 
 _NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
@@ -52,7 +53,7 @@ class DeviceStack:
 
 def mounts(proc: str = "/proc") -> list[Mount]:
     """Return this process's mounts in the order they were made."""
-    with open(f"{proc}/self/mountinfo") as lines:
+    with open(f"{proc}/self/mountinfo", errors="surrogateescape") as lines:
         return [_parse_mount(line) for line in lines]
 
 
@@ -67,7 +68,7 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> DeviceSt
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
     if mount is None:
-        return DeviceStack(mount=None, notes=(f"no mount is known above {path}",))
+        return DeviceStack(mount=None, notes=(printable(f"no mount is known above {path}"),))
     if mount.file_system == "overlay":
         return _stack_under_overlay(path, mount, table, sys)
     tops = _tops(mount, sys)
@@ -107,7 +108,7 @@ def _stack_under_overlay(path: str, mount: Mount, table: list[Mount], sys: str) 
     if not os.path.isdir(upper):
         return DeviceStack(mount=mount, notes=(_no_device(path, mount),))
     below = device_stack(upper, [other for other in table if other.file_system != "overlay"], sys)
-    note = f"{path} lies on an overlay file system; the devices are those of its upper folder {upper}"
+    note = printable(f"{path} lies on an overlay file system; the devices are those of its upper folder {upper}")
     return replace(below, mount=mount, notes=(note, *below.notes))
 
 
@@ -169,7 +170,7 @@ def _below_loop(name: str, table: list[Mount], sys: str, notes: list[str]) -> li
         return []
     tops = _tops(mount, sys)
     if not tops:
-        notes.append(f"{name} is a loop device over {backing}, which lies on {mount.file_system}")
+        notes.append(printable(f"{name} is a loop device over {backing}, which lies on {mount.file_system}"))
     return [top for top in tops if top != name]
 
 
@@ -198,7 +199,7 @@ def _no_device(path: str, mount: Mount) -> str:
         "nfs4": "the counters of its client stand in for a device's",
         "lustre": "its client counts what it was asked for, cache included, so nothing proves that servers were read",
     }.get(mount.file_system, f"it names no block device of this host; {missing}")
-    return f"{path} lies on {mount.file_system} ({mount.source}): {why}"
+    return printable(f"{path} lies on {mount.file_system} ({mount.source}): {why}")
 
 
 def device_facts(device: Device, sys: str = "/sys") -> DeviceFacts:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dlemu.telemetry._devices import device_facts, device_stack, mounts
 from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Rates, Reading, Scope
 
-_SECTOR_BYTES = 512
+_SECTOR_BYTES = 512  # sysfs counts in sectors of 512 bytes, whatever the device's blocks are
+# fields of /sys/block/NAME/stat (Documentation/block/stat.rst)
 _READS, _READ_SECTORS, _READ_MS, _WRITES, _WRITE_SECTORS, _WRITE_MS = 0, 2, 3, 4, 6, 7
 _IN_FLIGHT, _BUSY_MS, _WEIGHTED_MS = 8, 9, 10
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from datagen.withheld import printable
 from dlemu.telemetry._devices import Mount, mount_of, mounts
 from dlemu.telemetry.probe_base import AbsentError, Counters, Description, DeviceFacts, ProbeBase, Rates, Reading, Scope
 
@@ -52,10 +53,10 @@ class Probe(ProbeBase):
         devices = tuple(
             DeviceFacts(
                 probe="filesystem",
-                name=point,
+                name=printable(point),
                 kind=self._mounts[point].file_system,
                 counted=point in self._nfs,
-                model=self._mounts[point].source,
+                model=printable(self._mounts[point].source),
             )
             for point in (*self._nfs, *self._lustre)
         )
@@ -111,7 +112,8 @@ def _llite(mount: Mount, scope: Scope) -> Counters:
     for root in (f"{scope.proc}/fs/lustre", f"{scope.sys}/kernel/debug/lustre"):
         for path in sorted(glob.glob(f"{root}/llite/{glob.escape(name)}-*/stats")):
             return Counters(path)
-    raise AbsentError(f"telemetry: no statistics of Lustre's client for {mount.point} can be read (root may see them)")
+    point = printable(mount.point)
+    raise AbsentError(f"telemetry: no statistics of Lustre's client for {point} can be read (root may see them)")
 
 
 def _lustre_counters(text: str) -> Counted:

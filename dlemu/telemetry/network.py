@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Rates, Reading, Scope
 
 _RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
-_PORT_UNIT_BYTES = 4
+_PORT_UNIT_BYTES = 4  # InfiniBand's port_rcv_data and port_xmit_data count words of 4 bytes
 _BITS_PER_MB = 8
 """Megabits, in which the kernel tells the speed of a link, of one megabyte."""
 

@@ -20,14 +20,14 @@ from dlemu.telemetry.probe_base import AbsentError, Bin, Description, ProbeBase,
 
 _OPERATIONS = {b"R": "read", b"W": "write"}
 _BINS_AN_OCTAVE = 8
-_SECTOR_KIB = 0.5
+_SECTOR_KIB = 0.5  # the block layer's sectors are 512 bytes
 
 _ISSUE, _COMPLETE, _REQUEUE = b"icr"
 _EVENT = b": block_rq_"
 _KINDS = {b"issue:": _ISSUE, b"complete:": _COMPLETE, b"requeue:": _REQUEUE}
 
 _EVENTS = ("block_rq_issue", "block_rq_complete", "block_rq_requeue")
-_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000  # linux/sched.h and linux/mount.h
 _PREFIX = "dlemu-"
 _BUFFER_KIB_PER_CPU = 8192
 _CHUNK_BYTES = 1 << 20

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dlemu.checkpoints.file_layout import Pieces
 from dlemu.checkpoints.formats._pickled import Call, Fresh, Global, Persistent, pickled
-from dlemu.checkpoints.formats.checkpoint_format_base import Pieces
 from dlemu.checkpoints.shards import Tensor
 
 STORAGES = {
@@ -27,8 +27,8 @@ STORAGES = {
     "int8": "CharStorage",
     "uint8": "ByteStorage",
 }
-ALIGNMENT = 64
-_LARGE = 0xFFFFFFFF
+ALIGNMENT = 64  # torch.save starts each tensor at a multiple of 64 (inline_container.cc, kFieldAlignment)
+_LARGE = 0xFFFFFFFF  # from here on a zip needs its zip64 fields (APPNOTE 4.3.9)
 _FLAGS = 0x0808
 """Names are UTF-8; sizes stand in the data descriptor."""
 

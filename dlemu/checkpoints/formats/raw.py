@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout, OneFileAShard, Pieces
+from dlemu.checkpoints.file_layout import FileLayout, Pieces
+from dlemu.checkpoints.formats.checkpoint_format_base import OneFileAShard
 from dlemu.checkpoints.shards import Shard
 
 

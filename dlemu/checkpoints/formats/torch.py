@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dlemu.checkpoints.file_layout import FileLayout, Pieces
 from dlemu.checkpoints.formats._torch_zip import TorchZips, torch_state
-from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout, OneFileAShard, Pieces
+from dlemu.checkpoints.formats.checkpoint_format_base import OneFileAShard
 from dlemu.checkpoints.shards import Shard
 
 

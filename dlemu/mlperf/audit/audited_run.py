@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib import resources
 from typing import Any
 
 import numpy as np
 import yaml
 
-from datagen.errors import DlemuError, UserError
+from datagen.errors import UserError
+from dlemu.comm.failure import Role
 from dlemu.config.workload_files import SUFFIX, workload_names
 from dlemu.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
 from dlemu.mlperf.audit.fingerprints import Print, step_prints, twins
+from dlemu.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
 from dlemu.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
-from dlemu.mlperf.audit.prefetch_credit import credit_percent, prefetch_finding, sustained_least_percent
+from dlemu.mlperf.audit.prefetch_credit import Prefetch, credit_percent, prefetch_finding, sustained_least_percent
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.mlperf.audit.step_files import Logs, read_logs
 from dlemu.mlperf.audit.tolerant import YAML_LOADER
+from dlemu.mlperf.audit.vector_leaf import is_vector_leaf, read_vector_leaf, vector_numbers
 from dlemu.results.finding import Finding
+from dlemu.runner.clean_process import run_clean
+from dlemu.runner.crew import Worker, run_crew
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
@@ -38,6 +39,8 @@ _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
 _ALONE = 16
 """Runs that one process audits sooner than others are started."""
 _CHUNK = 8
+_PROCESS, _AUDITOR = (Role(name, "give fewer runs at a time") for name in ("the process of the audit", "auditor"))
+_STOPPED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +61,7 @@ class AuditedRun:
     """Of the hosts of all ranks; empty unless every rank's file tells its own."""
     by_dlemu: bool = False
     """Whether dlemu ran as a drop-in replacement for DLIO, as the run's log says."""
-    prefetch_credit_percent: float | None = None
-    """Share of the counted steps' batches that was read before these began; of runs not dlemu's, the most it can be."""
-    au_sustained_percent: float | None = None
-    """What an endless epoch would give; known of dlemu's own runs alone."""
-    au_sustained_least_percent: float | None = None
-    """The least that it can be, of other runs."""
+    prefetch: Prefetch = field(default_factory=Prefetch)
 
     @property
     def au_percent(self) -> float | None:
@@ -86,7 +84,8 @@ def find_runs(trees: Iterable[str]) -> list[str]:
         for folder, below, names in os.walk(tree):
             source = not _SOURCE_FILES.isdisjoint(names)
             below[:] = [name for name in below if not (_SKIPPED.match(name) or (source and _TESTS.match(name)))]
-            if any(_RUN_FILE.match(name) for name in names) or is_own(folder):
+            other = is_kv_leaf(below) or is_vector_leaf(names)
+            if other or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
                 folders.add(os.path.normpath(folder))
     in_dlios_files = {own for folder in folders if (own := own_folder_of(folder)) is not None}
     return sorted(folders - in_dlios_files)
@@ -107,15 +106,31 @@ def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebo
             f"no run in {', '.join(trees)}: wanted a folder below that holds summary.json, per_epoch_stats.json or"
             " R_output.json, as DLIO writes them"
         )
-    audit = partial(_guarded, shipped=shipped_pairs(), book=book)
+    shipped = shipped_pairs()
     workers = min(processes or len(os.sched_getaffinity(0)), -(-len(runs) // _CHUNK))
     if workers == 1 or len(runs) <= _ALONE:
-        return [audit(run) for run in runs]
-    try:
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("forkserver")) as pool:
-            return list(pool.map(audit, runs, chunksize=_CHUNK))
-    except BrokenProcessPool as error:
-        raise DlemuError("a process of the audit was killed (out of memory?); give fewer runs at a time") from error
+        return [_guarded(run, shipped, book) for run in runs]
+    shares = [_Share(runs[first::workers], shipped, book) for first in range(workers)]
+    audited = {run.path: run for part in run_clean(_audit_all, shares, _PROCESS) for run in part}
+    return [audited[run] for run in runs]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one process audits."""
+
+    runs: list[str]
+    shipped: Shipped
+    book: Rulebook | None
+
+
+def _audit_all(shares: list[_Share], _: object) -> list[list[AuditedRun]]:
+    return run_crew(_audit_share, shares, _AUDITOR, timeout_seconds=_STOPPED_SECONDS)
+
+
+def _audit_share(worker: Worker, share: _Share) -> list[AuditedRun]:
+    worker.ready()
+    return [_guarded(run, share.shipped, share.book) for run in share.runs]
 
 
 def _guarded(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun:
@@ -139,6 +154,12 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
     """
     if is_own(folder):
         return _audit_own_folder(folder, book)
+    other = _other_numbers(folder)
+    if other is not None:
+        info = Finding(
+            "info", "no.training", "a run of another benchmark", "a training run", "nothing: see its own lines"
+        )
+        return replace(NO_RUN, path=folder, findings=(info, *other))
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
@@ -174,6 +195,14 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
     return _with_prefetch(run, own, logs)
 
 
+def _other_numbers(folder: str) -> Iterator[Finding] | None:
+    """Return what is found in a run of kv_cache or vector_database, None of any other."""
+    names = os.listdir(folder) if os.access(folder, os.R_OK) else []
+    if is_kv_leaf(names):
+        return kv_numbers(read_kv_leaf(folder))
+    return vector_numbers(read_vector_leaf(folder)) if is_vector_leaf(names) else None
+
+
 def _au_percent(printed: Printed, again: Recomputed, printed_by: str | None) -> float | None:
     """Return AU by the formula that printed it; the word `success` counts for nothing."""
     formula = again.formulas.get(printed_by or "")
@@ -185,12 +214,15 @@ def _au_percent(printed: Printed, again: Recomputed, printed_by: str | None) -> 
 def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> AuditedRun:
     """Return the run with what prefetch bought: as dlemu's own steps tell, else the most that its folder allows."""
     setup, steps, au = run.setup, run.recomputed.steps_per_epoch, run.au_percent
-    if own is not None and own.au_sustained_percent is not None:
-        credit, exact, least = own.prefetch_credit_percent, own.au_sustained_percent, None
+    if own is not None and own.prefetch.sustained_percent is not None:
+        prefetch = own.prefetch
     else:
         credit = credit_percent(setup, steps, len(logs.blocks()) / max(1, run.recomputed.epochs))
-        exact, least = None, sustained_least_percent(au, run.recomputed.au_whole_percent, credit)
-    sustained, wanted = exact if least is None else least, setup.au_threshold_percent
+        least = sustained_least_percent(au, run.recomputed.au_whole_percent, credit)
+        prefetch = Prefetch(credit_percent=credit, sustained_least_percent=least)
+    exact = prefetch.sustained_percent is not None
+    sustained = prefetch.sustained_percent if exact else prefetch.sustained_least_percent
+    wanted = setup.au_threshold_percent
     findings = run.findings
     if sustained is not None and au is not None and sustained < wanted <= au and run.printed.verdict == "success":
         findings = (
@@ -199,18 +231,12 @@ def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> Audite
                 setup,
                 au=au,
                 sustained=sustained,
-                exact=exact is not None,
+                exact=exact,
                 steps_per_epoch=steps,
                 since_v2=logs.measured_compute,
             ),
         )
-    return replace(
-        run,
-        findings=findings,
-        prefetch_credit_percent=credit,
-        au_sustained_percent=exact,
-        au_sustained_least_percent=least,
-    )
+    return replace(run, findings=findings, prefetch=prefetch)
 
 
 def _copies(prints: tuple[Print, ...]) -> Iterator[Finding]:
@@ -219,7 +245,7 @@ def _copies(prints: tuple[Print, ...]) -> Iterator[Finding]:
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
         wanted = "steps of its own for each rank and epoch: no two of them wait alike"
-        yield Finding("error", "ranks.copied", f"{same[0]}{more}", wanted, "take the files from the run again")
+        yield Finding("error", "ranks.copied", f"{same[0]}{more}", wanted, "copy the files from the run again")
 
 
 def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
@@ -241,8 +267,7 @@ def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:
         printed_by=closest_formula(own.printed, own.recomputed),
         findings=(*own.findings, *broken),
         by_dlemu=True,
-        prefetch_credit_percent=own.prefetch_credit_percent,
-        au_sustained_percent=own.au_sustained_percent,
+        prefetch=own.prefetch,
     )
 
 
@@ -261,11 +286,11 @@ def _trained(printed: Printed, logs: Logs) -> bool:
 
 def _no_training(printed: Printed) -> Finding:
     if printed.checkpoints or printed.foreign:
-        fix = "nothing: its own figures are recomputed" if printed.checkpoints else "nothing: the audit is of training"
+        fix = "nothing: its figures are recomputed" if printed.checkpoints else "nothing: the audit is of training"
         seen = "a run of checkpoints alone" if printed.checkpoints else "the summary of another kind of benchmark"
         return Finding("info", "no.training", seen, "a training run", fix)
     seen = "no training in its files"
-    return Finding("error", "no.training", seen, "a training run that ended", "see the run's log for why it ended")
+    return Finding("error", "no.training", seen, "a training run that ended", "the run's log says why it ended")
 
 
 def _configured_seconds(logs: Logs) -> float | None:
@@ -280,7 +305,11 @@ def _configured_seconds(logs: Logs) -> float | None:
 def failed_run(folder: str, error: Exception) -> AuditedRun:
     """Return a run whose audit itself failed: a fault of dlemu's, told with the run."""
     seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    finding = Finding("error", "audit.failed", seen, "an audit of any folder", "report it with the folder's files")
-    return AuditedRun(
-        path=folder, setup=Setup(), printed=Printed(), recomputed=NOTHING, printed_by=None, findings=(finding,)
+    finding = Finding(
+        "error", "audit.failed", seen, "an audit of any folder", "report it, with the folder's files attached"
     )
+    return replace(NO_RUN, path=folder, findings=(finding,))
+
+
+NO_RUN = AuditedRun(path="", setup=Setup(), printed=Printed(), recomputed=NOTHING, printed_by=None, findings=())
+"""Of which nothing is known."""

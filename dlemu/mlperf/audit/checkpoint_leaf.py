@@ -23,7 +23,7 @@ from dlemu.mlperf.audit.run_settings import Setup, read_setup
 from dlemu.mlperf.audit.step_files import epochs_of
 from dlemu.mlperf.audit.time_order import out_of_order
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
-from dlemu.mlperf.rules import unapplied
+from dlemu.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding
 
 Kind = Literal["save", "load"]

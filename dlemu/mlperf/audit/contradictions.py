@@ -10,13 +10,14 @@ from itertools import combinations
 
 import numpy as np
 
-from dlemu.mlperf.audit.recompute import DLIO_FORMULAS, Formula, Recomputed, per_rank_blocks, planned_steps
+from dlemu.mlperf.audit.audit_answer import FORMULAS
+from dlemu.mlperf.audit.recompute import Formula, Recomputed, per_rank_blocks, planned_steps
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.step_files import Logs
 from dlemu.mlperf.audit.tolerant import mapping, stamp_us
-from dlemu.mlperf.core_config import core_config_hash, effective
-from dlemu.mlperf.editions import Reading, edition_read
-from dlemu.mlperf.rules import Division, RunFacts, check_run, override_keys
+from dlemu.mlperf.rules.core_config import core_config_hash, effective
+from dlemu.mlperf.rules.editions import Reading, edition_read
+from dlemu.mlperf.rules.training import Division, RunFacts, check_run, override_keys
 from dlemu.results.finding import Finding
 
 AU_TOLERANCE_POINTS = 0.02
@@ -39,7 +40,7 @@ _ASK = "ask for the files of the run as DLIO wrote them"
 
 def closest_formula(printed: Printed, again: Recomputed) -> str | None:
     """Return the formula whose AU, or else samples/s, lie closest to what was printed."""
-    names = [name for name in DLIO_FORMULAS if name in again.formulas]
+    names = [name for name in FORMULAS if name in again.formulas]
     gaps = {name: _gap(printed, again.formulas[name]) for name in names}
     best = min(gaps, key=lambda name: gaps[name], default=None)
     return best if best is not None and math.isfinite(gaps[best]) else None
@@ -62,7 +63,7 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, again: Recomputed
         *_unusable(printed),
         *_summary_with_itself(setup, printed),
         *_numbers(printed, again, formula),
-        *_counts(setup, printed, again),
+        *_counts(setup, printed, again, by_dlemu=logs.by_dlemu),
         *_data_size(setup, printed),
         *_steps(setup, logs),
         *_ranks(setup, logs, formula),
@@ -139,13 +140,17 @@ def _data_size(setup: Setup, printed: Printed) -> Iterator[Finding]:
             yield Finding("error", "files.count", seen, "the size of the files that were read", _ASK)
 
 
-def _counts(setup: Setup, printed: Printed, again: Recomputed) -> Iterator[Finding]:
-    wanted = setup.epochs or printed.epochs
+def _counts(setup: Setup, printed: Printed, again: Recomputed, *, by_dlemu: bool) -> Iterator[Finding]:
+    configured, steps = setup.epochs, planned_steps(setup, printed)
+    if by_dlemu and configured and steps and setup.total_training_steps:
+        # A search's trial ends after so many steps of all epochs together, in an early one.
+        configured = min(configured, math.ceil(setup.total_training_steps / steps))
+    wanted = configured or printed.epochs
     if again.epochs and wanted and again.epochs != wanted:
         seen = f"{again.epochs} epochs can be recomputed"
         yield Finding("warning", "epochs.count", seen, f"{wanted} epochs", "keep the files of the whole run")
-    if setup.epochs and printed.epochs and setup.epochs != printed.epochs:
-        seen = f"config.yaml says {setup.epochs} epochs, summary.json {printed.epochs}"
+    if configured and printed.epochs and configured != printed.epochs:
+        seen = f"config.yaml says {configured} epochs, summary.json {printed.epochs}"
         yield Finding("warning", "epochs.count", seen, "the same run in both", _ASK)
     if printed.accelerators and again.ranks_kept > printed.accelerators:
         seen = f"files of {again.ranks_kept} ranks, but printed {printed.accelerators} accelerators"

@@ -6,23 +6,25 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
+from dlemu.dlio.config import OWN_FOLDER, dlio_workload
+from dlemu.mlperf.audit.prefetch_credit import Prefetch
 from dlemu.mlperf.audit.recompute import NOTHING, Formula, Recomputed
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.tolerant import read_json
-from dlemu.mlperf.dlio_config import OWN_FOLDER, dlio_workload
+from dlemu.results.file_names import LIVE, SUMMARY
 from dlemu.results.finding import Finding
-from dlemu.results.live_place import LIVE, holds_live, holds_live_checkpoints
+from dlemu.results.kinds import kind_of
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
-    from dlemu.results.checkpoint_summary import CheckpointSummary
-    from dlemu.results.run import Run
-    from dlemu.results.summary import Spread, Summary
+    from dlemu.jobs.checkpoint.summary import CheckpointSummary
+    from dlemu.jobs.training.result import Run
+    from dlemu.jobs.training.summary import Spread, Summary
 
 DLIO_FOLDER = "dlio"
 """Folder of DLIO's files in a folder of dlemu's."""
@@ -52,8 +54,7 @@ class OwnResult:
     printed: Printed
     recomputed: Recomputed
     findings: tuple[Finding, ...]
-    prefetch_credit_percent: float | None = None
-    au_sustained_percent: float | None = None
+    prefetch: Prefetch = field(default_factory=Prefetch)
 
 
 def is_own(folder: str) -> bool:
@@ -74,7 +75,8 @@ def _unsaved(folder: str) -> bool:
     """Say whether the folder has what a run measured and no summary.json: it was killed before that."""
     if os.path.basename(os.path.normpath(folder)) == LIVE:
         return False  # of the folder above
-    return os.path.isfile(os.path.join(folder, "facts.json")) or holds_live(folder) or holds_live_checkpoints(folder)
+    kind = kind_of(folder)
+    return kind is not None and bool(kind.job) and not os.path.lexists(os.path.join(folder, SUMMARY))
 
 
 def own_folder_of(folder: str) -> str | None:
@@ -95,7 +97,8 @@ def own_folder_of(folder: str) -> str | None:
 
 def audit_own(folder: str) -> OwnResult:
     """Read a folder of dlemu's, recompute every number of its summary, and compare. What is wrong is a finding."""
-    from dlemu.results.folder import holds_checkpoints, read_run, read_summary
+    from dlemu.jobs.checkpoint.folder import holds_checkpoints
+    from dlemu.jobs.training.folder import read_run, read_summary
 
     if holds_checkpoints(folder):
         return _audit_checkpoints(folder)
@@ -126,8 +129,10 @@ def audit_own(folder: str) -> OwnResult:
         )
     sustained = summary.metrics.au_sustained_percent
     return OwnResult(
-        prefetch_credit_percent=summary.metrics.prefetch_credit_percent,
-        au_sustained_percent=sustained.mean if sustained else None,
+        prefetch=Prefetch(
+            credit_percent=summary.metrics.prefetch_credit_percent,
+            sustained_percent=sustained.mean if sustained else None,
+        ),
         setup=_setup(run.facts.workload),
         printed=_printed(saved),
         recomputed=_recomputed(run),
@@ -137,8 +142,9 @@ def audit_own(folder: str) -> OwnResult:
 
 def _audit_checkpoints(folder: str) -> OwnResult:
     """Read a run of checkpoints, also one that was killed, and compare its summary with what the rows give."""
-    from dlemu.results.checkpoint_folder import read_checkpoint_run, read_checkpoint_summary
-    from dlemu.results.folder import CHECKPOINT_ROWS
+    from dlemu.jobs.checkpoint.folder import read_checkpoint_run, read_checkpoint_summary
+    from dlemu.jobs.checkpoint.kind import ROWS
+    from dlemu.jobs.checkpoint.wording import why_incomplete
 
     has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
     try:
@@ -146,15 +152,15 @@ def _audit_checkpoints(folder: str) -> OwnResult:
         run = read_checkpoint_run(folder)
     except UserError as error:
         return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
-    summary, failure = run.summary, run.facts.failure
+    summary, failure, journal = run.summary, run.facts.failure, run.facts.journal
     findings = [
         Finding("info", "no.training", "a run of checkpoints alone", "a training run", "nothing: it is recomputed")
         if failure is None
-        else _incomplete(summary.verdict.removeprefix("INCOMPLETE: "))
+        else _incomplete(why_incomplete(failure, sorted(set(journal.complete) - set(journal.removed)), summary.partial))
     ]
     if saved is not None:
         printed = read_json(os.path.join(folder, "summary.json"), findings)
-        findings += differences(printed, summary, rows=CHECKPOINT_ROWS)
+        findings += differences(printed, summary, rows=ROWS)
     elif failure is None:
         findings.append(_without_summary())
     hosts = summary.environment.hosts
@@ -175,7 +181,7 @@ def _audit_checkpoints(folder: str) -> OwnResult:
 
 
 def _broken(error: UserError) -> Finding:
-    return Finding("error", "result.broken", str(error), "the whole folder of the run", "take it from the run again")
+    return Finding("error", "result.broken", str(error), "the whole folder of the run", "copy it from the run again")
 
 
 def _without_summary() -> Finding:
@@ -185,7 +191,7 @@ def _without_summary() -> Finding:
 
 def _incomplete(failure: str | None) -> Finding:
     seen = f"a run of dlemu that did not complete: {(failure or 'no reason given').splitlines()[0][:200]}"
-    return Finding("error", "no.training", seen, "a training run that ended", "see the run's log for why it ended")
+    return Finding("error", "no.training", seen, "a training run that ended", "the run's log says why it ended")
 
 
 def differences(

@@ -10,11 +10,25 @@ Storage v1.0, AU / AU of whole epochs - 1 follows W / K with a correlation of 0.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.results.finding import Finding
 
 _LOADER = "pytorch"
 """The loader of which this is known; TensorFlow's readers share the work on one batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefetch:
+    """What prefetch bought a run; None for what is not known."""
+
+    credit_percent: float | None = None
+    """Share of the counted steps' batches that was read before these began; of runs not dlemu's, the most it can be."""
+    sustained_percent: float | None = None
+    """AU that an endless epoch would give; of dlemu's own runs alone."""
+    sustained_least_percent: float | None = None
+    """The least that it can be, of other runs."""
 
 
 def credit_percent(setup: Setup, steps_per_epoch: int | None, blocks_per_epoch: float) -> float | None:

@@ -25,11 +25,9 @@ from dlemu.metrics.dlio_formulas import (
     rate_v2,
     rate_v3,
 )
+from dlemu.mlperf.audit.audit_answer import FORMULAS
 from dlemu.mlperf.audit.run_settings import Printed, Setup
 from dlemu.mlperf.audit.step_files import STAMP_SECONDS, BlockArrays, BlockKey, Logs, Seconds, Span
-
-DLIO_FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
-"""The formulas that a version of DLIO printed by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +123,7 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
         ranks_kept=kept,
         epochs=len(epochs),
         steps_per_epoch=sum(parts[0].seconds.steps for parts in per_epoch[epochs[0]]),
-        formulas={name: _formula(name, per_epoch, ranks / kept, setup.drawn) for name in DLIO_FORMULAS},
+        formulas={name: _formula(name, per_epoch, ranks / kept, setup.drawn) for name in FORMULAS},
         au_whole_percent=rules if math.isfinite(rules) else None,
         loss_percent=_shares(lost, slower if kept >= ranks else None),
     )

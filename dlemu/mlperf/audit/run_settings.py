@@ -10,7 +10,7 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_yaml, text
-from dlemu.mlperf.core_config import canonical
+from dlemu.mlperf.rules.core_config import canonical
 from dlemu.results.finding import Finding
 
 CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
@@ -113,7 +113,7 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
     try:
         duration = Duration.from_value(value, "train.computation_time")
     except UserError as error:
-        findings.append(Finding("error", "config.value", str(error), "seconds", "take config.yaml from the run again"))
+        findings.append(Finding("error", "config.value", str(error), "seconds", "copy config.yaml from the run again"))
         return None, False
     seconds = mean_seconds(duration)
     return (seconds if seconds > 0 else None), duration.type != "fixed" or bool(spread)
@@ -286,4 +286,4 @@ def _shown(value: object) -> str:
 
 
 def _foreign(seen: str) -> Finding:
-    return Finding("error", "summary.foreign", seen, "numbers as DLIO writes them", "take the file from the run again")
+    return Finding("error", "summary.foreign", seen, "numbers as DLIO writes them", "copy the file from the run again")

@@ -13,11 +13,7 @@ from statistics import median
 from typing import BinaryIO
 
 from datagen.atomic import write_file
-from dlemu.mlperf.audit.audited_run import AuditedRun
-from dlemu.mlperf.audit.contradictions import Rulebook
-from dlemu.mlperf.audit.recompute import Recomputed
-from dlemu.results.answer_files import save_answer
-from dlemu.results.audit_answer import (
+from dlemu.mlperf.audit.audit_answer import (
     AUDIT,
     AuditSummary,
     EpochFigures,
@@ -26,6 +22,9 @@ from dlemu.results.audit_answer import (
     RunReport,
     SavedAudit,
 )
+from dlemu.mlperf.audit.audited_run import AuditedRun
+from dlemu.mlperf.audit.contradictions import Rulebook
+from dlemu.results.answer_files import save_answer
 
 TABLE = "audit.csv"
 
@@ -80,42 +79,23 @@ def _columns(run: AuditedRun) -> RunColumns:
         verdict_printed=printed.verdict,
         printed_by=run.printed_by,
         au_printed_percent=printed.au_percent,
-        au_dlio_v1_percent=_au(again, "dlio_v1"),
-        au_dlio_percent=_au(again, "dlio"),
-        au_dlio_v3_percent=_au(again, "dlio_v3"),
-        au_dlio_fork_percent=_au(again, "dlio_fork"),
+        **{f"au_{name}_percent": by.au_percent for name, by in again.formulas.items()},
+        **{f"samples_per_second_{name}": by.samples_per_second for name, by in again.formulas.items()},
         au_whole_percent=again.au_whole_percent,
         au_rules_percent=again.au_whole_percent,
-        au_sustained_percent=run.au_sustained_percent,
-        au_sustained_least_percent=run.au_sustained_least_percent,
-        prefetch_credit_percent=run.prefetch_credit_percent,
+        au_sustained_percent=run.prefetch.sustained_percent,
+        au_sustained_least_percent=run.prefetch.sustained_least_percent,
+        prefetch_credit_percent=run.prefetch.credit_percent,
         au_least_percent=low,
         au_most_percent=high,
         samples_per_second_printed=printed.samples_per_second,
-        samples_per_second_dlio_v1=_rate(again, "dlio_v1"),
-        samples_per_second_dlio=_rate(again, "dlio"),
-        samples_per_second_dlio_v3=_rate(again, "dlio_v3"),
-        samples_per_second_dlio_fork=_rate(again, "dlio_fork"),
         samples_per_second_least=least,
         samples_per_second_most=most,
         mib_per_second_printed=printed.mib_per_second,
-        loss_first_step_percent=again.loss_percent.get("first_step"),
-        loss_load_percent=again.loss_percent.get("load"),
-        loss_oversleep_percent=again.loss_percent.get("oversleep"),
-        loss_barrier_percent=again.loss_percent.get("barrier"),
-        loss_slower_rank_percent=again.loss_percent.get("slower_rank"),
-        loss_all_other_percent=again.loss_percent.get("all_other"),
+        **{f"loss_{name}_percent": lost for name, lost in again.loss_percent.items()},
         errors=levels.count("error"),
         warnings=levels.count("warning"),
     )
-
-
-def _au(again: Recomputed, name: str) -> float | None:
-    return again.formulas[name].au_percent if name in again.formulas else None
-
-
-def _rate(again: Recomputed, name: str) -> float | None:
-    return again.formulas[name].samples_per_second if name in again.formulas else None
 
 
 def _finite(values: Sequence[float]) -> tuple[float | None, ...]:

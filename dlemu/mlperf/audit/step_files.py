@@ -128,7 +128,7 @@ def epochs_of(content: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def unusable(seen: str) -> Finding:
     """Return the finding of a block that can't be used."""
-    fix = "take the file from the run again; the block is left out"
+    fix = "copy the file from the run again; the block is left out"
     return Finding("error", "file.unusable", seen, "what DLIO writes: finite seconds, one a step", fix)
 
 

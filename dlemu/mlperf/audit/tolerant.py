@@ -73,7 +73,7 @@ def _pruned(path: str) -> Finding:
 def _broken(path: str, kind: str, error: Exception) -> Finding:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     name = os.path.basename(path)
-    return Finding("error", "file.broken", f"{name}: {reason}", f"a whole {kind} file", "take it from the run again")
+    return Finding("error", "file.broken", f"{name}: {reason}", f"a whole {kind} file", "copy it from the run again")
 
 
 def mapping(value: object) -> Mapping[str, Any]:
@@ -116,7 +116,13 @@ def stamp_us(value: object) -> int | None:
     if not isinstance(value, str):
         return None
     try:
-        moment = datetime.fromisoformat(value).replace(tzinfo=None)
+        naive = datetime.fromisoformat(value).replace(tzinfo=None)
     except ValueError:
         return None
-    return (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    return (naive - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+
+
+def moment(stamp: object) -> datetime | None:
+    """Return the time of one of DLIO's or mlpstorage's stamps, by the clock that it was read off."""
+    microseconds = stamp_us(stamp.removesuffix("Z") if isinstance(stamp, str) else stamp)
+    return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlemu.mlperf.audit.checkpoint_leaf import CheckpointLeaf
 from dlemu.mlperf.audit.tolerant import mapping
+from dlemu.mlperf.check.checkpoint_result import CheckpointResult
 from dlemu.mlperf.check.system_description import described_system
 from dlemu.mlperf.check.system_schema import is_blank
-from dlemu.mlperf.official_checkpoints import GAP_SECONDS
-from dlemu.mlperf.rules import unapplied
+from dlemu.mlperf.rules.checkpoints import (
+    GAP_SECONDS,
+)
+from dlemu.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding
-
-if TYPE_CHECKING:
-    from dlemu.mlperf.check.checkpoint_rules import CheckpointResult
 
 Found = Iterator[tuple[str, Finding]]
 _FLAGS = ("multi_host", "simultaneous_write", "simultaneous_read")
@@ -105,7 +105,7 @@ def duration(result: CheckpointResult) -> Found:
     if _is_seconds(remap) and remap and loads:
         seen += f"; a load by rank 0 takes {fmean(loads):.2f} s, with {remap} s of remapping {fmean(loads) + remap:.2f}"
     wanted = "first write to last read, with the time of remapping"
-    yield result.path, Finding("info", "checkpoint.duration", seen, wanted, "nothing: it is what a reader asks for")
+    yield result.path, Finding("info", "checkpoint.duration", seen, wanted, "nothing: readers ask for it")
 
 
 def capabilities(result: CheckpointResult) -> Found:
@@ -121,11 +121,11 @@ def capabilities(result: CheckpointResult) -> Found:
     unknown = [name for name in _FLAGS if not is_blank(told.get(name)) and not isinstance(told.get(name), bool)]
     if unknown:
         seen = ", ".join(f"capabilities.{name} is {told.get(name)}" for name in unknown)
-        yield path, Finding("error", "checkpoint.simultaneous", seen, "true or false", "say what the system can do")
+        yield path, Finding("error", "checkpoint.simultaneous", seen, "true or false", "state what the system can do")
     denied = [name for name in _FLAGS[1:] if told.get(name) is False]
     if denied:
         seen = f"{' and '.join(denied)} false, and the run did both on what its hosts share"
-        fix = "say true, or how the checkpoints were handed over"
+        fix = "state true, or how the checkpoints were handed over"
         yield path, Finding("warning", "checkpoint.simultaneous", seen, "what the run shows", fix)
     hosts = max((leaf.hosts or 0 for leaf in result.leaves), default=0)
     if told.get("multi_host") is False and hosts > 1:
@@ -153,7 +153,7 @@ def _remapping(result: CheckpointResult, path: str, told: Mapping[str, Any]) -> 
         wanted = "0 where both are true, and only there"
         yield (
             path,
-            Finding("error", "checkpoint.remap", seen, wanted, "say how long another host waits for a checkpoint"),
+            Finding("error", "checkpoint.remap", seen, wanted, "state how long another host waits for a checkpoint"),
         )
     if not remap or len(result.leaves) != 2:
         return
@@ -163,7 +163,7 @@ def _remapping(result: CheckpointResult, path: str, told: Mapping[str, Any]) -> 
     elif between < _REMAP_SHARE * remap:
         seen = f"{between:.1f} s between the calls, {_REMAP} is {remap}"
         wanted = f"at least {100 * _REMAP_SHARE:g} % of it"
-        yield result.path, Finding("error", "checkpoint.remap", seen, wanted, "tell the time that remapping takes")
+        yield result.path, Finding("error", "checkpoint.remap", seen, wanted, "state the time that remapping takes")
 
 
 def _told(result: CheckpointResult) -> Mapping[str, Any]:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
+from dlemu.dlio.config import dlio_workload
+from dlemu.dlio.folders import LOG
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers, read_checkpoint_leaf
 from dlemu.mlperf.audit.step_files import names_dlemu
 from dlemu.mlperf.audit.tolerant import mapping, number, read_json, text
 from dlemu.mlperf.check.checkpoint_phases import capabilities, duration, gap
+from dlemu.mlperf.check.checkpoint_result import CheckpointResult
 from dlemu.mlperf.check.other_leaves import OtherLeaf
-from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION
+from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION, division_of
 from dlemu.mlperf.check.system_description import described_system
-from dlemu.mlperf.check.tree_rules import CONFIG_FILES, CONFIG_FOLDER, empty_files, ranks_kept
-from dlemu.mlperf.core_config import canonical, core_config_hash, is_checkpoint_core, settings_of
-from dlemu.mlperf.dlio_config import dlio_workload
-from dlemu.mlperf.dlio_files import LOG
-from dlemu.mlperf.editions import EDITIONS, Edition
-from dlemu.mlperf.official_checkpoints import (
+from dlemu.mlperf.check.tree_rules import RANK_FILE, RANK_STATS, config_files, empty_files, missing, ranks_kept
+from dlemu.mlperf.rules.checkpoints import (
     ACCELERATOR_GIB,
     CHECKPOINTS,
     MEMORY_FACTOR,
@@ -28,15 +24,15 @@ from dlemu.mlperf.official_checkpoints import (
     RANKS_A_HOST,
     SUBSET_RANKS,
     OfficialModel,
-    official_model,
 )
-from dlemu.mlperf.rules import Division, override_keys, unapplied
+from dlemu.mlperf.rules.core_config import canonical, core_config_hash, is_checkpoint_core, settings_of
+from dlemu.mlperf.rules.editions import EDITIONS
+from dlemu.mlperf.rules.training import Division, override_keys, unapplied
 from dlemu.results.finding import Finding, Severity
 
 FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "summary.json")
 """v3.0, 2.1.25, beside the ranks' files, the metadata and dlio_config."""
 RESULTS, _FOLDER = "results.json", "checkpoint_folder"
-_RANK_FILES = (re.compile(r"^\d+_output\.json$"), re.compile(r"^\d+_per_epoch_stats\.json$"))
 _BY_THE_TOOL = frozenset(
     {
         *("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read", "checkpoint.checkpoint_folder"),
@@ -46,34 +42,6 @@ _BY_THE_TOOL = frozenset(
     }
 )
 """What mlpstorage itself overrides; a submitter may only choose the folder (4.6.3 of v3.0)."""
-
-
-@dataclass(frozen=True)
-class CheckpointResult:
-    """The calls of one model on one system."""
-
-    path: str
-    edition: Edition
-    division: Division
-    leaves: tuple[CheckpointLeaf, ...]
-    """In the order of their names, which are times."""
-
-    @cached_property
-    def model(self) -> OfficialModel | None:
-        """The edition's model, None for any other."""
-        first = self.leaves[0]
-        told = text(first.metadata.get("model")) or text(mapping(first.metadata.get("args")).get("model"))
-        return official_model(told or os.path.basename(self.path) or text(first.settings("model").get("name")))
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is held against the rules of CLOSED."""
-        return self.division == "closed"
-
-    @property
-    def strict(self) -> bool:
-        """Whether the edition's checker holds the tree against the rules."""
-        return self.edition.checks_tree
 
 
 def checkpoint_results(
@@ -87,17 +55,11 @@ def checkpoint_results(
         CheckpointResult(
             path=path,
             edition=EDITIONS[edition or "3.0"],  # until that of the whole tree is known
-            division=division or _division(path, own),
+            division=division or division_of(path, *(leaf.metadata.get("verification") for leaf in own)),
             leaves=tuple(sorted(own, key=lambda leaf: leaf.name)),
         )
         for path, own in sorted(groups.items())
     ]
-
-
-def _division(path: str, leaves: Sequence[CheckpointLeaf]) -> Division:
-    names = [name.lower() for name in path.split(os.sep)]
-    told = {str(leaf.metadata.get("verification", "")).lower() for leaf in leaves}
-    return "open" if ("open" in names or "open" in told) and "closed" not in names else "closed"
 
 
 Found = Iterator[tuple[str, Finding]]
@@ -270,7 +232,10 @@ def _accelerators(result: CheckpointResult) -> Found:
             mapping(leaf.metadata.get("args")).get("accelerator_type")
         )
         if table and named not in table:
-            seen, fix = f"accelerator {named}", "say --accelerator-type, and repeat the calls"
+            seen, fix = (
+                f"accelerator {named}" if named else "no accelerator named",
+                "give --accelerator-type, and repeat the calls",
+            )
             yield leaf.path, Finding("error", "checkpoint.accelerator", seen, f"one of {', '.join(table)}", fix)
         elif table and named is not None and size and leaf.ranks and leaf.ranks * table[named] < size:
             seen = f"{size:,.0f} GiB of checkpoint, {leaf.ranks} x {named} of {table[named]:g} GB"
@@ -294,15 +259,15 @@ def _folders(result: CheckpointResult) -> Found:
         if not data or not results or os.path.normpath(results) in folders:
             seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
             fix = "--checkpoint-folder and --results-dir of their own"
-            yield leaf.path, Finding("error", "checkpoint.folder", seen, "two folders, both told", fix)
+            yield leaf.path, Finding("error", "checkpoint.folder", seen, "two folders, both named", fix)
         path = os.path.join(leaf.path, SEPARATION)
         same = mapping(read_json(path, [])).get("same_filesystem") if os.path.isfile(path) else None
         if same is None and SEPARATION not in leaf.files and leaf.metadata and not _object_store(leaf):
             seen, fix = f"no {SEPARATION}", f"keep {SEPARATION} as the tool wrote it"
-            yield leaf.path, Finding("error", "checkpoint.filesystem", seen, "two file systems, both told", fix)
+            yield leaf.path, Finding("error", "checkpoint.filesystem", seen, "two file systems, both named", fix)
         if same is True:
             fix = "put the results on another file system"
-            seen = "checkpoints and results on one file system"
+            seen = "checkpoints and results share a file system"
             yield leaf.path, Finding("error", "checkpoint.filesystem", seen, "two of them", fix)
 
 
@@ -313,18 +278,12 @@ def _files(result: CheckpointResult) -> Found:
         fix = "let the tool sum the calls up"
         yield result.path, Finding("error", "files.checkpoint_results", f"no {RESULTS}", RESULTS, fix)
     for leaf in result.leaves:
-        lacking = [name for name in FILES if name not in leaf.files]
-        lacking += [] if any(name.endswith(METADATA) for name in leaf.files) else [f"*{METADATA}"]
-        lacking += [kind.pattern for kind in _RANK_FILES if not any(map(kind.match, leaf.files))]
-        if lacking:
-            wanted, fix = "what the tool leaves of a call", "keep the folder as the tool left it"
-            yield leaf.path, Finding("error", "files.checkpoint", f"no {', '.join(lacking)}", wanted, fix)
-        config = os.path.join(leaf.path, CONFIG_FOLDER)
-        there = tuple(sorted(os.listdir(config))) if os.path.isdir(config) else ()
-        if there != CONFIG_FILES:
-            seen = ", ".join(there) or f"no {CONFIG_FOLDER}"
-            fix = "keep hydra's three files"
-            yield leaf.path, Finding("error", "files.checkpoint_config", seen, ", ".join(CONFIG_FILES), fix)
+        lacking = [kind.pattern for kind in (RANK_FILE, RANK_STATS) if not any(map(kind.match, leaf.files))]
+        for located in (
+            *missing(leaf, "files.checkpoint", [*FILES, METADATA], lacking),
+            *config_files(leaf, "files.checkpoint_config"),
+        ):
+            yield located.path, located.finding
 
 
 def _alike(result: CheckpointResult) -> Found:

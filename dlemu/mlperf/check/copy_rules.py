@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import Any
 
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
 from dlemu.mlperf.audit.fingerprints import STAMP_DIGITS, Print, figure_prints, twins
-from dlemu.mlperf.audit.tolerant import number, read_json, stamp_us
-from dlemu.mlperf.check.checkpoint_rules import RESULTS, CheckpointResult, figures_of
+from dlemu.mlperf.audit.tolerant import number, read_json
+from dlemu.mlperf.check.checkpoint_result import CheckpointResult
+from dlemu.mlperf.check.checkpoint_rules import RESULTS, figures_of
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
 from dlemu.mlperf.check.tree_rules import sums_of
-from dlemu.mlperf.rules import unapplied
+from dlemu.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 
 _SAME = 1e-6
@@ -43,7 +44,7 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
             found.setdefault(copy, original)
     for copy, original in found.items():
         seen = f"numbers are those of {os.path.relpath(original, copy)}, to the last digits"
-        fix = "hand in what was measured; repeat the run"
+        fix = "submit what was measured; repeat the run"
         yield Located(copy, Finding("error", "runs.copied", seen, "a run of its own", fix))
 
 
@@ -61,30 +62,20 @@ def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
                 rounds = [Print(f"{kind} {number}", tuple(own)) for number, own in enumerate(rounds_of(call, kind), 1)]
                 same += [f"{second.where} has the times of {first.where}" for first, second in twins(rounds)]
         if same:
-            seen, fix = "; ".join(same[:3]), "take the files from the run again"
+            seen, fix = "; ".join(same[:3]), "copy the files from the run again"
             yield call.path, Finding("error", "ranks.copied", seen, "times of its own for each rank", fix)
 
 
 def runs_overlap(result: Result) -> Iterator[Located]:
     """A run begins when the one before it has ended."""
-    timed = [(*span, leaf) for leaf in result.runs if (span := _span(leaf)) is not None]
+    spans = [(leaf.began, leaf.ended, leaf) for leaf in result.runs]
+    timed = [(begun, ended, leaf) for begun, ended, leaf in spans if begun and ended and begun <= ended]
     timed.sort(key=lambda run: run[0])
     for (_, ended, before), (begun, _, leaf) in pairwise(timed):
         if begun < ended - timedelta(seconds=1):
             seen = f"began at {begun}, {before.name} ended at {ended}"
             fix = "run them one after another; a copy tells the time of its original"
             yield Located(leaf.path, Finding("error", "runs.overlap", seen, "runs one after another", fix))
-
-
-def _span(leaf: Leaf) -> tuple[datetime, datetime] | None:
-    begun, ended = stamp_us(leaf.printed.start), stamp_us(leaf.printed.end)
-    if begun is None or ended is None or ended < begun:
-        return None
-    return _moment(begun), _moment(ended)
-
-
-def _moment(microseconds: int) -> datetime:
-    return datetime(1970, 1, 1) + timedelta(microseconds=microseconds)
 
 
 def same_hosts(result: Result) -> Iterator[Located]:

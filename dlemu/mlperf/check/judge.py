@@ -12,26 +12,22 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.mlperf.audit.tolerant import mapping, read_json, text
-from dlemu.mlperf.check.checkpoint_rules import (
-    CHECKPOINT_RULES,
-    CheckpointResult,
-    checkpoint_results,
-    figures_of,
-    processes_of,
-)
+from dlemu.mlperf.check.checkpoint_result import CheckpointResult
+from dlemu.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, checkpoint_results, figures_of, processes_of
 from dlemu.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
-from dlemu.mlperf.check.other_leaves import CHECKPOINTING, listed_others, other_leaves
+from dlemu.mlperf.check.other_leaves import OtherResult, other_leaves, other_results
+from dlemu.mlperf.check.other_rules import copied_others, other_findings
 from dlemu.mlperf.check.papers import judged, papers_of
 from dlemu.mlperf.check.provenance_rules import ORIGIN_RULES, PROVENANCE_RULES
 from dlemu.mlperf.check.result_rules import RESULT_RULES
-from dlemu.mlperf.check.submission_tree import Finder, Result, Submission, submissions
+from dlemu.mlperf.check.submission_tree import CHECKPOINTING, Finder, Result, Submission, submissions
 from dlemu.mlperf.check.system_description import check_systems, ran_on
 from dlemu.mlperf.check.time_rules import times
 from dlemu.mlperf.check.tree_edition import Voter, other_editions, scope_of, tree_edition
 from dlemu.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, top_folders
-from dlemu.mlperf.editions import Edition, Reading
-from dlemu.mlperf.known_rules import official_name, severity_published
-from dlemu.mlperf.rules import Division
+from dlemu.mlperf.rules.editions import Edition, Reading
+from dlemu.mlperf.rules.known import official_name, severity_published
+from dlemu.mlperf.rules.training import Division
 from dlemu.results.finding import SEVERITIES, Finding, Located
 
 REHEARSAL, TREE = "rehearsal.json", "tree"
@@ -53,6 +49,8 @@ class Checked:
     """`rehearsal.json` of `dlemu mlperf run`, when the folder is of one."""
     checkpoints: tuple[CheckpointResult, ...] = ()
     """Results of checkpointing."""
+    others: tuple[OtherResult, ...] = ()
+    """Results of kv_cache and vector_database."""
     findings: tuple[Located, ...] = field(default=())
 
     def count(self, severity: str) -> int:
@@ -85,17 +83,19 @@ def check_folder(
     rehearsal, root = _rehearsal(os.path.normpath(folder))
     audited = audit_trees([root]) if find_runs([root]) else []
     finder = Finder(root, edition, division)
-    others = other_leaves(root)
+    leaves = other_leaves(root)
     drafts = finder.results(audited)
-    calls = checkpoint_results([leaf for leaf in others if leaf.category == CHECKPOINTING], edition, division)
-    trees = _trees(root, drafts, calls, [leaf.path for leaf in others], edition, reading)
+    calls = checkpoint_results([leaf for leaf in leaves if leaf.category == CHECKPOINTING], edition, division)
+    rest = other_results(leaves, edition, division)
+    trees = _trees(root, drafts, [*calls, *rest], edition, reading)
     results = [replace(draft, edition=trees[_scope(draft, root)]) for draft in drafts]
     checkpoints = [replace(call, edition=trees[_scope(call, root)]) for call in calls]
+    others = [replace(one, edition=trees[_scope(one, root)]) for one in rest]
     organisations = [one for tree, of in sorted(trees.items()) for one in submissions(tree, of, division)]
-    findings = [*finder.findings, *_of_rehearsal(root, rehearsal), *listed_others(others)]
-    findings += _of_results(results, checkpoints)
+    findings = [*finder.findings, *_of_rehearsal(root, rehearsal)]
+    findings += _of_results(results, checkpoints, others)
     findings += _of_submissions(trees, organisations, results, checkpoints)
-    if not results and not others:
+    if not results and not leaves:
         fix = "give the folder above the runs, or `dlemu audit` for other results"
         seen = "no run of any benchmark below"
         findings.append(
@@ -110,19 +110,23 @@ def check_folder(
         submissions=tuple(organisations),
         rehearsal=rehearsal,
         checkpoints=tuple(checkpoints),
+        others=tuple(others),
         findings=tuple(sorted(dict.fromkeys(findings), key=_place)),
     )
 
 
-def _scope(result: Result | CheckpointResult, root: str) -> str:
+AnyResult = Result | CheckpointResult | OtherResult
+"""Of any benchmark."""
+
+
+def _scope(result: AnyResult, root: str) -> str:
     return scope_of(result.path, root, loose=isinstance(result, Result) and not result.phased)
 
 
 def _trees(
     root: str,
     results: Sequence[Result],
-    checkpoints: Sequence[CheckpointResult],
-    others: Sequence[str],
+    others: Sequence[CheckpointResult | OtherResult],
     edition: str | None,
     reading: Reading,
 ) -> dict[str, Edition]:
@@ -133,10 +137,9 @@ def _trees(
         scope = _scope(result, root)
         leaves.setdefault(scope, []).extend([*result.runs, *result.datagen, *result.datasize])
         phased |= {scope} if result.phased else set()
-    for group in checkpoints:
+    for group in others:
         leaves.setdefault(_scope(group, root), []).extend(group.leaves)
-    for path in others:
-        phased.add(scope_of(path, root, loose=False))
+        phased.add(_scope(group, root))
     scopes = sorted({*leaves, *phased})
     return {
         scope: tree_edition(leaves.get(scope, ()), reading, named=edition, phased=scope in phased) for scope in scopes
@@ -164,11 +167,13 @@ def _of_rehearsal(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Lo
         if failure is not None:
             seen = f"{attempt.get('label')} failed ({attempt.get('folder')}): {failure.splitlines()[0][:200]}"
             wanted = "runs that follow one another, none of them failed"
-            fix = "rehearse again in a new folder for five runs in a row"
+            fix = "rehearse again in a new folder to get five runs in a row"
             yield Located(root, Finding("warning", "runs.failed", seen, wanted, fix))
 
 
-def _of_results(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
+def _of_results(
+    results: Sequence[Result], checkpoints: Sequence[CheckpointResult], others: Sequence[OtherResult]
+) -> Iterator[Located]:
     """Yield what each result breaks: by its benchmark's rules, and by those on the papers of any call."""
     for result in results:
         for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES):
@@ -176,17 +181,20 @@ def _of_results(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     for group in checkpoints:
         for call_rule in (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES):
             yield from _named((Located(path, finding) for path, finding in call_rule(group)), group)
-    every: list[Result | CheckpointResult] = [*results, *checkpoints]
+    for other in others:
+        yield from _named(other_findings(other), other)
+    every: list[AnyResult] = [*results, *checkpoints, *others]
     for each in every:
         papers = papers_of(each)
         for one in papers:
             yield from _named(judged(one), each)
         for group_rule in (times, *PROVENANCE_RULES) if papers else ():
             yield from _named(group_rule(papers), each)
-        leaves = each.leaves if isinstance(each, CheckpointResult) else (*each.runs, *each.datagen, *each.datasize)
+        leaves = (*each.runs, *each.datagen, *each.datasize) if isinstance(each, Result) else each.leaves
         differing = other_editions(leaves, each.edition)
         yield from _named((Located(path, finding) for path, finding in differing), each)
     yield from copied_runs(results, checkpoints)
+    yield from copied_others(others)
 
 
 def _of_submissions(
@@ -206,7 +214,7 @@ def _of_submissions(
             yield from _named(top_folders(tree, mine), mine[0])
 
 
-def _named(findings: Iterable[Located], of: Result | CheckpointResult | Submission) -> Iterator[Located]:
+def _named(findings: Iterable[Located], of: AnyResult | Submission) -> Iterator[Located]:
     """Give findings the names that their edition's checker has for the rules, and what they count in this reading."""
     for located in findings:
         finding = located.finding
@@ -270,6 +278,21 @@ class CheckpointRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherRow:
+    """A result of kv_cache or vector_database; None for what is not known."""
+
+    path: str
+    edition: str
+    division: str
+    category: str
+    model: str
+    """Or the index."""
+    runs: tuple[str, ...]
+    figures: tuple[str, ...]
+    """A line an option of kv_cache, or a run of vector_database: as published, and as recomputed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckReport:
     """A check for programs."""
 
@@ -280,6 +303,7 @@ class CheckReport:
     warnings: int
     results: tuple[ResultRow, ...]
     checkpoints: tuple[CheckpointRow, ...]
+    others: tuple[OtherRow, ...]
     findings: tuple[FindingRow, ...]
     rules: str
     """The reading: `published` or `today`."""
@@ -295,6 +319,7 @@ def check_report(checked: Checked) -> CheckReport:
         warnings=checked.count("warning"),
         results=tuple(_result_row(result, checked.root) for result in checked.results),
         checkpoints=tuple(_checkpoint_row(result, checked.root) for result in checked.checkpoints),
+        others=tuple(_other_row(result, checked) for result in checked.others),
         findings=tuple(_finding_row(located, checked.root) for located in checked.findings),
         rules=checked.reading,
     )
@@ -347,3 +372,24 @@ def _checkpoint_row(result: CheckpointResult, root: str) -> CheckpointRow:
         save_gib_per_second=figures.get("save"),
         load_gib_per_second=figures.get("load"),
     )
+
+
+def _other_row(result: OtherResult, checked: Checked) -> OtherRow:
+    """A result's row; its figures are in its findings, which are sorted by severity: here by run and option."""
+    figures = sorted(
+        (located.path, located.finding.seen)
+        for located in checked.findings
+        if located.finding.rule in _FIGURES and located.path.startswith(result.path + os.sep)
+    )
+    return OtherRow(
+        path=os.path.relpath(result.path, checked.root),
+        edition=result.edition.name,
+        division=result.division,
+        category=result.category,
+        model=result.model,
+        runs=tuple(os.path.basename(leaf.path) for leaf in result.phase("run")),
+        figures=tuple(seen for _, seen in figures),
+    )
+
+
+_FIGURES = ("kv.window", "kv.listed", "vdb.listed")

@@ -13,20 +13,30 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal
 
-from dlemu.mlperf.audit.checkpoint_leaf import CheckpointLeaf
 from dlemu.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, meminfo_gib
 from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_yaml, text
-from dlemu.mlperf.check.checkpoint_rules import CheckpointResult
-from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION, Leaf, Result, stamp_of
-from dlemu.mlperf.core_config import canonical, settings_of
-from dlemu.mlperf.editions import Edition
-from dlemu.mlperf.official_checkpoints import official_model
-from dlemu.mlperf.rules import Division
+from dlemu.mlperf.check.checkpoint_result import CheckpointResult
+from dlemu.mlperf.check.other_leaves import OtherResult, phase_of
+from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION, Result, stamp_of
+from dlemu.mlperf.check.tree_edition import Voter
+from dlemu.mlperf.rules.checkpoints import official_model
+from dlemu.mlperf.rules.core_config import canonical, settings_of
+from dlemu.mlperf.rules.editions import Edition
+from dlemu.mlperf.rules.training import Division
 from dlemu.results.finding import Finding, Located
 
 HOSTS = os.path.join("collector-staging", "cluster_info.json")
 """/proc/meminfo and more of every host, as mlpstorage v3.0 collects it."""
-Benchmark = Literal["training", "checkpointing"]
+Benchmark = Literal["training", "checkpointing", "kv_cache", "vector_database"]
+_CALLED = {"kvcache": "kv_cache", "vectordb": "vector_database"}
+"""What mlpstorage's command line calls benchmarks otherwise than its folders."""
+_FOLDERS = {
+    "training": ("dataset", "data_folder", "data_dir"),
+    "checkpointing": ("checkpoint", "checkpoint_folder", "checkpoint_folder"),
+    "kv_cache": ("", "cache_dir", "cache_dir"),
+    "vector_database": ("storage", "storage_root", "storage_root"),
+}
+"""Where each benchmark's settings, and the tool's arguments, say what folder is measured."""
 _KEEP = "keep the files as the tool wrote them, or repeat the run"
 _KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
 """What mlpstorage's metadata always have."""
@@ -110,8 +120,11 @@ class RunPapers:
         return mapping(mapping(self.setup.config).get(section)).get(key)
 
 
-def papers_of(result: Result | CheckpointResult) -> list[RunPapers]:
+def papers_of(result: Result | CheckpointResult | OtherResult) -> list[RunPapers]:
     """Return the papers of every call of a result."""
+    if isinstance(result, OtherResult):
+        kind: Benchmark = "kv_cache" if result.category == "kv_cache" else "vector_database"
+        return [_papers(leaf, result, kind, phase_of(leaf.path), result.model) for leaf in result.leaves]
     if isinstance(result, CheckpointResult):
         return [_papers(leaf, result, "checkpointing", "run", os.path.basename(result.path)) for leaf in result.leaves]
     model = os.path.basename(result.workload_folder) if result.phased else ""
@@ -120,7 +133,7 @@ def papers_of(result: Result | CheckpointResult) -> list[RunPapers]:
 
 
 def _papers(
-    leaf: Leaf | CheckpointLeaf, of: Result | CheckpointResult, benchmark: Benchmark, phase: str, model: str
+    leaf: Voter, of: Result | CheckpointResult | OtherResult, benchmark: Benchmark, phase: str, model: str
 ) -> RunPapers:
     return RunPapers(
         path=leaf.path,
@@ -148,12 +161,12 @@ def _processes(papers: RunPapers) -> Claims:
         yield "the command's -n", int(launched[1]) if launched else None
     if papers.phase == "run":
         yield "args.num_accelerators", count(papers.args.get("num_accelerators"))
-        yield "summary.json", count(papers.summary.get("num_accelerators"))
+        yield "summary.json", count(papers.summary.get("num_accelerators")) or count(papers.summary.get("total_ranks"))
 
 
 def _host_count(papers: RunPapers) -> Claims:
     if papers.phase == "run":
-        yield "summary.json", count(papers.summary.get("num_hosts"))
+        yield "summary.json", count(papers.summary.get("num_hosts")) or count(papers.summary.get("host_count"))
         yield "args.num_client_hosts", count(papers.args.get("num_client_hosts"))
         yield HOSTS, len(papers.hosts) or None
 
@@ -196,6 +209,8 @@ def _model_named(name: str | None, papers: RunPapers) -> str | None:
     if papers.benchmark == "checkpointing":
         known = official_model(name)
         return known.name if known else name
+    if papers.benchmark == "vector_database":
+        return name.rpartition("_")[2]  # milvus_DISKANN
     return name.rpartition("_")[0] or name
 
 
@@ -211,7 +226,7 @@ def _accelerator(papers: RunPapers) -> Claims:
 def _what(papers: RunPapers) -> Claims:
     told = mapping(papers.metadata)
     for who, value in (("metadata", told.get("benchmark_type")), ("args", papers.args.get("benchmark"))):
-        yield who, value.lower() if isinstance(value, str) else None
+        yield who, _CALLED.get(value.lower(), value.lower()) if isinstance(value, str) else None
     yield "the folder", papers.benchmark
 
 
@@ -229,12 +244,12 @@ def _data(papers: RunPapers) -> Claims:
     """Where the data or the checkpoints lie; the tool adds the model's folder to what it is given."""
     if papers.phase == "datasize" or papers.args.get("data_access_protocol") == "object":
         return  # it has no dataset yet; an object store's address stands in other settings
-    training = papers.benchmark == "training"
-    section, key = ("dataset", "data_folder") if training else ("checkpoint", "checkpoint_folder")
+    section, key, argument = _FOLDERS[papers.benchmark]
     told = {
-        "parameters": mapping(papers.parameters.get(section)).get(key),
+        "metadata": mapping(papers.metadata).get(argument),
+        "parameters": mapping(papers.parameters.get(section) if section else papers.parameters).get(key),
         "config.yaml": papers.setting(section, key),
-        "args": papers.args.get("data_dir" if training else "checkpoint_folder"),
+        "args": papers.args.get(argument),
         SEPARATION: mapping(papers.read(SEPARATION)).get("data_or_chkpt_path"),
     }
     models = (papers.model_folder, mapping(papers.metadata).get("model"), papers.args.get("model"))

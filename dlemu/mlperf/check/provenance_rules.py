@@ -16,7 +16,7 @@ from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_
 from dlemu.mlperf.check.papers import RunPapers
 from dlemu.mlperf.check.submission_tree import CATEGORIES, Submission, stamp_of
 from dlemu.mlperf.check.tree_edition import DIVISIONS
-from dlemu.mlperf.core_config import core_config_hash
+from dlemu.mlperf.rules.core_config import core_config_hash
 from dlemu.results.finding import Finding, Located
 from dlemu.results.sent_files import read_sent
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 from datagen.errors import UserError
 from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
 from dlemu.mlperf.audit.run_settings import Setup
-from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, stamp_us
+from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json
 from dlemu.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule
 from dlemu.mlperf.check.system_description import StatedLimit, stated_limit
-from dlemu.mlperf.core_config import effective
-from dlemu.mlperf.rules import unapplied
+from dlemu.mlperf.rules.core_config import effective
+from dlemu.mlperf.rules.training import unapplied
+from dlemu.report.units import count
 from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.sent_files import open_sent
 
@@ -127,9 +127,10 @@ def hosts_used(result: Result) -> Iterator[Located]:
         yield from _named_hosts(leaf)
     first = next((leaf for leaf in result.runs if leaf.printed.accelerators), None)
     if result.edition.checks_tree and first is not None:
-        count = first.printed.accelerators or 0
-        if first.printed.hosts == 1 and count < FEW_ACCELERATORS:
-            seen, wanted = f"{count} accelerators on one host", f"{FEW_ACCELERATORS} or more, if the storage feeds them"
+        there = first.printed.accelerators or 0
+        if first.printed.hosts == 1 and there < FEW_ACCELERATORS:
+            seen = f"{count(there, 'accelerator')} on one host"
+            wanted = f"{FEW_ACCELERATORS} or more, if the storage feeds them"
             fix = "dlemu size finds the most that pass"
             yield Located(result.path, Finding("warning", "hosts.few", seen, wanted, fix))
 
@@ -146,9 +147,9 @@ def run_count(result: Result) -> Iterator[Located]:
     """As many folders of runs as the edition wants."""
     edition, seen = result.edition, len(result.runs)
     if result.single:
-        fix = "check the folder above, when there are more runs of it"
+        fix = "check the folder above if it holds more runs"
         wanted = f"{_wanted(result)} of one result"
-        text = "a single run: how many there are, and the time between them, is not judged"
+        text = "a single run: the number of runs and the time between them are not judged"
         yield Located(result.path, Finding("info", "runs.single", text, wanted, fix))
     elif seen < edition.measured_runs or (edition.counts_runs and seen != edition.run_folders):
         fix = "dlemu mlperf run goes on where it ended" if seen < edition.run_folders else "keep one sequence of runs"
@@ -179,7 +180,7 @@ def runs_ended(result: Result) -> Iterator[Located]:
         if leaf.run is None or "summary.json" not in leaf.files:
             there = "summary.json" in leaf.files
             seen = "a summary of no training" if there else "no summary.json: the run did not end"
-            fix = "repeat the runs; a failed run ends the sequence"
+            fix = "repeat the runs: a failed run breaks the sequence"
             yield Located(leaf.path, Finding("error", "runs.ended", seen, "a run that ended", fix))
 
 
@@ -188,7 +189,7 @@ def run_gaps(result: Result) -> Iterator[Located]:
     if result.single:
         return
     severity: Severity = "error" if result.edition.checks_tree else "warning"
-    timed = [(leaf, *_span(leaf)) for leaf in result.runs]
+    timed = [(leaf, leaf.began, leaf.ended) for leaf in result.runs]
     known = [(leaf, start, end) for leaf, start, end in timed if start is not None and end is not None]
     for leaf, start, end in known:
         if end < start:
@@ -208,15 +209,6 @@ def run_gaps(result: Result) -> Iterator[Located]:
         wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
         fix = "repeat the runs, one right after another (dlemu mlperf run in a new folder)"
         yield _located(result.path, severity, "runs.gap", seen, wanted, fix)
-
-
-def _span(leaf: Leaf) -> tuple[datetime | None, datetime | None]:
-    return _moment(leaf.printed.start), _moment(leaf.printed.end)
-
-
-def _moment(stamp: str | None) -> datetime | None:
-    microseconds = stamp_us(stamp)
-    return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)
 
 
 def runs_alike(result: Result) -> Iterator[Located]:
@@ -257,7 +249,7 @@ def replicable(result: Result) -> Iterator[Located]:
             yield from (Located(leaf.path, finding) for finding in missing)
     if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > SPREAD:
         seen = f"{min(known):.2f} to {max(known):.2f} samples/s"
-        fix = "see what else used the storage or the hosts"
+        fix = "find out what else used the storage or the hosts"
         yield _located(result.path, "warning", "runs.spread", seen, f"within {100 * SPREAD:g} % of each other", fix)
 
 
@@ -270,7 +262,7 @@ def same_dataset(result: Result) -> Iterator[Located]:
     ):
         different = sorted({str(value) for value in values if value is not None})
         if len(different) > 1:
-            fix = "run all of them on the same dataset"
+            fix = "read the same dataset in all runs"
             seen = f"{what} is {' and '.join(different[:3])} in runs of one result"
             yield Located(result.path, Finding("error", "dataset.differs", seen, "one dataset for all runs", fix))
 
@@ -319,13 +311,13 @@ def data_apart_from_results(result: Result) -> Iterator[Located]:
             yield _located(leaf.path, "error", "dataset.folder", seen, "both folders in the metadata", fix)
         read = {data, leaf.data_folder} - {None}
         if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
-            seen, fix = f"both are {results}", "put the results elsewhere"
+            seen, fix = f"both are {results}", "put the results in another folder"
             yield _located(leaf.path, "error", "dataset.folder", seen, "data and results in two folders", fix)
         yield from _file_systems(leaf, strict)
 
 
 def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
-    wanted = "results on another file system than the data, so that logs do not disturb the reads"
+    wanted = "results on a file system other than the data's, so that logs do not disturb the reads"
     if SEPARATION not in leaf.files:
         local = leaf.section("storage").get("storage_type") in (None, "local_fs")
         if strict and local and not _has_df(leaf):
@@ -336,7 +328,7 @@ def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
     content: Any = read_json(os.path.join(leaf.path, SEPARATION), broken)
     yield from (Located(leaf.path, finding) for finding in broken)
     if mapping(content).get("same_filesystem") is True:
-        seen = f"data and results lie on one file system ({SEPARATION})"
+        seen = f"data and results share a file system ({SEPARATION})"
         fix = "set output.folder to a folder on another file system"
         yield _located(leaf.path, "error", "dataset.filesystem", seen, wanted, fix)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.run_settings import Printed, Setup, read_setup
-from dlemu.mlperf.audit.tolerant import count, mapping, read_json, text
+from dlemu.mlperf.audit.tolerant import count, mapping, moment, read_json, text
 from dlemu.mlperf.check.tree_edition import DIVISIONS
-from dlemu.mlperf.editions import EDITIONS, Edition
-from dlemu.mlperf.rules import Division
+from dlemu.mlperf.rules.editions import EDITIONS, Edition
+from dlemu.mlperf.rules.training import Division
 from dlemu.results.finding import Finding, Located
 
 METADATA = "_metadata.json"
@@ -24,7 +24,8 @@ STAMP_FORMAT = "%Y%m%d_%H%M%S"
 """Names of mlpstorage's folders."""
 _NUMBERED = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
 """Names of the folders of v1.0's runs: run1, run-1, unet3d_h100_run_1."""
-CATEGORIES = ("checkpointing", "vector_database", "kv_cache")
+PHASES = ("datasize", "datagen", "run")
+CATEGORIES = CHECKPOINTING, VECTOR_DATABASE, KV_CACHE = ("checkpointing", "vector_database", "kv_cache")
 """Benchmarks of the rules that are not training, as their folders are called."""
 
 
@@ -50,6 +51,16 @@ class Leaf:
     def printed(self) -> Printed:
         """The run's summary; empty without one."""
         return self.run.printed if self.run else Printed()
+
+    @property
+    def began(self) -> datetime | None:
+        """By its summary; so `ended`."""
+        return moment(self.printed.start)
+
+    @property
+    def ended(self) -> datetime | None:
+        """By its summary."""
+        return moment(self.printed.end)
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the workload as config.yaml has it, else as the metadata has it."""
@@ -250,7 +261,7 @@ def _up_name(path: str, levels: int) -> str:
 
 
 def _phases(workload: str) -> bool:
-    return any(os.path.isdir(os.path.join(workload, name)) for name in ("run", "datagen", "datasize"))
+    return any(os.path.isdir(os.path.join(workload, name)) for name in PHASES)
 
 
 def _listed(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -314,7 +325,8 @@ def submissions(root: str, edition: Edition, division: Division | None) -> list[
     ]
 
 
-def division_of(folder: str) -> Division:
-    """Return the division that the path names, CLOSED without one: its rules are the stricter ones."""
-    names = [name.lower() for name in folder.split(os.sep)]
-    return "open" if "open" in names and "closed" not in names else "closed"
+def division_of(folder: str, *told: object) -> Division:
+    """Return the division that the path names, or metadata; without one CLOSED, whose rules are the stricter ones."""
+    inside = [name.lower() for name in folder.split(os.sep)]
+    is_open = "open" in inside or any(str(each).lower() == "open" for each in told)
+    return "open" if is_open and "closed" not in inside else "closed"

@@ -14,7 +14,7 @@ from dlemu.mlperf.check.system_schema import PLACEHOLDER, breaches, is_blank
 from dlemu.results.finding import Finding, Located, Severity
 
 if TYPE_CHECKING:
-    from dlemu.mlperf.check.checkpoint_rules import CheckpointResult
+    from dlemu.mlperf.check.checkpoint_result import CheckpointResult
 
 _MEMORY_TOLERANCE = 0.10
 """Memory of a host by its label and by its system differ by up to this share (2.1.9 of v3.0's checker)."""

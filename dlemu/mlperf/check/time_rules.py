@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 
-from dlemu.mlperf.audit.tolerant import mapping, number, stamp_us, text
+from dlemu.mlperf.audit.tolerant import mapping, moment, number, text
 from dlemu.mlperf.check.papers import RunPapers
 from dlemu.results.finding import Finding, Located, Severity
 
@@ -24,12 +24,6 @@ _SECONDS = 5.0
 _ZONE = timedelta(minutes=30)
 """Time zones lie whole multiples of this apart."""
 _KEEP = "leave folders and files as the tool made them"
-
-
-def moment(stamp: object) -> datetime | None:
-    """Return the time of one of DLIO's or mlpstorage's stamps, without its zone."""
-    microseconds = stamp_us(stamp.removesuffix("Z") if isinstance(stamp, str) else stamp)
-    return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)
 
 
 def _began(papers: RunPapers) -> datetime | None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import mapping, text
-from dlemu.mlperf.editions import EDITIONS, Edition, Reading, edition_read, newest_edition
+from dlemu.mlperf.rules.editions import EDITIONS, Edition, Reading, edition_read, newest_edition
 from dlemu.results.finding import Finding
 
 DIVISIONS = ("closed", "open")
@@ -94,5 +94,5 @@ def other_editions(leaves: Iterable[Voter], edition: Edition) -> Iterator[tuple[
         told = told_edition(leaf.metadata)
         if told and told != edition.name:
             seen = f"the metadata name edition {told}, the tree is of {edition.name}"
-            fix = "hand in runs of one edition, or say which by --edition"
+            fix = "submit runs of one edition, or name it with --edition"
             yield leaf.path, Finding("error", "edition.differs", seen, "one edition for the whole tree", fix)

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from dlemu.mlperf.audit.checkpoint_leaf import CheckpointLeaf
 from dlemu.mlperf.audit.run_settings import CONFIG_FOLDERS
-from dlemu.mlperf.check.submission_tree import METADATA, Leaf, Result, Rule, Submission
+from dlemu.mlperf.check.submission_tree import CATEGORIES, METADATA, PHASES, Leaf, Result, Rule, Submission
 from dlemu.results.finding import Finding, Located, Severity
 
-PHASES = ("datasize", "datagen", "run")
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 RUN_FILES = ("training_run.stdout.log", "training_run.stderr.log", "dlio.log")
 DATAGEN_FILES = ("training_datagen.stdout.log", "training_datagen.stderr.log", "dlio.log")
@@ -20,8 +19,8 @@ V1_REPORT = "mlperf_storage_report.json"
 """What v1.0's report.py makes of the five runs."""
 CONFIG_FOLDER = "dlio_config"
 _KEEP = "keep the folder as the tool left it, or repeat the run"
-_RANK_FILE = re.compile(r"^\d+_output\.json$")
-_RANK_STATS = re.compile(r"^\d+_per_epoch_stats\.json$")
+RANK_FILE = re.compile(r"^\d+_output\.json$")
+RANK_STATS = re.compile(r"^\d+_per_epoch_stats\.json$")
 _STATS_FILE = re.compile(r"^(\d+_)?per_epoch_stats\.json$")
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 _CODE = re.compile(r"^code(-[0-9a-f]+)?$")
@@ -32,7 +31,7 @@ _CODE_LEVELS = 3
 """What the official code is known by, and how deep below a submission's folder it lies at most."""
 _TOP = ("closed", "open", "code-images")
 """mlpstorage puts images of its code there, or beside the divisions in ORG/code-HASH."""
-_CATEGORIES = ("training", "checkpointing", "vector_database", "kv_cache")
+_BENCHMARKS = ("training", *CATEGORIES)
 _WORKLOADS = ("unet3d", "retinanet")
 """Of v3.0: 2.1.10 and 2.1.11."""
 
@@ -72,8 +71,8 @@ def datagen_files(result: Result) -> Iterator[Located]:
             fix = "leave the folder's name as the tool made it"
             seen = f"a folder is called {leaf.name!r}"
             yield Located(leaf.path, Finding("error", "files.datagen_stamp", seen, "YYYYMMDD_HHMMSS", fix))
-        yield from _missing(leaf, "files.datagen", [*DATAGEN_FILES, METADATA])
-        yield from _config(leaf, "files.datagen_config")
+        yield from missing(leaf, "files.datagen", [*DATAGEN_FILES, METADATA])
+        yield from config_files(leaf, "files.datagen_config")
 
 
 def results_json(result: Result) -> Iterator[Located]:
@@ -105,10 +104,10 @@ def run_files(result: Result) -> Iterator[Located]:
     edition = result.edition
     for leaf in result.runs:
         if result.phased and edition.checks_tree:
-            yield from _missing(leaf, "files.run", [*RUN_FILES, METADATA])
-            yield from _missing_kind(leaf, _RANK_FILE, "R_output.json", "error")
+            yield from missing(leaf, "files.run", [*RUN_FILES, METADATA])
+            yield from _missing_kind(leaf, RANK_FILE, "R_output.json", "error")
             yield from _missing_kind(leaf, _STATS_FILE, "R_per_epoch_stats.json", "error")
-            yield from _config(leaf, "files.run_config")
+            yield from config_files(leaf, "files.run_config")
         elif result.phased:
             yield from _listed_by_v2(leaf)
         elif not result.single:
@@ -139,7 +138,7 @@ def _kept_by_v1(leaf: Leaf) -> Iterator[Located]:
 
 def ranks_kept(leaf: Leaf | CheckpointLeaf, ranks: int | None, severity: Severity) -> Iterator[Located]:
     """Some ranks' files without the others: what is published can't be recomputed whole."""
-    for kind, name in ((_RANK_FILE, "R_output.json"), (_RANK_STATS, "R_per_epoch_stats.json")):
+    for kind, name in ((RANK_FILE, "R_output.json"), (RANK_STATS, "R_per_epoch_stats.json")):
         kept = sum(bool(kind.match(there)) for there in leaf.files)
         if ranks and 0 < kept < ranks:
             finding = Finding(severity, "files.ranks", f"{name} of {kept} ranks", f"those of all {ranks} ranks", _KEEP)
@@ -154,13 +153,17 @@ def empty_files(leaf: Leaf | CheckpointLeaf) -> Iterator[Located]:
             yield Located(leaf.path, finding)
 
 
-def _missing(leaf: Leaf, rule: str, wanted: Sequence[str]) -> Iterator[Located]:
+def missing(
+    leaf: Leaf | CheckpointLeaf, rule: str, wanted: Sequence[str], others: Sequence[str] = ()
+) -> Iterator[Located]:
+    """Yield the files that a call lacks, by their names or how these end (`_metadata.json`), and `others` beside."""
     lacking = [f"*{name}" if name.startswith("_") else name for name in wanted if not _has(leaf, name)]
-    if lacking:
-        yield _located(leaf, "error", rule, f"no {', '.join(lacking)}", "all files that the edition's checker asks for")
+    if lacking or others:
+        seen = f"no {', '.join([*lacking, *others])}"
+        yield _located(leaf, "error", rule, seen, "all files that the edition's checker asks for")
 
 
-def _has(leaf: Leaf, name: str) -> bool:
+def _has(leaf: Leaf | CheckpointLeaf, name: str) -> bool:
     return any(there.endswith(name) if name.startswith("_") else there == name for there in leaf.files)
 
 
@@ -169,7 +172,8 @@ def _missing_kind(leaf: Leaf, kind: re.Pattern[str], name: str, severity: Severi
         yield _located(leaf, severity, "files.run", f"no {name}", "that of every rank R")
 
 
-def _config(leaf: Leaf, rule: str) -> Iterator[Located]:
+def config_files(leaf: Leaf | CheckpointLeaf, rule: str) -> Iterator[Located]:
+    """Hydra's folder of a call holds its three files and no other."""
     folder = os.path.join(leaf.path, CONFIG_FOLDER)
     there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     if there != list(CONFIG_FILES):
@@ -177,7 +181,7 @@ def _config(leaf: Leaf, rule: str) -> Iterator[Located]:
         yield _located(leaf, "error", rule, seen, f"exactly {', '.join(CONFIG_FILES)}")
 
 
-def _located(leaf: Leaf, severity: Severity, rule: str, seen: str, wanted: str) -> Located:
+def _located(leaf: Leaf | CheckpointLeaf, severity: Severity, rule: str, seen: str, wanted: str) -> Located:
     return Located(leaf.path, Finding(severity, rule, seen, wanted, _KEEP))
 
 
@@ -233,13 +237,13 @@ def submission_categories(submission: Submission) -> Iterator[Located]:
     for system in _folders(results):
         path = os.path.join(results, system)
         for name in _folders(path):
-            if name not in _CATEGORIES:
+            if name not in _BENCHMARKS:
                 fix = f"move {name} out of the tree"
-                finding = Finding("error", "submission.category", f"a folder {name}", ", ".join(_CATEGORIES), fix)
+                finding = Finding("error", "submission.category", f"a folder {name}", ", ".join(_BENCHMARKS), fix)
                 yield Located(os.path.join(path, name), finding)
         for name in _folders(os.path.join(path, "training")):
             if name not in _WORKLOADS:
-                fix = "hand in workloads of this edition alone"
+                fix = "submit workloads of this edition only"
                 finding = Finding("error", "submission.workload", f"a folder {name}", ", ".join(_WORKLOADS), fix)
                 yield Located(os.path.join(path, "training", name), finding)
 

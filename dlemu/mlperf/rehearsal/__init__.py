@@ -1,7 +1,7 @@
-"""A rehearsal of an MLPerf Storage submission: the edition's sequence of runs, laid out as its tree.
+"""What a submitter does before the official tool runs: size the data, rehearse the edition's runs, merge the trees.
 
 `rehearse` leads through it, `attempts` runs what is missing, `edition_tree` lays out what is finished, `run_figures`
-sums it up. Nothing of it is a submission: CLOSED results come from mlpstorage and DLIO, unchanged.
+sums it up; `datasize` and `checkpoint_datasize` say how large the data must be. May import everything else of mlperf.
 """
 
 NOTE = (

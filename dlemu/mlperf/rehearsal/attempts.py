@@ -5,25 +5,21 @@ So a rehearsal goes on where it was interrupted; what is finished stays finished
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import msgspec
-
 from datagen import owned
-from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
-from dlemu.comm.comm_base import Interrupted
+from dlemu.comm import Interrupted
 from dlemu.mlperf.check.judge import REHEARSAL
 from dlemu.mlperf.check.result_rules import GAP_FACTOR
 from dlemu.mlperf.check.submission_tree import STAMP_FORMAT
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Figures, Outcome, RehearsalPlan, read_figures, run_words, sum_up
-from dlemu.results.sent_files import read_sent
+from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
 
 SCHEMA_VERSION = 1
 
@@ -72,47 +68,83 @@ class Record:
 
 RunTraining = Callable[[list[str], str], None]
 """Runs `dlemu train` with overrides into a folder; raises UserError or DlemuError with what it said."""
+OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[Attempt, Record]], None]
 
 
-def run_sequence(
-    plan: RehearsalPlan,
-    done: Iterable[Attempt],
-    run: RunTraining,
-    before: Callable[[Attempt], None],
-    after: Callable[[Sequence[Attempt]], None],
-    now: Callable[[], datetime] = datetime.now,
-) -> list[Attempt]:
-    """Run what is missing of the sequence and return all attempts. `after` gets all so far after each, failed ones too.
+class Attempts(RunList[str, Attempt, Record]):
+    """The runs of a rehearsal, by their labels; failed attempts stay on record."""
 
-    Raises what a failed run raised, and Interrupted. A usage error is no attempt: nothing was measured.
-    """
-    attempts = list(done)
-    for label in plan.labels:
-        if finished(attempts, label) is not None:
-            continue
-        attempt = _begin(plan, label, attempts, now)
-        before(attempt)
-        path = os.path.join(plan.folder, attempt.folder)
+    file, noun, runs_in, answer_type, shown_by = REHEARSAL, "rehearsal", "attempts", Record, "mlperf check"
+
+    def __init__(
+        self,
+        plan: RehearsalPlan,
+        question: Question,
+        train: RunTraining,
+        on_event: OnEvent,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        planned = [
+            Planned(
+                what=label,
+                name=label.replace(" ", "-"),
+                label=f"{label} ({number} of {len(plan.labels)}), seed {plan.seed(label)}",
+                settings={"train.seed": str(plan.seed(label))},
+            )
+            for number, label in enumerate(plan.labels, start=1)
+        ]
+        super().__init__(plan.folder, question, planned, on_event)
+        self._plan, self._train, self._now = plan, train, now
+
+    def answer(self, *, complete: bool) -> Record:
+        """Return the record of the attempts so far."""
+        return Record(
+            complete=complete,
+            edition=self._plan.edition.name,
+            division=self._plan.division,
+            question=self.question,
+            attempts=tuple(self.runs),
+            outcome=sum_up(self.measured) if self.measured else None,
+        )
+
+    @property
+    def measured(self) -> list[Figures]:
+        """What the measured runs showed that finished."""
+        return [run.figures for run in self.runs if run.label != WARM_UP and run.figures is not None]
+
+    def is_of(self, run: Attempt, planned: Planned[str]) -> bool:
+        """Say whether an attempt on record is one at the planned run."""
+        return run.label == planned.what
+
+    def make_folder(self, planned: Planned[str]) -> str:
+        """Return the folder of an attempt, named by a time that no other one has."""
+        self._stamp = free_stamp((run.stamp for run in self.runs), self._now)
+        return owned.fresh_folder(os.path.join(self.folder, "runs"), f"{self._stamp}-{planned.name}")
+
+    def start(self, planned: Planned[str], folder: str) -> Attempt:
+        """Run it; one that is interrupted goes on record as failed."""
+        attempt = self._attempt(planned, folder)
         try:
-            run(run_words(plan.words, attempt.seed), path)
+            self._train(run_words(self._plan.words, attempt.seed), folder)
         except UserError:
-            owned.remove_claimed(path)
+            owned.remove_claimed(folder)
             raise
-        except (DlemuError, Interrupted) as error:
-            failure = str(error) if isinstance(error, DlemuError) else f"interrupted by signal {error.signal_number}"
-            after([*attempts, replace(attempt, failure=failure)])
+        except Interrupted as stop:
+            self.keep(replace(attempt, failure=f"interrupted by signal {stop.signal_number}"))
             raise
-        attempts.append(replace(attempt, figures=read_figures(path)))
-        after(attempts)
-    return attempts
+        return replace(attempt, figures=read_figures(folder))
 
+    def failed(self, planned: Planned[str], folder: str, error: DlemuError) -> Attempt | None:
+        """Return what goes on record of a run that failed: nothing of a usage error, as nothing was measured."""
+        return None if isinstance(error, UserError) else replace(self._attempt(planned, folder), failure=str(error))
 
-def _begin(plan: RehearsalPlan, label: str, attempts: Iterable[Attempt], now: Callable[[], datetime]) -> Attempt:
-    """Return an attempt with a time stamp of its own, and make its folder."""
-    stamp = free_stamp((attempt.stamp for attempt in attempts), now)
-    made = owned.fresh_folder(os.path.join(plan.folder, "runs"), f"{stamp}-{label.replace(' ', '-')}")
-    folder = os.path.relpath(made, plan.folder)
-    return Attempt(label=label, stamp=stamp, folder=folder, seed=plan.seed(label))
+    def _attempt(self, planned: Planned[str], folder: str) -> Attempt:
+        return Attempt(
+            label=planned.what,
+            stamp=self._stamp,
+            folder=os.path.relpath(folder, self.folder),
+            seed=self._plan.seed(planned.what),
+        )
 
 
 def free_stamp(taken: Iterable[str], now: Callable[[], datetime]) -> str:
@@ -123,11 +155,6 @@ def free_stamp(taken: Iterable[str], now: Callable[[], datetime]) -> str:
     return stamp
 
 
-def finished(attempts: Iterable[Attempt], label: str) -> Attempt | None:
-    """Return the attempt that finished a run, None when there is none yet."""
-    return next((attempt for attempt in attempts if attempt.label == label and attempt.failure is None), None)
-
-
 def late_by(attempts: Iterable[Attempt], now: datetime) -> timedelta | None:
     """Return how long ago the last finished run began when that is too long for the next one to follow; else None."""
     done = [(datetime.strptime(run.stamp, STAMP_FORMAT), run.figures) for run in attempts if run.figures is not None]
@@ -136,48 +163,3 @@ def late_by(attempts: Iterable[Attempt], now: datetime) -> timedelta | None:
     since = now - max(stamp for stamp, _ in done)
     shortest = min(datetime.fromisoformat(run.end) - datetime.fromisoformat(run.start) for _, run in done)
     return since if since >= GAP_FACTOR * shortest else None
-
-
-def done_before(folder: str, question: Question) -> list[Attempt]:
-    """Return the attempts of an interrupted rehearsal of the same; none when there is no rehearsal in the folder.
-
-    Raises UserError when the folder holds a finished one, or one of something else.
-    """
-    path = os.path.join(folder, REHEARSAL)
-    if not os.path.lexists(path):
-        return []
-    try:
-        saved = msgspec.json.decode(read_sent(path), type=Record)
-    except msgspec.DecodeError as error:
-        raise UserError(f"{path} is no record of a rehearsal ({error}); delete it to begin anew") from None
-    if saved.complete:
-        raise UserError(
-            f"{folder} holds a finished rehearsal; set output.folder to a new folder, or look at it with"
-            f" `dlemu mlperf check {folder}`"
-        )
-    differing = [
-        f"{field.name} was {getattr(saved.question, field.name)!r}, is {getattr(question, field.name)!r}"
-        for field in fields(Question)
-        if getattr(saved.question, field.name) != getattr(question, field.name)
-    ]
-    if differing:
-        raise UserError(
-            f"{folder} holds an interrupted rehearsal of something else ({'; '.join(differing)}); set output.folder to"
-            " a new folder"
-        )
-    return list(saved.attempts)
-
-
-def save(plan: RehearsalPlan, question: Question, attempts: Sequence[Attempt], *, complete: bool) -> None:
-    """Write rehearsal.json; raises SpaceError."""
-    runs = [finished(attempts, label) for label in plan.labels if label != WARM_UP]
-    measured = [run.figures for run in runs if run is not None and run.figures is not None]
-    record = Record(
-        complete=complete,
-        edition=plan.edition.name,
-        division=plan.division,
-        question=question,
-        attempts=tuple(attempts),
-        outcome=sum_up(measured) if measured else None,
-    )
-    write_text(plan.folder, REHEARSAL, json.dumps(asdict(record), indent=2) + "\n")

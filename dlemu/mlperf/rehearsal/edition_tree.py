@@ -23,16 +23,18 @@ from datagen.errors import SpaceError
 from datagen.manifest import Manifest
 from datagen.owned import scratch_folder
 from dlemu import __version__
-from dlemu.emulator.environment import describe_host
+from dlemu.comm.environment import describe_host
+from dlemu.dlio.config import dlio_hydra, dlio_workload
+from dlemu.mlperf import TRADEMARK
 from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.mlperf.check.system_schema import PLACEHOLDER, blank
 from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER, V1_REPORT
-from dlemu.mlperf.datasize import Datasize
-from dlemu.mlperf.dlio_config import dlio_hydra, dlio_workload
 from dlemu.mlperf.rehearsal import NOTE
-from dlemu.mlperf.rehearsal.attempts import Attempt, finished
+from dlemu.mlperf.rehearsal.attempts import Attempt
+from dlemu.mlperf.rehearsal.datasize import Datasize
 from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Figures, RehearsalPlan, sum_up
-from dlemu.sizing.train_process import LOG
+from dlemu.mlperf.rules.training import Division
+from dlemu.runner.child_run import LOG
 
 README = "README.txt"
 _SEED = "++workload.train.seed="
@@ -96,7 +98,7 @@ def run_metadata(plan: RehearsalPlan, attempt: Attempt, overrides: Sequence[str]
     metadata = _metadata(plan, "run", attempt.stamp, figures.num_files)
     metadata["parameters"]["train"]["seed"] = attempt.seed
     metadata["num_processes"] = figures.accelerators
-    metadata["override_parameters"] = dict(word.removeprefix("++workload.").split("=", 1) for word in overrides[1:])
+    metadata["override_parameters"] = overridden(overrides)
     metadata["args"] |= {
         "num_accelerators": figures.accelerators,
         "client_host_memory_in_gb": figures.memory_gib_per_host,
@@ -110,26 +112,59 @@ def _metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> 
     workload = plan.workload
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
-    return {
-        "rehearsal": NOTE,
-        "made_by": f"dlemu {__version__}",
-        "edition": plan.edition.name,
-        "benchmark_type": "training",
-        "command": command,
-        "model": plan.model,
-        "accelerator": workload.accelerator,
-        "run_datetime": stamp,
-        "verification": plan.division,
-        "num_processes": workload.ranks,
-        "parameters": sections,
-        "override_parameters": {},
-        "args": {
-            "model": plan.model,
+    return call_metadata(
+        "training",
+        command,
+        stamp,
+        edition=plan.edition.name,
+        division=plan.division,
+        model=plan.model,
+        accelerator=workload.accelerator,
+        processes=workload.ranks,
+        parameters=sections,
+        args={
             "accelerator_type": workload.accelerator,
             "data_dir": workload.dataset.data_folder,
             "results_dir": os.path.abspath(plan.tree),
         },
+    )
+
+
+def call_metadata(
+    benchmark: str,
+    command: str,
+    stamp: str,
+    *,
+    edition: str,
+    division: Division,
+    model: str,
+    accelerator: str,
+    processes: int,
+    parameters: Mapping[str, Any],
+    args: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the metadata of any call under the keys that mlpstorage has, with the note that it is a rehearsal's."""
+    return {
+        "rehearsal": NOTE,
+        "made_by": f"dlemu {__version__}",
+        "edition": edition,
+        "benchmark_type": benchmark,
+        "command": command,
+        "model": model,
+        "accelerator": accelerator,
+        "run_datetime": stamp,
+        "verification": division,
+        "num_processes": processes,
+        "parameters": parameters,
+        "override_parameters": {},
+        "args": {"model": model, **args},
     }
+
+
+def overridden(words: Sequence[str]) -> dict[str, str]:
+    """Return the settings that hydra's overrides change, as the metadata have them."""
+    kept = [word for word in words if word.startswith("++workload.")]
+    return dict(word.removeprefix("++workload.").split("=", 1) for word in kept)
 
 
 def file_separation(data_folder: str, tree: str) -> dict[str, Any]:
@@ -217,7 +252,7 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
 
 def write_sums(plan: RehearsalPlan, attempts: Sequence[Attempt]) -> None:
     """Write the sums over the measured runs: results.json (v3.0), mlperf_storage_report.json (v1.0)."""
-    done = [attempt for label in plan.labels if (attempt := finished(attempts, label))]
+    done = [run for run in attempts if run.failure is None]
     measured = {run.label: run.figures for run in done if run.label != WARM_UP and run.figures is not None}
     if not measured:
         return
@@ -292,7 +327,7 @@ Laid out as MLPerf Storage v{edition} wants a result of {pair} in {plan.division
 """
     if plan.edition.checks_tree:
         text += f"- {SEPARATION} compares the device numbers of both folders.\n"
-    write_text(plan.tree, README, text)
+    write_text(plan.tree, README, f"{text}\n{TRADEMARK}\n")
 
 
 def write_system(submission: str, system: str, edition: str, hosts: int, memory_gib_per_host: float) -> None:

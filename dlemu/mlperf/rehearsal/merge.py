@@ -14,6 +14,7 @@ from dlemu.mlperf.audit.tolerant import mapping, read_json
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.edition_tree import README
+from dlemu.results.finding import Finding
 
 _SYSTEMS = "systems"
 
@@ -58,7 +59,10 @@ def merge(folder: str, rehearsals: Sequence[str]) -> Checked:
 
 def _record(rehearsal: str) -> dict[str, Any]:
     path = os.path.join(rehearsal, REHEARSAL)
-    record = dict(mapping(read_json(path, []))) if os.path.isfile(path) else {}
+    broken: list[Finding] = []
+    record = dict(mapping(read_json(path, broken))) if os.path.isfile(path) else {}
+    if broken:
+        raise UserError(f"{rehearsal} is damaged: {broken[0].seen}; copy it again")
     if not record or not os.path.isdir(os.path.join(rehearsal, TREE)):
         raise UserError(f"{rehearsal} is no folder of `dlemu mlperf run`: wanted {REHEARSAL} and {TREE}/ in it")
     return record

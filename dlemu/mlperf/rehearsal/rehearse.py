@@ -18,9 +18,9 @@ from dlemu.config import datagen_command
 from dlemu.config.published import without_secrets
 from dlemu.metrics.verdict import Outcome as Judged
 from dlemu.mlperf.check.judge import Checked, check_folder
-from dlemu.mlperf.datasize import Datasize
 from dlemu.mlperf.rehearsal import NOTE
-from dlemu.mlperf.rehearsal.attempts import Attempt, Question, done_before, finished, late_by, run_sequence, save
+from dlemu.mlperf.rehearsal.attempts import Attempt, Attempts, Question, Record, late_by
+from dlemu.mlperf.rehearsal.datasize import Datasize
 from dlemu.mlperf.rehearsal.edition_tree import (
     lay_out,
     same_file_system,
@@ -30,8 +30,9 @@ from dlemu.mlperf.rehearsal.edition_tree import (
     write_sums,
     write_system,
 )
-from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Outcome, RehearsalPlan, sum_up
-from dlemu.sizing.train_process import run_train
+from dlemu.mlperf.rehearsal.run_figures import Figures, Outcome, RehearsalPlan, sum_up
+from dlemu.runner.child_run import run_train
+from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 
@@ -88,19 +89,17 @@ class Rehearsal:
         What is finished is kept, and calling again goes on.
         """
         check_names(self.plan.organisation, self.plan.system)
-        attempts = done_before(self.plan.folder, self._question)
+        attempts = Attempts(self.plan, self._question, self._train, self._watch)
+        attempts.resume()
         self._begin(attempts)
-        attempts = run_sequence(self.plan, attempts, self._train, self._announce, self._keep)
-        self._save(attempts, complete=True)
-        done = [finished(attempts, label) for label in self.plan.labels if label != WARM_UP]
-        figures = [attempt.figures for attempt in done if attempt is not None and attempt.figures is not None]
+        attempts.run_missing()
         return Rehearsed(
-            outcome=sum_up(figures),
-            limits=tuple(sorted({run.limited_by for run in figures if run.limited_by})),
+            outcome=sum_up(attempts.measured),
+            limits=tuple(sorted({run.limited_by for run in attempts.measured if run.limited_by})),
             checked=check_folder(self.plan.folder),
         )
 
-    def _begin(self, attempts: Sequence[Attempt]) -> None:
+    def _begin(self, attempts: Attempts) -> None:
         """Make the dataset when asked to, look at it, write what comes before the runs, say what is ahead."""
         asked_at = datetime.now()
         output = _make(self.plan.words, self.config_dir, self.tell) if self.make else None
@@ -108,9 +107,9 @@ class Rehearsal:
         write_readme(self.plan)
         write_datasize(self.plan, self.size, asked_at)
         write_datagen(self.plan, manifest, output, asked_at)
-        self._save(attempts, complete=False)
-        for attempt in attempts:
-            self._lay_out(attempt, attempts)  # what a full disk or Ctrl-C kept out of it
+        attempts.save(complete=False)
+        for attempt in attempts.runs:
+            self._lay_out(attempt, attempts.runs)  # what a full disk or Ctrl-C kept out of it
         for line in self._opening(attempts):
             self.tell(line)
 
@@ -123,7 +122,7 @@ class Rehearsal:
             storage=workload.storage_spec,
         ).manifest
 
-    def _opening(self, attempts: Sequence[Attempt]) -> list[str]:
+    def _opening(self, attempts: Attempts) -> list[str]:
         plan, bound = self.plan, self.size.bound
         files = plan.workload.dataset.num_files_train
         lines = [
@@ -131,17 +130,17 @@ class Rehearsal:
             f" {plan.workload.ranks} x {plan.workload.accelerator};"
             f" {len(plan.labels)} runs of {timedelta(seconds=round(plan.least_seconds_per_run))} or more each",
             NOTE,
-            f"dataset: {files:,} files; the rules want {bound.files:,} or more ({bound.because})"
+            f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because})"
             + ("" if files >= bound.files else ": TOO SMALL, the result will not be valid"),
         ]
         if plan.edition.checks_tree and same_file_system(plan.workload.dataset.data_folder, plan.tree):
-            lines.append("data and results lie on one file system: the rules want two; set output.folder")
-        done = [label for label in plan.labels if finished(attempts, label)]
-        late = late_by(attempts, datetime.now())
+            lines.append("data and results share a file system, which the rules forbid: set output.folder")
+        done = [run.label for run in attempts.runs if attempts.is_done(run)]
+        late = late_by(attempts.runs, datetime.now())
         if late is not None:
             lines.append(
                 f"the last run began {timedelta(seconds=round(late.total_seconds()))} ago: too long for runs that must"
-                " follow one another; for a valid result begin anew in a new folder"
+                " follow one another; for a valid result start again in a new folder"
             )
         return [*lines, f"results: {plan.folder}" + (f"; done already: {', '.join(done)}" if done else "")]
 
@@ -150,19 +149,14 @@ class Rehearsal:
         launcher = shlex.split(self.launcher.format(ranks=self.plan.workload.ranks))
         run_train([*options, *words], folder, lambda: None, launcher)  # a run goes to its end, whatever it shows
 
-    def _announce(self, attempt: Attempt) -> None:
-        number = self.plan.labels.index(attempt.label) + 1
-        self.tell(f"{attempt.label} ({number} of {len(self.plan.labels)}), seed {attempt.seed} ...")
-
-    def _keep(self, attempts: Sequence[Attempt]) -> None:
-        """Save what there is after an attempt, and lay the run out when it finished."""
-        self._save(attempts, complete=False)
-        if attempts[-1].figures is not None:
-            self.tell(_run_line(attempts[-1]))
-            self._lay_out(attempts[-1], attempts)
-
-    def _save(self, attempts: Sequence[Attempt], *, complete: bool) -> None:
-        save(self.plan, self._question, attempts, complete=complete)
+    def _watch(self, event: RunsPlanned | RunBegan | RunEnded[Attempt, Record]) -> None:
+        """Say what goes on, and lay a run out when it has finished."""
+        match event:
+            case RunBegan():
+                self.tell(f"{event.label} ...")
+            case RunEnded(run=attempt) if attempt.figures is not None:
+                self.tell(_run_line(attempt, attempt.figures))
+                self._lay_out(attempt, event.answer.attempts)
 
     def _lay_out(self, attempt: Attempt, attempts: Sequence[Attempt]) -> None:
         """Put a finished run into the tree, unless it is there."""
@@ -201,9 +195,7 @@ class DatagenFailed(DlemuError):
         self.exit_status = exit_status
 
 
-def _run_line(attempt: Attempt) -> str:
-    figures = attempt.figures
-    assert figures is not None  # only of finished runs
+def _run_line(attempt: Attempt, figures: Figures) -> str:
     verdict = "passes" if figures.passed else "does not pass"
     own = "" if figures.au_percent is None else f"; dlemu's own AU {figures.au_percent:.2f} %"
     return (

@@ -16,17 +16,25 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
 from dlemu import __version__
+from dlemu.mlperf import TRADEMARK
 from dlemu.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
 from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION
 from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER
-from dlemu.mlperf.checkpoint_datasize import CheckpointDatasize
-from dlemu.mlperf.official_checkpoints import MEMORY_FACTOR
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.attempts import free_stamp
-from dlemu.mlperf.rehearsal.edition_tree import README, file_separation, write_json, write_system
-from dlemu.mlperf.rules import Division
-from dlemu.sizing.train_process import LOG, run_train
+from dlemu.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
+from dlemu.mlperf.rehearsal.edition_tree import (
+    README,
+    call_metadata,
+    file_separation,
+    overridden,
+    write_json,
+    write_system,
+)
+from dlemu.mlperf.rules.checkpoints import MEMORY_FACTOR
+from dlemu.mlperf.rules.training import Division
+from dlemu.runner.child_run import LOG, run_train
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class CheckpointRehearsal:
         self.tell(NOTE)
         self.tell(f"calls: {names}; {self.size.room_gib:,.0f} GiB by ten checkpoints; results: {self.folder}")
         laid_out = f"Laid out as MLPerf Storage v{edition} wants a result of checkpointing, by dlemu {__version__}."
-        write_text(self.tree, README, f"{NOTE}\n\n{laid_out}\n")
+        write_text(self.tree, README, f"{NOTE}\n\n{laid_out}\n\n{TRADEMARK}\n")
 
     def _call(self, call: Call, done: list[dict[str, str]]) -> dict[str, str]:
         stamp = free_stamp((earlier["stamp"] for earlier in done), self.now)
@@ -133,26 +141,24 @@ class CheckpointRehearsal:
         with open(os.path.join(leaf, CONFIG_FOLDER, "config.yaml")) as lines:
             workload = yaml.safe_load(lines)["workload"]
         with open(os.path.join(leaf, CONFIG_FOLDER, "overrides.yaml")) as lines:
-            overrides = [word for word in yaml.safe_load(lines) if word.startswith("++workload.")]
-        metadata = {
-            "rehearsal": NOTE,
-            "made_by": f"dlemu {__version__}",
-            "edition": self.size.edition,
-            "benchmark_type": "checkpointing",
-            "command": "run",
-            "model": self.size.model,
-            "accelerator": self.accelerator,
-            "run_datetime": stamp,
-            "verification": self.division,
-            "num_processes": self.ranks,
-            "parameters": workload,
-            "override_parameters": dict(word.removeprefix("++workload.").split("=", 1) for word in overrides),
-            "args": {
-                "model": self.size.model,
+            overrides = overridden(yaml.safe_load(lines))
+        metadata = call_metadata(
+            "checkpointing",
+            "run",
+            stamp,
+            edition=self.size.edition,
+            division=self.division,
+            model=self.size.model,
+            accelerator=self.accelerator,
+            processes=self.ranks,
+            parameters=workload,
+            args={
                 "checkpoint_folder": self.checkpoint_folder,
                 "results_dir": os.path.abspath(self.tree),
                 "num_processes": self.ranks,
             },
+        ) | {
+            "override_parameters": overrides,
             "invocation_start_time": begun.isoformat(),
             "invocation_end_time": ended.isoformat(),
             "exit_status": 0,

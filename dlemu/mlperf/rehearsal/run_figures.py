@@ -10,10 +10,12 @@ import numpy as np
 
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.mlperf.dlio_results import GIB, MIB, DlioRun, rated_epochs
-from dlemu.mlperf.editions import Edition
-from dlemu.mlperf.rules import Division
-from dlemu.results.folder import read_run
+from dlemu.dlio.files import GIB
+from dlemu.dlio.training import MIB, DlioTraining
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.measured import exported
+from dlemu.mlperf.rules.editions import Edition
+from dlemu.mlperf.rules.training import Division
 
 WARM_UP = "warm-up"
 
@@ -157,8 +159,8 @@ class Outcome:
 def read_figures(folder: str) -> Figures:
     """Return the figures of a finished run, made from its steps; raises UserError for a damaged folder."""
     run = read_run(folder)
-    summary, facts, dlio = run.summary, run.facts, DlioRun(run=run)
-    epochs, journal = rated_epochs(dlio), facts.journal
+    summary, facts, dlio = run.summary, run.facts, DlioTraining(run=exported(run))
+    epochs, journal = dlio.rated_epochs(), facts.journal
     rate = float(np.mean([epoch.samples_per_second for epoch in epochs]))
     return Figures(
         au_dlio_percent=float(np.mean([100 * epoch.au for epoch in epochs])),
@@ -174,7 +176,7 @@ def read_figures(folder: str) -> Figures:
         num_files=facts.num_files_train,
         samples_per_file=facts.workload.dataset.num_samples_per_file,
         start=dlio.stamp(journal.started_ns),
-        end=dlio.stamp(journal.started_ns if journal.ended_ns is None else journal.ended_ns),
+        end=dlio.stamp(dlio.ended_ns),
     )
 
 

@@ -1,0 +1,95 @@
+"""What a setting may be, declared at its field: `Annotated[int, at_least(1), Unit("samples")] = 4`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, get_origin, get_type_hints
+
+MOST_COUNT, MOST_BYTES = 10**9, 1 << 60
+"""Far beyond any run, and far below where arithmetic of nanoseconds and bytes in 64 bits ends."""
+MOST_PLANNED = 10**12
+
+
+class Unit(str):
+    """What a setting's number measures, where it is not a count of what its meaning names."""
+
+
+BYTES, SECONDS = Unit("bytes"), Unit("seconds")
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a setting may be, both ends included."""
+
+    least: float
+    most: float
+    words: str
+    """The same for people, as in "wanted 0 to 19"."""
+    minus_one: str = ""
+    """What -1 means, where it is possible besides: "-1 for every step"."""
+
+    def wanted(self, number: float) -> str:
+        """Return what is wanted instead of a number; empty where it is possible."""
+        if self.least <= number <= self.most or (self.minus_one and number == -1):
+            return ""
+        if self.minus_one and number > self.most:
+            return f"at most {self.most}, or {self.minus_one}"
+        return self.words
+
+
+def at_least(least: float, most: float = MOST_COUNT) -> Range:
+    """Return the range of a count or an amount."""
+    return Range(least, most, f"{least} or more, and at most {most}")
+
+
+def positive_or(minus_one: str) -> Range:
+    """Return the range of a count that -1 leaves open."""
+    return Range(1, MOST_PLANNED, f"1 or more, or {minus_one}", minus_one)
+
+
+MORE_THAN_0 = Range(sys.float_info.min, math.inf, "more than 0")
+
+
+@cache
+def declared(section: Any) -> dict[str, tuple[Any, ...]]:
+    """Return what the fields of a dataclass declare besides their types, by name."""
+    hints = get_type_hints(section, include_extras=True)
+    names = [field.name for field in fields(section)]
+    return {name: hints[name].__metadata__ if get_origin(hints[name]) is Annotated else () for name in names}
+
+
+@cache
+def _ranges(section: Any) -> list[tuple[str, Range]]:
+    return [(name, part) for name, parts in declared(section).items() for part in parts if isinstance(part, Range)]
+
+
+def out_of_range(section: Any, where: str) -> Iterator[str]:
+    """Name each number of one section, a dataclass called `where`, that is out of its field's range."""
+    for name, allowed in _ranges(section.__class__):
+        number = getattr(section, name)
+        if wanted := allowed.wanted(number):
+            yield f"{_join(where, name)} is {number}: wanted {wanted}"
+
+
+def problems(value: Any, where: str = "") -> Iterator[str]:
+    """Name each impossible value of a tree of dataclasses and tables of them; `where` is the key of its root.
+
+    A dataclass that has a method `problems(where)` adds what it says of its values together.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from problems(item, _join(where, key))
+    elif is_dataclass(value):
+        yield from out_of_range(value, where)
+        for field in fields(value):
+            yield from problems(getattr(value, field.name), _join(where, field.name))
+        if hasattr(value, "problems"):
+            yield from value.problems(where)
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key

@@ -1,0 +1,76 @@
+"""The command of a kind of job, made of what the kind says of itself."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+
+import click
+
+from dlemu.cli.options import configured, json_option, print_config
+from dlemu.results.kinds import Kind
+
+_Command = Callable[..., None]
+_EXIT = (
+    "Exit status: 0 it completed (and passed, where it is judged), 1 it failed, 2 a usage error (a full disk and "
+    "damaged files too), 3 a worker or a rank failed, 4 it completed with no verdict (NO VERDICT, UNDECIDED), "
+    "128 + signal for a run that a signal ended."
+)
+
+
+def job_command(kind: Kind) -> click.Command:
+    """Return the click command that runs a kind of job; `kind.usage` is its help."""
+    job = None if kind.is_unnamed else kind  # `dlemu train` runs what the workload asks for
+
+    @configured
+    @click.option("--make", is_flag=True, help="Make first what the job reads and is missing; ask above 10 GB.")
+    @click.option("--yes", is_flag=True, help="With --make: do not ask.")
+    @json_option("summary.json")
+    @_exported(kind)
+    def command(
+        overrides: tuple[str, ...],
+        config_dir: str | None,
+        cfg: bool,
+        make: bool,
+        yes: bool,
+        as_json: bool,
+        export_dlio: str | None = None,
+    ) -> None:
+        if cfg:
+            print_config(overrides, config_dir, kind)
+            return
+        if export_dlio is not None:
+            _export(overrides, config_dir, export_dlio)
+            return
+        from dlemu.cli import complain
+        from dlemu.runner.launched import stands_in
+
+        if stands_in(overrides, complain):
+            return
+        from dlemu.cli.frontends import Terminal, job_request, show_job
+
+        request = job_request(overrides, config_dir, make=make, yes=yes)
+        raise SystemExit(show_job(request, Terminal(overrides, config_dir, as_json=as_json), job))
+
+    usage = inspect.cleandoc(kind.usage or kind.help)
+    return click.command(name=kind.command, short_help=kind.help, help=f"{usage}\n\n{_EXIT}")(command)
+
+
+def _exported(kind: Kind) -> Callable[[_Command], _Command]:
+    """Return what adds the option by which the settings of a job that DLIO has, too, are written for it."""
+    if not kind.exported:
+        return lambda command: command
+    return click.option(
+        "--export-dlio", metavar="FILE", help="Write the settings as a workload file of DLIO's, and stop."
+    )
+
+
+def _export(overrides: Sequence[str], config_dir: str | None, path: str) -> None:
+    from datagen.atomic import write_text
+    from dlemu.config import load
+    from dlemu.dlio.workload_file import dlio_yaml
+
+    path = os.path.abspath(path)
+    write_text(os.path.dirname(path), os.path.basename(path), dlio_yaml(load(overrides, config_dir=config_dir)))
+    click.echo(f"written: {path}")

@@ -1,0 +1,67 @@
+"""`dlemu record`: a training job of the user's own, as a workload."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(name="record", short_help="Record a training job of your own as a workload.")
+@click.argument("job", nargs=-1, metavar="-- COMMAND [WORD]...", type=click.UNPROCESSED)
+@click.option("--steps", type=click.IntRange(0), default=0, help="Record so many batches of each rank. [default: any]")
+@click.option("--minutes", type=click.FloatRange(0.01), default=10.0, show_default=True, help="Record so long.")
+@click.option(
+    "--skip", type=click.IntRange(0), default=10, show_default=True, help="Batches of a rank that are warm-up."
+)
+@click.option("--out", metavar="FILE.yaml", default="", help="The recipe. [default: job.yaml in the results' folder]")
+@click.option("--output", metavar="FOLDER", default="", help="Where the results go.")
+@click.option("--rows", metavar="FOLDER", default="", help="Make the recipe of a job that ran and left its rows there.")
+@click.option("--replay/--no-replay", default=True, show_default=True, help="Replay it on the same storage at the end.")
+@click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
+@click.option("--json", "as_json", is_flag=True, help="Print record.json, and nothing else of dlemu's on stdout.")
+def command(
+    job: tuple[str, ...],
+    steps: int,
+    minutes: float,
+    skip: int,
+    out: str,
+    output: str,
+    rows: str,
+    replay: bool,
+    report: bool,
+    as_json: bool,
+) -> None:
+    """Record a training job of your own as a workload: what it reads, computes and waits for.
+
+    \b
+    dlemu record --out job.yaml -- torchrun --nproc-per-node 2 train.py --lr 0.1
+    dlemu train workload=job.yaml dataset.data_folder=/mnt/drive/data ranks=8
+
+    The job runs as it is; a hook in its Python processes writes down what each batch cost, under 2 % of its time. After
+    the window (--steps, --minutes) it goes on unrecorded, and once it ends, the recording is replayed on the same
+    storage, from the same files, which are only read. The recipe names no path, file, host or person.
+
+    Where a launcher drops the environment (containers, ssh, python -I): write `import dlemu.record` as the first line
+    of the script; its rows go to ./dlemu-record, and `dlemu record --rows dlemu-record` makes the recipe.
+
+    What is recorded, and what is not yet: docs/record.md.
+
+    Exit status: 0 the replay is the job within 5 %, 1 a recipe that is marked as not replayable, 2 a usage error, or
+    nothing that could be recorded, 128 + signal.
+    """
+    from rich.console import Console
+
+    from dlemu.cli.options import report_result, say_what
+    from dlemu.results.answer_files import to_json
+    from dlemu.studies.record.page import print_record
+    from dlemu.studies.record.run import RecordQuestion, record
+
+    question = RecordQuestion(command=job, rows=rows, steps=steps, minutes=minutes, skip=skip, out=out, replay=replay)
+    recorded = record(question, folder=output, on_step=say_what)
+    if recorded.job_status:
+        click.echo(f"the job ended with status {recorded.job_status}", err=True)
+    if as_json:
+        click.echo(to_json(recorded.answer), nl=False)
+    else:
+        print_record(recorded, Console())
+        report_result(report, recorded.folder)
+    raise SystemExit(0 if recorded.answer.replayable else 1)

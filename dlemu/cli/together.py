@@ -1,0 +1,76 @@
+"""`dlemu together`: several jobs beside each other on one storage."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from dlemu.cli.options import json_option
+
+
+@click.command(name="together", short_help="Run several jobs beside each other: what each costs the others.")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB JOB [JOB]...")
+@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@click.option("--alone/--no-alone", default=True, show_default=True, help="Run each alone first.")
+@click.option("--output", metavar="FOLDER", default="", help="Where the results go; an interrupted one goes on there.")
+@json_option("together.json")
+@click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
+def command(
+    jobs: tuple[str, ...], config_dir: str | None, alone: bool, output: str, as_json: bool, report: bool
+) -> None:
+    """Run several jobs beside each other on one storage, and say what each costs the others.
+
+    \b
+    dlemu together training.yaml checkpoint.yaml
+    dlemu together "train workload=unet3d ranks=8 dataset.data_folder=/mnt/nvme/unet3d" \\
+                   "checkpoint workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt"
+
+    A JOB is a workload's YAML file, or settings in quotes, with the command before them where it is not what the
+    workload asks for. Each job runs alone, then all begin at once; each has results of its own.
+
+    Exit status: 0 all jobs completed, 2 a usage error, 3 a job failed, 128 + signal.
+    """
+    import signal
+
+    from dlemu.cli import complain
+    from dlemu.cli.again import heed_signals
+    from dlemu.cli.options import say_what, show_answer
+    from dlemu.comm import Interrupted
+    from dlemu.results.kinds import installed_kinds, kinds
+    from dlemu.runner.run_list import RunBegan, RunsPlanned
+    from dlemu.studies.together.page import print_together
+    from dlemu.studies.together.run import run_together
+
+    known = {kind.command for kind in (*kinds(), *installed_kinds()) if kind.job}
+    asked, commands = [], []
+    for text in jobs:
+        words = shlex.split(text)
+        commands.append(words.pop(0) if words and words[0] in known else "")
+        asked.append(
+            [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
+        )
+    place = output
+
+    def watch(event: RunsPlanned | RunBegan) -> None:
+        nonlocal place
+        if isinstance(event, RunsPlanned):
+            place = event.folder
+            heed_signals()
+        else:
+            say_what(event.label)
+
+    try:
+        answer, folder = run_together(
+            asked,
+            commands=commands,
+            alone=alone,
+            folder=output,
+            config_dir=config_dir,
+            on_event=watch,
+        )
+    except Interrupted as stop:
+        name = signal.Signals(stop.signal_number).name
+        complain(f"interrupted by {name}; jobs that ran alone are kept: the same command with --output {place} goes on")
+        raise SystemExit(stop.exit_status) from None
+    show_answer(answer, folder, print_together, as_json=as_json, page=report)

@@ -1,0 +1,214 @@
+"""`dlemu workload show|new`: what a workload is and asks of the storage, and a commented file for one of your own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
+
+Row = tuple[str, str, str]
+
+SHOWN_SHARES = (0, 10, 50, 90, 100)
+"""Quantiles of the files' sizes that are shown, in percent."""
+_TEMPLATE = """\
+# {name}: a workload for `dlemu train workload={path}`. `dlemu workload show {path}` says what it asks of the storage,
+# `dlemu train --cfg workload={path}` lists all settings with what they mean.
+model:
+  name: {name}
+dataset:
+{dataset}
+reader:
+  data_loader: pytorch
+  # Samples of one step on one accelerator.
+  batch_size: {batch_size}
+  # Worker processes of each rank (num_workers of a DataLoader).
+  read_threads: {workers}
+  # CPU seconds of a worker for each sample after reading it: decoding, augmentation. Measure one worker alone.
+  preprocess_time: {preprocess_seconds}
+  file_shuffle: seed
+  sample_shuffle: seed
+train:
+  # Seconds of one step when its batch is there already: forward, backward, optimizer, all-reduce.
+  computation_time: {step_seconds}
+  # CPU seconds of the trainer itself within each step; 0 where the accelerator does it all.
+  step_cpu_time: 0
+  epochs: 2
+"""
+_OWN_DATA = """\
+  # Your own files: their format, number and sizes are looked up; they are only read.
+  source: folder
+  data_folder: {data_folder}"""
+_GENERATED = """\
+  # Made by `dlemu datagen workload={path}`, and removed by you.
+  data_folder: {data_folder}
+  format: {format}
+  num_files_train: {files}
+  num_samples_per_file: {samples_per_file}
+  # Mean bytes of a sample, and their standard deviation.
+  record_length_bytes: {sample_bytes}
+  record_length_bytes_stdev: {sample_bytes_stdev}"""
+
+
+@click.group(name="workload", short_help="Show what a workload asks of the storage; write one of your own.")
+def command() -> None:
+    """Show what a workload is and asks of the storage, or write a commented file for one of your own."""
+
+
+@command.command(name="show", short_help="What a workload reads, and what an accelerator asks for.")
+@click.argument("words", nargs=-1)
+def show(words: tuple[str, ...]) -> None:
+    """Say what a workload reads, and what an accelerator that never waits asks of the storage.
+
+    WORDS are a workload's name or file, and settings: `dlemu workload show my.yaml dataset.data_folder=/data/images`.
+    """
+    from rich.console import Console
+
+    from dlemu.config import load
+    from dlemu.report.table import Table, columns, print_table
+
+    named = [word if "=" in word else f"workload={word}" for word in words]
+    workload = load(named)
+    table = Table(
+        title=f"workload {workload.model.name}", columns=columns("", "value", "", right=(1,)), rows=[*_rows(workload)]
+    )
+    print_table(table, Console())
+    for note in workload.notes:
+        click.echo(f"- {note}")
+
+
+def _rows(workload: Workload) -> Iterator[Row]:
+    from dlemu.config.duration import mean_seconds
+    from dlemu.metrics.demand import demand
+
+    data, reader, train = workload.dataset, workload.reader, workload.train
+    asked = demand(workload.model.name, workload)
+    yield "files", f"{asked.num_files:,}", data.format
+    yield "samples", f"{asked.num_samples:,}", f"{data.num_samples_per_file:,} in each file"
+    yield "dataset", f"{asked.dataset_gb:,.4g} GB", data.data_folder
+    yield "sample", _bytes(asked.sample_bytes), "mean"
+    if data.sizes_vary:
+        sizes = _sizes(workload)
+        shown = ", ".join(_bytes(value) for value in sizes)
+        yield "", "", f"{', '.join(f'p{share}' for share in SHOWN_SHARES)}: {shown}"
+    yield from _recording(workload)
+    yield "batch", str(reader.batch_size), f"{reader.read_threads} workers a rank"
+    seconds = asked.computation_seconds
+    yield "step", f"{1e3 * seconds:,.4g} ms", f"mean, {train.computation_time.type}"
+    if asked.samples_per_second is None or asked.mb_per_second is None:
+        yield "demand", "no limit", "train.computation_time is 0: nothing computes"
+        return
+    yield "demand of one accelerator", f"{asked.samples_per_second:,.4g} /s", "samples, when it never waits"
+    yield "", f"{asked.mb_per_second:,.4g} MB/s", f"{workload.metric.au:.0%} of it to pass"
+    burned = asked.samples_per_second * mean_seconds(reader.preprocess_time)
+    if burned and reader.preprocess == "burn":
+        yield "", f"{burned:,.3g} cores", "preprocessing in the workers"
+    if cores := mean_seconds(train.step_cpu_time) / seconds:
+        yield "", f"{cores:,.3g} cores", "the trainer itself"
+
+
+def _recording(workload: Workload) -> Iterator[Row]:
+    recorded = workload.recorded
+    if recorded.version:
+        rate = recorded.samples_per_second
+        yield "recorded", f"{recorded.steps:,} steps", f"{recorded.ranks} ranks with {recorded.workers} workers each"
+        yield "  explained", f"{recorded.coverage_percent:.1f} %", "of the bytes that it read"
+        yield "  samples/s", f"{rate.recorded:,.4g}", f"{rate.replayed:,.4g} replayed"
+        yield "  replayable", "yes" if recorded.replayable else "no", recorded.reason
+
+
+def _sizes(workload: Workload) -> list[float]:
+    import numpy as np
+
+    from dlemu.jobs.training.prediction.batches import bytes_by_file
+
+    sizes = np.percentile(bytes_by_file(workload.dataset), SHOWN_SHARES)
+    return [float(size) for size in sizes]
+
+
+def _bytes(value: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:,.4g} {unit}"
+    return f"{value:,.0f} B"
+
+
+_QUESTIONS: tuple[tuple[str, Any, str, str], ...] = (
+    ("batch_size", int, "Samples of one step on one accelerator", "reader.batch_size"),
+    ("step_seconds", float, "Seconds of a step whose batch is there", "train.computation_time"),
+    ("workers", int, "Worker processes of each rank", "reader.read_threads"),
+    ("preprocess_seconds", float, "CPU seconds of a worker for each sample", "reader.preprocess_time"),
+)
+_OF_GENERATED: tuple[tuple[str, Any, str, str], ...] = (
+    ("format", str, "Format of the files (jpeg, npz, tfrecord, webdataset, ...)", "dataset.format"),
+    ("files", int, "Files", "dataset.num_files_train"),
+    ("samples_per_file", int, "Samples in each file", "dataset.num_samples_per_file"),
+    ("sample_bytes", float, "Mean bytes of a sample", "dataset.record_length_bytes"),
+)
+
+
+@command.command(name="new", short_help="Write a commented file for a workload of your own.")
+@click.argument("path")
+@click.option("--data-folder", help="Your files, or with --format the folder where dlemu is to make some.")
+@click.option("--batch-size", type=int, help="Samples of one step on one accelerator.")
+@click.option("--step-seconds", type=float, help="Seconds of a step whose batch is there already.")
+@click.option("--workers", type=int, help="Worker processes of each rank.")
+@click.option("--preprocess-seconds", type=float, help="CPU seconds of a worker for each sample.")
+@click.option("--format", help="Make a dataset of this format, in place of files of yours.")
+@click.option("--files", type=int, help="Files to make.")
+@click.option("--samples-per-file", type=int, help="Samples in each of them.")
+@click.option("--sample-bytes", type=float, help="Mean bytes of a sample.")
+@click.option("--sample-bytes-stdev", type=float, default=0.0, help="Their standard deviation.")
+def new(path: str, **given: Any) -> None:
+    """Write a commented workload file PATH, which must not exist.
+
+    On a terminal what is missing is asked for; elsewhere it is named. With --data-folder alone the dataset is the files
+    that lie there; with --format, --files and --sample-bytes dlemu is to make one.
+    """
+    from datagen.errors import UserError
+    from dlemu.config import load
+
+    if not path.endswith(".yaml"):
+        raise UserError(f"{path} does not end in .yaml: workload files do")
+    if os.path.lexists(path):
+        raise UserError(f"{path} exists: give the name of a new file, or remove it")
+    makes = any(given[name] is not None for name, *_ in _OF_GENERATED)
+    questions = [("data_folder", str, "Folder of the files", "dataset.data_folder"), *_QUESTIONS]
+    for name, kind, text, key in [*questions, *(_OF_GENERATED if makes else ())]:
+        if given[name] is None:
+            given[name] = _asked(name, kind, text, key)
+    given |= {"path": path, "name": os.path.basename(path).removesuffix(".yaml")}
+    given["data_folder"] = _quoted(os.path.abspath(given["data_folder"]))
+    dataset = (_GENERATED if makes else _OWN_DATA).format(**given)
+    text = _TEMPLATE.format(dataset=dataset, **given)
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
+    try:
+        load([f"workload={path}"])
+    except BaseException:
+        os.unlink(path)
+        raise
+    click.echo(f"{path} is written; next: dlemu workload show {path}")
+
+
+def _quoted(text: str) -> str:
+    """Return a text as YAML has it, in one line."""
+    import json
+
+    return json.dumps(text)
+
+
+def _asked(name: str, kind: Any, text: str, key: str) -> Any:
+    from datagen.errors import UserError
+
+    if not sys.stdin.isatty():
+        raise UserError(f"--{name.replace('_', '-')} is missing, {key}: {text}")
+    return click.prompt(f"{text} ({key})", type=kind)

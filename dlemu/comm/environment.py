@@ -1,0 +1,139 @@
+"""What a host is made of, as far as it explains a result."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+import psutil
+
+from datagen.storage.storage_base import StorageSpec, open_storage
+from datagen.withheld import printable, public_text
+from dlemu import __version__
+from dlemu.comm import Comm
+from dlemu.comm.cgroup_limits import cpu_limit, memory_limit_bytes
+
+_PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py", "hydra-core", "pyarrow")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """What a host is made of."""
+
+    host: str
+    processor: str = ""
+    cpu_count: int = 1
+    cpu_usable: int = 1
+    """Cores that the run may use (affinity)."""
+    cpu_limit: float | None = None
+    """As many cores' time as a container or job may use, by its cgroup; None where nothing limits."""
+    memory_bytes: int = 0
+    memory_limit_bytes: int | None = None
+    """What a container or job may use of it, by its cgroup; None where nothing limits."""
+    kernel: str = ""
+    python: str = ""
+    dlemu: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Versions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageFacts:
+    """The file system that a folder lies on."""
+
+    folder: str
+    mount: str = ""
+    file_system: str = ""
+    device: str = ""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+def describe_host() -> HostFacts:
+    """Return what this host is made of, and the versions that matter."""
+    return HostFacts(
+        host=platform.node(),
+        processor=_processor(),
+        cpu_count=os.cpu_count() or 1,
+        cpu_usable=len(os.sched_getaffinity(0)),
+        cpu_limit=cpu_limit(),
+        memory_bytes=psutil.virtual_memory().total,
+        memory_limit_bytes=memory_limit_bytes(),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        dlemu=__version__,
+        packages={name: installed for name in _PACKAGES if (installed := _version(name))},
+    )
+
+
+def describe_hosts(comm: Comm) -> tuple[tuple[HostFacts, ...], tuple[int, ...]] | None:
+    """Return each node's facts in node order, and the node of each rank, on rank 0; None elsewhere. Collective."""
+    host = describe_host() if comm.local_rank == 0 else None
+    nodes: list[tuple[int, HostFacts | None]] | None = comm.gather((comm.node, host))
+    if nodes is None:
+        return None
+    hosts = {node: described for node, described in nodes if described is not None}
+    return tuple(hosts[node] for node in sorted(hosts)), tuple(node for node, _ in nodes)
+
+
+def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
+    """Return the file system that a dataset's folder lies on; of a storage without folders its name.
+
+    Of a folder that is not there yet, the nearest above it that is.
+    """
+    storage = open_storage(spec.buffered)
+    local = storage.local_path(folder)
+    if local is not None:
+        return describe_folder(existing_folder(local))
+    return StorageFacts(
+        folder=public_text(folder),
+        mount=public_text(spec.root),
+        file_system=spec.type,
+        device=storage.server,
+        free_bytes=storage.free_bytes(folder),
+    )
+
+
+def describe_folder(folder: str) -> StorageFacts:
+    """Return the file system that a folder lies on."""
+    path = os.path.realpath(folder)
+    mounts = [part for part in psutil.disk_partitions(all=True) if _within(path, part.mountpoint)]
+    usage = psutil.disk_usage(path)
+    mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
+    return StorageFacts(
+        folder=printable(path),
+        mount=printable(mount.mountpoint) if mount else "",
+        file_system=mount.fstype if mount else "",
+        device=printable(mount.device) if mount else "",
+        total_bytes=usage.total,
+        free_bytes=usage.free,
+    )
+
+
+def existing_folder(folder: str) -> str:
+    """Return the folder, or the nearest one above it that exists."""
+    path = os.path.abspath(folder)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _within(path: str, mount: str) -> bool:
+    return path == mount or path.startswith(mount.rstrip("/") + "/")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()

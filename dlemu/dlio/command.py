@@ -1,0 +1,114 @@
+"""DLIO's command line: hydra overrides that name a workload, change it, and say where the run's files go."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from importlib.util import find_spec
+
+from datagen.errors import UserError
+from dlemu.config import load, workload_names
+from dlemu.config.overrides import parse
+from dlemu.config.schema import Workload
+from dlemu.dlio.config import OWN_FOLDER
+from dlemu.dlio.folders import DlioFolders
+
+DEFAULT_SUBFOLDER = ".hydra"
+"""Where hydra keeps a run's configuration unless `hydra.output_subdir` says otherwise."""
+
+_NOW = re.compile(r"\$\{now:([^}]*)\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DlioCommand:
+    """What the overrides of `dlio_benchmark` ask for."""
+
+    choice: str
+    """The workload's name; empty for the default one."""
+    settings: tuple[str, ...]
+    """Overrides of the workload's keys, as written."""
+    task: tuple[str, ...]
+    """All overrides but hydra's own, as written: what hydra's overrides.yaml holds."""
+    run_folder: str | None
+    """`hydra.run.dir`; None when it was not given."""
+    config_subfolder: str | None
+    """`hydra.output_subdir`; None for no configuration at all."""
+
+
+def read_command(overrides: Sequence[str]) -> DlioCommand:
+    """Sort the overrides; raises UserError for what is not in hydra's grammar."""
+    request = parse(overrides)
+    hydra = {setting.path[1:]: setting.value for setting in request.all if setting.path[0] == "hydra"}
+    run_folder, subfolder = hydra.get(("run", "dir")), hydra.get(("output_subdir",), DEFAULT_SUBFOLDER)
+    return DlioCommand(
+        choice=request.workload,
+        settings=tuple(setting.text for setting in request.settings if setting.path[0] != "hydra"),
+        task=tuple(setting.text for setting in request.all if setting.path[0] != "hydra"),
+        run_folder=None if run_folder is None else _dated(str(run_folder)),
+        config_subfolder=None if subfolder is None else str(subfolder),
+    )
+
+
+def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload, DlioFolders]:
+    """Return the workload, its `output.folder` set, and the place of DLIO's files.
+
+    They go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, which by default is
+    DLIO's `hydra_log/MODEL/TIME`. dlemu's own go into `dlemu` below it. Raises UserError.
+    """
+    words = [*_chosen(command.choice, config_dir), *command.settings]
+    workload = _without_tensorflow(load(words, config_dir=config_dir), words, config_dir)
+    folder = workload.output.folder or command.run_folder or _dated(f"hydra_log/{workload.model.name}/{_TIME}")
+    config_root = command.run_folder or folder
+    subfolder = command.config_subfolder
+    place = DlioFolders(
+        folder=folder,
+        config_folder=None if subfolder is None else os.path.join(config_root, subfolder),
+        overrides=command.task,
+    )
+    output = replace(workload.output, folder=_free(os.path.join(folder, OWN_FOLDER)))
+    return replace(workload, output=output), place
+
+
+def _without_tensorflow(workload: Workload, words: list[str], config_dir: str | None) -> Workload:
+    """Return the workload with another loader where TensorFlow's is asked for and not installed; a note says so."""
+    if workload.reader.data_loader != "tensorflow" or find_spec("tensorflow") is not None:
+        return workload
+    other = "pytorch" if find_spec("torch") is not None else "threads"
+    changed = load([*words, f"++workload.reader.data_loader={other}"], config_dir=config_dir)
+    note = f"TensorFlow is not installed: reader.data_loader={other} reads the same files"
+    return replace(changed, notes=(*changed.notes, note))
+
+
+_TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
+
+
+def _chosen(choice: str, config_dir: str | None) -> list[str]:
+    """Return what chooses the workload here: DLIO has a file for each accelerator, dlemu a table in each workload."""
+    if not choice:
+        return []
+    base, _, accelerator = choice.rpartition("_")
+    if os.sep in choice or choice in workload_names(config_dir) or base not in workload_names():
+        return [f"workload={choice}"]
+    known = accelerator in load([f"workload={base}"]).accelerators
+    return [f"workload={base}", f"accelerator={accelerator}"] if known else [f"workload={choice}"]
+
+
+def _dated(folder: str) -> str:
+    """Fill in hydra's `${now:FORMAT}`."""
+    moment = datetime.now()
+    folder = _NOW.sub(lambda match: moment.strftime(match[1]), folder)
+    if "${" in folder:
+        raise UserError(f"hydra.run.dir={folder}: only ${{now:FORMAT}} is filled in here; write the rest out")
+    return folder
+
+
+def _free(folder: str) -> str:
+    """Return the folder, with a number behind it when it holds an earlier run."""
+    free, number = folder, 1
+    while os.path.exists(os.path.join(free, "summary.json")):
+        number += 1
+        free = f"{folder}-{number}"
+    return free

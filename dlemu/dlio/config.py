@@ -1,0 +1,144 @@
+"""A workload in the words of DLIO 2.x: its config.yaml, and the overrides that lead there from the shipped workload."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from dlemu.config.duration import Duration
+from dlemu.config.published import published
+from dlemu.config.schema import Checkpoint, Model, Workload
+
+OWN_FOLDER = "dlemu"
+"""Folder of dlemu's own files, below the one that DLIO's files are written to (`dlio_benchmark`)."""
+
+_SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
+
+
+TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
+"""Numbers of a transformer that DLIO has."""
+_CHECKPOINT_KEYS = {
+    "time_between_checkpoints": None,
+    "num_checkpoints_write": None,
+    "num_checkpoints_read": None,
+    "fsync": None,
+    "mode": "default",
+    "rank_sync": False,
+    "recovery_rank_shift": False,
+    "randomize_tensor": True,
+}
+"""DLIO's settings of checkpoints alone -> the value with which a configuration leaves them out; None: it never does."""
+_TRAINING_KEYS = (
+    "checkpoint_folder",
+    "checkpoint_after_epoch",
+    "epochs_between_checkpoints",
+    "steps_between_checkpoints",
+    "type",
+    "fsync",
+)
+OWN_KEYS = {
+    "dataset": ("compressibility", "seed", "record_length_bytes_quantiles", "source"),
+    "reader": ("engine", "decode", "evict_page_cache", "verify", "nice", "preprocess"),
+    "train": ("synchronous", "step_cpu_time"),
+    "checkpoint": tuple(sorted({field.name for field in fields(Checkpoint)} - {*_CHECKPOINT_KEYS, *_TRAINING_KEYS})),
+    "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict", "get_price", "put_price"),
+}
+"""Settings that DLIO does not have; the run's own config.yaml has them all."""
+
+
+def dlio_workload(workload: Workload) -> dict[str, Any]:
+    """Return the `workload` mapping of DLIO's config.yaml; of a workload that only checkpoints what that needs."""
+    workload = published(workload)
+    model = _model(workload.model)
+    if only_checkpoints(workload):
+        return {"model": model, "framework": workload.framework, **_checkpoint_sections(workload)}
+    sections = {name: _section(getattr(workload, name), OWN_KEYS.get(name, ())) for name in _SECTIONS}
+    sections["checkpoint"] = {key: sections["checkpoint"][key] for key in _TRAINING_KEYS}
+    return {"model": model, "framework": workload.framework, **sections}
+
+
+def only_checkpoints(workload: Workload) -> bool:
+    """Say whether a workload saves and loads checkpoints and does nothing else."""
+    return workload.workflow.checkpoint and not workload.workflow.train
+
+
+def _model(model: Model) -> dict[str, Any]:
+    named: dict[str, Any] = {"name": model.name, "type": model.type}
+    if not model.has_layers:
+        return named | {"model_size": model.model_size_bytes}
+    cut, shape = model.parallelism, model.transformer
+    parallelism = {"pipeline": cut.pipeline, "tensor": cut.tensor, "zero_stage": cut.zero_stage}
+    parallelism |= {"data": cut.data} if cut.data > 0 else {}
+    parallelism |= {"expert": cut.expert} if cut.expert > 1 else {}
+    layers: dict[str, Any] = {"num_layers": model.num_layers, "model_datatype": model.model_datatype}
+    layers |= {"optimizer_datatype": model.optimizer_datatype, "parallelism": parallelism}
+    if model.type != "transformer":
+        layers["model_size"] = model.model_size_bytes
+    older = {key: list(getattr(model, key)) for key in ("layer_parameters", "optimization_groups")}
+    if any(older.values()):
+        return named | layers | older
+    numbers = {field.name: getattr(shape, field.name) for field in fields(shape)}
+    told = {key: value for key, value in numbers.items() if key in TRANSFORMER_KEYS or value}
+    return named | layers | {"transformer": told}
+
+
+def _checkpoint_sections(workload: Workload) -> dict[str, Any]:
+    flow, saves = workload.workflow, workload.checkpoint
+    folder = {"checkpoint_folder": saves.checkpoint_folder}
+    told = {key: _plain(getattr(saves, key)) for key, left_out in _CHECKPOINT_KEYS.items()}
+    return {
+        "workflow": {"generate_data": flow.generate_data, "train": flow.train, "checkpoint": flow.checkpoint},
+        "checkpoint": folder | {key: value for key, value in told.items() if value != _CHECKPOINT_KEYS[key]},
+    }
+
+
+def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
+    """Return DLIO's overrides.yaml: the workload's name there, and every setting in which it differs from `base`."""
+    name = "_".join(filter(None, (workload.model.name, workload.accelerator)))
+    wanted, given = dlio_workload(workload), dlio_workload(base)
+    return [
+        f"workload={name}",
+        *(
+            f"++workload.{section}.{key}={_word(value)}"
+            for section in ("model", *_SECTIONS)
+            for key, value in wanted.get(section, {}).items()
+            if value != given.get(section, {}).get(key)
+        ),
+    ]
+
+
+def dlio_hydra(run_folder: str, config_subfolder: str, overrides: list[str]) -> dict[str, Any]:
+    """Return the part of hydra.yaml that says where the run's files lie and what was asked for."""
+    return {
+        "hydra": {
+            "run": {"dir": run_folder},
+            "mode": "RUN",
+            "output_subdir": config_subfolder,
+            "overrides": {"hydra": [f"hydra.run.dir={run_folder}"], "task": overrides},
+            "job": {"name": "dlemu", "config_name": "config"},
+        }
+    }
+
+
+def _section(section: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
+    return {field.name: _plain(getattr(section, field.name)) for field in fields(section) if field.name not in left_out}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Duration):  # of a type that it does not know DLIO sleeps no time at all
+        return value.mean if value.type == "empirical" else value.to_value()
+    if is_dataclass(value):
+        return _section(value, ())
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # record_length_bytes is a whole number in DLIO's files
+    return value
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_word(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(_word(item) for item in value) + "]"
+    return str(value)

@@ -1,0 +1,71 @@
+"""DLIO's own files of a job, where its kind says how DLIO knows it: subscribers to the job's events write them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dlemu.config.schema import Workload
+from dlemu.dlio.folders import DlioFolders
+from dlemu.runner.events import Event, JobBegan, OnlyDataMade, Saved
+
+
+def export_beside(event: Event) -> None:
+    """Write DLIO's files of a run that completed into `dlio` in its folder."""
+    if isinstance(event, Saved) and event.run.facts.failure is None:
+        folder = os.path.join(event.run.folder, "dlio")
+        export_run(DlioFolders(folder=folder, config_folder=os.path.join(folder, "dlio_config")), event.run)
+
+
+class DlioInPlace:
+    """Writes DLIO's files where `dlio_benchmark` was told to, as the job goes on; `say` gets the lines of its log."""
+
+    def __init__(self, overrides: Sequence[str], config_dir: str | None, say: Callable[[str], None]) -> None:
+        self._overrides, self._config_dir, self._say = overrides, config_dir, say
+        self._folders: DlioFolders | None = None
+
+    def load(self) -> Workload:
+        """Return the workload of the command line; raises UserError."""
+        from dlemu.dlio.command import load_command, read_command
+
+        workload, self._folders = load_command(read_command(self._overrides), self._config_dir)
+        return workload
+
+    def __call__(self, event: Event) -> None:
+        """Write what comes with an event; raises SpaceError, UserError."""
+        from dlemu.dlio.files import begin_dlio_files, log_generation
+
+        assert self._folders is not None  # `load` was called
+        match event:
+            case JobBegan(workload, ranks):
+                self._say(begin_dlio_files(self._folders, workload, ranks))
+            case OnlyDataMade():
+                self._say(log_generation(self._folders))
+            case Saved(run) if run.facts.failure is None:
+                self._say(export_run(self._folders, run))
+
+
+def export_run(folders: DlioFolders, run: Any) -> str:
+    """Write DLIO's files of a complete run and return its log; none of a kind of job that DLIO does not know.
+
+    Raises SpaceError.
+    """
+    from dlemu.results.kinds import kind_named
+
+    kind = kind_named(run.facts.kind)
+    if not kind.exported:
+        return ""
+    from dlemu.dlio.checkpoints import DlioCheckpoints
+    from dlemu.dlio.files import proc_facts
+    from dlemu.dlio.results import write_results
+    from dlemu.dlio.training import DlioTraining
+    from dlemu.results.exported import ExportedCheckpoints, ExportedSteps
+
+    host = {"cpuinfo": proc_facts("cpuinfo"), "meminfo": proc_facts("meminfo")}
+    match kind.part("exported")(run):
+        case ExportedSteps() as steps:
+            return write_results(folders, DlioTraining(run=steps, **host))
+        case ExportedCheckpoints() as checkpoints:
+            return write_results(folders, DlioCheckpoints(run=checkpoints, **host))
+    raise AssertionError(f"{kind.noun} is exported as what DLIO has no files for")

@@ -1,0 +1,118 @@
+"""What DLIO 2.x writes of any job: its configuration, its log as the job goes on, facts of its host."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime
+from typing import Any
+
+import yaml
+
+from datagen import owned
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from dlemu import __version__
+from dlemu.config import load, workload_names
+from dlemu.config.published import without_secrets
+from dlemu.config.schema import Workload
+from dlemu.dlio.config import dlio_hydra, dlio_overrides, dlio_workload
+from dlemu.dlio.folders import LOG, DlioFolders
+
+GIB = 2**30
+_RESULT = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats\.json)$")
+
+
+def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> str:
+    """Write what hydra and DLIO write first, remove an earlier run's results, and return the log's first lines.
+
+    So a run that fails leaves a log and its configuration, and no results that are not its own. Raises SpaceError.
+    """
+    flow = workload.workflow
+    _make_room(folders.folder, ranks if flow.train or flow.checkpoint else 0)
+    write_config(folders, workload)
+    asked = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
+    what, on = " and ".join(asked) or "nothing", "1 rank" if ranks == 1 else f"{ranks} ranks"
+    text = f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {what} on {on}\n"
+    text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
+    write_text(folders.folder, LOG, text)
+    return text
+
+
+def _make_room(folder: str, ranks: int) -> None:
+    """Remove an earlier run's results from a folder that others may use too; raises UserError for results of theirs.
+
+    Of `ranks` the results will be there; 0: there will be none.
+    """
+    there = {name for name in os.listdir(folder) if _RESULT.match(name)} if os.path.isdir(folder) else set()
+    others = sorted(there - owned.claimed(folder))
+    if others:
+        raise UserError(
+            f"{folder} holds results that dlemu did not write ({', '.join(others[:3])}): set hydra.run.dir, or "
+            "output.folder, to a folder without"
+        )
+    owned.remove_files(folder, there)  # what else is claimed there is another command's
+    if not ranks:
+        return
+    os.makedirs(folder, exist_ok=True)
+    results = [f"{rank}_{what}.json" for rank in range(ranks) for what in ("output", "per_epoch_stats")]
+    owned.claim(folder, "summary.json", *results)
+
+
+def log_generation(folders: DlioFolders) -> str:
+    """Add to the log that the data is made, and return the line: DLIO writes no results of that."""
+    line = f"[OUTPUT] {_now()} Generation done\n"
+    with open(os.path.join(folders.folder, LOG), "a") as log:
+        log.write(line)
+    return line
+
+
+def write_config(folders: DlioFolders, workload: Workload) -> None:
+    """Write config.yaml, overrides.yaml and hydra.yaml, where the folders have a place for them."""
+    folder = folders.config_folder
+    if folder is None:
+        return
+    overrides = (
+        list(folders.overrides or ()) if folders.overrides is not None else dlio_overrides(workload, _base(workload))
+    )
+    write_text(folder, "config.yaml", _yaml({"workload": dlio_workload(workload)}))
+    overrides = without_secrets(overrides)
+    write_text(folder, "overrides.yaml", _yaml(overrides))
+    write_text(folder, "hydra.yaml", _yaml(dlio_hydra(folders.folder, os.path.basename(folder), overrides)))
+
+
+def stamp(microseconds: int) -> str:
+    """Return DLIO's time stamp, local time: %Y-%m-%dT%H:%M:%S.%f."""
+    moment = datetime.fromtimestamp(microseconds // 1_000_000).replace(microsecond=microseconds % 1_000_000)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")
+
+
+def _now() -> str:
+    return datetime.now().strftime("%Y-%m-%dT%H:%M:%S.%f")
+
+
+def _base(workload: Workload) -> Workload:
+    """Return what the overrides change: the shipped workload of that name, or else all defaults."""
+    if workload.model.name not in workload_names():
+        return Workload()
+    name = f"workload={workload.model.name}"
+    if workload.accelerator not in workload.accelerators:
+        return load([name])
+    try:
+        return load([name, f"accelerator={workload.accelerator}"])
+    except UserError:  # an accelerator of the user's own table
+        return load([name])
+
+
+def proc_facts(name: str) -> dict[str, str]:
+    """Return the `key: value` lines of a file in /proc, of repeated keys the last; nothing where there is none."""
+    path = os.path.join("/proc", name)
+    if not os.path.exists(path):
+        return {}
+    with open(path) as lines:
+        pairs = [line.split(":", 1) for line in lines if ":" in line]
+    return {key.strip(): value.strip() for key, value in pairs if key.strip() != "processor"}
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False)

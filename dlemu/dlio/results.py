@@ -1,0 +1,186 @@
+"""DLIO 2.x's result files: what those of training and those of checkpoints have in common, and how they are written.
+
+Keys and units are DLIO's (dlio_benchmark's statscounter, 2026-06): what it calls GB and MB is GiB and MiB, standard
+deviations are the population's. docs/results.md has the list. Times are cut to the microsecond that DLIO's time stamps
+have *before* anything is computed from them, so that whoever recomputes from the written files gets what they print.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+from typing import Any, Generic, TypeVar
+
+from datagen.atomic import write_text
+from dlemu.comm.environment import HostFacts
+from dlemu.config.schema import Workload
+from dlemu.dlio.files import GIB, stamp, write_config
+from dlemu.dlio.folders import LOG, DlioFolders
+from dlemu.results.exported import ExportedRun
+
+_RULE = "=" * 58
+_LABELS = (
+    ("Training Accelerator Utilization [AU] (%)", "train_au", "percentage"),
+    ("Training Throughput (samples/second)", "train_throughput", "samples_per_second"),
+    ("Training I/O Throughput (MB/second)", "train_io", "MB_per_second"),
+    ("Checkpoint save duration (seconds)", "save_checkpoint_duration", "seconds"),
+    ("Checkpoint save I/O Throughput (GB/second)", "save_checkpoint_io", "GB_per_second"),
+    ("Checkpoint load duration (seconds)", "load_checkpoint_duration", "seconds"),
+    ("Checkpoint load I/O Throughput (GB/second)", "load_checkpoint_io", "GB_per_second"),
+    ("Eval Accelerator Utilization [AU] (%)", "eval_au", "percentage"),
+    ("Eval Throughput (samples/second)", "eval_throughput", "samples_per_second"),
+    ("Eval Throughput (MB/second)", "eval_io", "MB_per_second"),
+)
+"""How the log calls what summary.json has as `KEY_mean_UNIT` and `KEY_stdev_UNIT`."""
+R = TypeVar("R", bound=ExportedRun)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DlioRun(ABC, Generic[R]):
+    """A run as DLIO has it."""
+
+    run: R
+    cpuinfo: Mapping[str, str] = field(default_factory=dict)
+    """/proc/cpuinfo of rank 0's host, the last processor's."""
+    meminfo: Mapping[str, str] = field(default_factory=dict)
+    """/proc/meminfo of rank 0's host."""
+
+    @property
+    def workload(self) -> Workload:
+        """What ran."""
+        return self.run.workload
+
+    @property
+    def started_ns(self) -> int:
+        """On rank 0's monotonic clock, as `ended_ns`."""
+        return self.run.journal.started_ns
+
+    @property
+    def ended_ns(self) -> int:
+        """The start of a run that did not end."""
+        ended_ns = self.run.journal.ended_ns
+        return self.started_ns if ended_ns is None else ended_ns
+
+    def us(self, clock_ns: int) -> int:
+        """Return a moment of rank 0's monotonic clock in microseconds since 1970."""
+        return (clock_ns + self.run.journal.wall_clock_offset_ns) // 1000
+
+    def stamp(self, clock_ns: int) -> str:
+        """Return DLIO's time stamp of a moment of rank 0's monotonic clock."""
+        return stamp(self.us(clock_ns))
+
+    @property
+    @abstractmethod
+    def data_gib_per_host(self) -> float:
+        """`data_size_per_host_GB`."""
+
+    @abstractmethod
+    def metric(self) -> dict[str, Any]:
+        """Return the figures of summary.json."""
+
+    @abstractmethod
+    def counts(self) -> dict[str, int]:
+        """Return summary.json's numbers of files and epochs."""
+
+    @abstractmethod
+    def epochs_of(self, rank: int) -> dict[str, Any]:
+        """Return what a rank's R_output.json holds of each epoch."""
+
+    @abstractmethod
+    def stats_of(self, rank: int) -> dict[str, Any]:
+        """Return a rank's R_per_epoch_stats.json."""
+
+    @abstractmethod
+    def told(self) -> Iterator[str]:
+        """Yield what the log says while the run goes on, without its `[OUTPUT]`."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return summary.json. What is told of hosts has one value for each, in node order."""
+        hosts, counts = self.run.journal.hosts, self.counts()
+        epochs = counts.pop("epochs")
+        return {
+            "start": self.stamp(self.started_ns),
+            "num_accelerators": self.run.ranks,
+            "num_hosts": len(hosts),
+            "hostname": hosts[0].host,
+            "metric": self.metric(),
+            **counts,
+            "host_cpu_count": [host.cpu_count for host in hosts],
+            "host_processor_name": hosts[0].processor,
+            "potential_caching": [self._may_cache(host) for host in hosts],
+            "host_cpuinfo": self.cpuinfo,
+            "host_meminfo": self.meminfo,
+            "host_memory_GB": [host.memory_bytes / GIB for host in hosts],
+            "data_size_per_host_GB": self.data_gib_per_host,
+            "epochs": epochs,
+            "end": self.stamp(self.ended_ns),
+        }
+
+    def output(self, rank: int) -> dict[str, Any]:
+        """Return a rank's R_output.json; facts from /proc are rank 0's host's, and empty for ranks on other hosts."""
+        nodes = self.run.journal.rank_nodes
+        host, here = self.run.journal.hosts[nodes[rank]], nodes[rank] == nodes[0]
+        return {
+            "host_memory_GB": host.memory_bytes / GIB,
+            "host_cpu_count": host.cpu_count,
+            "host_processor_name": host.processor,
+            "potential_caching": self._may_cache(host),
+            "host_cpuinfo": self.cpuinfo if here else {},
+            "host_meminfo": self.meminfo if here else {},
+            **self.epochs_of(rank),
+            "hostname": host.host,
+        }
+
+    def _may_cache(self, host: HostFacts) -> int:
+        """Say whether (1 or 0) the host's memory holds all that its ranks read."""
+        return int(self.data_gib_per_host < host.memory_bytes / GIB)
+
+    def log(self) -> str:
+        """Return dlio.log."""
+        hosts, began = len(self.run.journal.hosts), self.stamp(self.started_ns)
+        output = [f"{began} a run of dlemu in DLIO's files, ranks: {self.run.ranks}, hosts: {hosts}", *self.told()]
+        metric = [_RULE, f"Number of Simulated Accelerators: {self.run.ranks} ", *_labelled(self.metric()), _RULE]
+        lines = [*(f"[OUTPUT] {line}" for line in output), *(f"[METRIC] {line}" for line in metric)]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def write_results(folders: DlioFolders, run: DlioRun[Any]) -> str:
+    """Write summary.json, both files of each rank, dlio.log and the configuration; return what dlio.log says.
+
+    Raises SpaceError.
+    """
+    folder = folders.folder
+    for rank in range(run.run.ranks):
+        write_text(folder, f"{rank}_output.json", json.dumps(run.output(rank)))
+        write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(run.stats_of(rank), indent=4))
+    write_config(folders, run.workload)
+    log = run.log()
+    write_text(folder, LOG, log)
+    write_text(folder, "summary.json", json.dumps(run.summary(), indent=4))  # last: a folder with it is whole
+    return log
+
+
+def _labelled(metric: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the figures as DLIO labels them, for scripts that look for these lines."""
+    for label, key, unit in _LABELS:
+        if f"{key}_mean_{unit}" in metric:
+            mean, deviation = metric[f"{key}_mean_{unit}"], metric[f"{key}_stdev_{unit}"]
+            yield f"{label}: {mean:.4f} ({deviation:.4f})"
+    for key in ("train_au_meet_expectation", "eval_au_meet_expectation"):
+        if key in metric:
+            yield f"{key}: {metric[key]}"
+
+
+def checkpoint_figures(name: str, rates: Sequence[float], seconds: Sequence[float]) -> dict[str, float]:
+    """Return the figures of checkpoints that were saved or loaded (`name`): GiB/s and seconds of each."""
+    if not seconds:
+        return {}
+    return {
+        f"{name}_checkpoint_io_mean_GB_per_second": fmean(rates),
+        f"{name}_checkpoint_io_stdev_GB_per_second": pstdev(rates),
+        f"{name}_checkpoint_duration_mean_seconds": fmean(seconds),
+        f"{name}_checkpoint_duration_stdev_seconds": pstdev(seconds),
+    }

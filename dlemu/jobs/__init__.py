@@ -1,0 +1,4 @@
+"""What can be measured: a folder is one kind of job and holds all of it.
+
+The folder is the registry. Kinds never import each other: what two of them share lies below.
+"""

@@ -1,0 +1,1 @@
+"""Checkpoints: a model's files written, read and timed by all ranks."""

@@ -1,0 +1,404 @@
+"""From a run of checkpoints to its summary: one pure function makes every published number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
+from dlemu.checkpoints.shards import parameters
+from dlemu.checkpoints.stored import folder_of
+from dlemu.jobs.checkpoint.issues import Issue
+from dlemu.jobs.checkpoint.limits import Moved, judge_checkpoints
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
+from dlemu.jobs.checkpoint.summary import (
+    Asynchronous,
+    CheckpointFacts,
+    CheckpointSummary,
+    PartialCheckpoint,
+    PhaseSummary,
+    RankTimes,
+    TrainingCost,
+)
+from dlemu.jobs.checkpoint.wording import (
+    in_words,
+    issue_lines,
+    outcome_of,
+    result_line,
+    result_word,
+    why_incomplete,
+)
+from dlemu.metrics.cache import ACCOUNTED
+from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
+from dlemu.metrics.checkpoint_rates import (
+    CheckpointTimes,
+    asynchronous_au_percent,
+    cost_percent,
+    daly_seconds,
+    over_checkpoints,
+    shortest_interval_seconds,
+    times_of,
+    wasted_percent,
+    young_seconds,
+)
+from dlemu.metrics.device import delivered_between
+from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.spread import known
+from dlemu.metrics.windows import Window, mean_within
+from dlemu.results.file_names import KILLED
+from dlemu.results.measured import said_of_any
+from dlemu.results.request_summary import requests_of
+from dlemu.telemetry import HostTelemetry
+
+_MOST_RANKS = 16
+_NOT_READ_PERCENT = 50.0
+
+
+def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
+    """Return the summary of a run; of one that failed, of what was measured up to then, marked incomplete."""
+    facts, journal, workload = run.facts, run.facts.journal, run.facts.workload
+    write, read = _phase(run, WRITE), _phase(run, READ)
+    partial, findings = _partial(run), tuple(_issues(facts, write, read))
+    outcome, verdict = outcome_of(write, read, facts.failure), result_line(write, read)
+    if facts.failure is not None:
+        kept = sorted(set(journal.complete) - set(journal.removed))
+        verdict = f"{result_word(outcome)}: {why_incomplete(facts.failure, kept, partial)}"
+    summary = CheckpointSummary(
+        **said_of_any(facts),
+        verdict=verdict,
+        verdict_code=outcome,
+        scale=workload.scale or None,
+        ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
+        what=_what(facts),
+        write=write,
+        read=read,
+        training=_training(facts, write, read),
+        asynchronous=_asynchronous(run, write),
+        ceiling_gb_per_second=journal.ceiling_gb_per_second,
+        peak_memory_mb=max(journal.peak_memory_bytes, default=0) / 1e6 or None,
+        cpu_seconds=sum(journal.cpu_seconds) if journal.cpu_seconds else None,
+        total_seconds=(journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None,
+        complete_checkpoints=journal.complete,
+        partial=partial,
+        eviction_seconds=journal.eviction_seconds,
+        requests=requests_of(journal.requests, workload.metric),
+        issues=issue_lines(findings),
+        findings=findings,
+    )
+    return summary
+
+
+def _partial(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
+    """Return what the ranks were at when the run ended early, as far as it had come."""
+    at = run.facts.journal.under_way
+    if at is None or run.facts.failure is None:
+        return None
+    what = _what(run.facts)
+    rows = run.rows[(run.rows["phase"] == (WRITE if at.phase == "write" else READ))]
+    rows = rows[rows["checkpoint"] == at.checkpoint]
+    files = rows[rows["file"] != WHOLE]
+    return PartialCheckpoint(
+        phase=at.phase,
+        checkpoint=at.checkpoint,
+        folder=folder_of(what.folder, at.checkpoint),
+        ranks=int((rows["file"] == WHOLE).sum()),
+        files=len(files),
+        of_files=what.files,
+        bytes=int(files["bytes"].sum()),
+        of_bytes=what.bytes,
+    )
+
+
+def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
+    """Return what is to be said of all checkpoints that every rank wrote (or read); None without one."""
+    found = run.whole[run.whole["phase"] == phase]
+    parts = [found[found["checkpoint"] == number] for number in dict.fromkeys(found["checkpoint"].tolist())]
+    parts = sorted((part for part in parts if len(part) == run.facts.ranks), key=lambda part: int(part["began_ns"][0]))
+    if not parts:
+        return None
+    rows = np.concatenate(parts)
+    accounted = phase == READ and _is_accounted(run.facts, rows)
+    times = tuple(times_of(part, accounted=accounted) for part in parts)
+    size_bytes = sum(part.bytes for part in times)
+    wall = sum(part.wall_seconds for part in times)
+    thread_ns = float(((rows["ended_ns"] - rows["began_ns"]) * np.maximum(rows["threads"], 1)).sum())
+    rank_ns = float((rows["ended_ns"] - rows["began_ns"]).sum())
+    activity = _Activity(run, phase, parts)
+    device_mb = activity.device_mb
+    device = device_mb / wall if device_mb is not None and wall else None
+    served = _served(run.facts, rows, accounted, device_mb) if phase == READ else None
+    moved = Moved(
+        phase="read" if phase == READ else "write",
+        gb_per_second=size_bytes / 1e9 / wall if wall else 0.0,
+        call_percent=_share(float(rows["call_ns"].sum()), thread_ns),
+        fsync_percent=_share(float(rows["fsync_ns"].sum()), rank_ns),
+        starved_percent=_share(float(rows["starved_ns"].sum()), thread_ns),
+        cpu_percent=_share(float(rows["mover_cpu_ns"].sum()), thread_ns),
+        cpu_wait_percent=_share(float(rows["mover_cpu_wait_ns"].sum()), thread_ns),
+        ceiling_gb_per_second=run.facts.journal.ceiling_gb_per_second,
+        from_storage_percent=served,
+        host_busy_percent=activity.host_busy_percent,
+        device_mb_per_second=device,
+        device_busy_percent=activity.device_busy_percent,
+        device_depth=activity.device_depth,
+        link_percent=activity.link_percent,
+        throttled_percent=activity.throttled_percent,
+        threads=int(rows["threads"].max()),
+        evicted=run.facts.workload.checkpoint.evict_page_cache,
+        past_page_cache=run.facts.workload.checkpoint.odirect or bool(run.facts.journal.requests),
+    )
+    return PhaseSummary(
+        checkpoints=times,
+        rank0_gib_per_second=over_checkpoints([part.rank0_gib_per_second or 0.0 for part in times]),
+        rank0_seconds=over_checkpoints([part.rank0_seconds for part in times]),
+        slowest_gib_per_second=over_checkpoints([part.slowest_gib_per_second or 0.0 for part in times]),
+        slowest_seconds=over_checkpoints([part.slowest_seconds for part in times]),
+        wall_gb_per_second=size_bytes / 1e9 / wall if wall else None,
+        fsync_percent=moved.fsync_percent,
+        from_storage_percent=served,
+        device_mb_per_second=device,
+        cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
+        content_cpu_seconds_per_gb=_content_cpu(rows, phase),
+        slowest_ranks=_slowest_ranks(run, rows, times),
+        limited_by=in_words(judge_checkpoints(moved)) if size_bytes else None,
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    return 100 * part / whole if whole > 0 else 0.0
+
+
+def _content_cpu(rows: IoRows, phase: int) -> float | None:
+    size_bytes = int(rows["bytes"].sum())
+    return float(rows["content_cpu_ns"].sum()) / size_bytes if size_bytes and phase == WRITE else None
+
+
+def _is_accounted(facts: CheckpointRunFacts, rows: IoRows) -> bool:
+    """Say whether the kernel tells which bytes came from storage: where it never counts any, it may not be able to."""
+    storage = facts.journal.storage
+    return bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
+
+
+def _served(facts: CheckpointRunFacts, rows: IoRows, accounted: bool, device_mb: float | None) -> float | None:
+    size_bytes = int(rows["bytes"].sum())
+    if not size_bytes:
+        return None
+    if facts.journal.requests:  # this host keeps nothing of an object store in its memory
+        return 100.0
+    shares = [100 * int(rows["storage_bytes"].sum()) / size_bytes] if accounted else []
+    if device_mb is not None:
+        shares.append(100 * device_mb * 1e6 / size_bytes)
+    return min(100.0, *shares) if shares else None
+
+
+class _Activity:
+    """What the hosts and their devices did during the checkpoints of one phase."""
+
+    def __init__(self, run: MeasuredCheckpoints, phase: int, parts: list[IoRows]) -> None:
+        windows = [(int(part["began_ns"].min()), int(part["ended_ns"].max())) for part in parts]
+        self._hosts = [(host, _shifted(windows, -run.offset_ns(host.node))) for host in run.telemetry]
+        self._flow = "received_mb_per_second" if phase == READ else "sent_mb_per_second"
+        self._rate = "read_mb_per_second" if phase == READ else "write_mb_per_second"
+
+    @property
+    def host_busy_percent(self) -> float | None:
+        """Of the busiest host's cores."""
+        busy = [
+            100.0
+            - sum(mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent"))
+            for host, windows in self._hosts
+        ]
+        return max((value for value in busy if not math.isnan(value)), default=None)
+
+    @property
+    def throttled_percent(self) -> float | None:
+        """Of the host that its CPU limit held back most; None where nothing limits."""
+        held = (mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in self._hosts)
+        return max((value for value in held if not math.isnan(value)), default=None)
+
+    @property
+    def device_mb(self) -> float | None:
+        """MB that all devices behind the folder took (or gave), each once; the recorder reads before and after each."""
+        moved = [
+            sum(delivered_between(*host.readings(probe, name, self._rate), *window) for window in windows)
+            for host, windows, probe, name in self._devices()
+        ]
+        return known(sum(moved)) if moved else None
+
+    @property
+    def device_busy_percent(self) -> float | None:
+        """Of the busiest of them."""
+        busy = self._of_blocks("busy_percent")
+        return max(busy, default=None)
+
+    @property
+    def device_depth(self) -> float | None:
+        """Requests in flight, all together."""
+        depths = self._of_blocks("mean_queue_depth")
+        return sum(depths) if depths else None
+
+    @property
+    def link_percent(self) -> float | None:
+        """How much of its speed the busiest network link was used to."""
+        used = []
+        for host, windows in self._hosts:
+            for source in host.sources("network"):
+                _, speeds = host.readings("network", source, "link_mb_per_second")
+                rate = mean_within(*host.readings("network", source, self._flow), windows)
+                if len(speeds) and not math.isnan(rate):
+                    used.append(100 * rate / float(speeds[-1]))
+        return max(used, default=None)
+
+    def _of_blocks(self, metric: str) -> list[float]:
+        values = [
+            mean_within(*host.readings("block", name, metric), windows)
+            for host, windows, probe, name in self._devices()
+            if probe == "block"
+        ]
+        return [value for value in values if not math.isnan(value)]
+
+    def _devices(self) -> Iterator[tuple[HostTelemetry, list[Window], str, str]]:
+        seen = set()
+        for host, windows in self._hosts:
+            for device in host.devices:
+                if device.counted and (host.boot_id, device.name) not in seen:
+                    seen.add((host.boot_id, device.name))
+                    yield host, windows, device.probe, device.name
+
+
+def _shifted(windows: list[Window], by_ns: int) -> list[Window]:
+    return [(begin + by_ns, end + by_ns) for begin, end in windows]
+
+
+def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[CheckpointTimes, ...]) -> tuple[RankTimes, ...]:
+    journal = run.facts.journal
+    ranks = []
+    for rank in np.unique(rows["rank"]).tolist():
+        own = rows[rows["rank"] == rank]
+        seconds = (own["ended_ns"] - own["began_ns"]) / 1e9
+        ranks.append(
+            RankTimes(
+                rank=rank,
+                host=journal.hosts[journal.rank_nodes[rank]].host if journal.hosts else "",
+                bytes=int(own["bytes"].max()),
+                mean_seconds=float(seconds.mean()),
+                max_seconds=float(seconds.max()),
+                max_fsync_seconds=float(own["fsync_ns"].max()) / 1e9,
+                slowest_times=sum(part.slowest_rank == rank for part in times),
+            )
+        )
+    return tuple(sorted(ranks, key=lambda one: -one.mean_seconds)[:_MOST_RANKS])
+
+
+def _training(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> TrainingCost | None:
+    if write is None:
+        return None
+    settings = facts.workload.checkpoint
+    if settings.asynchronous:
+        stall = _snapshot_seconds(facts)
+    else:
+        assert write.slowest_seconds is not None  # there is a checkpoint
+        stall = write.slowest_seconds.mean
+    recovery = read.slowest_seconds.mean if read is not None and read.slowest_seconds is not None else None
+    interval, mtbf = settings.interval_seconds, settings.mtbf_hours * 3600
+    best = daly_seconds(stall, mtbf) if mtbf else None
+    return TrainingCost(
+        interval_seconds=interval,
+        stall_seconds=stall,
+        percent=cost_percent(stall, interval),
+        recovery_seconds=recovery,
+        mtbf_hours=settings.mtbf_hours or None,
+        best_interval_seconds=best,
+        young_interval_seconds=young_seconds(stall, mtbf) if mtbf else None,
+        wasted_percent=wasted_percent(best, stall, recovery or 0.0, mtbf) if best is not None else None,
+        wasted_percent_now=wasted_percent(interval, stall, recovery or 0.0, mtbf) if mtbf else None,
+    )
+
+
+def _snapshot_seconds(facts: CheckpointRunFacts) -> float:
+    """Return how long the rank with most bytes stands still for a snapshot."""
+    return facts.sizes.largest_rank_bytes / 1e9 / facts.workload.checkpoint.snapshot_gb_per_second
+
+
+def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary | None) -> Asynchronous | None:
+    facts, settings = run.facts, run.facts.workload.checkpoint
+    if not settings.asynchronous or write is None:
+        return None
+    rows = run.whole[run.whole["phase"] == WRITE]
+    numbers = [part.checkpoint for part in write.checkpoints]
+    drains, stalls = [], []
+    for number in numbers:
+        own = rows[rows["checkpoint"] == number]
+        drains.append(float(own["ended_ns"].max() - own["released_ns"].max()) / 1e9)
+        stopped_ns = int(own["released_ns"].max() - own["began_ns"].min()) + int(own["waited_ns"].max())
+        stalls.append(stopped_ns / 1e9)
+    snapshot = _snapshot_seconds(facts)
+    au = facts.workload.metric.au
+    shortest = shortest_interval_seconds(snapshot, float(np.mean(drains)), au)
+    compute = max(0.0, settings.time_between_checkpoints)
+    return Asynchronous(
+        snapshot_seconds=snapshot,
+        safe_seconds=over_checkpoints([part.safe_seconds for part in write.checkpoints]),
+        drain_seconds=over_checkpoints(drains),
+        compute_seconds=compute,
+        au_percent=asynchronous_au_percent(compute, stalls),
+        shortest_interval_seconds=shortest,
+        per_hour=3600 / (shortest / au) if shortest > 0 else math.inf,
+        au_threshold_percent=100 * au,
+    )
+
+
+def _what(facts: CheckpointRunFacts) -> CheckpointFacts:
+    plan, sizes, workload, settings = facts.plan, facts.sizes, facts.workload, facts.workload.checkpoint
+    journal = facts.journal
+    return CheckpointFacts(
+        folder=settings.checkpoint_folder,
+        model=workload.model.name,
+        format=settings.format,
+        parameters=parameters(workload.model),
+        files=sizes.files,
+        bytes=sizes.bytes,
+        tensor_bytes=sizes.tensor_bytes,
+        ranks_of_job=plan.grid.ranks,
+        first_rank=plan.ranks.start,
+        tensor=plan.grid.tensor,
+        pipeline=plan.grid.pipeline,
+        data=plan.grid.data,
+        zero_stage=plan.grid.zero_stage,
+        content=settings.content if settings.randomize_tensor else "ones",
+        fsync=settings.fsync,
+        odirect=settings.odirect,
+        writers=settings.writers,
+        read_as=settings.read_as,
+        readers=settings.readers,
+        verified=settings.verify,
+        evicted=settings.evict_page_cache,
+        kept=len(set(journal.complete) - set(journal.removed)),
+        transfer_size=settings.transfer_size,
+    )
+
+
+def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
+    settings, storage = facts.workload.checkpoint, facts.journal.storage
+    for note in (*facts.workload.notes, *facts.notes):
+        yield Finding(Issue.NOTE, "caution", {"text": note})
+    for node in facts.journal.lost_recorders:
+        yield Finding(Issue.TELEMETRY_ENDS_EARLY, "caution", {"host": facts.journal.hosts[node].host})
+    at = facts.journal.under_way
+    if facts.failure == KILLED and at is not None and at.phase == "write":
+        folder = folder_of(settings.checkpoint_folder, at.checkpoint)
+        yield Finding(Issue.PARTIAL_LEFT, "caution", {"folder": folder})
+    if storage is not None and storage.file_system in MEMORY_FILE_SYSTEMS:
+        yield Finding(Issue.IN_MEMORY, "loud", {"file_system": storage.file_system})
+    if write is not None and not settings.fsync and not facts.journal.requests:
+        yield Finding(Issue.NO_FSYNC, "caution")
+    if read is not None and read.from_storage_percent is not None and read.from_storage_percent < _NOT_READ_PERCENT:
+        would_help = "checkpoint.odirect" if settings.evict_page_cache else "checkpoint.evict_page_cache"
+        served: dict[str, Number] = {"cache_percent": 100 - read.from_storage_percent, "would_help": would_help}
+        yield Finding(Issue.NOT_READ, "loud", served)
+    ceiling = facts.journal.ceiling_gb_per_second
+    if write is not None and ceiling and write.wall_gb_per_second and write.wall_gb_per_second > 0.7 * ceiling:
+        rates: dict[str, Number] = {"ceiling_gb_per_second": ceiling, "gb_per_second": write.wall_gb_per_second}
+        yield Finding(Issue.CONTENT_CEILING, "caution", rates)

@@ -1,0 +1,69 @@
+"""The folder of a run of checkpoints: one writer, one reader."""
+
+from __future__ import annotations
+
+import os
+
+from datagen.errors import UserError
+from dlemu.checkpoints.io_rows import ADDED_COLUMNS, IO_DTYPE, PROGRESS_DTYPE
+from dlemu.jobs.checkpoint.kind import OLDER_LIVE_FACTS, PROGRESS, ROWS
+from dlemu.jobs.checkpoint.loop import salvage_checkpoints
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.results.file_names import FACTS, LIVE, SUMMARY
+from dlemu.results.kinds import kind_of
+from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
+from dlemu.results.parts import SCHEMA_VERSION
+from dlemu.results.row_tables import read_rows
+from dlemu.results.sent_files import decode_sent
+
+_MOST = 10**6
+"""Ranks of a run, and experts of all layers of a model: none has as many, and each takes time."""
+
+
+def read_checkpoint_run(folder: str) -> CheckpointRun:
+    """Read the folder of a run of checkpoints; raises UserError for one without a result or a damaged one.
+
+    Every number is computed anew from the rows. A run that was killed before it was saved is read from what its ranks
+    left in live/.
+    """
+    live = os.path.join(folder, LIVE)
+    name = next((name for name in (OLDER_LIVE_FACTS, FACTS) if os.path.isfile(os.path.join(live, name))), None)
+    path = os.path.join(folder, FACTS)
+    if not os.path.lexists(path) and name is not None:
+        facts, log = read_live(folder, CheckpointRunFacts, salvage_checkpoints, "file", name=name)
+        return _checked(CheckpointRun(folder, facts, log.rows, log.progress, log.telemetry))
+    facts = read_facts(path, CheckpointRunFacts)
+    rows, progress = read_rows(folder, ROWS, IO_DTYPE, ADDED_COLUMNS), read_rows(folder, PROGRESS, PROGRESS_DTYPE)
+    return _checked(CheckpointRun(folder, facts, rows, progress, read_readings(folder, facts)))
+
+
+def read_checkpoint_summary(folder: str) -> CheckpointSummary:
+    """Read summary.json as it stands, for what is to be compared with the computed one; raises UserError."""
+    path = os.path.join(folder, SUMMARY)
+    saved = decode_sent(path, CheckpointSummary)
+    if saved.schema_version != SCHEMA_VERSION or saved.kind != CheckpointSummary.kind:
+        raise UserError(
+            f"{path} has schema_version {saved.schema_version!r} and kind {saved.kind!r}, wanted {SCHEMA_VERSION} and "
+            f"{CheckpointSummary.kind!r}: it is of another dlemu"
+        )
+    return saved
+
+
+def _checked(run: CheckpointRun) -> CheckpointRun:
+    """Return the run; raises UserError for facts and rows that can't be of one: any memory and time could go there."""
+    facts, model = run.facts, run.facts.workload.model
+    if facts.ranks > _MOST or model.num_layers * max(1, model.transformer.num_experts) > _MOST:
+        raise UserError(f"{run.folder} is damaged: its facts have more ranks, or layers and experts, than any model")
+    for part in (run.rows, run.progress):
+        if len(part) and not 0 <= int(part["rank"].min()) <= int(part["rank"].max()) < facts.ranks:
+            raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run has not")
+    check_hosts(run, rows=len(run.rows))
+    return computed(run)
+
+
+def holds_checkpoints(folder: str) -> bool:
+    """Say whether the folder is that of a run of checkpoints, also one that was killed before it was saved."""
+    kind = kind_of(folder)
+    return kind is not None and kind.name == CheckpointSummary.kind

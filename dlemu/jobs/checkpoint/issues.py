@@ -1,0 +1,28 @@
+"""Codes of what came of a run of checkpoints, and of what a reader of its numbers must know."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """The codes of `CheckpointSummary.verdict_code`."""
+
+    WRITTEN = "written"
+    READ = "read"
+    WRITTEN_AND_READ = "written_and_read"
+    INCOMPLETE = "incomplete"
+    NOTHING = "nothing"
+
+
+class Issue(StrEnum):
+    """The codes of `CheckpointSummary.findings`."""
+
+    NOTE = "note"
+    """What was noted before the run, as its `text`."""
+    TELEMETRY_ENDS_EARLY = "telemetry_ends_early"
+    PARTIAL_LEFT = "partial_checkpoint_left"
+    IN_MEMORY = "storage_is_memory"
+    NO_FSYNC = "no_fsync"
+    NOT_READ = "storage_not_read"
+    CONTENT_CEILING = "content_ceiling"

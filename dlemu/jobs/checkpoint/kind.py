@@ -1,0 +1,58 @@
+"""Checkpoints as a kind of job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlemu.results.file_names import LIVE
+from dlemu.results.kinds import Kind
+
+if TYPE_CHECKING:  # every command imports this module
+    from dlemu.config.schema import Workload
+
+ROWS, PROGRESS = "checkpoints.parquet", "checkpoint_progress.parquet"
+OLDER_LIVE_FACTS = "checkpoint_facts.json"
+"""In live/ of runs of older versions, whose facts named no kind."""
+
+
+def only_saves(workload: Workload) -> bool:
+    """Say whether the workload asks for checkpoints and nothing else (DLIO's `checkpoint_only`)."""
+    asked = workload.workflow
+    return asked.checkpoint and not (asked.train or asked.generate_data)
+
+
+def only_checkpoints(workload: Workload) -> bool:
+    """Say whether the workload asks for checkpoints and nothing else, and for how many."""
+    saves = workload.checkpoint
+    return only_saves(workload) and max(saves.num_checkpoints_write, saves.num_checkpoints_read) > 0
+
+
+KIND = Kind(
+    name="checkpoint",
+    noun="a run of checkpoints",
+    marks=(ROWS, f"{LIVE}/{OLDER_LIVE_FACTS}"),
+    command="checkpoint",
+    help="Write and read a model's checkpoints and say how fast the storage took and gave them.",
+    usage="""Write and read the checkpoints of a model, and say how fast the storage took and gave them.
+
+    \b
+    dlemu checkpoint workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
+    dlemu checkpoint workload=llama3_8b scale=laptop            # files and tensors as many, a 250th of the bytes
+    mpirun -np 64 dlemu checkpoint workload=llama3_70b checkpoint.checkpoint_folder=/mnt/lustre/ckpt
+    dlemu checkpoint workload=llama3_1t ranks=8 checkpoint.job_ranks=1024 checkpoint.first_rank=16
+
+    Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. A rank takes less than
+    300 MB of memory whatever the model's size. Under mpirun or srun the ranks are the launcher's.""",
+    read="folder.read_checkpoint_run",
+    page="page.open_page",
+    about="page.about",
+    job="run.CHECKPOINTS",
+    summary="folder.read_checkpoint_summary",
+    metrics="metrics.CATALOGUE",
+    figures="figures_of.figures",
+    conditions="figures_of.conditions",
+    show="page.print_checkpoints",
+    exported="measured.exported",
+    wants=only_checkpoints,
+    is_all=only_saves,
+)

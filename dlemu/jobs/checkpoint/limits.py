@@ -1,0 +1,150 @@
+"""What limited the writing or the reading of checkpoints, with the evidence and what to do, as codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from dlemu.metrics.findings import Confidence, Finding, LimitedBy, Number
+from dlemu.metrics.limit import HELD_BACK_PERCENT
+
+What = Literal["storage write", "storage read", "host CPU", "network", "generation", "page cache"]
+
+STARVED_PERCENT = 10.0
+"""Share of the threads' time without bytes to write from which on making them is the limit."""
+BUSY_PERCENT = 90.0
+"""Cores, or a link, are full from this share on."""
+WAIT_PERCENT = 15.0
+"""Share of the threads' time without a core that they want from which on the host is the limit."""
+THREAD_PERCENT = 85.0
+"""Share of its threads' time in which a rank had a core from which on the copying of bytes is the limit."""
+FROM_MEMORY_PERCENT = 50.0
+"""Below this share of the bytes the storage was not read."""
+
+
+class Seen(StrEnum):
+    """Codes of the evidence."""
+
+    THREADS = "threads"
+    CONTENT = "content"
+    SERVED = "served"
+    DEVICES = "devices"
+    CORES = "cores"
+    LINK = "link"
+
+
+class Advice(StrEnum):
+    """Codes of what would help."""
+
+    EVICT = "evict"
+    GO_PAST_CACHE = "go_past_cache"
+    MORE_CORES_A_RANK = "more_cores_a_rank"
+    RAISE_CPU_LIMIT = "raise_cpu_limit"
+    SPARE_CACHE_COPY = "spare_cache_copy"
+    MORE_CORES = "more_cores"
+    FASTER_LINK = "faster_link"
+    MORE_THREADS = "more_threads"
+    MORE_THREADS_OR_DIRECT = "more_threads_or_direct"
+    TRY_MORE_THREADS = "try_more_threads"
+
+
+CheckpointLimit = LimitedBy[What]
+"""What limited a phase."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """What is known of a phase. None where it is not."""
+
+    phase: Literal["write", "read"]
+    gb_per_second: float
+    """Of all ranks over the wall, 1e9 bytes/s."""
+    call_percent: float
+    """Share of the threads' time in write or read calls."""
+    fsync_percent: float
+    starved_percent: float
+    cpu_percent: float
+    """Share of the threads' time in which they had a core."""
+    cpu_wait_percent: float
+    """The same in which they wanted one and had none."""
+    ceiling_gb_per_second: float | None = None
+    from_storage_percent: float | None = None
+    host_busy_percent: float | None = None
+    device_mb_per_second: float | None = None
+    device_busy_percent: float | None = None
+    device_depth: float | None = None
+    link_percent: float | None = None
+    """Of the busiest network interface, how much of its speed was used."""
+    threads: int = 1
+    """Of one rank."""
+    evicted: bool = False
+    """The page cache was emptied before they were read."""
+    throttled_percent: float | None = None
+    """Of the periods of the tightest CPU limit, those in which it held a host's processes back."""
+    past_page_cache: bool = False
+    """By O_DIRECT, or as they lie in an object store."""
+
+
+def judge_checkpoints(moved: Moved) -> CheckpointLimit:
+    """Say what limited a phase, as codes."""
+    what, confidence, to_do = _judged(moved)
+    return CheckpointLimit(what=what, confidence=confidence, seen=tuple(_seen(moved)), to_do=to_do)
+
+
+def _judged(moved: Moved) -> tuple[What, Confidence, tuple[Finding, ...]]:
+    threads: dict[str, Number] = {"phase": moved.phase, "threads": moved.threads}
+    if moved.phase == "read" and _from_memory(moved):
+        past = Finding(Advice.GO_PAST_CACHE if moved.evicted else Advice.EVICT)
+        return "page cache", "high", () if moved.past_page_cache else (past,)
+    if moved.starved_percent >= STARVED_PERCENT:
+        confidence: Confidence = "high" if moved.starved_percent > 30 else "medium"
+        return "generation", confidence, (Finding(Advice.MORE_CORES_A_RANK),)
+    device_full = (moved.device_busy_percent or 0.0) >= BUSY_PERCENT
+    if moved.cpu_wait_percent >= WAIT_PERCENT and not device_full:
+        code = Advice.MORE_CORES if moved.past_page_cache else Advice.SPARE_CACHE_COPY
+        if (moved.throttled_percent or 0.0) >= HELD_BACK_PERCENT:
+            code = Advice.RAISE_CPU_LIMIT
+        return "host CPU", "high" if moved.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium", (Finding(code),)
+    if (moved.link_percent or 0.0) >= BUSY_PERCENT:
+        return "network", "high", (Finding(Advice.FASTER_LINK),)
+    if moved.cpu_percent >= THREAD_PERCENT and not device_full:
+        code = Advice.MORE_THREADS if moved.past_page_cache else Advice.MORE_THREADS_OR_DIRECT
+        return "host CPU", "medium", (Finding(code, numbers=threads),)
+    what: What = "storage write" if moved.phase == "write" else "storage read"
+    sure = device_full or (moved.device_busy_percent is not None and moved.call_percent + moved.fsync_percent >= 90)
+    more = Finding(Advice.TRY_MORE_THREADS, numbers=threads)
+    return what, "high" if sure else "medium", () if device_full else (more,)
+
+
+def _from_memory(moved: Moved) -> bool:
+    return moved.from_storage_percent is not None and moved.from_storage_percent < FROM_MEMORY_PERCENT
+
+
+def _seen(moved: Moved) -> Iterator[Finding]:
+    threads: dict[str, Number] = {
+        "phase": moved.phase,
+        "gb_per_second": moved.gb_per_second,
+        "call_percent": moved.call_percent,
+        "fsync_percent": moved.fsync_percent,
+        "cpu_percent": moved.cpu_percent,
+        "cpu_wait_percent": moved.cpu_wait_percent,
+    }
+    yield Finding(Seen.THREADS, numbers=threads)
+    if moved.phase == "write" and moved.ceiling_gb_per_second is not None:
+        ceiling = {"gb_per_second": moved.ceiling_gb_per_second, "starved_percent": moved.starved_percent}
+        yield Finding(Seen.CONTENT, numbers={**ceiling})
+    if moved.from_storage_percent is not None and moved.phase == "read":
+        yield Finding(Seen.SERVED, numbers={"percent": min(100.0, moved.from_storage_percent)})
+    if moved.device_mb_per_second is not None:
+        devices = {
+            "mb_per_second": moved.device_mb_per_second,
+            "busy_percent": moved.device_busy_percent,
+            "depth": moved.device_depth,
+        }
+        yield Finding(Seen.DEVICES, numbers={name: value for name, value in devices.items() if value is not None})
+    if moved.host_busy_percent is not None:
+        yield Finding(Seen.CORES, numbers={"percent": moved.host_busy_percent})
+    if moved.link_percent is not None:
+        yield Finding(Seen.LINK, numbers={"percent": moved.link_percent})

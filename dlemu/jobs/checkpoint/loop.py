@@ -1,0 +1,456 @@
+"""One rank's checkpoints, from the first byte written to the last one read, and the gathered log.
+
+The order is DLIO's (main.py, `_checkpoint`): before each checkpoint the accelerators compute, the ranks meet, and each
+writes (or reads) its files one after another; a rank's time ends when it is done itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from datagen.bulk_content import BulkContent
+from datagen.errors import UserError
+from datagen.storage.storage_base import open_storage
+from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, FileNotes, IoLog, IoRows, read_logs
+from dlemu.checkpoints.piece_ring import PieceRing, make_buffers
+from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, manner_of
+from dlemu.checkpoints.stored import completed, remove_checkpoint, write_note
+from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, MovedFile, explained
+from dlemu.comm import Comm, within
+from dlemu.comm.clock import MonotonicClock
+from dlemu.comm.environment import describe_hosts, describe_storage, existing_folder
+from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
+from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
+from dlemu.results.journal import read_journal
+from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
+from dlemu.runner.request_account import request_folder, requests_so_far
+from dlemu.telemetry import Telemetry
+from dlemu.telemetry import read_logs as read_telemetry
+
+_MOVERS = ("mover_cpu_ns", "mover_cpu_wait_ns")
+_ENDLESS_BYTES = 1 << 50
+_PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
+
+Watcher = Callable[[int, int, int, int], None]
+"""Is told phase, checkpoint, bytes that rank 0 has moved of it, and all its bytes."""
+
+
+@dataclass(frozen=True)
+class CheckpointLog:
+    """What a run measured; every published number is computed from it."""
+
+    rows: IoRows
+    """Of all ranks."""
+    progress: IoRows
+    journal: CheckpointJournal
+    telemetry: Telemetry = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class _RankResult(NamedTuple):
+    rows: IoRows
+    progress: IoRows
+    cpu_seconds: float
+    peak_memory_bytes: int
+    recording: Recording
+
+
+def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None) -> CheckpointLog | None:
+    """Write and read this rank's part of all checkpoints; return the whole run's log on rank 0, None elsewhere.
+
+    Raises DlemuError with a message for users. What the rank measured up to then lies in `job.live_folder`.
+    """
+    comm.set_timeout(job.longest_wait_seconds)
+    storage = open_storage(job.workload.storage_spec.buffered)
+    folder = job.settings.checkpoint_folder
+    recorder = recorder_for(
+        job.workload.telemetry,
+        lambda: storage.device_folders([existing_folder(local)] if (local := storage.local_path(folder)) else []),
+        job.live_folder,
+        comm,
+        timeout_seconds=job.workload.timeout_seconds,
+        what=folder,
+        request_folder=request_folder(job.live_folder) if storage.is_remote else "",
+    )
+    rank = _CheckpointRank(job, comm, watch, lambda moving: recorder.mark(training=moving) if recorder else None)
+    journal = rank.run()
+    recording = stopped(recorder)
+    cpu_seconds = time.process_time() - rank.cpu_seconds_before
+    own = _RankResult(rank.log.rows, rank.log.progress, cpu_seconds, rank.peak_memory_bytes, recording)
+    parts: list[_RankResult] | None = comm.gather(own)
+    if parts is None:
+        return None
+    lost, telemetry = recorded([part.recording for part in parts], journal)
+    noted = journal.noting(
+        cpu_seconds=tuple(part.cpu_seconds for part in parts),
+        peak_memory_bytes=tuple(part.peak_memory_bytes for part in parts),
+        lost_recorders=lost,
+        requests=requests_so_far(job.live_folder),
+    )
+    rows, progress = (
+        np.concatenate(found) for found in zip(*((part.rows, part.progress) for part in parts), strict=True)
+    )
+    return CheckpointLog(rows, progress, noted, telemetry)
+
+
+def salvage_checkpoints(live_folder: str) -> CheckpointLog | None:
+    """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
+    journal = read_journal(live_folder, CheckpointJournal)
+    if journal is None:
+        return None
+    noted = journal.noting(requests=requests_so_far(live_folder))
+    return CheckpointLog(*read_logs(live_folder), noted, read_telemetry(live_folder))
+
+
+@dataclass
+class _Drain:
+    """A checkpoint that goes to the storage while training goes on."""
+
+    checkpoint: int
+    asked_ns: int
+    began_ns: int
+    released_ns: int
+    writer: CheckpointWriter
+    thread: threading.Thread
+    files: list[MovedFile] = field(default_factory=list)
+    ended_ns: int = 0
+    failure: BaseException | None = None
+
+
+class _CheckpointRank:
+    """What the parts of one rank's run share."""
+
+    def __init__(self, job: CheckpointJob, comm: Comm, watch: Watcher | None, mark: Callable[[bool], None]) -> None:
+        self._job, self._comm, self._watch, self._mark = job, comm, watch, mark
+        self._storage = open_storage(job.storage_spec)
+        self._clock = MonotonicClock()
+        self.log = IoLog(comm.rank, job.live_folder if os.path.isdir(job.live_folder) else None)
+        self._journal = CheckpointJournal(
+            wall_clock_offset_ns=time.time_ns() - time.monotonic_ns(), started_ns=time.monotonic_ns()
+        )
+        self.cpu_seconds_before = 0.0
+        self.peak_memory_bytes = 0
+
+    def run(self) -> CheckpointJournal:
+        """Write and read; return what was noted, which is rank 0's to keep."""
+        with contextlib.closing(self.log):
+            try:
+                return self._run()
+            except OSError as error:  # of a note, of what makes room or is dropped from memory
+                path = error.filename or self._job.settings.checkpoint_folder
+                if error.errno in NO_SPACE:
+                    raise explained(error, path, 0) from error
+                raise UserError(
+                    f"{path} can't be written, removed or looked at: {error.strerror or error}; see `dmesg` and who "
+                    "else uses the folder, or set checkpoint.checkpoint_folder to another one"
+                ) from error
+
+    def _run(self) -> CheckpointJournal:
+        self._describe()
+        self._make_room()
+        settings = self._job.settings
+        self.cpu_seconds_before = time.process_time()
+        if self._job.writes:
+            files = self._job.files_to_write(self._comm.rank, 1)
+            largest = max((file.size_bytes for file in files), default=0)
+            buffers = make_buffers(settings.writers, settings.transfer_size, largest)
+            self._note(ceiling_gb_per_second=self._measure_ceiling(buffers))
+            (self._write_behind if settings.asynchronous else self._write)(buffers)
+            del buffers
+        if self._job.sources:
+            if settings.evict_page_cache:
+                self._evict()
+            reader = CheckpointReader(self._storage, manner_of(settings), verify=settings.verify)
+            with contextlib.closing(reader):
+                for source in self._job.sources:
+                    self._read(reader, source)
+        self._note(ended_ns=self._meet())
+        return self._journal
+
+    def _describe(self) -> None:
+        described = describe_hosts(self._comm)
+        offsets_ns = self._comm.synchronise_clocks()
+        if described is not None:
+            hosts, rank_nodes = described
+            self._note(
+                hosts=hosts,
+                rank_nodes=rank_nodes,
+                storage=describe_storage(self._job.workload.storage_spec, self._job.settings.checkpoint_folder),
+                clock_offsets_ns=offsets_ns if len(offsets_ns) > 1 else (),
+            )
+
+    def _make_room(self) -> None:
+        """Remove what this run will replace: there may be no space for both."""
+        if self._makes_folders:
+            for checkpoint in self._job.replaced:
+                remove_checkpoint(self._storage, self._job.folder_of(checkpoint), self._job.plan.names)
+            if self._job.token:
+                self._storage.remove(f"{self._job.settings.checkpoint_folder.rstrip('/')}/{self._job.token}")
+        self._meet()
+
+    @property
+    def _makes_folders(self) -> bool:
+        """This rank makes and removes folders for all that see them."""
+        return self._comm.local_rank == 0 if self._job.settings.node_local else self._comm.rank == 0
+
+    def _measure_ceiling(self, buffers: list[memoryview]) -> float | None:
+        """Return how fast content is made with nothing to write it to, 1e9 bytes/s of all ranks; None if unasked."""
+        seconds = min(self._job.workload.metric.ceiling_seconds, 1.0)
+        if seconds <= 0:
+            return None
+        content = BulkContent(self._job.seed)
+        ring = PieceRing([(_ENDLESS_BYTES, lambda buffer, offset: content.fill(buffer, 0, offset))], buffers, 1)
+        self._meet()
+        moved, until = 0, time.monotonic() + seconds
+        began = time.monotonic()
+        while time.monotonic() < until and (taken := ring.take(0)) is not None:
+            moved += len(taken[0][0])
+            ring.give_back(taken[1])
+        took = time.monotonic() - began
+        ring.close()
+        rates = self._comm.gather(moved / 1e9 / took)
+        return sum(rates) if rates is not None else None
+
+    def _write(self, buffers: list[memoryview]) -> None:
+        for checkpoint in range(1, self._job.writes + 1):
+            writer = self._prepare(checkpoint, buffers)
+            try:
+                asked_ns = self._compute(writer)
+                began_ns = self._meet()
+                files: list[MovedFile] = []
+                self._write_files(checkpoint, writer, began_ns, files)
+                ended_ns = self._ended()
+                self._add(WRITE, checkpoint, files, asked_ns, began_ns, ended_ns, ended_ns)
+                self._complete(checkpoint)
+            except BaseException:
+                writer.discard()
+                raise
+
+    def _write_behind(self, buffers: list[memoryview]) -> None:
+        """Write while training goes on: it waits for a snapshot, and for the checkpoint before where that is not done.
+
+        After the last one it computes once more, so that each checkpoint has had as much time.
+        """
+        drain: _Drain | None = None
+        for checkpoint in range(1, self._job.writes + 2):
+            self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
+            asked_ns = self._meet()
+            if drain is not None:
+                self._finish(drain, asked_ns)
+            if checkpoint > self._job.writes:
+                return
+            drain = self._snapshot(checkpoint, buffers, asked_ns)
+
+    def _snapshot(self, checkpoint: int, buffers: list[memoryview], asked_ns: int) -> _Drain:
+        writer = self._prepare(checkpoint, buffers)
+        writer.wait_ready()
+        self._mark(True)
+        began_ns = self._meet()
+        size_bytes = self._job.rank_bytes[self._comm.rank]
+        self._clock.sleep_until(began_ns + round(size_bytes / self._job.settings.snapshot_gb_per_second))
+        drain = _Drain(checkpoint, asked_ns, began_ns, self._meet(), writer, threading.Thread())
+
+        def write() -> None:
+            try:
+                self._write_files(checkpoint, writer, began_ns, drain.files)
+                drain.ended_ns = time.monotonic_ns()
+            except BaseException as error:
+                drain.failure = error
+
+        drain.thread = threading.Thread(target=write, name="checkpoint-drain", daemon=True)
+        drain.thread.start()
+        return drain
+
+    def _finish(self, drain: _Drain, asked_ns: int) -> None:
+        """Wait until a checkpoint is safe; what is waited beyond `asked_ns` is the next one's."""
+        try:
+            drain.thread.join()
+            if drain.failure is not None:
+                raise drain.failure
+            waited_ns = self._meet() - asked_ns
+            self._add(
+                WRITE,
+                drain.checkpoint,
+                drain.files,
+                drain.asked_ns,
+                drain.began_ns,
+                drain.ended_ns,
+                drain.released_ns,
+                waited_ns,
+            )
+            self._complete(drain.checkpoint)
+        except BaseException:
+            drain.writer.discard()
+            raise
+
+    def _prepare(self, checkpoint: int, buffers: list[memoryview]) -> CheckpointWriter:
+        """Make the checkpoint's folder, with the note that it is not complete, and begin to make its bytes."""
+        self._note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
+        if self._makes_folders:
+            folder = self._job.folder_of(checkpoint)
+            try:
+                self._storage.make_folder(folder)
+                write_note(self._storage, folder, self._job.note(checkpoint, len(self._comm.hosts)), fsync=True)
+            except OSError as error:
+                raise explained(error, folder, 0) from error
+        settings = self._job.settings
+        return CheckpointWriter(
+            self._storage,
+            self._job.files_to_write(self._comm.rank, checkpoint),
+            buffers,
+            threads=settings.writers,
+            fsync=settings.fsync,
+            sync_seconds=self._job.longest_wait_seconds,
+        )
+
+    def _write_files(self, checkpoint: int, writer: CheckpointWriter, began_ns: int, files: list[MovedFile]) -> None:
+        def done(number: int, moved: MovedFile) -> None:
+            files.append(moved)
+            self._add_file(WRITE, checkpoint, began_ns, number, moved)
+            self._tell(WRITE, checkpoint, files)
+
+        writer.write(done)
+        if self._job.settings.fsync:
+            folder = self._job.folder_of(checkpoint)
+            within(self._job.longest_wait_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
+
+    def _complete(self, checkpoint: int) -> None:
+        """Note that every rank has written its part, and let go of what is not to be kept."""
+        self._meet()
+        self._mark(False)
+        self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
+        removed = checkpoint - self._job.kept
+        if self._makes_folders:
+            note = completed(self._job.note(checkpoint, len(self._comm.hosts)))
+            write_note(self._storage, self._job.folder_of(checkpoint), note, fsync=True)
+            if removed > 0:
+                remove_checkpoint(self._storage, self._job.folder_of(removed), self._job.plan.names)
+        if removed > 0:
+            self._note(removed=(*self._journal.removed, removed))
+        self._note(complete=(*self._journal.complete, checkpoint), under_way=None)
+
+    def _evict(self) -> None:
+        """Drop from this host's memory what its ranks will read."""
+        began_ns = self._meet()
+        for source in self._job.sources:
+            for file in self._job.files_to_read(self._comm.rank, source, self._comm.local_size):
+                try:
+                    check_is_file(self._storage, file.path)
+                    self._storage.evict(file.path, write_first=True)
+                except FileNotFoundError:
+                    continue  # whoever reads it says so
+        self._note(eviction_seconds=(self._meet() - began_ns) / 1e9)
+
+    def _read(self, reader: CheckpointReader, source: ReadSource) -> None:
+        files = self._job.files_to_read(self._comm.rank, source, self._comm.local_size)
+        self._note(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
+        asked_ns = self._compute(None)
+        began_ns = self._meet()
+        moved: list[MovedFile] = []
+
+        def done(number: int, file: MovedFile) -> None:
+            moved.append(file)
+            self._add_file(READ, source.checkpoint, began_ns, number, file)
+            self._tell(READ, source.checkpoint, moved)
+
+        reader.read(files, done)
+        ended_ns = self._ended()
+        self._add(READ, source.checkpoint, moved, asked_ns, began_ns, ended_ns, ended_ns)
+        self._meet()
+        self._mark(False)
+        self._note(under_way=None)
+        self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
+
+    @property
+    def _compute_ns(self) -> int:
+        return round(max(0.0, self._job.settings.time_between_checkpoints) * 1e9)
+
+    def _compute(self, writer: CheckpointWriter | None) -> int:
+        """Compute, as DLIO does before each checkpoint; return when that was over and the first pieces were made."""
+        self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
+        if writer is not None:
+            writer.wait_ready()
+        self._mark(True)
+        return time.monotonic_ns()
+
+    def _ended(self) -> int:
+        """Return when this rank was done; with `rank_sync` when all were."""
+        return self._meet() if self._job.settings.rank_sync else time.monotonic_ns()
+
+    def _meet(self) -> int:
+        """Wait for all ranks; return the time after that."""
+        self._comm.all_reduce_max(time.monotonic_ns())
+        return time.monotonic_ns()
+
+    def _add_file(self, phase: int, checkpoint: int, began_ns: int, number: int, file: MovedFile) -> None:
+        """Note a file as soon as it was moved: should the run be killed in the next one, this was measured."""
+        self.log.add(
+            rank=self._comm.rank,
+            phase=phase,
+            checkpoint=checkpoint,
+            began_ns=began_ns,
+            **file.columns(),
+            file=number,
+        )
+
+    def _add(
+        self,
+        phase: int,
+        checkpoint: int,
+        files: list[MovedFile],
+        asked_ns: int,
+        began_ns: int,
+        ended_ns: int,
+        released_ns: int,
+        waited_ns: int = 0,
+    ) -> None:
+        columns = [file.columns() for file in files]
+        summed = ("bytes", "calls", "call_ns", "starved_ns", "cpu_ns", "content_cpu_ns", "storage_bytes", *_MOVERS)
+        self.log.add(
+            rank=self._comm.rank,
+            phase=phase,
+            checkpoint=checkpoint,
+            began_ns=began_ns,
+            **{name: sum(row[name] for row in columns) for name in summed},
+            file=WHOLE,
+            longest_call_ns=max((row["longest_call_ns"] for row in columns), default=0),
+            threads=max((row["threads"] for row in columns), default=0),
+            asked_ns=asked_ns,
+            started_ns=began_ns,
+            released_ns=released_ns,
+            waited_ns=waited_ns,
+            ended_ns=ended_ns,
+            fsync_ns=sum(row["synced_ns"] - row["moved_ns"] for row in columns),
+        )
+        notes: list[FileNotes] = [file.notes for file in files]
+        self.log.note_progress(phase, checkpoint, notes)
+
+    def _tell(self, phase: int, checkpoint: int, files: list[MovedFile]) -> None:
+        if self._watch is not None:
+            done = sum(file.bytes for file in files)
+            self._watch(phase, checkpoint, done, self._job.rank_bytes[self._comm.rank])
+
+    def _note(self, **changes: object) -> None:
+        self._journal = self._journal.noting(**changes)
+        if self._comm.rank == 0:
+            self._journal.save(self._job.live_folder)
+
+
+def _private_bytes() -> int:
+    """Return the memory that this process has for itself alone; 0 where the kernel does not tell."""
+    try:
+        with open("/proc/self/smaps_rollup", "rb") as lines:
+            return 1024 * sum(map(int, _PRIVATE.findall(lines.read())))
+    except OSError:
+        return 0

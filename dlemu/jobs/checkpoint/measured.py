@@ -1,0 +1,131 @@
+"""What a run of checkpoints left: the ranks' rows, telemetry, and the facts without which they mean nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from datagen.errors import UserError
+from datagen.registry import is_built_in
+from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes, plan_checkpoint
+from dlemu.checkpoints.io_rows import IO_COLUMNS, PROGRESS_COLUMNS, WHOLE, WRITE, IoRows
+from dlemu.jobs.checkpoint.journal import CheckpointJournal
+from dlemu.jobs.checkpoint.kind import PROGRESS, ROWS
+from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
+from dlemu.results.measured import RunFacts
+from dlemu.results.row_tables import rows_table
+from dlemu.results.tables import write_table
+from dlemu.telemetry import Telemetry
+
+_STAMPS = ("began_ns", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRunFacts(RunFacts):
+    """All that the numbers need beside rows and readings; facts.json. `seed` is of the bytes."""
+
+    kind: str = CheckpointSummary.kind
+    sources: tuple[int, ...] = ()
+    """Checkpoints that were to be read, in order."""
+    notes: tuple[str, ...] = ()
+    journal: CheckpointJournal
+    own_sizes: CheckpointSizes | None = None
+    """Of files in a user's own format, by its module, which nobody imports to read this; else None."""
+
+    @property
+    def plan(self) -> CheckpointPlan:
+        """Who wrote which files."""
+        return plan_checkpoint(self.workload.model, self.workload.checkpoint, self.ranks)
+
+    @property
+    def sizes(self) -> CheckpointSizes:
+        """How large a checkpoint is. Raises UserError where only the module of somebody's own format knows."""
+        if self.own_sizes is not None:
+            return self.own_sizes
+        if is_built_in(FORMATS, self.workload.checkpoint.format):
+            return self.plan.sizes
+        raise UserError(
+            f"checkpoint.format is {self.workload.checkpoint.format!r}, a module of somebody's own, which is not "
+            "imported to read a result, and the result does not say how large its files are: run it again"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredCheckpoints:
+    """What a run of checkpoints measured."""
+
+    folder: str
+    """Where its files lie."""
+    facts: CheckpointRunFacts
+    rows: IoRows
+    """Of all ranks, as each rank's clock had it: a row for each file and one for each whole checkpoint."""
+    progress: IoRows
+    telemetry: Telemetry = ()
+
+    def write_rows(self) -> None:
+        """Write the rows and the progress of all ranks; raises SpaceError."""
+        write_table(self.folder, ROWS, rows_table(self.rows, IO_COLUMNS))
+        write_table(self.folder, PROGRESS, rows_table(self.progress, PROGRESS_COLUMNS))
+
+    @cached_property
+    def whole(self) -> IoRows:
+        """The rows of whole checkpoints, one a rank, their stamps on the clock of the first host."""
+        rows: IoRows = self.rows[self.rows["file"] == WHOLE].copy()
+        offsets = self._offsets_ns[rows["rank"]]
+        for name in _STAMPS:
+            rows[name] += offsets
+        return rows
+
+    @cached_property
+    def files(self) -> IoRows:
+        """The rows of single files, on the same clock."""
+        rows: IoRows = self.rows[self.rows["file"] != WHOLE].copy()
+        offsets = self._offsets_ns[rows["rank"]]
+        for name in _STAMPS:
+            rows[name] += np.where(rows[name] > 0, offsets, 0)
+        return rows
+
+    @cached_property
+    def moved(self) -> IoRows:
+        """The progress, on the same clock."""
+        rows = self.progress.copy()
+        rows["at_ns"] += self._offsets_ns[rows["rank"]]
+        return rows
+
+    @property
+    def records(self) -> tuple[CheckpointRecord, ...]:
+        """Each rank's part of each checkpoint, in order."""
+        names = ["rank", "phase", "checkpoint"]
+        files = Counter(map(tuple, self.files[names].tolist()))
+        return tuple(
+            CheckpointRecord(
+                phase="write" if row["phase"] == WRITE else "read",
+                checkpoint=int(row["checkpoint"]),
+                rank=int(row["rank"]),
+                start_ns=int(row["began_ns"]),
+                end_ns=int(row["ended_ns"]),
+                bytes=int(row["bytes"]),
+                fsync_ns=int(row["fsync_ns"]),
+                files=files[tuple(row[names].tolist())],
+            )
+            for row in np.sort(self.whole, order=["phase", "began_ns", "rank"])
+        )
+
+    def offset_ns(self, node: int) -> int:
+        """Return what to add to a host's clock to get the first host's."""
+        offsets = self.facts.journal.clock_offsets_ns
+        return offsets[node] if node < len(offsets) else 0
+
+    @cached_property
+    def _offsets_ns(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([self.offset_ns(node) for node in self.facts.journal.rank_nodes] or [0], np.int64)
+
+
+def exported(run: MeasuredCheckpoints) -> ExportedCheckpoints:
+    """Return a run as other programs know it."""
+    facts = run.facts
+    return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, records=run.records)

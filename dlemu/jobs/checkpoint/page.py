@@ -1,0 +1,291 @@
+"""What the result of a run of checkpoints says, for the terminal and for its page: the same tables, the same words."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from dlemu.checkpoints.stored import folder_name
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
+from dlemu.jobs.checkpoint.wording import result_word
+from dlemu.metrics.checkpoint_rates import OverCheckpoints
+from dlemu.report.environment import environment_of, facts_table, request_rows
+from dlemu.report.page import About, Opened, Page, Text, Words, tiles
+from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.units import count, flat, number, size
+from dlemu.results.tables import read_config
+
+Row = tuple[str, str, str]
+
+_LONG_TABLE = 24
+_TILES = (
+    ("write", "write.slowest_gib_per_second.mean", "GiB/s", "by the slowest rank, mean"),
+    ("write", "write.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
+    ("fsync", "write.fsync_percent", "%", "of the ranks' time of writing"),
+    ("read", "read.slowest_gib_per_second.mean", "GiB/s", "by the slowest rank, mean"),
+    ("read", "read.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
+    ("from storage", "read.from_storage_percent", "%", "of the bytes read; memory gave the rest"),
+    ("training stands still", "training.percent", "%", "at the interval asked for"),
+    ("content is made at", "ceiling_gb_per_second", "GB/s", "with nothing to write it to"),
+    ("memory of a rank", "peak_memory_mb", "MB", "at most, its own"),
+)
+
+
+def print_checkpoints(summary: CheckpointSummary, folder: str, console: Console) -> None:
+    """Print a run's result: one table, what to know about it, and one line of verdict."""
+    print_table(checkpoint_table(summary), console)
+    print_lines([*_reasons(summary), verdict_line(summary)], console, wrap=True)
+    print_lines([*left_behind(summary), f"results: {folder}"], console)
+
+
+def checkpoint_page(run: CheckpointRun, config: str) -> Page:
+    """Return what stands on the page of a run; `config` is its configuration as YAML."""
+    summary = run.summary
+    what = summary.what
+    loud, word = summary.loud_issues, result_word(summary.verdict_code)
+    return Page(
+        title=summary.title,
+        lead=f"{summary.started_at}. {_what(summary)}, in {what.folder}.",
+        state="open" if not summary.complete or loud else "passed",
+        verdict=(word, summary.verdict.removeprefix(word)),
+        tiles=tiles(summary, _TILES),
+        words=list(_sections(summary)),
+        tables=[
+            checkpoint_table(summary),
+            *_single_tables(summary),
+            *environment_of(summary.environment, "the checkpoints"),
+        ],
+        texts=[Text("Full configuration (config.yaml)", config)] if config else [],
+        source=os.path.basename(os.path.abspath(run.folder)),
+        warning=" ".join(loud),
+    )
+
+
+def verdict_line(summary: CheckpointSummary) -> Line:
+    """Return the result in a line."""
+    return Line(summary.verdict, "strong" if summary.complete else "bad")
+
+
+def checkpoint_table(summary: CheckpointSummary) -> Table:
+    """Return the numbers of a run."""
+    rows = [
+        ("checkpoint", size(summary.what.bytes), _what(summary)),
+        *_phase(summary.write, "write"),
+        *_phase(summary.read, "read"),
+        *_partial(summary),
+        *_training(summary),
+        *_behind(summary),
+        *_cost(summary),
+    ]
+    head = columns("metric", "value", "what it is", whole=(0,))
+    return Table(title=summary.title, columns=head, rows=rows)
+
+
+def left_behind(summary: CheckpointSummary) -> Iterator[str]:
+    """Yield what a run left on the storage, with how to remove it or to leave less; nothing of one that only read."""
+    what, kept = summary.what, summary.complete_checkpoints[-summary.what.kept :]
+    if not what.kept:
+        return
+    name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
+    command = f"rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"
+    # `rm` removes no objects
+    remove = f"; to remove them: {command}" if summary.requests is None else "; remove them when they are not needed"
+    reads = " checkpoint.num_checkpoints_read=1" if summary.read is not None else ""
+    fewer = f"; checkpoint.keep_last=1{reads} leaves one" if len(kept) > 1 else ""
+    stay = "stays" if what.kept == 1 else "stay"
+    there = f"checkpoints: {count(what.kept, 'checkpoint')}, {size(what.kept * what.bytes)}, {stay} in {what.folder}"
+    yield f"{there}{remove}{fewer}"
+
+
+def _what(summary: CheckpointSummary) -> str:
+    what = summary.what
+    share = (
+        ""
+        if what.ranks_of_job == summary.ranks
+        else (f"ranks {what.first_rank} to {what.first_rank + summary.ranks - 1} of {what.ranks_of_job:,}; ")
+    )
+    cut = f"TP {what.tensor} x PP {what.pipeline} x DP {what.data}, ZeRO {what.zero_stage}"
+    return f"{share}{count(what.files, 'file')}, format {what.format}; {cut}"
+
+
+def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
+    if phase is None or phase.slowest_gib_per_second is None or phase.slowest_seconds is None:
+        return
+    times = count(len(phase.checkpoints), "checkpoint")
+    yield name, f"{number(phase.slowest_gib_per_second.mean)} GiB/s", f"slowest rank (the rules), {times}"
+    yield "  as DLIO", _gib(phase.rank0_gib_per_second), "by rank 0 alone"
+    yield (
+        "  on the wall",
+        f"{number(phase.wall_gb_per_second)} GB/s",
+        "first begin to last end",
+    )
+    seconds = phase.slowest_seconds
+    spread = f"p50 {number(seconds.p50)}, p99 {number(seconds.p99)}, max {number(seconds.max)} s"
+    yield "  time", f"{number(seconds.mean)} s", spread
+    if name == "write":
+        longest = max(part.fsync_max_seconds for part in phase.checkpoints)
+        yield "  fsync", f"{phase.fsync_percent:.1f} %", f"of the time; longest {number(longest)} s"
+    else:
+        served = "not known" if phase.from_storage_percent is None else f"{phase.from_storage_percent:.1f} %"
+        yield "  from storage", served, "of the bytes"
+    if phase.device_mb_per_second is not None:
+        yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all behind the folder"
+    if phase.cpu_seconds_per_gb is not None:
+        content = phase.content_cpu_seconds_per_gb
+        made = "" if content is None else f"; {number(content)} of it to make the content"
+        yield "  CPU", f"{number(phase.cpu_seconds_per_gb)} s/GB", f"all ranks{made}"
+
+
+def _partial(summary: CheckpointSummary) -> Iterator[Row]:
+    at = summary.partial
+    if at is not None:
+        verb = "written" if at.phase == "write" else "read"
+        moved = f"{size(at.bytes)} of {size(at.of_bytes)}; {at.ranks} of {summary.ranks} ranks were done"
+        yield f"being {verb}", f"checkpoint {at.checkpoint}", f"{at.files} of {at.of_files} files whole, {moved}"
+
+
+def _gib(figure: OverCheckpoints | None) -> str:
+    return "-" if figure is None else f"{number(figure.mean)} GiB/s"
+
+
+def _training(summary: CheckpointSummary) -> Iterator[Row]:
+    cost = summary.training
+    if cost is None:
+        return
+    yield (
+        "cost in training",
+        f"{cost.percent:.2f} %",
+        f"{number(cost.stall_seconds)} s every {cost.interval_seconds:,.0f} s",
+    )
+    if cost.recovery_seconds is not None:
+        yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one back"
+    if cost.best_interval_seconds is not None and cost.wasted_percent is not None:
+        yield (
+            "best interval",
+            f"{cost.best_interval_seconds:,.0f} s",
+            f"Daly, a failure every {cost.mtbf_hours:g} h: {cost.wasted_percent:.2f} % of the time lost in all",
+        )
+
+
+def _behind(summary: CheckpointSummary) -> Iterator[Row]:
+    behind = summary.asynchronous
+    if behind is None or behind.safe_seconds is None:
+        return
+    yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s computed between two"
+    yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training stands still"
+    yield (
+        "  safe after",
+        f"{number(behind.safe_seconds.mean)} s",
+        f"max {number(behind.safe_seconds.max)} s, on storage",
+    )
+    yield (
+        "  at most every",
+        f"{number(behind.shortest_interval_seconds)} s",
+        f"of computing for AU {behind.au_threshold_percent:g} %: {number(behind.per_hour)} checkpoints an hour",
+    )
+
+
+def _cost(summary: CheckpointSummary) -> Iterator[Row]:
+    if summary.ceiling_gb_per_second is not None:
+        yield (
+            "content is made at",
+            f"{number(summary.ceiling_gb_per_second)} GB/s",
+            "with nothing to write to",
+        )
+    if summary.peak_memory_mb is not None:
+        yield "memory of a rank", f"{number(summary.peak_memory_mb)} MB", "at most, its own"
+    what, asked = summary.what, summary.requests
+    through = ["O_DIRECT" if what.odirect else "page cache", "fsync" if what.fsync else "no fsync"]
+    ways = [*(["uploads in parts"] if asked is not None else through), f"content {what.content}"]
+    yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} a rank; {what.kept} complete ones kept"
+    if what.kept:
+        yield "left there", size(what.kept * what.bytes), f"{count(what.kept, 'checkpoint')} in {what.folder}"
+    if summary.read is not None:
+        how = f"{count(what.readers, 'thread')} a rank" if what.read_as == "fast" else f"as {what.read_as}"
+        checks = "every byte compared" if what.verified else "first blocks looked at"
+        evicted = "evicted; " if what.evicted and not what.odirect and asked is None else ""
+        yield "read", how, evicted + checks
+    if asked is not None:
+        yield from request_rows(asked)
+
+
+def _reasons(summary: CheckpointSummary) -> Iterator[Cell]:
+    for issue in summary.issues:
+        yield Line(issue, "bad") if issue in summary.loud_issues else Line(f"- {issue}", "caution")
+    for name, phase in (("write", summary.write), ("read", summary.read)):
+        limit = phase.limited_by if phase else None
+        if limit:
+            yield Line(f"{name} limited by: {limit.what} (confidence {limit.confidence})", "strong")
+            yield from (f"  {sentence}" for sentence in limit.evidence)
+            yield from (Line(f"  to do: {sentence}", "strong") for sentence in limit.advice)
+
+
+def _sections(summary: CheckpointSummary) -> Iterator[Words]:
+    for name, phase in (("Writing", summary.write), ("Reading", summary.read)):
+        limit = phase.limited_by if phase else None
+        if limit:
+            title = f"{name} was limited by: {limit.what} (confidence: {limit.confidence})"
+            yield Words(title, [*limit.evidence, *limit.advice])
+    if summary.issues:
+        yield Words("What to know about these numbers", summary.issues)
+
+
+def _single_tables(summary: CheckpointSummary) -> Iterator[Table]:
+    for name, phase in (("Written", summary.write), ("Read", summary.read)):
+        if phase is None:
+            continue
+        head = columns(
+            *("checkpoint", "slowest rank, s", "GiB/s", "rank 0, s", "GiB/s (DLIO)", "wall, s", "GB/s", "fsync, %"),
+            right=range(1, 8),
+        )
+        rows = [
+            (
+                str(part.checkpoint),
+                f"{number(part.slowest_seconds)} (rank {part.slowest_rank})",
+                number(part.slowest_gib_per_second),
+                number(part.rank0_seconds),
+                number(part.rank0_gib_per_second),
+                number(part.wall_seconds),
+                number(part.wall_gb_per_second),
+                f"{part.fsync_percent:.1f}",
+            )
+            for part in phase.checkpoints
+        ]
+        yield Table(title=f"{name} checkpoints", columns=head, rows=rows, folded=len(rows) > _LONG_TABLE)
+        head = columns(
+            "rank", "host", "bytes", "mean, s", "max, s", "longest fsync, s", "slowest", right=(0, 2, 3, 4, 5, 6)
+        )
+        slow = [
+            (
+                str(one.rank),
+                one.host,
+                size(one.bytes),
+                number(one.mean_seconds),
+                number(one.max_seconds),
+                number(one.max_fsync_seconds),
+                f"{one.slowest_times} of {len(phase.checkpoints)}",
+            )
+            for one in phase.slowest_ranks
+        ]
+        yield Table(title=f"{name}: the slowest ranks", columns=head, rows=slow, folded=len(slow) > 8)
+
+
+def open_page(folder: str) -> Opened:
+    """Return the run in a folder with its page; raises UserError."""
+    run = read_checkpoint_run(folder)
+    return Opened(run, checkpoint_page(run, read_config(folder)), "dlemu.jobs.checkpoint.figures")
+
+
+def about(run: CheckpointRun) -> About:
+    """Return where and on what a run was measured."""
+    summary = run.summary
+    tables = [
+        facts_table("What was measured, and how", flat(summary.what)),
+        *environment_of(summary.environment, "the checkpoints"),
+    ]
+    return About(summary.started_at, summary.hosts, f"Checkpoints in {summary.what.folder}", tables)

@@ -1,0 +1,255 @@
+"""From a configuration to a job that writes and reads checkpoints: everything is checked before the first byte."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from datagen.errors import SpaceError, UserError
+from datagen.registry import is_built_in
+from datagen.spec import together
+from datagen.storage.storage_base import StorageBase, open_storage
+from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
+from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
+from dlemu.comm.cgroup_limits import host_memory
+from dlemu.config.schema import Workload
+from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
+from dlemu.runner.events import Making
+
+_RANK_BYTES = 300 << 20
+"""Most memory that a rank takes for itself, whatever the model's size."""
+MLPERF_CHECKPOINTS = 10
+"""Checkpoints that MLPerf Storage writes, and reads (Rules v2.0, 2.2.3)."""
+_SEEN_SECONDS = 10.0
+"""How long another host may take to see a file that rank 0 made: file systems on a network keep lists for a while."""
+
+
+def with_checkpoints(workload: Workload) -> Workload:
+    """Return the workload with MLPerf Storage's number of checkpoints where it says nothing of any."""
+    settings = workload.checkpoint
+    if max(settings.num_checkpoints_write, settings.num_checkpoints_read) >= 0:
+        return workload
+    asked = replace(settings, num_checkpoints_write=MLPERF_CHECKPOINTS, num_checkpoints_read=MLPERF_CHECKPOINTS)
+    return replace(workload, checkpoint=asked)
+
+
+def to_write(workload: Workload, ranks: int) -> Making:
+    """Return the workload that writes what it is to read, where no run has left so many whole checkpoints."""
+    settings = workload.checkpoint
+    storage = open_storage(workload.storage_spec.buffered)
+    notes = (
+        read_note(storage, folder_of(settings.checkpoint_folder, number))
+        for number in stored_checkpoints(storage, settings.checkpoint_folder)
+    )
+    whole = sum(note is None or note.complete for note in notes)
+    reads, writes = (max(0, count) for count in (settings.num_checkpoints_read, settings.num_checkpoints_write))
+    writes = writes or (reads if whole < reads else 0)
+    each = sum(plan_checkpoint(workload.model, settings, ranks).rank_bytes)
+    asked = replace(workload, checkpoint=replace(settings, num_checkpoints_write=writes))
+    return Making(workload=asked, bytes=writes * each, folder=settings.checkpoint_folder)
+
+
+def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: str) -> CheckpointJob:
+    """Plan, and look at what lies in the checkpoint folder; raises UserError."""
+    settings = workload.checkpoint
+    storage = open_storage(workload.storage_spec.buffered)
+    there = stored_checkpoints(storage, settings.checkpoint_folder)
+    job = CheckpointJob(
+        workload=workload,
+        ranks=ranks,
+        plan=plan_checkpoint(workload.model, settings, ranks),
+        seed=secrets.randbits(48),
+        folder=folder,
+        started_at=started_at,
+    )
+    if not job.checkpoint_bytes:
+        raise UserError(
+            "a checkpoint of this model has no byte: wanted a workload with model.num_layers and model.transformer, "
+            "such as workload=llama3_8b, or model.model_size_bytes"
+        )
+    replaced = tuple(number for number in there if number <= job.writes)
+    for number in replaced:
+        _check_same_kind(job, storage, number)
+    if replaced:
+        note = (
+            f"{len(replaced)} checkpoints of an earlier run of the same kind made room in {settings.checkpoint_folder}"
+        )
+        job = replace(job, replaced=replaced, notes=(*job.notes, note))
+    return replace(job, sources=tuple(_sources(job, storage, there)))
+
+
+def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
+    """Raise SpaceError or UserError when this host can't hold what its ranks write, or does not see the folder."""
+    settings = job.settings
+    storage = open_storage(job.storage_spec)
+    folder = settings.checkpoint_folder.rstrip("/")
+    if job.token and not settings.node_local and not _sees(storage, f"{folder}/{job.token}"):
+        raise UserError(
+            f"checkpoint.checkpoint_folder is {folder}, which this host does not share with rank 0's: wanted a folder "
+            "that all hosts see, or checkpoint.node_local=true for drives of each host's own"
+        )
+    if settings.recovery_rank_shift and job.sources and (local_ranks >= job.ranks or settings.node_local):
+        raise UserError(
+            "checkpoint.recovery_rank_shift is true: each rank would read what another host's rank wrote, and there is "
+            "one host or a folder for each; wanted ranks on two hosts or more and a folder that they share"
+        )
+    wanted, available = local_ranks * _RANK_BYTES, host_memory().available_bytes
+    if wanted > available:
+        raise SpaceError(
+            f"{local_ranks} ranks want {wanted / 2**30:.1f} GiB of memory on this host for their buffers and "
+            f"{available / 2**30:.1f} GiB are available: run fewer ranks on it"
+        )
+    _check_room(job, storage, local_ranks)
+    if settings.node_local and job.writes:  # last: a run that this host refuses leaves nothing on its drive
+        storage.make_folder(folder)
+
+
+def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> None:
+    """Count what will be kept at most, and what an earlier run's checkpoints give back."""
+    if not job.writes:
+        return
+    free = storage.free_bytes(job.settings.checkpoint_folder)
+    if free is None:
+        return
+    each = job.largest_rank_bytes * local_ranks if job.settings.node_local else job.checkpoint_bytes
+    at_most = min(job.writes, job.kept + 1)
+    given_back = sum(_stored_bytes(storage, job.folder_of(number)) for number in job.replaced)
+    if each * at_most > free + given_back:
+        raise SpaceError(
+            f"{at_most} checkpoints of {each / 2**30:,.2f} GiB want {each * at_most / 2**30:,.2f} GiB in "
+            f"{job.settings.checkpoint_folder}, and {(free + given_back) / 2**30:,.2f} GiB are free there: set "
+            f"checkpoint.keep_last (each new one wants room beside those kept), write fewer "
+            "(checkpoint.num_checkpoints_write), or use a larger drive"
+        )
+
+
+def _stored_bytes(storage: StorageBase, folder: str) -> int:
+    return sum(size or 0 for size in storage.sizes([f"{folder}/{name}" for name in files_in(storage, folder)]))
+
+
+def _check_same_kind(job: CheckpointJob, storage: StorageBase, number: int) -> None:
+    """Refuse to replace what this run would not make: another model's checkpoint, or files of somebody's own."""
+    folder = job.folder_of(number)
+    if is_link(storage, folder):
+        raise UserError(
+            f"{folder} is a link, and this run would replace what lies behind it: set checkpoint.checkpoint_folder to "
+            "another folder, or remove the link"
+        )
+    note = read_note(storage, folder)
+    if note is not None and _kind(note) == _kind(job.note(number, 1)):
+        return
+    other = note.what if note is not None else ""
+    if note is None:
+        strange = list(files_in(storage, folder))
+        if not strange:
+            return
+        other = f"files that dlemu did not write ({', '.join(strange[:3])})"
+    raise UserError(
+        f"{folder} holds the checkpoint of another run: {other}; wanted {job.note(number, 1).what}: set "
+        "checkpoint.checkpoint_folder to another folder, or delete that one"
+    )
+
+
+def _kind(note: StoredNote) -> object:
+    settings = note.settings
+    return (
+        note.model,
+        note.ranks,
+        settings.format,
+        settings.mode,
+        settings.job_ranks,
+        settings.first_rank,
+        settings.type,
+    )
+
+
+def _sources(job: CheckpointJob, storage: StorageBase, there: list[int]) -> Iterator[ReadSource]:
+    """Yield what will be read, the oldest first: of this run's own checkpoints, or of those that lie there."""
+    settings = job.settings
+    wanted = max(0, settings.num_checkpoints_read)
+    if not wanted:
+        return
+    numbers = list(range(job.writes - job.kept + 1, job.writes + 1)) if job.writes else there
+    if len(numbers) < wanted:
+        what = f"this run keeps {len(numbers)}" if job.writes else f"{settings.checkpoint_folder} holds {len(numbers)}"
+        raise UserError(
+            f"checkpoint.num_checkpoints_read is {wanted}, but {what}: wanted at most as many, or "
+            + ("a larger checkpoint.keep_last" if job.writes else "a run that writes them first (--make)")
+        )
+    for number in numbers[:wanted]:
+        if job.writes:
+            yield ReadSource(checkpoint=number, plan=job.plan, settings=settings, seed=job.seed, known=True)
+        else:
+            yield _stored_source(job, storage, number)
+
+
+def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> ReadSource:
+    folder = folder_of(job.settings.checkpoint_folder, number)
+    note = read_note(storage, folder)
+    if note is None:
+        return ReadSource(checkpoint=number, plan=job.plan, settings=job.settings, seed=0, known=False)
+    if not note.complete:
+        raise UserError(
+            f"{folder} is not complete: the run that wrote it ended before all ranks had; delete it, or write it again"
+        )
+    if note.model != job.workload.model:
+        raise UserError(
+            f"{folder} is a checkpoint of another model: {note.what}, wanted {job.note(number, 1).what}; read it with "
+            "the workload that wrote it"
+        )
+    if note.settings.format != job.settings.format and not is_built_in(FORMATS, note.settings.format):
+        raise UserError(
+            f"{folder} is in format {note.settings.format!r}, a module of somebody's own: if you trust it, name it "
+            "yourself by checkpoint.format"
+        )
+    plan = plan_checkpoint(note.model, note.settings, note.ranks)
+    if not job.settings.reshard:
+        problems = list(_not_readable(job, note, plan))
+        if problems:
+            raise UserError(f"{folder}: {together(problems)}")
+    return ReadSource(checkpoint=number, plan=plan, settings=note.settings, seed=note.seed, known=True)
+
+
+def _not_readable(job: CheckpointJob, note: StoredNote, plan: CheckpointPlan) -> Iterator[str]:
+    if note.settings.format != job.settings.format:
+        yield f"its format is {note.settings.format}: wanted checkpoint.format={note.settings.format}"
+    missing = [rank for rank in job.plan.ranks if rank not in plan.ranks]
+    if plan.grid != job.plan.grid or missing:
+        yield (
+            f"it was written by {note.ranks} ranks on {note.hosts} hosts (ranks {plan.ranks.start} to "
+            f"{plan.ranks.stop - 1} of {plan.grid.ranks}), and {job.ranks} are to read it (ranks "
+            f"{job.plan.ranks.start} to {job.plan.ranks.stop - 1} of {job.plan.grid.ranks}): run as many, or set "
+            "checkpoint.reshard=true to read it in byte ranges"
+        )
+
+
+def leave_token(storage: StorageBase, folder: str) -> str:
+    """Leave an empty file in the checkpoint folder, which the other hosts look for; return its name."""
+    name = f".dlemu-shared-{secrets.token_hex(4)}"
+    try:
+        storage.make_folder(folder)
+        storage.create(f"{folder.rstrip('/')}/{name}").commit()
+    except OSError as error:
+        raise UserError(
+            f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a folder "
+            "you may write"
+        ) from error
+    return name
+
+
+def _sees(storage: StorageBase, path: str) -> bool:
+    until = time.monotonic() + _SEEN_SECONDS
+    folder, name = os.path.split(path)
+    while True:
+        try:
+            with storage.entries(folder) as entries:
+                if any(entry.name == name for entry in entries):
+                    return True
+        except OSError:
+            pass
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.2)

@@ -1,0 +1,53 @@
+"""A run of checkpoints: what was measured, and every number computed from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from datagen.registry import is_built_in
+from datagen.withheld import public_text, scrubbed
+from dlemu.checkpoints.checkpoint_plan import FORMATS
+from dlemu.config.published import published
+from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
+from dlemu.jobs.checkpoint.journal import CheckpointJournal
+from dlemu.jobs.checkpoint.loop import CheckpointLog
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
+from dlemu.jobs.checkpoint.plan import CheckpointJob
+from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.telemetry import RecorderHead
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointRun(MeasuredCheckpoints):
+    """One run of checkpoints."""
+
+    @cached_property
+    def summary(self) -> CheckpointSummary:
+        """Every published number, computed from the rest."""
+        return analyse_checkpoints(self)
+
+
+def make_checkpoint_run(job: CheckpointJob, log: CheckpointLog, failure: str | None = None) -> CheckpointRun:
+    """Return the run that a job became; `failure` says why it is incomplete."""
+    heads = tuple(host.head for host in log.telemetry)
+    facts = make_checkpoint_facts(job, log.journal, failure, recorders=heads)
+    return CheckpointRun(job.folder, facts, log.rows, log.progress, log.telemetry)
+
+
+def make_checkpoint_facts(
+    job: CheckpointJob, journal: CheckpointJournal, failure: str | None, *, recorders: tuple[RecorderHead, ...] = ()
+) -> CheckpointRunFacts:
+    """Return the facts of a job's run."""
+    return CheckpointRunFacts(
+        workload=published(job.workload),
+        ranks=job.ranks,
+        seed=job.seed,
+        started_at=job.started_at,
+        sources=tuple(source.checkpoint for source in job.sources),
+        notes=tuple(map(public_text, job.notes)),
+        journal=journal,
+        recorders=recorders,
+        own_sizes=None if is_built_in(FORMATS, job.settings.format) else job.plan.sizes,
+        failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
+    )

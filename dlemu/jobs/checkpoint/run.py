@@ -1,0 +1,197 @@
+"""Checkpoints as ranks write and read them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from datagen.errors import DlemuError, UserError
+from datagen.storage.storage_base import FOLDER_TYPES, StorageBase, open_storage
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.io_rows import PARTS, WHOLE, WRITE, rows_path
+from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
+from dlemu.comm import Comm
+from dlemu.config import check_checkpoints
+from dlemu.config.overrides import override
+from dlemu.config.schema import Workload
+from dlemu.jobs.checkpoint.journal import CheckpointJournal
+from dlemu.jobs.checkpoint.loop import CheckpointLog, Watcher, run_checkpoints, salvage_checkpoints
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.plan import CheckpointJob
+from dlemu.jobs.checkpoint.prepare import (
+    check_checkpoint_host,
+    leave_token,
+    plan_checkpoints,
+    to_write,
+    with_checkpoints,
+)
+from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts, make_checkpoint_run
+from dlemu.results.file_names import KILLED
+from dlemu.runner.events import CheckpointProgress, Making
+from dlemu.runner.job import JobKind, Look, Tell
+from dlemu.runner.run_folder import Kept
+
+_PROGRESS_SECONDS = 0.5
+"""Least time between two `CheckpointProgress`."""
+
+
+class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
+    """A model's files, written and read by all ranks."""
+
+    name = "checkpoint"
+    prefix = "checkpoint-"
+
+    def complete(self, workload: Workload) -> Workload:
+        whole = with_checkpoints(workload)
+        check_checkpoints(whole)
+        return whole
+
+    def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
+        return to_write(workload, ranks)
+
+    def looks_at(self, workload: Workload) -> str:
+        return workload.checkpoint.checkpoint_folder
+
+    def plan(
+        self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool
+    ) -> CheckpointJob:
+        return plan_checkpoints(workload, ranks, folder, started_at)
+
+    def live_names(self, rank: int) -> Iterable[str]:
+        return (rows_path("", rank, part) for part in PARTS)
+
+    def made_folder(self, job: CheckpointJob) -> str | None:
+        """Return the checkpoint folder, where it is one of this host."""
+        storage = open_storage(job.workload.storage_spec.buffered)
+        return storage.local_path(job.settings.checkpoint_folder) if job.writes else None
+
+    def begin(self, job: CheckpointJob) -> CheckpointJob:
+        """Leave a token in the checkpoint folder, by which the hosts know that they share it."""
+        if not job.writes:
+            return job
+        storage = open_storage(job.workload.storage_spec.buffered)
+        return replace(job, token=leave_token(storage, job.settings.checkpoint_folder))
+
+    def facts_ahead(self, job: CheckpointJob) -> CheckpointRunFacts:
+        now_ns = time.monotonic_ns()
+        journal = CheckpointJournal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
+        return make_checkpoint_facts(job, journal, KILLED)
+
+    def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
+        check_checkpoint_host(job, local_ranks)
+
+    def run_rank(self, job: CheckpointJob, comm: Comm, tell: Tell | None) -> CheckpointLog | None:
+        return run_checkpoints(job, comm, None if tell is None else _progress_of(job, tell))
+
+    def salvage(self, live_folder: str) -> CheckpointLog | None:
+        return salvage_checkpoints(live_folder)
+
+    def result(self, job: CheckpointJob, log: CheckpointLog, failure: str | None) -> CheckpointRun:
+        return make_checkpoint_run(job, log, failure)
+
+    def clean_up(self, job: CheckpointJob) -> list[int]:
+        """Remove the checkpoint that the ranks were at, which only takes space; return which were removed."""
+        return _remove_partial(job)
+
+    def kept(self, job: CheckpointJob, log: CheckpointLog, removed: object) -> Kept:
+        assert isinstance(removed, list)  # of `clean_up`
+        whole = sorted(set(log.journal.complete) - set(log.journal.removed))
+        parts = int(((log.rows["file"] == WHOLE) & (log.rows["phase"] == WRITE)).sum())
+        return Kept(job.folder, parts, _kept_sentence(job, whole, removed))
+
+    def look_at_points(self) -> Look:
+        return _check_point
+
+    @contextlib.contextmanager
+    def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
+        """Have a point save into a folder of its own, below the one asked for.
+
+        A run replaces no checkpoints of other ranks, formats or models, and those of all points together want much
+        room.
+        """
+        settings = with_checkpoints(workload).checkpoint
+        if settings.num_checkpoints_write < 1:
+            yield ()
+            return
+        storage = open_storage(workload.storage_spec.buffered)
+        # under a name that nobody else has: all in it goes again
+        folder = f"{settings.checkpoint_folder.rstrip('/')}/{os.path.basename(run_folder)}-{secrets.token_hex(4)}"
+        if workload.storage.storage_type in FOLDER_TYPES:
+            folder = os.path.abspath(folder)  # it is joined with the storage's root already
+        try:
+            yield (override(("checkpoint", "checkpoint_folder"), folder),)
+        finally:
+            with contextlib.suppress(OSError, UserError):  # what is left takes room, and says so when that is short
+                names = plan_checkpoint(workload.model, settings, workload.ranks).names
+                for number in stored_checkpoints(storage, folder):
+                    remove_checkpoint(storage, folder_of(folder, number), names)
+                storage.remove_folder(folder)
+
+
+CHECKPOINTS = Checkpoints()
+
+
+def _check_point(workload: Workload) -> None:
+    settings = workload.checkpoint
+    plan_checkpoint(workload.model, settings, workload.ranks)
+    if settings.node_local and settings.num_checkpoints_write > 0:
+        raise UserError(
+            "checkpoint.node_local is true: a sweep removes what each point wrote, and can't do so on other hosts; run "
+            "`dlemu checkpoint` with each value instead"
+        )
+
+
+def _kept_sentence(job: CheckpointJob, whole: list[int], removed: list[int]) -> str:
+    many, number = len(whole) > 1, ", ".join(map(str, whole))
+    stay = f"checkpoint{'s' * many} {number} {'are' if many else 'is'} complete and {'stay' if many else 'stays'}"
+    kept = stay if whole else "no checkpoint is complete"
+    partial_one = f"; {', '.join(map(job.folder_of, removed))}, not complete, was removed" if removed else ""
+    return f"{kept} in {job.settings.checkpoint_folder}{partial_one}; what was measured is kept in {job.folder}"
+
+
+def _remove_partial(job: CheckpointJob) -> list[int]:
+    """Remove what this run had begun to write and not completed; its note says so where that can't be done."""
+    removed = []
+    with contextlib.suppress(OSError, DlemuError):
+        storage = open_storage(job.workload.storage_spec.buffered)
+        if job.token:
+            with contextlib.suppress(OSError):
+                storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
+        for number in range(1, job.writes + 1):
+            folder = job.folder_of(number)
+            note = read_note(storage, folder)
+            mine = note is not None and note.seed == job.seed and not note.complete
+            # A run that ends right after it made the folder leaves it empty.
+            if mine or (note is None and storage.is_folder(folder) and not _has_files(storage, folder)):
+                remove_checkpoint(storage, folder, job.plan.names)
+                removed.append(number)
+    return removed
+
+
+def _has_files(storage: StorageBase, folder: str) -> bool:
+    return any(not name.startswith(".") for name in files_in(storage, folder))
+
+
+def _progress_of(job: CheckpointJob, tell: Tell) -> Watcher:
+    due = 0.0
+
+    def look(phase: int, number: int, done: int, total: int) -> None:
+        nonlocal due
+        if time.monotonic() < due and done < total:
+            return
+        due = time.monotonic() + _PROGRESS_SECONDS
+        tell(
+            CheckpointProgress(
+                phase="write" if phase == WRITE else "read",
+                checkpoint=number,
+                checkpoints=job.writes if phase == WRITE else len(job.sources),
+                bytes=done * job.ranks,
+                total_bytes=total * job.ranks,
+            )
+        )
+
+    return look

@@ -1,0 +1,159 @@
+"""The sentences of a run of checkpoints: its result, what limited it, and what to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dlemu.jobs.checkpoint.issues import Issue, Outcome
+from dlemu.jobs.checkpoint.limits import Advice, CheckpointLimit, Seen
+from dlemu.jobs.checkpoint.summary import PartialCheckpoint, PhaseSummary
+from dlemu.metrics.findings import Finding
+from dlemu.results.wording import Wording, sentence, sentences
+
+# The result
+
+_WORDS: dict[str, str] = {
+    Outcome.READ: "READ",
+    Outcome.INCOMPLETE: "INCOMPLETE",
+    Outcome.NOTHING: "NOTHING",
+}
+
+
+def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: str | None) -> Outcome:
+    """Return what came of a run."""
+    if failure is not None:
+        return Outcome.INCOMPLETE
+    return {
+        (True, True): Outcome.WRITTEN_AND_READ,
+        (True, False): Outcome.WRITTEN,
+        (False, True): Outcome.READ,
+        (False, False): Outcome.NOTHING,
+    }[bool(_rate("WRITE", write)), bool(_rate("READ", read))]
+
+
+def result_word(code: str | None) -> str:
+    """Return the first word of a result's line."""
+    return _WORDS.get(code or "", "WRITE")
+
+
+def result_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
+    """Return the rates of a run that is complete, as one line."""
+    rates = [*_rate("WRITE", write), *_rate("READ", read)]
+    return "; ".join(rates) or "NOTHING: no checkpoint was asked for"
+
+
+def _rate(verb: str, phase: PhaseSummary | None) -> list[str]:
+    if phase is None or phase.slowest_gib_per_second is None or phase.slowest_seconds is None:
+        return []
+    limit = f", limited by: {phase.limited_by.what}" if phase.limited_by else ""
+    return [
+        f"{verb}: {phase.slowest_gib_per_second.mean:.3f} GiB/s by the slowest rank, "
+        f"{phase.slowest_seconds.mean:.2f} s a checkpoint{limit}"
+    ]
+
+
+def why_incomplete(failure: str, kept: Sequence[int], partial: PartialCheckpoint | None) -> str:
+    """Return why a run is incomplete, which checkpoints it left, and what it was at."""
+    whole = f"complete and kept: checkpoints {', '.join(map(str, kept))}" if kept else "no checkpoint is complete"
+    if partial is None:
+        return f"{failure}; {whole}"
+    verb = "written" if partial.phase == "write" else "read"
+    files = f"{partial.files} of {partial.of_files} files"
+    at = f"checkpoint {partial.checkpoint} was being {verb}: {files}, {partial.bytes / 2**30:.3f} GiB, were whole"
+    return f"{failure}; {whole}; {at}"
+
+
+# What limited it
+
+
+def _threads(
+    *,
+    phase: str,
+    gb_per_second: float,
+    call_percent: float,
+    fsync_percent: float,
+    cpu_percent: float,
+    cpu_wait_percent: float,
+) -> str:
+    sync = f", {fsync_percent:.0f} % in fsync" if phase == "write" else ""
+    return (
+        f"{gb_per_second:,.2f} GB/s by all ranks; their threads were {call_percent:.0f} % of the time in {phase} "
+        f"calls{sync} and had a core {cpu_percent:.0f} % of it, wanted one {cpu_wait_percent:.0f} %"
+    )
+
+
+def _devices(*, mb_per_second: float, busy_percent: float | None = None, depth: float | None = None) -> str:
+    busy = "" if busy_percent is None else f", busy {busy_percent:.0f} % of the time"
+    queue = "" if depth is None else f", mean queue depth {depth:.1f}"
+    return f"the devices: {mb_per_second:,.0f} MB/s{busy}{queue}"
+
+
+_SEEN: Wording = {
+    Seen.THREADS: _threads,
+    Seen.CONTENT: "with nothing to write to, content is made at {gb_per_second:,.1f} GB/s; threads waited for it "
+    "{starved_percent:.1f} % of the time",
+    Seen.SERVED: "the storage served {percent:.0f} % of the bytes",
+    Seen.DEVICES: _devices,
+    Seen.CORES: "the cores of the busiest host were in use {percent:.0f} % of the time",
+    Seen.LINK: "the busiest network link was used to {percent:.0f} %",
+}
+
+
+def _setting(phase: str) -> str:
+    return "checkpoint.writers" if phase == "write" else "checkpoint.readers"
+
+
+def _more_threads(*, phase: str, threads: int) -> str:
+    return f"each thread is busy copying: raise {_setting(phase)} (now {threads})"
+
+
+def _more_threads_or_direct(*, phase: str, threads: int) -> str:
+    return f"{_more_threads(phase=phase, threads=threads)}, or set checkpoint.odirect=true"
+
+
+def _try_more_threads(*, phase: str, threads: int) -> str:
+    return f"to rule out too few requests at a time, try more {_setting(phase)} (now {threads})"
+
+
+_ADVICE: Wording = {
+    Advice.EVICT: "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true goes past it",
+    Advice.GO_PAST_CACHE: "checkpoint.odirect=true goes past it",
+    Advice.MORE_CORES_A_RANK: "this says nothing of the storage: use more cores a rank, fewer ranks, or more hosts",
+    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores, or fewer ranks",
+    Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true spares the copy into the page cache; else more cores, or fewer "
+    "ranks",
+    Advice.MORE_CORES: "more cores, or fewer ranks",
+    Advice.FASTER_LINK: "a faster link, or more hosts",
+    Advice.MORE_THREADS: _more_threads,
+    Advice.MORE_THREADS_OR_DIRECT: _more_threads_or_direct,
+    Advice.TRY_MORE_THREADS: _try_more_threads,
+}
+
+
+def in_words(limit: CheckpointLimit) -> CheckpointLimit:
+    """Return the limit with its evidence and advice as sentences."""
+    return replace(limit, evidence=sentences(limit.seen, _SEEN), advice=sentences(limit.to_do, _ADVICE))
+
+
+# What to know about it
+
+_ISSUES: Wording = {
+    Issue.NOTE: "{text}",
+    Issue.TELEMETRY_ENDS_EARLY: "telemetry of {host} ends early or is missing: its recorder was killed or stopped "
+    "during the run",
+    Issue.PARTIAL_LEFT: "{folder} holds what was written of a checkpoint that is not complete: delete it, or a further "
+    "run of the same kind takes its place",
+    Issue.IN_MEMORY: "THE STORAGE IS MEMORY: the checkpoints lie on {file_system}",
+    Issue.NO_FSYNC: "checkpoint.fsync is false: writing ended when the page cache had the bytes, not the storage; as "
+    "in MLPerf Storage v2.0, whose code never calls fsync",
+    Issue.NOT_READ: "STORAGE WAS NOT READ: the page cache served {cache_percent:.0f} % of the bytes; {would_help}=true "
+    "reads the storage",
+    Issue.CONTENT_CEILING: "content is made at {ceiling_gb_per_second:.1f} GB/s on these hosts and was written at "
+    "{gb_per_second:.1f}: what the storage could take beyond that is not seen",
+}
+
+
+def issue_lines(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return each finding as a sentence."""
+    return tuple(sentence(finding, _ISSUES) for finding in findings)

@@ -1,0 +1,530 @@
+"""From a run's rows to its summary: one pure function makes every published number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.jobs.kvcache.fifo import fifo_load_seconds
+from dlemu.jobs.kvcache.model import Model
+from dlemu.jobs.kvcache.published import official_of
+from dlemu.jobs.kvcache.rows import WHOLE
+from dlemu.jobs.kvcache.settings import KvSettings
+from dlemu.jobs.kvcache.summary import (
+    Backlog,
+    Fifo,
+    KvDevices,
+    KvFacts,
+    KvLimit,
+    KvSummary,
+    Official,
+    SizeClass,
+    Spread,
+    Tiers,
+)
+from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, NOT_READ_PERCENT, PARTLY_READ_PERCENT
+from dlemu.metrics.device import delivered_between
+from dlemu.metrics.verdict import Outcome
+from dlemu.runner.row_log import Rows
+from dlemu.runner.rows_job import RowsRun
+
+GROWS_SHARE = 0.05
+"""Of the load's time: what is waiting at its end takes longer than that where the load is not sustained."""
+LEAST_LOADS = 20
+"""For a p95 that something is judged by."""
+LEAST_CEILING = 2.0
+"""Times the load below which the emulator was measured."""
+LEAST_OVERSTATED_PERCENT = 0.5
+_CAUTIOUS_CEILING = 20.0
+_CLASSES = 4
+_MOMENTS = 100
+"""In the last third of the load, at which it is seen how much waits."""
+_LATE_SHARE = 0.1
+
+Floats = NDArray[np.float64]
+
+
+def analyse(run: RowsRun) -> KvSummary:
+    """Return the summary; of a run that failed, of what was measured up to then."""
+    seen = Seen(run)
+    settings, facts = seen.settings, run.facts
+    complete = facts.failure is None and bool(len(seen.whole))
+    backlog = seen.backlog if complete and not settings.option else None
+    official = official_of(seen.prompts, seen.begins, settings, seen.window_seconds) if settings.option else None
+    sustained = None if backlog is None else not (backlog.storage_grows or backlog.compute_grows or backlog.unfinished)
+    limit = (_limit_of_official(seen) if settings.option else _limit(seen, backlog)) if complete else None
+    ttft = spread(seen.ttft) if sustained else None
+    loads = spread(seen.load_seconds) if sustained else None
+    rate = len(seen.prompts) / seen.span_seconds if seen.span_seconds else 0.0
+    outcome, why_none = _outcome(seen, rate, sustained, ttft, loads)
+    moved = seen.read_bytes + seen.written_bytes
+    return KvSummary(
+        **run.said_of_any(),
+        verdict=_official_verdict(seen, official)
+        if official is not None
+        else _verdict(seen, (outcome or "").upper() + (why_none and f" ({why_none})"), rate, backlog, ttft, loads),
+        outcome=outcome,
+        scale=facts.workload.scale or None,
+        what=_what(settings, facts.workload.storage.resolved(settings.folder)),
+        prompts=len(seen.prompts),
+        load_seconds=seen.span_seconds,
+        prompts_per_second=rate,
+        input_tokens_mean=float(seen.prompts["input_tokens"].mean()) if len(seen.prompts) else 0.0,
+        users=settings.users * facts.ranks if settings.option else rate * settings.think_seconds,
+        accelerators=int(seen.whole["accelerators"].sum()),
+        sustained=sustained,
+        backlog=backlog,
+        ttft_seconds=ttft,
+        load_times=loads,
+        loads_by_size=tuple(seen.classes) if sustained else (),
+        utilisation_percent=seen.utilisation_percent if sustained else None,
+        gpu_seconds_computed=settings.tp * float(seen.computed["compute_ns"].sum()) / 1e9,
+        gpu_seconds_won=0.0 if settings.option else settings.tp * (seen.saved_seconds - float(seen.waits.sum())),
+        break_even_gb_per_second=seen.break_even_gb_per_second,
+        window_seconds=seen.window_seconds,
+        read_bytes=seen.read_bytes,
+        written_bytes=seen.written_bytes,
+        read_gb_per_second=seen.read_bytes / 1e9 / seen.window_seconds if seen.window_seconds else 0.0,
+        write_gb_per_second=seen.written_bytes / 1e9 / seen.window_seconds if seen.window_seconds else 0.0,
+        tiers=_tiers(seen),
+        blocks_read=int(seen.loaded["storage_blocks"].sum()),
+        blocks_written=int(seen.written["written_blocks"].sum()),
+        evicted=int(seen.whole["evicted"].sum()),
+        dropped=int(seen.whole["dropped"].sum()),
+        from_storage_percent=seen.from_storage_percent,
+        devices=seen.devices,
+        fifo=_fifo(seen) if sustained else None,
+        official=official,
+        ceiling_times=seen.ceiling_times(rate),
+        cpu_seconds_per_gb=float(seen.whole["cpu_ns"].sum()) / moved if moved and len(seen.whole) else None,
+        late_ms_p99=float(np.percentile(seen.prompts["late_ns"], 99)) / 1e6 if len(seen.prompts) else None,
+        limited_by=limit,
+        issues=tuple(_issues(seen, complete, seen.ceiling_times(rate))),
+    )
+
+
+def spread(seconds: Floats) -> Spread | None:
+    """Return the spread of durations; None of none."""
+    if not len(seconds):
+        return None
+    p50, p95, p99, most = np.percentile(seconds, (50, 95, 99, 100)).tolist()
+    return Spread(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, max=most)
+
+
+class Seen:
+    """The rows, with times in seconds from the beginning of each rank's load."""
+
+    def __init__(self, run: RowsRun) -> None:
+        self.run = run
+        self.settings = run.facts.workload.section(KvSettings)
+        self.whole, self.prompts = run.rows[run.rows["prompt"] == WHOLE], run.rows[run.rows["prompt"] != WHOLE]
+        self.prompts = self.prompts[np.argsort(self.prompts["arrived_ns"], kind="stable")]
+        begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.whole}
+        for rank in np.unique(self.prompts["rank"]).tolist():  # of a run that was killed
+            begins.setdefault(rank, int(self.prompts["arrived_ns"][self.prompts["rank"] == rank].min()))
+        self.begins = begins
+        self.reading = self.prompts[self.prompts["storage_blocks"] > 0]
+        self.loaded = self.reading[self.reading["loaded_ns"] > 0]
+        self.computed = self.prompts[self.prompts["computed_ns"] > 0]
+        self.written = self.prompts[self.prompts["written_ns"] > 0]
+        self.read_bytes = int(self.loaded["read_bytes"].sum())
+        self.written_bytes = int(self.written["written_bytes"].sum())
+
+    def at(self, rows: Rows, column: str) -> Floats:
+        """Return moments of rows, in seconds; infinite where they did not come."""
+        begins = np.array([self.begins[rank] for rank in rows["rank"].tolist()], np.int64)
+        return np.where(rows[column] > 0, (rows[column] - begins) / 1e9, np.inf)
+
+    @cached_property
+    def span_seconds(self) -> float:
+        """Length of the load: `kv.seconds` of a drawn one, to the last prompt of a trace, or of a run cut short."""
+        if not len(self.prompts):
+            return 0.0
+        last = float(self.at(self.prompts, "arrived_ns").max())
+        is_whole = self.run.facts.failure is None and not self.settings.trace
+        return max(last, self.settings.seconds if is_whole else 1e-3)
+
+    @cached_property
+    def window_seconds(self) -> float:
+        """From the first prompt to the last byte."""
+        if self.settings.option:
+            moved = np.concatenate([self.at(rows, name) for rows, name in self.official_ends])
+            return float(moved.max() - self.at(self.prompts, "arrived_ns").min()) if len(moved) else 0.0
+        ends = np.concatenate([self.at(self.loaded, "loaded_ns"), self.at(self.written, "written_ns")])
+        return float(ends.max(initial=self.span_seconds))
+
+    @property
+    def official_ends(self) -> tuple[tuple[Rows, str], ...]:
+        """Requests of the official load, done or not, with when their last read and their last write were."""
+        moved = self.prompts[(self.prompts["loaded_ns"] > 0) | (self.prompts["written_ns"] > 0)]
+        return tuple((moved[moved[name] > 0], name) for name in ("loaded_ns", "written_ns"))
+
+    @property
+    def ttft(self) -> Floats:
+        return _apart(self.computed, "arrived_ns", "computed_ns")
+
+    @property
+    def load_seconds(self) -> Floats:
+        return _apart(self.loaded, "arrived_ns", "loaded_ns")
+
+    @property
+    def queueing(self) -> Floats:
+        """How long prompts waited for a copy of the model."""
+        return _apart(self.computed, "arrived_ns", "start_ns")
+
+    @property
+    def waits(self) -> Floats:
+        """How long copies of the model waited for blocks."""
+        return np.maximum(0.0, _apart(self.computed, "start_ns", "loaded_ns"))
+
+    @property
+    def saved_seconds(self) -> float:
+        return float((self.computed["without_ns"] - self.computed["compute_ns"]).sum()) / 1e9
+
+    @property
+    def utilisation_percent(self) -> float | None:
+        compute, wait = float(self.computed["compute_ns"].sum()) / 1e9, float(self.waits.sum())
+        return 100 * compute / (compute + wait) if compute + wait else None
+
+    @property
+    def break_even_gb_per_second(self) -> float | None:
+        blocks = int((self.computed["storage_blocks"] + self.computed["pending_blocks"]).sum())
+        if self.saved_seconds <= 0 or not blocks:
+            return None
+        full = blocks * self.settings.block_tokens * Model(self.settings).token_bytes
+        return full / 1e9 / (self.saved_seconds * self.settings.tp)
+
+    @property
+    def classes(self) -> Iterator[SizeClass]:
+        """Quarters of the loads by their size; fewer where sizes are alike."""
+        sizes = self.loaded["read_bytes"] / 1e6
+        shares = np.linspace(0, 100, _CLASSES + 1)[1:]
+        edges = np.unique(np.percentile(sizes, shares)) if len(sizes) else np.empty(0)
+        for low, high in pairwise([-math.inf, *edges.tolist()]):
+            inside = (sizes > low) & (sizes <= high)
+            times = spread(self.load_seconds[inside])
+            if times is not None:
+                yield SizeClass(from_mb=float(sizes[inside].min()), to_mb=high, loads=int(inside.sum()), seconds=times)
+
+    @cached_property
+    def fifo(self) -> tuple[float, Floats] | None:
+        """Return the rate of the model's pipe, GB/s, and how long each of `loaded` takes by it."""
+        if not len(self.loaded):
+            return None
+        arrived, loaded = self.at(self.loaded, "arrived_ns"), self.at(self.loaded, "loaded_ns")
+        order = np.argsort(arrived, kind="stable")
+        rate = self.settings.pipe_gb_per_second or self.read_bytes / 1e9 / busy_seconds(arrived, loaded)
+        seconds = np.empty(len(order))
+        seconds[order] = fifo_load_seconds(arrived[order], self.loaded["read_bytes"][order], rate)
+        return rate, seconds
+
+    @cached_property
+    def backlog(self) -> Backlog:
+        rows, end = self.prompts, self.span_seconds
+        copies = max(1, int(self.whole["accelerators"].sum()) // self.settings.tp)
+        moving = [part for part in self.waiting(1.0) if len(part.begins)]
+        begins, ends = (np.concatenate([getattr(part, name) for part in moving]) for name in ("begins", "ends"))
+        moved = self.read_bytes + self.written_bytes
+        reads, writes = self.waiting(busy_seconds(begins, np.minimum(ends, self.window_seconds)) / max(1, moved))
+        compute = Waiting(self.at(rows, "loaded_ns"), self.at(rows, "computed_ns"), rows["compute_ns"] / 1e9 / copies)
+        storage = [reads.at(moment) + writes.at(moment) for moment in np.linspace(2 * end / 3, end, _MOMENTS).tolist()]
+        computing = [compute.at(moment) for moment in np.linspace(2 * end / 3, end, _MOMENTS).tolist()]
+        left = (rows["computed_ns"] == 0) | ((rows["written_bytes"] > 0) & (rows["written_ns"] == 0))
+        return Backlog(
+            storage_seconds=storage[-1],
+            compute_seconds=computing[-1],
+            storage_grows=_grows(storage, end),
+            compute_grows=_grows(computing, end),
+            unfinished=int(left.sum()),
+        )
+
+    def waiting(self, weight: float) -> tuple[Waiting, Waiting]:
+        """Return what waits to be read, and to be written, with so much weight a byte."""
+        reading, rows = self.reading, self.computed
+        writing = rows[rows["written_bytes"] > 0]
+        return (
+            Waiting(self.at(reading, "arrived_ns"), self.at(reading, "loaded_ns"), reading["read_bytes"] * weight),
+            Waiting(self.at(writing, "computed_ns"), self.at(writing, "written_ns"), writing["written_bytes"] * weight),
+        )
+
+    @property
+    def from_storage_percent(self) -> float | None:
+        storage = self.run.facts.journal.storage
+        known = storage is not None and storage.file_system in ACCOUNTED
+        if not known or not self.read_bytes or not len(self.whole):
+            return None
+        return min(100.0, 100 * int(self.whole["storage_bytes"].sum()) / self.read_bytes)
+
+    @property
+    def devices(self) -> KvDevices | None:
+        read = self._device_percent("read_mb_per_second", self.read_bytes)
+        write = self._device_percent("write_mb_per_second", self.written_bytes)
+        return None if read is write is None else KvDevices(read_percent_of_app=read, write_percent_of_app=write)
+
+    def _device_percent(self, metric: str, app_bytes: int) -> float | None:
+        """Return what the devices moved meanwhile, each device once, in percent of so many bytes."""
+        nodes, moved, seen = self.run.facts.journal.rank_nodes, [], set()
+        for host in self.run.telemetry:
+            own = self.whole[[nodes[rank] == host.node for rank in self.whole["rank"].tolist()]]
+            for device in host.devices:
+                if len(own) and device.counted and (host.boot_id, device.name) not in seen:
+                    seen.add((host.boot_id, device.name))
+                    window = int(own["arrived_ns"].min()), int(own["ended_ns"].max())
+                    moved.append(delivered_between(*host.readings(device.probe, device.name, metric), *window))
+        percent = 100e6 * sum(moved) / app_bytes if moved and app_bytes else math.nan
+        return percent if math.isfinite(percent) else None
+
+    @property
+    def waits_for_storage(self) -> bool:
+        """Who waits for an accelerator waits for what holds it: blocks, or computing."""
+        return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
+
+    def ceiling_times(self, prompts_per_second: float) -> float | None:
+        """Return how many times the load the ranks could have moved without storage."""
+        ceilings = self.whole["ceiling_per_hour"]
+        if self.settings.option:  # what was asked has no bound: beside what was served
+            prompts_per_second = len(self.computed) / self.window_seconds if self.window_seconds else 0.0
+        if not len(ceilings) or not ceilings.all() or not prompts_per_second:
+            return None
+        return float(ceilings.sum()) / 3600 / prompts_per_second
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """What waits from moments to moments, with a weight each."""
+
+    begins: Floats
+    ends: Floats
+    """Infinite where it never ended."""
+    weights: Floats
+
+    def at(self, moment: float) -> float:
+        """Return the weight of what waits at a moment."""
+        return float(self.weights[(self.begins <= moment) & (self.ends > moment)].sum())
+
+
+def _apart(rows: Rows, begin: str, end: str) -> Floats:
+    seconds: Floats = (rows[end] - rows[begin]) / 1e9
+    return seconds
+
+
+def _grows(last_third: list[float], span: float) -> bool:
+    """Say whether what waits is more than a burst: much at the end, and never near to nothing before."""
+    return last_third[-1] > GROWS_SHARE * span and min(last_third) > GROWS_SHARE * span / 2
+
+
+def _what(settings: KvSettings, folder: str) -> KvFacts:
+    model = Model(settings)
+    return KvFacts(
+        token_bytes=model.token_bytes,
+        block_tokens=settings.block_tokens,
+        block_bytes=model.block_bytes,
+        shard_bytes=model.shard_bytes,
+        shrink=settings.shrink,
+        tp=settings.tp,
+        layout=settings.layout,
+        odirect=settings.odirect,
+        threads=settings.threads,
+        folder=folder,
+        trace=settings.trace,
+        speed=settings.speed,
+        ttft_limit_seconds=settings.ttft or None,
+        load_limit_seconds=settings.load or None,
+    )
+
+
+def _tiers(seen: Seen) -> Tiers:
+    rows, tokens = seen.computed, seen.settings.block_tokens
+    total = max(1, int(rows["input_tokens"].sum()))
+    gpu, dram, pending = (
+        100 * tokens * int(rows[name].sum()) / total for name in ("gpu_blocks", "dram_blocks", "pending_blocks")
+    )
+    cached = 100 * int(rows["cached_tokens"].sum()) / total
+    # The token that is computed although its block was found is taken off the last tier.
+    return Tiers(
+        gpu=gpu, dram=dram, pending=pending, storage=max(0.0, cached - gpu - dram - pending), computed=100 - cached
+    )
+
+
+def _fifo(seen: Seen) -> Fifo | None:
+    model = seen.fifo
+    load = None if model is None else spread(model[1])
+    if model is None or load is None:
+        return None
+    return Fifo(gb_per_second=model[0], measured_here=not seen.settings.pipe_gb_per_second, load_seconds=load)
+
+
+def busy_seconds(begins: Floats, ends: Floats) -> float:
+    """Return how long at least one of the stretches went on."""
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], ends[order]
+    reached = np.concatenate([[-np.inf], np.maximum.accumulate(ends)[:-1]])
+    return max(1e-9, float(np.clip(ends - np.maximum(begins, reached), 0, None).sum()))
+
+
+def _limit(seen: Seen, backlog: Backlog | None) -> KvLimit | None:
+    rows = seen.computed
+    if backlog is None or not len(rows):
+        return None
+    total = max(1e-9, float(seen.ttft.sum()))
+    queue, compute, wait = float(seen.queueing.sum()), float(rows["compute_ns"].sum()) / 1e9, float(seen.waits.sum())
+    evidence = [
+        f"of the time to the first token {100 * wait / total:.0f} % was waiting for blocks, "
+        f"{100 * queue / total:.0f} % waiting for an accelerator, {100 * compute / total:.0f} % computing"
+    ]
+    late = float(np.percentile(seen.prompts["late_ns"], 95)) / 1e9
+    load = float(np.percentile(seen.load_seconds, 95)) if len(seen.load_seconds) else math.inf
+    if backlog.storage_grows:
+        evidence.append(f"at the end {backlog.storage_seconds:.1f} s of reads and writes were waiting, and ever more")
+    if backlog.compute_grows:
+        evidence.append(f"at the end {backlog.compute_seconds:.1f} s of computing were waiting, and ever more")
+    served = seen.from_storage_percent
+    if served is not None and served < NOT_READ_PERCENT:
+        what = "page cache"
+        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the others")
+    elif late > _LATE_SHARE * load:
+        what = "emulator"
+        evidence.append(
+            f"5 % of the arrivals were noticed {1e3 * late:.1f} ms late or more; loads take {1e3 * load:.1f}"
+        )
+    else:
+        what = "storage" if seen.waits_for_storage else "accelerators"
+    return KvLimit(what=what, evidence=tuple(evidence))
+
+
+def _limit_of_official(seen: Seen) -> KvLimit | None:
+    rows, served = seen.prompts, seen.from_storage_percent
+    if not len(seen.computed):
+        return None
+    moving = float((rows["read_call_ns"] + rows["write_call_ns"]).sum()) / 1e9
+    share = moving / (seen.settings.threads * max(1, len(seen.whole)) * max(1e-9, seen.window_seconds))
+    left = len(rows) - len(seen.computed)
+    evidence = [
+        f"workers spent {100 * share:.0f} % of their time in reads and writes",
+        f"{left:,} of {len(rows):,} requests were not served when the tool counted",
+    ]
+    ceiling = seen.ceiling_times(0.0)
+    if served is not None and served < NOT_READ_PERCENT:
+        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the others")
+        return KvLimit(what="page cache", evidence=tuple(evidence))
+    if ceiling is not None and ceiling < LEAST_CEILING:
+        return KvLimit(what="emulator", evidence=tuple(evidence))
+    return KvLimit(what="storage" if left else "arrivals", evidence=tuple(evidence))
+
+
+def _official_verdict(seen: Seen, official: Official) -> str:
+    if seen.run.facts.failure is not None:
+        return f"INCOMPLETE: {seen.run.facts.failure}"
+    if official.overstated_percent is None:
+        return "nothing was measured"
+    rates = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
+    above = official.overstated_percent
+    too_much = f", {above:.0f} % too much" if above >= LEAST_OVERSTATED_PERCENT else ""
+    told = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
+    return (
+        f"option {official.option}: {rates} over {official.true_window_seconds:.1f} s; MLPerf Storage's tool would "
+        f"publish {told} over {official.clock_seconds:g} s{too_much}"
+    )
+
+
+def _cached(seen: Seen) -> bool:
+    """Say whether memory stood in for the storage, and nobody said that it may."""
+    storage, served = seen.run.facts.journal.storage, seen.from_storage_percent
+    in_memory = storage is not None and storage.file_system in IN_MEMORY
+    partly = served is not None and served < PARTLY_READ_PERCENT
+    return (in_memory or partly) and not seen.run.facts.workload.metric.cached
+
+
+def _outcome(
+    seen: Seen, rate: float, sustained: bool | None, ttft: Spread | None, loads: Spread | None
+) -> tuple[Outcome | None, str]:
+    """Return what came of the limits that were asked for, and why that is no verdict."""
+    asked = [(limit, got) for limit, got in ((seen.settings.ttft, ttft), (seen.settings.load, loads)) if limit]
+    if not asked:
+        return None, ""
+    ceiling = seen.ceiling_times(rate)
+    measured = len(seen.load_seconds) if seen.settings.load else len(seen.ttft)
+    if sustained is None:
+        return "no verdict", "it did not complete"
+    if _cached(seen):
+        return "no verdict", "memory served"
+    if measured < LEAST_LOADS:
+        return "no verdict", f"{measured} are too few for a p95: wanted {LEAST_LOADS}"
+    if ceiling is not None and ceiling < LEAST_CEILING:
+        return "no verdict", f"the emulator itself can move only {ceiling:.1f} times this load"
+    within = sustained and all(got is not None and got.p95 <= limit for limit, got in asked)
+    return "pass" if within else "fail", ""
+
+
+def _verdict(
+    seen: Seen, outcome: str, rate: float, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None
+) -> str:
+    failure, word = seen.run.facts.failure, outcome and f"{outcome}: "
+    if failure is not None:
+        return f"INCOMPLETE: {failure}"
+    if backlog is None:
+        return f"{word}nothing was measured"
+    if ttft is None:
+        behind = "storage" if seen.waits_for_storage else "accelerators"
+        why = f"the {behind} fell behind, and latencies would only say how long it ran"
+        return f"{word}{rate:.3g} prompts/s are NOT SUSTAINED: {why}"
+    utilisation = seen.utilisation_percent
+    parts = [f"{rate:.3g} prompts/s sustained", f"first token p95 {ttft.p95:.3g} s{_asked(seen.settings.ttft)}"]
+    if loads is not None:
+        parts.append(f"load p95 {loads.p95:.3g} s{_asked(seen.settings.load)}")
+    if utilisation is not None:
+        parts.append(f"utilisation {utilisation:.1f} %")
+    return word + "; ".join(parts)
+
+
+def _asked(limit: float) -> str:
+    return f" (asked: {limit:g})" if limit else ""
+
+
+def _issues(seen: Seen, complete: bool, ceiling: float | None) -> Iterator[str]:
+    settings, served = seen.settings, seen.from_storage_percent
+    storage = seen.run.facts.journal.storage
+    if settings.shrink > 1:
+        yield f"blocks have 1/{settings.shrink} of the model's bytes (kv.shrink): GB/s are those of the small blocks"
+    if storage is not None and storage.file_system in IN_MEMORY:
+        yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
+    elif served is not None and served < PARTLY_READ_PERCENT:
+        yield f"the storage served {served:.0f} % of the bytes read, the page cache the others: kv.odirect=true"
+    if settings.option:
+        yield from _official_issues(seen)
+        return
+    if complete and not len(seen.reading):
+        yield "nothing was read: no prompt had a prefix on storage; a longer load, or fewer kv.gpu_gb and kv.dram_gb"
+    if ceiling is not None and ceiling < _CAUTIOUS_CEILING:
+        yield f"the emulator itself could move only {ceiling:.1f} times this load: wanted {_CAUTIOUS_CEILING:g}"
+    if 0 < len(seen.load_seconds) < LEAST_LOADS:
+        yield f"only {len(seen.load_seconds)} prompts read from storage: percentiles want {LEAST_LOADS} and more"
+
+
+def _official_issues(seen: Seen) -> Iterator[str]:
+    settings = seen.settings
+    told = official_of(seen.prompts, seen.begins, settings, seen.window_seconds)
+    if told.late:
+        yield (
+            f"the tool stops its clock at {told.clock_seconds:g} s and lets {told.late:,} more requests finish: their "
+            "bytes count, their time does not; the slower the storage, the larger the gift"
+        )
+    if told.again_percent:
+        yield (
+            f"{told.again_percent:.0f} % of the bytes read were read again of the file just written, as the tool has "
+            "decoding do it: no engine does"
+        )
+    if told.memory_percent:
+        yield f"{told.memory_percent:.0f} % of all bytes read came from the host's memory, as the option has it"
+    starved = [one for one in told.classes if one.served < one.requests]
+    if starved:
+        shares = ", ".join(f"{one.name} {one.served:,} of {one.requests:,}" for one in told.classes)
+        yield f"requests wait in a queue that nobody bounds; served: {shares}: latencies tell how long it ran"
+    if not settings.odirect:
+        yield "read and written through the page cache, dropped before each read, as the tool does it"

@@ -1,0 +1,236 @@
+"""Blocks on the storage: what their bytes are, how they are written, read and checked, and how they go again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+
+from datagen import owned
+from datagen.bulk_content import BulkContent
+from datagen.content import STAMP_WORDS, identify, make_stamps
+from datagen.errors import DlemuError
+from datagen.spec import BLOCK_BYTES
+from datagen.storage.storage_base import StorageBase
+from dlemu.jobs.kvcache.settings import KvSettings
+
+SLOTS = "slots"
+_RANK_BITS = 40
+_WORDS = BLOCK_BYTES // 8
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one accelerator keeps of one block."""
+
+    object: int
+    shard: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """The bytes of a rank's shards: unique, checkable, and made at memory speed (`datagen.bulk_content`)."""
+
+    bulk: BulkContent
+    rank: int
+    settings: KvSettings
+
+    def number(self, shard: Shard) -> int:
+        """Return what stands in each of a shard's stamps."""
+        return self.rank << _RANK_BITS | (shard.object * self.settings.tp + shard.shard)
+
+    def fill(self, view: memoryview, shard: Shard, offset: int) -> None:
+        """Make the bytes at an offset of a shard."""
+        self.bulk.fill(view, self.number(shard), offset)
+
+    def problem(self, view: memoryview, shard: Shard, offset: int) -> str:
+        """Say what is wrong with what was read at an offset of a shard; nothing where it is right."""
+        number = self.number(shard)
+        offsets = np.arange(offset, offset + len(view), BLOCK_BYTES, dtype=np.uint64)
+        stamps = np.frombuffer(view, np.uint64).reshape(-1, _WORDS)[:, :STAMP_WORDS]
+        wrong = (stamps != make_stamps(self.bulk.seed_hash, number, offsets)).any(axis=1)
+        if wrong.any():
+            at = int(wrong.argmax()) * BLOCK_BYTES
+            stamp = identify(view[at : at + BLOCK_BYTES])
+            whose = (
+                "no stamp of dlemu's" if stamp is None else f"the stamp of shard {stamp.file}, offset {stamp.offset}"
+            )
+            return f"at {offset + at} there is {whose}, wanted that of shard {number}"
+        if self.settings.verify and (differs := self.bulk.first_difference(view, number, offset)) is not None:
+            return f"byte {offset + differs} is not what was written"
+        return ""
+
+
+class Blocks(Protocol):
+    """Where shards lie. Threads share it; a shard is written once, then read, then removed."""
+
+    def write(self, shard: Shard, buffer: memoryview) -> int:
+        """Write a shard, piece by piece in the buffer; return the nanoseconds in calls. Raises OSError."""
+        ...
+
+    def read(self, shard: Shard, buffer: memoryview) -> int:
+        """Read a shard and check it; return the nanoseconds in calls. Raises OSError, DlemuError for damaged ones."""
+        ...
+
+    def begin(self, number: int) -> None:
+        """Make room for an object; called before any of its shards is written, by one thread at a time."""
+        ...
+
+    def remove(self, number: int) -> None:
+        """Have an object go that is written and that nobody reads; called by one thread at a time. Raises OSError."""
+        ...
+
+    def close(self) -> None:
+        """Have nothing open any more."""
+        ...
+
+
+def _pieces(size_bytes: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
+    for offset in range(0, size_bytes, len(buffer)):
+        yield offset, buffer[: min(len(buffer), size_bytes - offset)]
+
+
+@dataclass(frozen=True)
+class FileBlocks:
+    """A file, or an object, for each shard: written under another name, then renamed; no fsync, as engines do it."""
+
+    storage: StorageBase
+    folder: str
+    content: Content
+    shard_bytes: int
+    sizes: Sequence[int] = ()
+    """Bytes of each object's shards, where they differ."""
+    synced: bool = False
+    """As the official tool does it: fsync each file, and drop it from the page cache before it is read."""
+
+    def size(self, shard: Shard) -> int:
+        """Return how many bytes a shard has."""
+        return self.sizes[shard.object] if self.sizes else self.shard_bytes
+
+    def path(self, shard: Shard) -> str:
+        """Return the name of a shard's file."""
+        return f"{self.folder}/{file_name(shard, self.content.settings.tp)}"
+
+    def write(self, shard: Shard, buffer: memoryview) -> int:
+        began_ns, made_ns = time.monotonic_ns(), 0
+        writer = self.storage.create(self.path(shard))
+        try:
+            for offset, piece in _pieces(self.size(shard), buffer):
+                at_ns = time.monotonic_ns()
+                self.content.fill(piece, shard, offset)
+                made_ns += time.monotonic_ns() - at_ns
+                writer.write(piece)
+            if self.synced:
+                writer.sync()
+            writer.commit()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                writer.discard()
+            raise
+        return time.monotonic_ns() - began_ns - made_ns
+
+    def read(self, shard: Shard, buffer: memoryview) -> int:
+        began_ns, checked_ns = time.monotonic_ns(), 0
+        if self.synced and not self.storage.reads_nothing:
+            self.storage.evict(self.path(shard), write_first=False)
+        # One request for an object that fits, as engines send: they know how large it is.
+        fits = self.size(shard) <= len(buffer)
+        reader = (self.storage.open_whole if fits else self.storage.open)(self.path(shard))
+        try:
+            for offset, piece in _pieces(self.size(shard), buffer):
+                got = reader.read_into(piece, offset)
+                at_ns = time.monotonic_ns()
+                problem = self.content.problem(piece, shard, offset)
+                if not self.storage.reads_nothing:
+                    _refuse(self.path(shard), problem if got == len(piece) else f"it ends at {offset + got}")
+                checked_ns += time.monotonic_ns() - at_ns
+        finally:
+            reader.close()
+        return time.monotonic_ns() - began_ns - checked_ns
+
+    def begin(self, number: int) -> None:
+        return
+
+    def remove(self, number: int) -> None:
+        for shard in range(self.content.settings.tp):
+            self.storage.remove(self.path(Shard(number, shard)))
+
+    def close(self) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class SlotBlocks:
+    """Offsets in one file, which is open all the time; a slot that is free is used again."""
+
+    descriptor: int
+    path: str
+    content: Content
+    shard_bytes: int
+    slots: Iterator[int] = field(default_factory=count)
+    """Those that were never used."""
+    free: list[int] = field(default_factory=list)
+    """Those whose objects are gone."""
+    used: dict[int, int] = field(default_factory=dict)
+    """Object -> slot."""
+
+    def begin(self, number: int) -> None:
+        self.used[number] = self.free.pop() if self.free else next(self.slots)
+
+    def remove(self, number: int) -> None:
+        self.free.append(self.used.pop(number))
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def _offset(self, shard: Shard) -> int:
+        slot = self.used[shard.object]
+        return (slot * self.content.settings.tp + shard.shard) * self.shard_bytes
+
+    def write(self, shard: Shard, buffer: memoryview) -> int:
+        call_ns, base = 0, self._offset(shard)
+        for offset, piece in _pieces(self.shard_bytes, buffer):
+            self.content.fill(piece, shard, offset)
+            at_ns, done = time.monotonic_ns(), 0
+            while done < len(piece):
+                done += os.pwrite(self.descriptor, piece[done:], base + offset + done)
+            call_ns += time.monotonic_ns() - at_ns
+        return call_ns
+
+    def read(self, shard: Shard, buffer: memoryview) -> int:
+        call_ns, base = 0, self._offset(shard)
+        for offset, piece in _pieces(self.shard_bytes, buffer):
+            at_ns, got = time.monotonic_ns(), 0
+            while got < len(piece):
+                more = os.preadv(self.descriptor, [piece[got:]], base + offset + got)
+                if not more:
+                    break
+                got += more
+            call_ns += time.monotonic_ns() - at_ns
+            problem = self.content.problem(piece, shard, offset) if got == len(piece) else "the file ends within it"
+            _refuse(self.path, problem)
+        return call_ns
+
+
+def _refuse(path: str, problem: str) -> None:
+    if problem:
+        raise DlemuError(f"{path} is not what was written there: {problem}; the storage lost or mixed up data")
+
+
+def file_name(shard: Shard, tp: int) -> str:
+    """Return the name of a shard's file."""
+    return f"{shard.object * tp + shard.shard:010x}.kv"
+
+
+def open_slots(folder: str, content: Content, shard_bytes: int) -> SlotBlocks:
+    """Make the file of a rank's slots; raises OSError."""
+    owned.claim(folder, SLOTS)
+    path = os.path.join(folder, SLOTS)
+    descriptor = owned.create_new(path, flags=os.O_RDWR | (os.O_DIRECT if content.settings.odirect else 0))
+    return SlotBlocks(descriptor, path, content, shard_bytes)

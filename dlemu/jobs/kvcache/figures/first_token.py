@@ -1,0 +1,51 @@
+"""What the time to the first token went to, prompt by prompt in order of arrival."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+
+from dlemu.jobs.kvcache.analyse import Seen
+from dlemu.report.figure_base import GREEN, PURPLE, RED, Canvas, Figure, Row, colours, data, legend, rounded
+from dlemu.runner.rows_job import RowsRun
+
+ORDER = 20
+_BINS = 80
+_PARTS = {"computing": GREEN, "waiting for blocks": RED, "waiting for an accelerator": PURPLE}
+
+
+def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
+    seen = Seen(run)
+    done = seen.computed
+    if not len(done):
+        return None
+    arrived = seen.at(done, "arrived_ns")
+    width = max(seen.span_seconds, 1e-3) / min(_BINS, len(done))
+    place = (arrived / width).astype(np.int64)
+    parts = {
+        "computing": done["compute_ns"] / 1e9,
+        "waiting for blocks": seen.waits,
+        "waiting for an accelerator": seen.queueing,
+    }
+    rows: list[Row] = []
+    for one in np.unique(place).tolist():
+        below = 0.0
+        for name, seconds in parts.items():
+            top = below + float(seconds[place == one].mean())
+            begin, end, low, high = rounded([width * one, width * (one + 1), below, top])
+            rows.append({"at": begin, "to": end, "part": name, "low": low, "high": high})
+            below = top
+    chart = (
+        alt.Chart(data(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("at:Q", title="arrival, seconds from the beginning"),
+            x2="to:Q",
+            y=alt.Y("low:Q", title="seconds to the first token, mean"),
+            y2="high:Q",
+            color=alt.Color("part:N", scale=colours(list(_PARTS), tuple(_PARTS.values())), legend=legend(canvas, 3)),
+        )
+        .properties(width=canvas.width, height=220)
+    )
+    says = "Prompts by when they came. Bars that rise to the right: more comes than storage and accelerators can do."
+    return Figure("What the time to the first token goes to", says, chart)

@@ -1,0 +1,273 @@
+"""KV-cache offload as ranks run it: a row for each prompt, and one for the whole."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import cache, lru_cache
+from typing import ClassVar
+
+from datagen.bulk_content import BulkContent
+from datagen.errors import UserError
+from datagen.storage.storage_base import NULL_STORAGE, StorageBase, open_storage
+from dlemu.comm import Comm
+from dlemu.comm.environment import existing_folder
+from dlemu.comm.thread_accounting import process_storage_bytes
+from dlemu.config.schema import Workload
+from dlemu.jobs.kvcache.analyse import analyse
+from dlemu.jobs.kvcache.blocks import Blocks, Content, FileBlocks, open_slots
+from dlemu.jobs.kvcache.load import Load, load_of
+from dlemu.jobs.kvcache.mover import Batch, Mover, Way
+from dlemu.jobs.kvcache.official import RankTurns, completed, draw_turns
+from dlemu.jobs.kvcache.place import (
+    MOST_FILES,
+    begin,
+    check_space,
+    folder_of,
+    is_local,
+    rank_place,
+    remove_run,
+    spec_of,
+)
+from dlemu.jobs.kvcache.plan import RankPlan, Tier, deal, plan_rank
+from dlemu.jobs.kvcache.replay import Replay, Served
+from dlemu.jobs.kvcache.rows import ADDED, COLUMNS, WHOLE
+from dlemu.jobs.kvcache.settings import KvSettings
+from dlemu.jobs.kvcache.summary import KvSummary
+from dlemu.jobs.kvcache.turns import Asked, TurnsReplay
+from dlemu.runner.events import Doing
+from dlemu.runner.job import Job, Tell
+from dlemu.runner.row_log import RowLog
+from dlemu.runner.rows_job import RowsKind, RowsRun
+
+_PROGRESS_SECONDS = 10.0
+_START_NS = 50_000_000
+"""From the moment when all ranks are ready to the beginning of the load."""
+_FILLED_SHARE = 0.95
+_CEILING_THREADS = 16
+_CEILING_BATCHES = 64
+"""Under way at a time while the ceiling is measured."""
+
+
+class KvCacheKind(RowsKind):
+    """Prompts served by emulated accelerators, with the KV cache on storage."""
+
+    name = "kvcache"
+    prefix = "kvcache-"
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+    added: ClassVar[Collection[str]] = ADDED
+    summary_type = KvSummary
+
+    def complete(self, workload: Workload) -> Workload:
+        settings = workload.section(KvSettings)
+        if settings.option:
+            return replace(workload, kinds={**workload.kinds, "kv": asdict(completed(settings))})
+        if not settings.layers:
+            raise UserError(
+                f"workload {workload.model.name!r} serves no model: wanted one that does, as in `dlemu kvcache "
+                "workload=llama3_1_8b scale=laptop`, or your own kv.layers, kv.kv_heads and kv.parameters_billion"
+            )
+        if settings.layout == "slots" and workload.storage_spec.type not in ("posix", "direct"):
+            raise UserError("kv.layout=slots is for folders: an object can't be written in parts; wanted files")
+        return workload
+
+    def looks_at(self, workload: Workload) -> str:
+        return f"kv.folder {workload.section(KvSettings).folder}"
+
+    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
+        settings = workload.section(KvSettings)
+        for rank in range(ranks):
+            objects = plan_of(settings, ranks, rank).objects
+            if settings.layout == "files" and objects * settings.tp > MOST_FILES:
+                instead = "fewer kv.users" if settings.option else "kv.layout=slots, a larger kv.block_tokens"
+                raise UserError(
+                    f"a rank would write {objects * settings.tp:,} files: wanted {MOST_FILES:,} at most; set "
+                    f"{instead}, more ranks, or a shorter load"
+                )
+        return super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
+
+    def made_folder(self, job: Job) -> str | None:
+        return folder_of(job) if is_local(job) else None
+
+    def begin(self, job: Job) -> Job:
+        begin(job)
+        return job
+
+    def check_host(self, job: Job, local_ranks: int) -> None:
+        settings = job.workload.section(KvSettings)
+        peak_bytes = sum(plan_of(settings, job.ranks, rank).peak_bytes for rank in range(job.ranks))
+        check_space(job, peak_bytes * local_ranks // job.ranks)
+
+    def watched_folders(self, job: Job) -> Iterator[str]:
+        if is_local(job):
+            yield existing_folder(folder_of(job))
+
+    def clean_up(self, job: Job) -> None:
+        remove_run(job)
+
+    def measure(self, job: Job, comm: Comm, log: RowLog, tell: Tell | None) -> None:
+        settings = job.workload.section(KvSettings)
+        plan = plan_of(settings, job.ranks, comm.rank)
+        content = Content(BulkContent(job.seed), comm.rank, settings)
+        ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, tell)
+        with rank_place(job, comm.rank, plan.objects) as folder:
+            storage = open_storage(spec_of(job))
+            mover = _mover(_blocks(storage, folder, plan, content), plan, job.workload.timeout_seconds)
+            with closing(mover):
+                comm.all_reduce_max(0)  # all begin together
+                replay = _replay(plan, mover, log, comm.rank, _capacity_bytes(settings, storage, folder, job.ranks))
+                self._run(replay, plan, comm.rank, log, tell, ceiling)
+        comm.all_reduce_max(0)
+        if comm.rank == 0:
+            remove_run(job)
+
+    def _run(
+        self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, tell: Tell | None, ceiling_per_hour: int
+    ) -> None:
+        begin_ns = time.monotonic_ns() + _START_NS
+        cpu_ns, storage_bytes = time.process_time_ns(), process_storage_bytes()
+        replay.run(begin_ns, _progress(tell, replay, _requests(plan)))
+        ended_ns = time.monotonic_ns()
+        cpu_ns = time.process_time_ns() - cpu_ns
+        for one in replay.unfinished:
+            log.add(rank=rank, **one.columns(plan.model.block_bytes))
+        log.add(
+            rank=rank,
+            prompt=WHOLE,
+            arrived_ns=begin_ns,
+            ended_ns=ended_ns,
+            cpu_ns=cpu_ns,
+            storage_bytes=process_storage_bytes() - storage_bytes,
+            accelerators=plan.accelerators,
+            evicted=replay.removed,
+            dropped=replay.dropped,
+            ceiling_per_hour=ceiling_per_hour,
+        )
+
+    def summarise(self, run: RowsRun) -> KvSummary:
+        return analyse(run)
+
+
+KVCACHE = KvCacheKind()
+read, read_summary = KVCACHE.read, KVCACHE.read_summary
+
+
+Plan = RankPlan | RankTurns
+
+
+@lru_cache(1)
+def _dealt(settings: KvSettings, ranks: int) -> tuple[Load, Sequence[Sequence[int]]]:
+    """Return the load and the prompts of each rank."""
+    load = load_of(settings, ranks)
+    return load, deal(load, ranks)
+
+
+@cache
+def plan_of(settings: KvSettings, ranks: int, rank: int) -> Plan:
+    """Return the plan of a rank; ranks that are forked have it already."""
+    if settings.option:
+        return draw_turns(settings, rank)
+    load, shares = _dealt(settings, ranks)
+    return plan_rank(settings, load, shares[rank])
+
+
+def _requests(plan: Plan) -> int:
+    return len(plan.turns) if isinstance(plan, RankTurns) else len(plan.prompts)
+
+
+def _replay(plan: Plan, mover: Mover, log: RowLog, rank: int, capacity_bytes: float) -> Replay | TurnsReplay:
+    def add(one: Served | Asked) -> None:
+        log.add(rank=rank, **one.columns(plan.model.block_bytes))
+
+    if isinstance(plan, RankTurns):
+        return TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
+    return Replay(plan, mover, on_served=add)
+
+
+def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ranks: int) -> float:
+    """Return what a rank of the official load may fill: as its tool, 95 % of what is free, but shared by the ranks."""
+    if settings.capacity_gb:
+        return settings.capacity_gb * 1e9
+    free = storage.free_bytes(folder)
+    return math.inf if free is None else _FILLED_SHARE * free / ranks
+
+
+def _blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> Blocks:
+    if content.settings.layout == "slots":
+        return open_slots(folder, content, plan.model.shard_bytes)
+    return _files(storage, folder, plan, content)
+
+
+def _files(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
+    if isinstance(plan, RankTurns):
+        return FileBlocks(storage, folder, content, 0, plan.sizes, synced=True)
+    return FileBlocks(storage, folder, content, plan.model.shard_bytes)
+
+
+def _mover(blocks: Blocks, plan: Plan, seconds: float) -> Mover:
+    settings = plan.model.settings
+    most = max(plan.sizes, default=0) if isinstance(plan, RankTurns) else plan.model.shard_bytes
+    return Mover(
+        blocks,
+        threads=settings.threads,
+        tp=settings.tp,
+        objects=plan.objects,
+        buffer_bytes=min(settings.transfer_size, most),
+        seconds=seconds,
+    )
+
+
+def _batches(plan: Plan, number: int) -> Iterator[Batch]:
+    """Yield what a request moves; of the official load what it moves at the least."""
+    if isinstance(plan, RankTurns):
+        place = number % len(plan.turns)
+        yield Batch(Way.WRITE, 0, (place,))
+        yield Batch(Way.READ, 0, (place,) * plan.turns[place].reads)
+        return
+    one = plan.prompts[number % len(plan.prompts)]
+    yield Batch(Way.READ, 0, tuple(number for tier, number in one.found if tier is Tier.STORAGE))
+    yield Batch(Way.WRITE, 0, one.writes)
+
+
+def measure_ceiling(plan: Plan, content: Content, seconds: float, tell: Tell | None) -> int:
+    """Return how many of the load's prompts an hour this rank could load and write if storage took no time.
+
+    All ranks try at once. 0: not measured.
+    """
+    if not seconds or not _requests(plan):
+        return 0
+    if tell is not None:
+        tell(Doing("measuring the emulator's own ceiling"))
+    # Where storage takes no time few threads are enough, and more would only wait for each other.
+    few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
+    plan = replace(plan, model=replace(plan.model, settings=few))
+    null = _files(open_storage(NULL_STORAGE), "", plan, content)
+    with closing(_mover(null, plan, seconds + 60)) as mover:
+        begin_ns, served, waiting = time.monotonic_ns(), 0, 0
+        until_ns = begin_ns + round(seconds * 1e9)
+        while not served or time.monotonic_ns() < until_ns:
+            for batch in _batches(plan, served):
+                if batch.objects:
+                    mover.submit(batch)
+                    waiting += 1
+            served += 1
+            while waiting > _CEILING_BATCHES and mover.wait(until_ns) is not None:
+                waiting -= 1
+        while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:
+            waiting -= 1
+        return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
+
+
+def _progress(tell: Tell | None, replay: Replay | TurnsReplay, prompts: int) -> Callable[[int], None]:
+    due = time.monotonic() + _PROGRESS_SECONDS
+
+    def look(arrived: int) -> None:
+        nonlocal due
+        if tell is not None and time.monotonic() >= due:
+            due = time.monotonic() + _PROGRESS_SECONDS
+            tell(Doing(f"{arrived} of {prompts} prompts of rank 0 have come, {len(replay.unfinished)} are under way"))
+
+    return look

@@ -1,0 +1,47 @@
+"""KV-cache offload as a kind of job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlemu.results.kinds import Kind
+
+if TYPE_CHECKING:  # every command imports this module
+    from dlemu.config.schema import Workload
+
+
+def has_model(workload: Workload) -> bool:
+    """Say whether the workload is one of a served model."""
+    kv = workload.kinds.get("kv", {})
+    return bool(kv.get("layers") or kv.get("option"))
+
+
+KIND = Kind(
+    name="kvcache",
+    noun="a run of KV-cache offload",
+    command="kvcache",
+    help="Serve a load of prompts with the KV cache on storage: latencies, utilisation, requests/s.",
+    usage="""Replay a load of prompts whose KV cache lies on storage, on the load's own clock.
+
+    \b
+    dlemu kvcache workload=llama3_1_8b kv.folder=/mnt/nvme/kv scale=laptop
+    dlemu kvcache workload=llama3_1_70b kv.folder=/mnt/nvme/kv kv.trace=conversation.jsonl kv.seconds=300 kv.ttft=2
+    dlemu size    workload=llama3_1_70b kv.folder=/mnt/nvme/kv kv.ttft=2      # the most prompts/s
+    dlemu kvcache workload=mlperf_kv kv.option=1 kv.folder=/mnt/nvme/kv       # MLPerf Storage's load
+
+    Prompts arrive when the trace says, whether the storage keeps up or not; accelerators are emulated. MLPerf Storage's
+    load prints what its tool would publish beside the true rates. What is written is removed at the end.
+    docs/kvcache.md has the formulas and what they leave out.
+    """,
+    wants=has_model,
+    asks="kv.speed",
+    job="job.KVCACHE",
+    read="job.read",
+    summary="job.read_summary",
+    show="page.print_summary",
+    page="page.open_page",
+    about="page.about",
+    metrics="metrics.CATALOGUE",
+    figures="metrics.figures",
+    conditions="metrics.conditions",
+)

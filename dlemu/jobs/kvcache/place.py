@@ -1,0 +1,166 @@
+"""Where a run's blocks lie in `kv.folder`: in a folder of its own, of which nothing stays.
+
+On file systems each folder is marked (`datagen.owned`), and what a killed run left goes when the next one begins. In an
+object store the run's prefix has a number that nobody else has: what lies below it is the run's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+from datagen import owned
+from datagen.errors import SpaceError, UserError
+from datagen.storage.storage_base import FOLDER_TYPES, StorageBase, StorageSpec, open_storage
+from dlemu.jobs.kvcache.blocks import Shard, file_name
+from dlemu.jobs.kvcache.settings import KvSettings
+from dlemu.runner.job import Job
+
+MOST_FILES = 10**6
+"""Names of files that a rank notes before it makes them."""
+_LOCK = "lock"
+_PREFIX = "kv-"
+
+
+def spec_of(job: Job) -> StorageSpec:
+    """Return the storage of the blocks."""
+    odirect = job.workload.section(KvSettings).odirect and is_local(job)
+    return replace(job.storage_spec, direct=odirect, direct_writes=odirect)
+
+
+def is_local(job: Job) -> bool:
+    """Say whether the blocks lie in folders."""
+    return job.workload.storage.storage_type in FOLDER_TYPES
+
+
+def folder_of(job: Job) -> str:
+    """Return `kv.folder`, by the same rule as those of datasets."""
+    return job.workload.storage.resolved(job.workload.section(KvSettings).folder)
+
+
+def run_folder(job: Job) -> str:
+    """Return the folder of the run in it."""
+    return f"{folder_of(job).rstrip('/')}/{_PREFIX}{job.seed:012x}"
+
+
+def rank_folder(job: Job, rank: int) -> str:
+    """Return the folder of a rank in that."""
+    return f"{run_folder(job)}/rank-{rank:05d}"
+
+
+def begin(job: Job) -> None:
+    """Make the run's folder, and remove what killed runs left beside it.
+
+    Raises UserError for a folder of somebody else's or one that can't do O_DIRECT.
+    """
+    if not is_local(job):
+        return
+    folder, run = folder_of(job), run_folder(job)
+    owned.take_folder(folder, "kv.folder")
+    for name in owned.claimed(folder):
+        if name.startswith(_PREFIX) and not _is_used(os.path.join(folder, name)):
+            _remove(os.path.join(folder, name.rstrip("/")))
+    owned.claim(folder, os.path.basename(run) + "/")
+    os.mkdir(run)
+    owned.claim(run)
+    if job.workload.section(KvSettings).odirect:
+        _check_direct(run)
+
+
+def check_space(job: Job, peak_bytes: int) -> None:
+    """Raise SpaceError where so many bytes do not fit."""
+    folder = folder_of(job)
+    free = open_storage(spec_of(job).buffered).free_bytes(folder)
+    if free is not None and peak_bytes > free:
+        raise SpaceError(
+            f"the blocks take up to {peak_bytes / 1e9:.3g} GB, and {folder} has {free / 1e9:.3g} GB free: wanted a "
+            "kv.capacity_gb for each rank, a shorter load (kv.seconds), or scale=laptop"
+        )
+
+
+def _check_direct(folder: str) -> None:
+    owned.claim(folder, "direct")
+    path = os.path.join(folder, "direct")
+    try:
+        os.close(owned.create_new(path, flags=os.O_RDWR | os.O_DIRECT))
+    except OSError as error:
+        raise UserError(
+            f"the file system of {folder} refuses O_DIRECT ({error.strerror}): set kv.odirect=false, which measures "
+            "the page cache as well, or kv.folder to one that has it (ext4, xfs, Lustre, NFS)"
+        ) from error
+    owned.remove_files(folder, ["direct"])
+
+
+def _is_used(folder: str) -> bool:
+    """Say whether a rank of a run that goes on holds its lock in the run's folder."""
+    with contextlib.suppress(OSError):
+        with os.scandir(folder) as ranks:
+            paths = [os.path.join(rank.path, _LOCK) for rank in ranks]
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+    return False
+
+
+@contextlib.contextmanager
+def rank_place(job: Job, rank: int, objects: int) -> Iterator[str]:
+    """Give a rank's folder, ready for so many objects; it is gone afterwards. Raises OSError."""
+    settings, folder = job.workload.section(KvSettings), rank_folder(job, rank)
+    if not is_local(job):
+        storage = open_storage(spec_of(job))
+        storage.make_folder(folder)
+        try:
+            yield folder
+        finally:
+            remove_objects(storage, folder)
+        return
+    run = run_folder(job)
+    os.makedirs(run, exist_ok=True)  # another host's, where the folder is not shared
+    owned.claim(run, os.path.basename(folder) + "/")
+    os.mkdir(folder)
+    owned.claim(folder, _LOCK)
+    with open(owned.create_new(os.path.join(folder, _LOCK)), "rb") as lock:
+        with contextlib.suppress(OSError):  # file systems without locks
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if settings.layout == "files":
+            shards = (Shard(number, shard) for number in range(objects) for shard in range(settings.tp))
+            owned.claim(folder, *(file_name(shard, settings.tp) for shard in shards))
+        try:
+            yield folder
+        finally:
+            _remove(folder)
+
+
+def remove_run(job: Job) -> None:
+    """Remove what is left of a run."""
+    if is_local(job):
+        _remove(run_folder(job))
+    else:
+        storage = open_storage(spec_of(job))
+        for rank in range(job.ranks):
+            remove_objects(storage, rank_folder(job, rank))
+
+
+def _remove(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        with os.scandir(folder) as entries:
+            ranks = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for path in (folder, *ranks):
+            owned.remove_parts(path)
+    owned.remove_claimed(folder)
+
+
+def remove_objects(storage: StorageBase, folder: str) -> None:
+    """Remove the objects of a rank's prefix."""
+    with contextlib.suppress(OSError):
+        with storage.entries(folder) as entries:
+            names = [entry.name for entry in entries if not entry.is_dir()]
+        for name in names:
+            storage.remove(f"{folder}/{name}")
+        storage.remove_folder(folder)

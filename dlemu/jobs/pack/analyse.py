@@ -1,0 +1,223 @@
+"""From what the processes of a packing spent to its figures: pure."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.packing.image_list import even_share
+from datagen.packing.packed_set import PackedFile, PackedSet, training_spec
+from dlemu.jobs.pack.limits import judge_packing
+from dlemu.jobs.pack.result import PackDevice, PackFigures, PackShares
+from dlemu.jobs.pack.wording import in_words
+from dlemu.jobs.pack.words import PackSettings
+from dlemu.jobs.pack.worker import FIELDS
+from dlemu.telemetry import HostTelemetry
+
+_SHOWN_SKIPPED = 20
+_FROM_CACHE_PERCENT = 95.0
+"""Share of the bytes from the storage below which a reader is warned."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Packing:
+    """What was measured."""
+
+    rows: NDArray[np.int64]
+    """One for each process, FIELDS across."""
+    begin_ns: int
+    end_ns: int
+    telemetry: HostTelemetry | None
+    finished: tuple[PackedFile, ...]
+    cores: int
+
+    def total(self, name: str) -> int:
+        """Return the sum of a field over all processes."""
+        return int(self.rows[:, FIELDS.index(name)].sum())
+
+
+class _Blocked(NamedTuple):
+    """How a thread that moves bytes spent its working time: shares of it."""
+
+    storage: float
+    core: float
+    wanting: float
+
+
+def figures_of(
+    packing: Packing, settings: PackSettings, before: PackedSet, done: PackedSet, target: str, passed_over: int
+) -> PackFigures:
+    """Return the figures; `before` is the set as it was when this packing began."""
+    seconds = max(1e-9, (packing.end_ns - packing.begin_ns) / 1e9)
+    read, written = packing.total("read_bytes"), packing.total("written_bytes")
+    images = packing.total("images")
+    cpu_seconds = packing.total("cpu_ns") / 1e9
+    shares = shares_of(packing)
+    device, busy = _device(packing), _busy_percent(packing)
+    from_storage = 100 * packing.total("storage_bytes") / read if read else None
+    warnings = []
+    if from_storage is not None and from_storage < _FROM_CACHE_PERCENT:
+        warnings.append(
+            f"only {from_storage:.0f} % of the bytes read came from the storage: the page cache had the others "
+            "(odirect=true reads past it)"
+        )
+    if passed_over:
+        warnings.append(f"{passed_over} files of {settings.source} hold no images by their names, and were left out")
+    skipped = done.skipped
+    if skipped:
+        warnings.append(f"{len(skipped)} images could not be decoded and are not in the packed set")
+    warnings += left_out(done)
+    return PackFigures(
+        images=images,
+        kept_images=before.samples,
+        skipped=len(skipped),
+        skipped_paths=tuple(f"{image.path}: {image.reason}" for image in skipped[:_SHOWN_SKIPPED]),
+        processes=settings.processes,
+        files=done.files,
+        images_per_file=done.images_per_file,
+        seconds=seconds,
+        images_per_second=images / seconds,
+        read_bytes=read,
+        written_bytes=written,
+        read_mb_per_second=read / 1e6 / seconds,
+        write_mb_per_second=written / 1e6 / seconds,
+        from_storage_percent=from_storage,
+        cpu_seconds=cpu_seconds,
+        cpu_percent=100 * cpu_seconds / seconds / packing.cores,
+        cpu_seconds_per_gb=cpu_seconds / (read / 1e9) if read else 0.0,
+        host_busy_percent=busy,
+        shares=shares,
+        device=device,
+        limited_by=in_words(
+            judge_packing(
+                reading=shares.reading,
+                computing=shares.computing,
+                wanting_core=shares.wanting_core,
+                writing=shares.writing,
+                idle=shares.idle,
+                processes=settings.processes,
+                cores=packing.cores,
+                host_busy_percent=busy,
+                own_busy_percent=100 * cpu_seconds / seconds / packing.cores,
+                mean_depth=device.mean_depth,
+                device_busy_percent=device.busy_percent,
+                throttled_percent=_mean(packing, "cpu", "", "throttled_percent"),
+            )
+        ),
+        train=train_command(target, done),
+        warnings=tuple(warnings),
+    )
+
+
+def left_out(packed: PackedSet) -> Iterator[str]:
+    """Yield what the command to train does not read: files of a dataset are all of one length."""
+    files, samples = packed.training()
+    left = packed.samples - files * samples
+    if not left:
+        return
+    read = f"training reads {files * samples} of the {packed.samples} images: its files are all of one length"
+    if packed.skipped:
+        yield f"{read}, and images were left out of some; remove the damaged images and pack again"
+        return
+    each = even_share(packed.samples, packed.images_per_file)
+    even = f"images_per_file={each}" if each else f"images={files * samples}"
+    whole = "all" if each else "no more than these"
+    yield f"{read}, and the last one holds fewer; to pack {whole} in equal files: {even}, into an empty target"
+
+
+def shares_of(packing: Packing) -> PackShares:
+    """Return where the processes' time went.
+
+    A process is where its middle thread is. What that waits for the reading (writing) thread is the storage's in the
+    share in which that thread was blocked, and computing or wanting a core in the shares in which it did these.
+    """
+    whole = len(packing.rows) * (packing.end_ns - packing.begin_ns)
+    read, write = _blocked(packing, "read"), _blocked(packing, "write")
+    # A middle thread also waits when the reading one has no task: that is the end of the images.
+    idle = min(packing.total("await_task_ns"), packing.total("await_read_ns"))
+    for_reading, for_writing = packing.total("await_read_ns") - idle, packing.total("await_write_ns")
+    compute, on_core = packing.total("compute_ns"), packing.total("compute_cpu_ns")
+    computing = on_core + for_reading * read.core + for_writing * write.core
+    wanting = max(0, compute - on_core) + for_reading * read.wanting + for_writing * write.wanting
+    parts = np.array([for_reading * read.storage, computing, wanting, for_writing * write.storage])
+    percents = 100 * parts / max(whole, parts.sum(), 1)
+    reading, computing_percent, wanting_percent, writing = percents.tolist()
+    return PackShares(
+        reading=reading,
+        computing=computing_percent,
+        wanting_core=wanting_percent,
+        writing=writing,
+        idle=max(0.0, 100.0 - float(percents.sum())),
+    )
+
+
+def _blocked(packing: Packing, thread: str) -> _Blocked:
+    worked = packing.total(f"{thread}_ns")
+    if not worked:
+        return _Blocked(1.0, 0.0, 0.0)
+    core, wanting = (min(worked, packing.total(f"{thread}_{part}_ns")) / worked for part in ("cpu", "cpu_wait"))
+    return _Blocked(max(0.0, 1 - core - wanting), core, min(wanting, 1 - core))
+
+
+def _device(packing: Packing) -> PackDevice:
+    """Add up what the devices of source and target did; several of them are as deep as all together."""
+    host = packing.telemetry
+    if host is None:
+        return PackDevice()
+    names = [device.name for device in host.devices if device.counted and device.probe == "block"]
+
+    def means(metric: str) -> list[float]:
+        values = [_mean(packing, "block", name, metric) for name in names]
+        return [value for value in values if not math.isnan(value)]
+
+    return PackDevice(
+        read_mb_per_second=_sum(means("read_mb_per_second")),
+        write_mb_per_second=_sum(means("write_mb_per_second")),
+        mean_depth=_sum(means("mean_queue_depth")),
+        busy_percent=max(means("busy_percent"), default=None),
+    )
+
+
+def _busy_percent(packing: Packing) -> float | None:
+    resting = [_mean(packing, "cpu", "", metric) for metric in ("idle_percent", "iowait_percent")]
+    return None if any(map(math.isnan, resting)) else max(0.0, 100 - sum(resting))
+
+
+def _sum(values: list[float]) -> float | None:
+    return sum(values) if values else None
+
+
+def _mean(packing: Packing, probe: str, source: str, metric: str) -> float:
+    """Return the mean of a series of rates over the packing; NaN where nothing was read meanwhile."""
+    if packing.telemetry is None:
+        return math.nan
+    times, values = packing.telemetry.readings(probe, source, metric)
+    begins = np.concatenate([[packing.begin_ns], times[:-1]]) if len(times) else times
+    overlap = np.minimum(times, packing.end_ns) - np.maximum(begins, packing.begin_ns)
+    weights = np.maximum(overlap, 0)
+    return float((values * weights).sum() / weights.sum()) if len(times) and weights.sum() else math.nan
+
+
+def train_command(target: str, packed: PackedSet) -> str:
+    """Return the command that trains on a packed set; empty where nothing was packed."""
+    samples = packed.samples
+    if not samples:
+        return ""
+    spec = training_spec(target, packed, max(1, sum(file.bytes for file in packed.made) // samples))
+    words = [
+        "workload=default",
+        f"dataset.data_folder={target}",
+        f"dataset.format={spec.format}",
+        f"dataset.num_files_train={spec.num_files_train}",
+        f"dataset.num_samples_per_file={spec.num_samples_per_file}",
+        f"dataset.record_length_bytes={spec.record_length_bytes:g}"
+        if spec.record_length_bytes < 1e6
+        else f"dataset.record_length_bytes={int(spec.record_length_bytes)}",
+    ]
+    return shlex.join(["dlemu", "train", *words])

@@ -1,0 +1,15 @@
+"""Packing as a kind of job."""
+
+from __future__ import annotations
+
+from dlemu.results.kinds import Kind
+
+KIND = Kind(
+    name="pack",
+    noun="a packing",
+    marks=("pack.json",),
+    command="pack",
+    help="Pack images into few large files, and say what limits that.",
+    read="run.read_pack",
+    page="page.open_page",
+)

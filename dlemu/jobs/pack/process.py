@@ -1,0 +1,341 @@
+"""One packing, in a process of its own that forks those that pack: `python -m dlemu.jobs.pack.process FOLDER`.
+
+A program with threads, or a search of hours, is no good parent of hundreds of forks. Messages go to stderr as those of
+`dlemu` itself, the figures to FOLDER/figures.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import IO
+
+import msgspec
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from datagen.atomic import write_text
+from datagen.errors import DlemuError, SpaceError, UserError
+from datagen.formats.format_base import sides_of
+from datagen.inspection import inspect
+from datagen.owned import create_new
+from datagen.packing.image_list import ImageList, check_count, images_below, images_each
+from datagen.packing.packed_set import (
+    JOURNAL_NAME,
+    PackedFile,
+    PackedSet,
+    folders_of,
+    layout_of,
+    read_set,
+    write_set,
+)
+from datagen.packing.recipe import KINDS, import_libraries
+from datagen.registry import find
+from datagen.storage.storage_base import FOLDERS, StorageBase, leads_elsewhere, open_storage
+from dlemu.comm import Interrupted, interrupt_once
+from dlemu.comm.cgroup_limits import limiting_groups
+from dlemu.comm.failure import Role
+from dlemu.config.schema import Workload
+from dlemu.jobs.pack.analyse import Packing, figures_of
+from dlemu.jobs.pack.words import PackSettings, read_words
+from dlemu.jobs.pack.worker import FIELDS, TASK, Job, work
+from dlemu.runner.crew import Worker, run_crew
+from dlemu.telemetry import Scope, Task, start_recorder
+
+FIGURES = "figures.json"
+PROGRESS = "progress.json"
+PACKER = Role(
+    "packer",
+    "use fewer processes or a smaller ahead; run the same command again, which goes on with the files that are "
+    "finished",
+)
+_SIZES_LOOKED_UP = 256
+"""Images whose sizes tell how much memory a process needs."""
+_TIMES_THE_FILE = 4
+"""What decoding an image takes at most of ordinary ones, in sizes of its file, beside the files that are read ahead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is to be done."""
+
+    words: tuple[str, ...]
+    target: str
+    config_dir: str | None = None
+
+
+def main() -> None:
+    """Do what the order says, and end this process."""
+    (folder,) = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    try:
+        order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+        pack_here(order, folder)
+    except DlemuError as error:
+        print(f"dlemu: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except Interrupted as stop:
+        sys.exit(stop.exit_status)
+
+
+def pack_here(order: Order, folder: str) -> None:
+    """Pack what is missing and leave the figures; raises UserError, DlemuError."""
+    settings, workload = read_words(order.words, order.config_dir)
+    spec = workload.storage_spec if workload is not None else FOLDERS
+    storage = open_storage(spec.buffered)
+    if workload is None:
+        images = images_below(settings.source.rstrip("/"), order.target, settings.recipe, storage)
+    else:
+        train = inspect(workload.dataset, storage=spec).train
+        kind = KINDS.get(f".{workload.dataset.format}", "file")
+        images = ImageList(train.folder, train, kind)
+        if kind == "file" and not settings.recipe.keeps:
+            raise UserError(
+                f"dataset.format is {workload.dataset.format}: its files hold no single pictures; wanted jpeg, png, "
+                "tiff or npy, or encode=keep to pack files as they are"
+            )
+    count = check_count(settings.images, len(images))
+    _check_memory(settings, images, count, storage)
+    import_libraries(settings.recipe)
+    try:
+        packed, journal = _begin(settings, order.target, images, count, storage)
+    except OSError as error:
+        raise UserError(f"{error.filename or order.target}: {error.strerror}: target can't be written") from error
+    job = Job(
+        images=images,
+        last_image=count,
+        images_per_file=packed.images_per_file,
+        recipe=settings.recipe,
+        packer=settings.packer,
+        format=settings.format,
+        layout=layout_of(order.target, packed),
+        source=replace(spec, direct=settings.odirect),
+        target=spec.buffered,
+        ahead=settings.ahead,
+        skip_damaged=settings.skip_damaged,
+    )
+    with contextlib.closing(journal):
+        timeout_seconds = (workload or Workload).timeout_seconds
+        packing = _run(job, settings, packed, journal, storage, order.target, folder, timeout_seconds)
+    done = replace(packed, complete=True, made=tuple(sorted((*packed.made, *packing.finished), key=lambda f: f.number)))
+    _check_made(done, job, storage)
+    write_set(order.target, done, storage)
+    with contextlib.suppress(FileNotFoundError):
+        storage.remove(os.path.join(order.target, JOURNAL_NAME))
+    figures = figures_of(packing, settings, packed, done, order.target, images.passed_over)
+    write_text(folder, FIGURES, msgspec.json.encode(figures).decode())
+
+
+def _check_memory(settings: PackSettings, images: ImageList, count: int, storage: StorageBase) -> None:
+    """Raise SpaceError where so many processes would not fit into memory, UserError for what is no file."""
+    step = max(1, count // _SIZES_LOOKED_UP)
+    try:
+        sizes = list(storage.sizes(images.path(index) for index in range(0, count, step)))
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}; wanted images in source, so move it elsewhere") from error
+    largest = max((size for size in sizes if size is not None), default=0)
+    each = largest * (settings.ahead + 1 + _TIMES_THE_FILE)
+    wanted = min(settings.processes, count) * each
+    free = psutil.virtual_memory().available
+    if wanted > free:
+        raise SpaceError(
+            f"{settings.processes} processes with images of {largest} bytes need about {wanted} bytes of memory, and "
+            f"{free} are free: wanted processes={max(1, free // each)} at most, or a smaller ahead"
+        )
+
+
+def _begin(
+    settings: PackSettings, target: str, images: ImageList, count: int, storage: StorageBase
+) -> tuple[PackedSet, IO[str]]:
+    """Return what is to be made, with what is made already, and the journal; raises UserError, OSError."""
+    about = settings.shaping() | {"source": images.folder, "count": count}
+    there = read_set(target, storage)
+    if there is not None and there.complete:
+        raise UserError(
+            f"{target} holds a packed set already: set target to an empty folder, delete it, or check it with "
+            f"`dlemu pack verify target={target}`"
+        )
+    if there is not None and there.about != about:
+        differing = [f"{key} was {there.about.get(key)}, is {value}" for key, value in about.items()]
+        differing = [line for line, key in zip(differing, about, strict=True) if there.about.get(key) != about[key]]
+        raise UserError(
+            f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): give the same, set "
+            "target to an empty folder, or delete it"
+        )
+    if settings.images_per_file and there is not None and there.images_per_file != settings.images_per_file:
+        raise UserError(
+            f"{target} was begun with images_per_file={there.images_per_file}, not {settings.images_per_file}: give "
+            "the same, set target to an empty folder, or delete it"
+        )
+    each = images_each(count, settings.processes, settings.images_per_file)
+    packed = there or PackedSet(
+        about=about,
+        format=settings.format,
+        ending=settings.packer.ending,
+        files=-(-count // each),
+        images_per_file=each,
+    )
+    layout = layout_of(target, packed)
+    if there is None:
+        _refuse_foreign(layout.folder, storage)
+    sides = sides_of(find("datagen.formats", settings.format, "Format")())
+    for folder in folders_of(layout, sides):
+        if leads_elsewhere(target, folder, storage):
+            raise UserError(f"{folder} is a link, or lies behind one: set target to a new or an empty folder")
+        storage.make_folder(folder)
+        storage.remove_unfinished(folder)
+    return packed, _open_journal(target, packed, begun=there is not None, storage=storage)
+
+
+def _refuse_foreign(folder: str, storage: StorageBase) -> None:
+    with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
+        name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
+        if name is not None:
+            raise UserError(f"{folder} holds files of something else, such as {name}: set target to an empty folder")
+
+
+def _open_journal(target: str, packed: PackedSet, *, begun: bool, storage: StorageBase) -> IO[str]:
+    """Return where a line goes for each finished file; a storage without folders has none, and nothing is resumed."""
+    path = storage.local_path(os.path.join(target, JOURNAL_NAME))
+    if path is None:
+        return open(os.devnull, "w")
+    # never behind a link, and never in place of what somebody else put there; the caller closes it
+    journal = open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) if begun else create_new(path), "a")  # noqa: SIM115
+    if begun:
+        journal.write("\n")  # the last line may be torn
+    else:
+        journal.write(json.dumps(asdict(replace(packed, made=()))) + "\n")
+    journal.flush()
+    return journal
+
+
+def _check_made(packed: PackedSet, job: Job, storage: StorageBase) -> None:
+    """Compare the files' sizes with what was written; raises DlemuError."""
+    paths = [job.layout.path(file.number) for file in packed.made if file.samples]
+    wanted = [file.bytes for file in packed.made if file.samples]
+    for path, size, there in zip(paths, wanted, storage.sizes(paths), strict=True):
+        if size != there:
+            raise DlemuError(f"{path} has {there} bytes where {size} were written: something else changed it")
+
+
+class _Tasks:
+    """The numbers of the files to pack, in a pipe: whoever reads 8 bytes takes one."""
+
+    def __init__(self, files: list[int]) -> None:
+        self._left = deque(files)
+        self.taken_from, self._given_to = os.pipe()
+        os.set_blocking(self._given_to, False)
+
+    def give(self) -> None:
+        """Fill the pipe, and close it behind the last one: more fit in than all who pack take at once."""
+        try:
+            while self._left:
+                os.write(self._given_to, TASK.pack(self._left[0]))
+                self._left.popleft()
+        except BlockingIOError:
+            return
+        self.close()
+
+    def close(self) -> None:
+        """Give no more."""
+        if self._given_to >= 0:
+            os.close(self._given_to)
+        self._given_to = -1
+
+
+def _run(
+    job: Job,
+    settings: PackSettings,
+    packed: PackedSet,
+    journal: IO[str],
+    storage: StorageBase,
+    target: str,
+    folder: str,
+    timeout_seconds: float,
+) -> Packing:
+    files = packed.missing()
+    if settings.evict and not settings.odirect:
+        _evict([index for file in files for index in job.image_range(file)], job, storage)
+    shared = mmap.mmap(-1, max(1, settings.processes * len(FIELDS) * 8))
+    rows = np.frombuffer(shared, np.int64).reshape(-1, len(FIELDS))[: settings.processes]
+    folders = tuple(storage.device_folders((job.images.folder, target)))
+    scope = Scope(folders=folders, cpu_groups=limiting_groups())
+    recorder = start_recorder(Task(scope=scope, node=0, interval_seconds=0.5), "")
+    tasks = _Tasks(files)
+    finished: list[PackedFile] = []
+    begin_ns = 0
+
+    def begin() -> None:
+        nonlocal begin_ns
+        recorder.mark(training=True)
+        begin_ns = time.monotonic_ns()
+        tasks.give()
+
+    def take(file: object) -> None:
+        assert isinstance(file, PackedFile)
+        tasks.give()
+        finished.append(file)
+        journal.write(json.dumps(asdict(file)) + "\n")
+        journal.flush()
+
+    def pack(worker: Worker, row: NDArray[np.int64]) -> None:
+        tasks.close()
+        work(worker, job, row, tasks.taken_from)
+
+    try:
+        run_crew(
+            pack,
+            list(rows),
+            PACKER,
+            timeout_seconds=timeout_seconds,
+            on_ready=begin,
+            on_message=take,
+            on_look=lambda: _show(folder, rows, sum(len(job.image_range(number)) for number in files)),
+        )
+        ended_ns = time.monotonic_ns()
+        storage.sync(os.path.dirname(job.layout.path(0)))
+        end_ns = int(rows[:, FIELDS.index("end_ns")].max()) + time.monotonic_ns() - ended_ns
+        recorder.mark(training=False)
+    finally:
+        tasks.close()
+        os.close(tasks.taken_from)
+        telemetry = recorder.stop()
+        with contextlib.suppress(OSError):
+            storage.remove_unfinished(job.layout.folder)
+    return Packing(
+        rows=rows.copy(),
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        telemetry=telemetry,
+        finished=tuple(finished),
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def _evict(indexes: list[int], job: Job, storage: StorageBase) -> None:
+    def evict(index: int) -> None:
+        with contextlib.suppress(OSError):  # reading will say what is wrong with it
+            storage.evict(job.images.path(index), write_first=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(evict, indexes))
+
+
+def _show(folder: str, rows: NDArray[np.int64], images: int) -> None:
+    done = {name: int(rows[:, FIELDS.index(name)].sum()) for name in ("images", "read_bytes")}
+    with contextlib.suppress(SpaceError):
+        write_text(folder, PROGRESS, json.dumps(done | {"total_images": images, "seconds": time.monotonic()}))
+
+
+if __name__ == "__main__":
+    main()

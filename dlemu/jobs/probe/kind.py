@@ -1,0 +1,15 @@
+"""A probe as a kind of job."""
+
+from __future__ import annotations
+
+from dlemu.results.kinds import Kind
+
+KIND = Kind(
+    name="probe",
+    noun="a probe",
+    marks=("probe.json",),
+    command="probe",
+    help="Measure what a storage can do: MB/s, IOPS and latency by size and depth.",
+    read="run.read_probe",
+    page="page.open_page",
+)

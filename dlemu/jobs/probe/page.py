@@ -1,0 +1,175 @@
+"""What a probe says, for the terminal and for its page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from dlemu.jobs.probe.result import Fed, ProbeAnswer, ProbeCell
+from dlemu.jobs.probe.run import read_probe
+from dlemu.report.page import Opened, Page, Words, tiles
+from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.units import count, number
+
+_TILES = (
+    ("most", "best.mb_per_second", "MB/s", "of all cells"),
+    ("requests", "best.iops", "/s", "in that cell"),
+    ("latency there", "best.latency_ms.mean", "ms", "mean, submission to completion"),
+    ("99 % within", "best.latency_ms.p99", "ms", "in that cell"),
+    ("CPU", "best.cpu_seconds_per_gb", "s/GB", "of the processes that asked"),
+    ("cells took", "seconds", "s", "all of them"),
+)
+
+
+def size_name(size_bytes: int) -> str:
+    """Return a size as fio writes it: 4k, 128k, 1m; what is no such size in KiB."""
+    if size_bytes % (1 << 20) == 0:
+        return f"{size_bytes >> 20}m"
+    return f"{size_bytes >> 10}k" if size_bytes % 1024 == 0 else f"{size_bytes / 1024:.4g} KiB"
+
+
+def print_probe(answer: ProbeAnswer, folder: str, console: Console) -> None:
+    """Print every cell and what they feed."""
+    print_table(_cells_table(answer), console)
+    lines: list[Cell] = [*_notes(answer), *(_feeds(fed) for fed in answer.feeds)]
+    print_lines([*lines, Line(_verdict(answer), "good"), f"results: {folder}"], console, wrap=True)
+
+
+def probe_page(answer: ProbeAnswer, source: str) -> Page:
+    """Return what stands on the page of a probe."""
+    sections = []
+    if answer.feeds:
+        sections.append(Words("What that feeds: speed / (threshold x demand)", [_feeds(fed) for fed in answer.feeds]))
+    if notes := [note.text if isinstance(note, Line) else note for note in _notes(answer)]:
+        sections.append(Words("How it was measured", notes))
+    tables = [_cells_table(answer)]
+    if any(cell.power for cell in answer.cells):
+        tables.append(_power_table(answer))
+    return Page(
+        title=_title(answer),
+        lead=f"{answer.started_at}. {answer.question.target}.",
+        state="open",
+        verdict=("", _verdict(answer)),
+        tiles=tiles(answer, _TILES),
+        words=sections,
+        tables=tables,
+        source=source,
+    )
+
+
+def axis_title(answer: ProbeAnswer) -> str:
+    """Return what the axis of a probe is called."""
+    return "readers" if answer.question.workload else "requests in flight"
+
+
+def cell_line(answer: ProbeAnswer, cell: ProbeCell) -> str:
+    """Return the name of a cell's line: its access and size, and its jobs where depths are varied beside."""
+    if answer.question.workload:
+        return answer.question.workload
+    varied = len({other.depth for other in answer.cells}) > 1 and len({other.jobs for other in answer.cells}) > 1
+    return f"{cell.access} {size_name(cell.size_bytes)}" + (f", {count(cell.jobs, 'job')}" if varied else "")
+
+
+def _title(answer: ProbeAnswer) -> str:
+    question = answer.question
+    what = f"{question.workload}'s own reads" if question.workload else question.preset or "requests"
+    return f"Probe: {what} on {answer.host.host}"
+
+
+def _verdict(answer: ProbeAnswer) -> str:
+    best = answer.best
+    if best is None:
+        return "nothing was measured"
+    what = (
+        count(best.jobs, "reader")
+        if answer.question.workload
+        else (f"{best.access} of {size_name(best.size_bytes)}, {best.in_flight} in flight")
+    )
+    return f"{best.mb_per_second / 1e3:.3f} GB/s at most ({what})"
+
+
+def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
+    note = f" ({answer.engine_note})" if answer.engine_note else ""
+    who = {
+        "fio": f"{answer.extra.get('fio', 'fio')}, libaio, direct",
+        "kernel aio": "dlemu's own requests by the kernel's AIO, direct",
+        "threads": "dlemu's own requests by threads, direct",
+        "batches": "a loader's readers, each sample once",
+        "s3": "dlemu's S3 client, GET of ranges, a connection for each request in flight",
+    }
+    yield f"by {who[answer.engine]}{note}; through host memory"
+    if not any(cell.power for cell in answer.cells):
+        yield "no power meter was found: no GB/s per watt"
+    yield from (Line(f"- {issue}", "caution") for issue in answer.issues)
+
+
+def _feeds(fed: Fed) -> str:
+    return (
+        f"{fed.accelerators} x {fed.accelerator or 'accelerator'} on {fed.workload}: each takes "
+        f"{number(fed.threshold_percent / 100 * fed.mb_per_second_each)} MB/s at {fed.threshold_percent:g} %"
+    )
+
+
+def _cells_table(answer: ProbeAnswer) -> Table:
+    gets = any(cell.first_byte_ms for cell in answer.cells)
+
+    def row(cell: ProbeCell) -> tuple[Cell, ...]:
+        latency, first = cell.latency_ms, cell.first_byte_ms
+        return (
+            cell.access if not answer.question.workload else "batches",
+            size_name(cell.size_bytes),
+            str(cell.jobs),
+            str(cell.depth),
+            number(cell.mb_per_second),
+            f"{cell.iops:,.0f}",
+            *(
+                (number(value) for value in (latency.mean, latency.p50, latency.p99, latency.p999))
+                if latency
+                else "----"
+            ),
+            number(cell.cpu_seconds_per_gb),
+            *((number(first.p50), number(first.p99)) if first else "--" if gets else ""),
+        )
+
+    names: tuple[str, ...] = (
+        "access",
+        "size",
+        "jobs",
+        "depth",
+        "MB/s",
+        "/s",
+        "mean\nms",
+        "p50",
+        "p99",
+        "p99.9",
+        "CPU\ns/GB",
+    )
+    names = (*names, "first byte\np50 ms", "p99") if gets else names
+    head = columns(*names, right=range(1, len(names)), whole=range(len(names)))
+    return Table(title=_title(answer), columns=head, rows=[row(cell) for cell in answer.cells])
+
+
+def _power_table(answer: ProbeAnswer) -> Table:
+    rows = [
+        (
+            cell_line(answer, cell),
+            str(cell.in_flight),
+            meter.source,
+            number(meter.watts),
+            number(meter.joules_per_gb),
+            number(meter.gb_per_second_per_watt),
+        )
+        for cell in answer.cells
+        for meter in cell.power
+    ]
+    head = columns("cell", "in flight", "meter", "W", "J/GB", "GB/s per W", right=(1, 3, 4, 5))
+    return Table(title="Power", columns=head, rows=rows)
+
+
+def open_page(folder: str) -> Opened:
+    """Return the probe in a folder with its page; raises UserError."""
+    answer = read_probe(folder)
+    assert answer is not None  # the folder is known by its file
+    return Opened(answer, probe_page(answer, os.path.basename(os.path.abspath(folder))), "dlemu.jobs.probe.figures")

@@ -1,0 +1,366 @@
+"""`dlemu probe`: from what is asked to probe.json, cell by cell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from datagen.errors import SpaceError, UserError
+from datagen.storage.s3 import SCHEME
+from datagen.storage.storage_base import storage_spec
+from dlemu.comm.environment import describe_folder, describe_host, existing_folder
+from dlemu.config import load, workload_names
+from dlemu.config.published import without_secrets
+from dlemu.jobs.probe.object_gets import objects_to_read
+from dlemu.jobs.probe.probe_file import probe_file, remove_left
+from dlemu.jobs.probe.requests import Wanted, choose_engine, fio_version, latency_of, measure_cell, measure_gets
+from dlemu.jobs.probe.result import (
+    PROBE,
+    Access,
+    Engine,
+    Fed,
+    ProbeAnswer,
+    ProbeCell,
+    ProbeQuestion,
+)
+from dlemu.metrics.demand import demand
+from dlemu.report.units import size
+from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.kinds import kind_with
+from dlemu.results.levels import Level
+from dlemu.runner.events import OnEvent, PartMeasured, ignore
+from dlemu.runner.run_folder import check_new, new_folder
+
+KIB, MIB = 1 << 10, 1 << 20
+FILE_BYTES = 4 << 30
+"""Of the file that is made where nothing else is said."""
+_FEEDS = (("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100"), ("cosmoflow", "h100"), ("retinanet", "b200"))
+
+BUCKET_BYTES = 1 << 30
+"""Of the objects that are made in a bucket: to send them costs time, and of some money."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Which cells to measure: every combination."""
+
+    accesses: tuple[Access, ...] = ("randread",)
+    sizes: tuple[int, ...] = (4 * KIB, 16 * KIB, 128 * KIB, MIB)
+    depths: tuple[int, ...] = (1, 8, 32, 128)
+    jobs: tuple[int, ...] = (1,)
+
+    def cells(self) -> tuple[Wanted, ...]:
+        """Return every cell."""
+        return tuple(
+            Wanted(access=access, size_bytes=size, depth=depth, jobs=jobs)
+            for access in self.accesses
+            for size in self.sizes
+            for jobs in self.jobs
+            for depth in self.depths
+        )
+
+
+PRESETS = {
+    "amax": Grid(sizes=(128 * KIB,), depths=(32,)),
+    "micron-6550": Grid(
+        sizes=(4 * KIB, 16 * KIB, 128 * KIB, MIB), depths=(1,), jobs=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+    ),
+}
+"""Of documents in docs/vendor-figures.md: fio at 128 KiB, depth 32; transfer sizes by workers of one request each."""
+
+
+OBJECT_GRID = Grid(sizes=(64 * KIB, MIB, 8 * MIB), depths=(1, 8, 32, 64))
+"""Of a bucket: sizes of small samples, of large ones and of parts of large objects."""
+
+
+def probe_objects(
+    target: str,
+    *,
+    options: Sequence[str] = (),
+    preset: str = "",
+    grid: Grid = OBJECT_GRID,
+    seconds: float = 2.0,
+    total_bytes: int = BUCKET_BYTES,
+    folder: str = "",
+    on_event: OnEvent = ignore,
+) -> tuple[ProbeAnswer, str]:
+    """Measure GET requests of several sizes and depths on a bucket, or an object; return the answer and its folder.
+
+    `target` is s3://BUCKET, s3://BUCKET/PREFIX, where objects of `total_bytes` are made and removed, or an object,
+    which is only read. `options` are overrides of `storage.storage_options`. Raises UserError, DlemuError.
+    """
+    if any(cell.writes for cell in grid.cells()):
+        raise UserError("a bucket is probed by GET: wanted --rw randread or read")
+    bucket = target.removeprefix(SCHEME).partition("/")[0]
+    if not bucket:
+        raise UserError(f"{target} names no bucket: wanted s3://BUCKET or s3://BUCKET/PREFIX")
+    foreign = [word for word in options if not word.lstrip("+").startswith("storage.storage_options.")]
+    if foreign:
+        raise UserError(f"{foreign[0]}: a bucket's probe takes storage.storage_options.NAME=VALUE and no other setting")
+    workload = load([*options, "storage.storage_type=s3", f"storage.storage_root={bucket}"])
+    spec = storage_spec("s3", root=bucket, options=workload.storage.storage_options)
+    folder = _results_folder(folder)
+    answer = _begun(
+        ProbeQuestion(target=target, preset=preset, seconds=seconds, overrides=tuple(without_secrets(options))),
+        "s3",
+        "",
+        target,
+    )
+    began = time.monotonic()
+    least = max(cell.size_bytes for cell in grid.cells())
+    with objects_to_read(spec, target, total_bytes, least) as objects:
+        for wanted in grid.cells():
+            cell = measure_gets(wanted, spec, objects, seconds)
+            answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
+            save_answer(folder, PROBE, answer)
+            on_event(_measured(cell))
+    failed = sum(cell.failed for cell in answer.cells)
+    issues = (f"{failed} requests failed and were made again",) if failed else ()
+    answer = replace(answer, complete=True, feeds=tuple(_fed(answer)), issues=issues)
+    save_answer(folder, PROBE, answer)
+    return answer, folder
+
+
+def probe_requests(
+    target: str,
+    *,
+    preset: str = "",
+    grid: Grid | None = None,
+    seconds: float = 2.0,
+    engine: str = "auto",
+    file_bytes: int = FILE_BYTES,
+    overwrite_device: bool = False,
+    folder: str = "",
+    on_event: OnEvent = ignore,
+) -> tuple[ProbeAnswer, str]:
+    """Measure requests of several sizes and depths on a folder, a file or a device; return the answer and its folder.
+
+    In a folder a file is made, of `file_bytes`, and removed; a file that is there, and a device, are only read, unless
+    `overwrite_device` says that what lies on the device may go. Raises UserError, SpaceError, DlemuError.
+    """
+    grid = grid or PRESETS.get(preset) or Grid()
+    cells, seen = grid.cells(), os.path.abspath(target)
+    used, note = choose_engine(engine)
+    folder = _results_folder(folder)
+    _check_cells(cells, seen, overwrite_device=overwrite_device)
+    question = ProbeQuestion(target=seen, preset=preset, seconds=seconds)
+    left = remove_left(seen) if os.path.isdir(seen) else []
+    answer = replace(_begun(question, used, note, seen), issues=tuple(left))
+    began = time.monotonic()
+    wanted_bytes = max(file_bytes, max(cell.size_bytes * cell.jobs for cell in cells))
+    with _opened(seen, wanted_bytes) as (path, size_bytes):
+        _check_size(cells, path, size_bytes)
+        for wanted in cells:
+            cell = measure_cell(wanted, path, size_bytes, seconds, used)
+            answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
+            save_answer(folder, PROBE, answer)
+            on_event(_measured(cell))
+    answer = replace(answer, complete=True, feeds=tuple(_fed(answer)))
+    save_answer(folder, PROBE, answer)
+    return answer, folder
+
+
+def _measured(cell: ProbeCell) -> PartMeasured:
+    what = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
+    return PartMeasured(cell, f"{what}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s")
+
+
+def probe_workload(
+    overrides: Sequence[str],
+    *,
+    config_dir: str | None = None,
+    cached: bool = False,
+    readers: tuple[int, ...] = (),
+    on_event: OnEvent = ignore,
+) -> tuple[ProbeAnswer, str]:
+    """Measure a workload's own pattern at rising numbers of readers; return the answer and its folder."""
+    workload = load(overrides, config_dir=config_dir)
+    folder = _results_folder(workload.output.folder or new_folder(workload.model.name, "probe-"), "output.folder")
+    question = ProbeQuestion(
+        target=workload.dataset.data_folder,
+        workload=workload.model.name,
+        overrides=tuple(without_secrets(word for word in overrides if not word.startswith("output.folder="))),
+        seconds=2.0,
+    )
+    answer = _begun(question, "batches", "", workload.dataset.data_folder)
+    began = time.monotonic()
+    levels: list[Level] = []
+
+    def keep(level: Level) -> None:
+        nonlocal answer
+        levels.append(level)
+        cell = _cell_of_level(level)
+        answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
+        save_answer(folder, PROBE, answer)
+        on_event(_measured(cell))
+
+    kind_with("pattern").part("pattern")(workload, cached=cached, readers=readers, on_level=keep)
+    issues = [
+        f"{level.readers} readers read the whole dataset in {level.seconds:.1f} s: make it larger for a surer figure"
+        for level in levels
+        if level.short
+    ]
+    one = demand(workload.model.name, workload)
+    best = answer.best
+    fed = []
+    if one.mb_per_second and best is not None:
+        fed = [_feeds(one.workload, one.accelerator, one.mb_per_second, one.au_threshold_percent, best.mb_per_second)]
+    answer = replace(answer, complete=True, feeds=tuple(fed), issues=tuple(issues))
+    save_answer(folder, PROBE, answer)
+    return answer, folder
+
+
+def _cell_of_level(level: Level) -> ProbeCell:
+    rows = level.rows
+    size = float(rows["app_bytes"].mean())
+    return ProbeCell(
+        access="randread",
+        size_bytes=round(size),
+        depth=1,
+        jobs=level.readers,
+        seconds=level.seconds,
+        mb_per_second=level.mb_per_second,
+        iops=level.mb_per_second * 1e6 / size,
+        latency_ms=latency_of(rows["end_ns"] - rows["begin_ns"]),
+        cpu_seconds_per_gb=level.cpu_seconds_per_gb,
+    )
+
+
+def _begun(question: ProbeQuestion, engine: Engine, note: str, place: str) -> ProbeAnswer:
+    local = existing_folder(os.path.dirname(place) if os.path.isfile(place) else place) if "://" not in place else None
+    return ProbeAnswer(
+        complete=False,
+        question=question,
+        engine=engine,
+        engine_note=note,
+        host=describe_host(),
+        storage=describe_folder(local) if local and not _is_device(place) else None,
+        cells=(),
+        started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
+        extra={"fio": fio_version()} if engine == "fio" else {},
+    )
+
+
+# what is read
+
+
+def _is_device(path: str) -> bool:
+    return os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
+
+
+def _check_cells(cells: Sequence[Wanted], target: str, *, overwrite_device: bool) -> None:
+    """Refuse what would destroy anything, and what O_DIRECT can't do; raises UserError."""
+    for cell in cells:
+        if cell.size_bytes % 512 or cell.size_bytes < 512:
+            raise UserError(
+                f"a request of {cell.size_bytes} bytes can't go past the page cache: wanted a multiple of 512"
+            )
+    if not os.path.exists(target):
+        raise UserError(f"{target} is not there: wanted a folder of the storage, a file to read, or a block device")
+    mode = os.stat(target).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode)):
+        raise UserError(
+            f"{target} is a pipe, a socket or a device without blocks: wanted a folder of the storage, a file to read, "
+            "or a block device"
+        )
+    if not any(cell.writes for cell in cells):
+        return
+    if os.path.isfile(target):
+        raise UserError(
+            f"{target} is a file, and a probe that writes would destroy it: name a folder, where it makes one"
+        )
+    if _is_device(target) and not overwrite_device:
+        raise UserError(
+            f"a probe that writes would destroy what lies on {target}: name a folder of a file system on it, or say "
+            "--overwrite-device if all of it may go"
+        )
+
+
+@contextlib.contextmanager
+def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
+    """Give the path to read and its size; in a folder a file is made for it, and removed."""
+    if _is_device(target):
+        try:
+            descriptor = os.open(target, os.O_RDONLY)
+        except OSError as error:
+            raise UserError(f"{target} can't be read: {error.strerror}; wanted a device that you may read") from error
+        try:
+            # A link such as those of /dev/disk/by-id: what is written to is opened without following any.
+            yield os.path.realpath(target), os.lseek(descriptor, 0, os.SEEK_END)
+        finally:
+            os.close(descriptor)
+        return
+    if os.path.isfile(target):
+        yield target, os.path.getsize(target)
+        return
+    free = os.statvfs(target)
+    room = free.f_bavail * free.f_frsize
+    if room < 1.1 * file_bytes:
+        raise SpaceError(
+            f"{target} has {size(room)} free, the file to read wants {size(file_bytes)}: free some, or "
+            "say a smaller --file-size"
+        )
+    with probe_file(target, file_bytes) as path:
+        yield path, file_bytes
+
+
+def _check_size(cells: Sequence[Wanted], path: str, size_bytes: int) -> None:
+    least = max(cell.size_bytes * cell.jobs for cell in cells)
+    if size_bytes < least:
+        raise UserError(f"{path} has {size_bytes} bytes: wanted at least {least} for the largest request of each job")
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError as error:
+        raise UserError(
+            f"{path} can't be read past the page cache ({error.strerror}): a probe of it would measure memory; name "
+            "another folder"
+        ) from None
+
+
+# what it feeds
+
+
+def _fed(answer: ProbeAnswer) -> Iterator[Fed]:
+    best = max(
+        (cell for cell in answer.cells if cell.access.endswith("read")),
+        key=lambda cell: cell.mb_per_second,
+        default=None,
+    )
+    if best is None:
+        return
+    known = set(workload_names())
+    for name, accelerator in _FEEDS:
+        if name not in known:
+            continue
+        one = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
+        if one.mb_per_second:
+            yield _feeds(name, accelerator, one.mb_per_second, one.au_threshold_percent, best.mb_per_second)
+
+
+def _feeds(name: str, accelerator: str, each: float, threshold: float, mb_per_second: float) -> Fed:
+    return Fed(
+        workload=name,
+        accelerator=accelerator,
+        mb_per_second_each=each,
+        threshold_percent=threshold,
+        accelerators=int(mb_per_second / (threshold / 100 * each)),
+    )
+
+
+# probe.json
+
+
+def _results_folder(folder: str, setting: str = "--output") -> str:
+    folder = folder or new_folder("probe")
+    check_new(folder, setting)
+    return folder
+
+
+def read_probe(folder: str) -> ProbeAnswer | None:
+    """Return the probe that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    return read_answer(folder, PROBE, ProbeAnswer)

@@ -1,0 +1,257 @@
+"""What the recorders saw while the accelerators trained: devices, cores, memory pressure, power."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from dlemu.jobs.training.issues import Issue
+from dlemu.jobs.training.measured import MeasuredTraining
+from dlemu.jobs.training.summary import MeterPower, RecorderCost, TelemetrySummary
+from dlemu.metrics.causes import waits_of
+from dlemu.metrics.device import Delivered, mean_between
+from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.limit import Device, HotDrive
+from dlemu.metrics.rates import per_second
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
+from dlemu.metrics.spread import known
+from dlemu.metrics.windows import Windows, mean_within
+from dlemu.results.parts import HostDevice
+from dlemu.telemetry import HostTelemetry
+from dlemu.telemetry.probe_base import DeviceFacts
+
+_LEAST_GAP_SECONDS, _GAP_INTERVALS = 5.0, 8.0
+"""A recorder on a busy host reads late, but not by as much as the greater of the two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """Of some steps; None where nobody looked. Of several hosts the busiest counts: all wait for the slowest."""
+
+    busy_percent: float | None = None
+    """Of the cores, by anyone."""
+    own_percent: float | None = None
+    """What the run used of the cores of the busiest host."""
+    cpu_limit_cores: float | None = None
+    """The CPU limit (cgroup) of the host that used most of its own, and how much that is."""
+    cpu_limit_used_percent: float | None = None
+    cpu_throttled_percent: float | None = None
+    """Share of the limit's periods in which it was used up."""
+    memory_some_percent: float | None = None
+    """Time in which some task waited for memory."""
+    hot_drive: HotDrive | None = None
+    network_percent: float | None = None
+    """What the busiest interface received of what it can; None where none says what that is."""
+    device: Device | None = None
+    """The devices behind the dataset together."""
+
+
+def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
+    """Return what was seen in the epochs of the training rows."""
+    rows = in_order(rows)
+    hosts = [(host, _windows(rows.of("rank", ranks_on(run, host)))) for host in run.telemetry]
+    cores = [_cores(run, host, windows) for host, windows in hosts]
+    busiest = max(cores, key=lambda host: host.busy_percent or 0, default=Activity())
+    tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
+    throttled = [mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in hosts]
+    pressures = [mean_within(*host.readings("pressure", "", "memory_some_percent"), windows) for host, windows in hosts]
+    return Activity(
+        busy_percent=busiest.busy_percent,
+        own_percent=busiest.own_percent,
+        cpu_limit_cores=tightest.cpu_limit_cores,
+        cpu_limit_used_percent=tightest.cpu_limit_used_percent,
+        cpu_throttled_percent=max((value for value in throttled if not math.isnan(value)), default=None),
+        memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
+        hot_drive=_hot_drive(hosts),
+        network_percent=max((percent for host, windows in hosts for percent in _network(host, windows)), default=None),
+        device=_device(run, _while_waiting(run, rows) or hosts),
+    )
+
+
+def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
+    """Return what was recorded and by whom; None when nothing was."""
+    hosts, journal = run.telemetry, run.facts.journal
+    if not hosts:
+        return None
+    return TelemetrySummary(
+        interval_seconds=hosts[0].interval_seconds,
+        probes=tuple(sorted({name for host in hosts for name in host.probes})),
+        devices=tuple(HostDevice(host=host.host, **asdict(device)) for host, device in _devices(run)),
+        notes=tuple(_notes(run)),
+        recorders=tuple(
+            RecorderCost(
+                host=host.host,
+                readings=len(host.value),
+                cpu_percent=100 * host.cpu_seconds / host.seconds if host.seconds else None,
+            )
+            for host in hosts
+        ),
+        clock_offsets_ns=journal.clock_offsets_ns,
+        power=tuple(_power(run)),
+    )
+
+
+def delivered_by_devices(run: MeasuredTraining) -> list[Delivered]:
+    """Return what each device that counts gave its host over time."""
+    return [
+        Delivered(ranks_on(run, host), *host.readings(device.probe, device.name, "read_mb_per_second"))
+        for host, device in _devices(run)
+        if device.counted
+    ]
+
+
+def read_requests(run: MeasuredTraining) -> tuple[list[Delivered], list[Delivered]]:
+    """Return MB/s and reads/s of each block device that counts over time."""
+    devices = [(host, device) for host, device in _devices(run) if device.counted and device.probe == "block"]
+    megabytes, requests = (
+        [Delivered(ranks_on(run, host), *host.readings("block", device.name, name)) for host, device in devices]
+        for name in ("read_mb_per_second", "reads_per_second")
+    )
+    return megabytes, requests
+
+
+def ranks_on(run: MeasuredTraining, host: HostTelemetry) -> tuple[int, ...]:
+    """Return the ranks whose stamps are on the host's clock."""
+    return tuple(rank for rank, node in enumerate(run.facts.journal.rank_nodes) if node == host.node)
+
+
+def cut_short(run: MeasuredTraining) -> Iterator[Finding]:
+    """Yield each time of training in which a host's recorder, killed or stopped, read nothing."""
+    lost = {run.facts.journal.hosts[node].host for node in run.facts.journal.lost_recorders}
+    yield from (
+        Finding(Issue.TELEMETRY_MISSING, "caution", {"host": name})
+        for name in sorted(lost - {host.host for host in run.telemetry})
+    )
+    for host in run.telemetry:
+        own = run.training.of("rank", ranks_on(run, host))
+        if not len(own):
+            continue
+        begin_ns, end_ns = int(own["free_ns"].min()), int(own["met_ns"].max())
+        most_ns = max(_LEAST_GAP_SECONDS, _GAP_INTERVALS * host.interval_seconds) * 1e9
+        times = host.time_ns[(host.time_ns > begin_ns) & (host.time_ns < end_ns)]
+        moments = np.unique(np.concatenate([[begin_ns], times, [end_ns]]))
+        after = bool(len(host.time_ns)) and int(host.time_ns.max()) >= end_ns
+        for start_ns, stop_ns in pairwise(moments.tolist()):
+            is_last = stop_ns == end_ns and not after
+            if stop_ns - start_ns > most_ns or (is_last and host.host in lost):
+                from_seconds, to_seconds = ((moment - begin_ns) / 1e9 for moment in (start_ns, stop_ns))
+                gap: dict[str, Number] = {"host": host.host, "from_seconds": from_seconds, "to_seconds": to_seconds}
+                if is_last:
+                    gap["end"] = "of training"
+                yield Finding(Issue.TELEMETRY_CUT_SHORT, "caution", gap)
+
+
+def _devices(run: MeasuredTraining) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
+    """Yield each device and who saw it. One that several nodes see (containers of one machine) counts once."""
+    seen = set()
+    for host in run.telemetry:
+        for device in host.devices:
+            machine = host.boot_id, device.name
+            yield host, replace(device, counted=device.counted and machine not in seen)
+            seen.add(machine)
+
+
+def _notes(run: MeasuredTraining) -> Iterator[str]:
+    """Yield what the recorders had to say; a sentence of one of several hosts begins with its name."""
+    hosts_by_note: dict[str, list[str]] = {}
+    for host in run.telemetry:
+        for note in host.notes:
+            hosts_by_note.setdefault(note, []).append(host.host)
+    for note, names in hosts_by_note.items():
+        yield note if len(names) == len(run.telemetry) else f"{', '.join(names)}: {note}"
+
+
+def _power(run: MeasuredTraining) -> Iterator[MeterPower]:
+    """Yield each meter's mean in training, and what the run read for it."""
+    gb_per_second = per_second(float(sum_of(run.training, "app_bytes")) / 1e9, run.training)
+    for host in run.telemetry:
+        own = run.training.of("rank", ranks_on(run, host))
+        begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)
+        for source in host.sources("power"):
+            watts = known(mean_between(*host.readings("power", source, "watts"), begin_ns, end_ns))
+            share = known(gb_per_second / watts) if watts else None
+            yield MeterPower(host=host.host, source=source, mean_watts=watts, gb_per_second_per_watt=share)
+
+
+def _windows(rows: StepTable) -> Windows:
+    return [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in rows.by_epoch]
+
+
+def _while_waiting(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
+    """Return each host's times in which accelerators waited, by its own clock; nothing where none did.
+
+    What its devices do at other times tells little: readers whose prefetch queues are full leave them idle.
+    """
+    late = []
+    for host in run.telemetry:
+        windows: Windows = np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)
+        late.append((host, windows))
+    return late if all(len(windows) for _, windows in late) else []
+
+
+def _cores(run: MeasuredTraining, host: HostTelemetry, windows: Windows) -> Activity:
+    """Return what one host's cores did; time that is neither idle nor waiting for a device is busy, stolen time too."""
+    facts = run.facts.journal.hosts[host.node]
+    resting = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
+    used = _cores_used(host, windows)
+    limit = facts.cpu_limit
+    return Activity(
+        busy_percent=known(100.0 - sum(resting)),
+        own_percent=known(100 * used / facts.cpu_count),
+        cpu_limit_cores=limit,
+        cpu_limit_used_percent=known(100 * used / limit) if limit else None,
+    )
+
+
+def _cores_used(host: HostTelemetry, windows: Windows) -> float:
+    """Return how many cores' time the host's ranks used, with all their processes; NaN when nobody looked."""
+    used = []
+    for rank in host.sources("process"):
+        times, seconds = host.readings("process", rank, "cpu_seconds")
+        grown = np.diff(seconds) * 1e9 / np.maximum(np.diff(times), 1)
+        used.append(mean_within(times, np.concatenate([[0.0], grown]), windows) if len(times) else math.nan)
+    return sum(used) if used else math.nan
+
+
+def _hot_drive(hosts: list[tuple[HostTelemetry, Windows]]) -> HotDrive | None:
+    """Return the drive below the dataset that passed its own limit most; None where none did, or none tells."""
+    hot = []
+    for host, windows in hosts:
+        devices = {device.name for device in host.devices}
+        for drive in host.sources("temperature"):
+            times, degrees = host.readings("temperature", drive, "celsius")
+            _, limits = host.readings("temperature", drive, "limit_celsius")
+            seen = [degrees[(times >= begin) & (times <= end)] for begin, end in windows]
+            most = max((float(part.max()) for part in seen if len(part)), default=-math.inf)
+            is_below = any(name == drive or name.startswith(f"{drive}n") for name in devices)
+            if is_below and len(limits) and most >= limits[0]:
+                hot.append(HotDrive(name=drive, celsius=most, limit_celsius=float(limits[0])))
+    return max(hot, key=lambda drive: drive.celsius - drive.limit_celsius, default=None)
+
+
+def _network(host: HostTelemetry, windows: Windows) -> Iterator[float]:
+    """Yield how much each interface that knows its speed received of it, %."""
+    for interface in host.sources("network"):
+        _, limits = host.readings("network", interface, "link_mb_per_second")
+        received = mean_within(*host.readings("network", interface, "received_mb_per_second"), windows)
+        if len(limits) and limits[-1] > 0 and not math.isnan(received):
+            yield 100 * received / float(limits[-1])
+
+
+def _device(run: MeasuredTraining, hosts: list[tuple[HostTelemetry, Windows]]) -> Device | None:
+    """Add up the queues of the block devices that the dataset lies on."""
+    windows_by_node = {host.node: windows for host, windows in hosts}
+    depths, busy, written = [], [], []
+    for host, device in _devices(run):
+        if device.counted and device.probe == "block":
+            windows = windows_by_node[host.node]
+            depths.append(mean_within(*host.readings("block", device.name, "mean_queue_depth"), windows))
+            busy.append(mean_within(*host.readings("block", device.name, "busy_percent"), windows))
+            written.append(mean_within(*host.readings("block", device.name, "write_mb_per_second"), windows))
+    if not depths or any(math.isnan(depth) for depth in depths):
+        return None
+    return Device(mean_depth=sum(depths), busy_percent=max(busy), write_mb_per_second=known(sum(written)))

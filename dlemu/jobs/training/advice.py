@@ -1,0 +1,97 @@
+"""What a user is told whose ranks have no dataset, or too small a one: one command that leads to a verdict."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import psutil
+
+from datagen.storage.storage_base import open_storage
+from dlemu.comm.environment import existing_folder
+from dlemu.config import load
+from dlemu.config.overrides import given_keys, override
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.enough import ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
+from dlemu.metrics.cache import WANTED_RATIO
+from dlemu.report.units import count, duration, size
+from dlemu.runner.datasets import free_bytes
+from dlemu.runner.job import ASK_BYTES, TRIAL_SCALE, NoVerdictError
+
+
+def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[str], config_dir: str | None) -> str:
+    """Return what these ranks need, and commands that make it and train on it; the first is the one to begin with."""
+    workload, ranks, files_there = error.workload, error.ranks, error.files_there
+    files = workload.dataset.num_files_train
+    steps = steps_of(workload, ranks, files)
+    given = "dataset.num_files_train" in given_keys(overrides)
+    need = _need(workload, ranks, given=given)
+    if files_there >= need.files:
+        word = override(["dataset", "num_files_train"], files_there)
+        return f"The dataset in the folder has {files_there:,}; to use them:\n    {with_words(command, [word])}"
+    who = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
+    wanted = f"{files:,} files give {count(steps, 'step')} an epoch of {who}"
+    if files < need.files:
+        wanted += f"; {ENOUGH_STEPS} take {need.files:,}"
+    words = ["--make"]
+    if files_there:
+        words.append(_elsewhere(workload, str(need.files)))
+    if given and files < need.files:
+        words.append(override(["dataset", "num_files_train"], need.files))
+    if need.bytes <= ASK_BYTES:
+        return "\n".join([f"{wanted}.", *_step("To make them and train", workload, need, command, words)])
+    full = _step("At full size", workload, need, command, [*words, "--yes"])
+    return "\n".join([f"{wanted}.", *_trial(workload, ranks, command, overrides, config_dir), *full])
+
+
+def _need(workload: Workload, ranks: int, *, given: bool) -> Need:
+    """Return what the ranks need; a count of the user's own stays where it can be judged."""
+    files = workload.dataset.num_files_train
+    stays = given and can_be_judged(workload, steps_of(workload, ranks, files))
+    return enough(workload, ranks, files=files if stays else 0)
+
+
+def _trial(
+    workload: Workload, ranks: int, command: Sequence[str], overrides: Sequence[str], config_dir: str | None
+) -> list[str]:
+    """Return how to try it on a small dataset, where the workload has such a scale and the user has chosen none."""
+    if TRIAL_SCALE not in workload.scales or workload.scale:
+        return []
+    words = [f"scale={TRIAL_SCALE}", _elsewhere(workload, TRIAL_SCALE)]
+    small = load([*overrides, *words], config_dir=config_dir)
+    given = "dataset.num_files_train" in given_keys(overrides)
+    return _step("To try it", small, _need(small, ranks, given=given), command, [*words, "--make"])
+
+
+def _step(says: str, workload: Workload, need: Need, command: Sequence[str], words: Sequence[str]) -> list[str]:
+    if _is_kept_in_memory(workload, need):
+        words = [*words, "reader.evict_page_cache=epochs"]
+    free = free_bytes(workload, workload.dataset.data_folder)
+    room = f", and only {size(free)} are free there" if free is not None and free < need.bytes else ""
+    facts = (
+        f"{need.files:,} files, {size(need.bytes)}{room}; {duration(max(1, need.write_seconds))} "
+        f"to write at 500 MB/s, then {duration(need.train_seconds)} of training or more"
+    )
+    return [f"{says} ({facts}):", f"    {with_words(command, words)}"]
+
+
+def _elsewhere(workload: Workload, name: str) -> str:
+    """Return a folder beside that of the dataset: two sizes do not share one."""
+    return override(["dataset", "data_folder"], f"{workload.dataset.data_folder.rstrip('/')}-{name}")
+
+
+def _is_kept_in_memory(workload: Workload, need: Need) -> bool:
+    """Say whether the page cache would serve such a dataset, so that there would be no verdict."""
+    storage, reader = open_storage(workload.storage_spec.buffered), workload.reader
+    if reader.odirect or reader.evict_page_cache != "never" or workload.metric.cached or storage.is_remote:
+        return False
+    if storage.memory_kind(existing_folder(workload.dataset.data_folder)):
+        return False
+    return need.bytes < WANTED_RATIO * psutil.virtual_memory().total
+
+
+def with_words(command: Sequence[str], words: Sequence[str]) -> str:
+    """Return a command with further words, fit for a shell; they replace those of the same key."""
+    keys = [word.partition("=")[0] for word in words if "=" in word]
+    kept = [word for word in command if word not in words and word.partition("=")[0].lstrip("+") not in keys]
+    return shlex.join([*kept, *words])

@@ -1,0 +1,585 @@
+"""From a run to its summary: one pure function makes every published number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.formats.format_base import LibraryReads, built_in_reads
+from datagen.layout import subfolder_name
+from datagen.storage.storage_base import FOLDER_TYPES
+from dlemu.comm import name_ranks
+from dlemu.jobs.training.activity import (
+    activity_during,
+    cut_short,
+    delivered_by_devices,
+    read_requests,
+    summarise_telemetry,
+)
+from dlemu.jobs.training.issues import Issue
+from dlemu.jobs.training.journal import CpuApart, Journal
+from dlemu.jobs.training.measured import Facts, MeasuredTraining
+from dlemu.jobs.training.scaling import slept
+from dlemu.jobs.training.steplog import EVALUATION
+from dlemu.jobs.training.summary import (
+    AsynchronousCheckpoints,
+    CheckpointTiming,
+    DatasetFacts,
+    EpochAudit,
+    Evaluation,
+    Metrics,
+    PageCache,
+    ReadSettings,
+    Summary,
+    Waits,
+)
+from dlemu.jobs.training.wording import cache_warning, in_words, issue_lines, recording_notes, verdict_line
+from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
+from dlemu.metrics.cache import CacheProof, prove, served_by_storage
+from dlemu.metrics.causes import find_causes, work_of
+from dlemu.metrics.changes import find_speed_changes, find_stalls
+from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
+from dlemu.metrics.delivery import audit_epoch
+from dlemu.metrics.device import device_metrics, device_request_kib
+from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.limit import OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, Seen, judge_limit
+from dlemu.metrics.loss import kept_loss_percent, loss_percent, loss_percent_per_epoch
+from dlemu.metrics.ran_out import find_ran_out
+from dlemu.metrics.rates import (
+    first_batch_seconds,
+    late_handover_share,
+    per_second,
+    percentiles_ms,
+    training_ns,
+)
+from dlemu.metrics.rows import Rows, StepTable, chunks, is_any, sum_of
+from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
+from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
+from dlemu.metrics.stragglers import find_stragglers
+from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au
+from dlemu.metrics.uncertainty import uncertainty_of
+from dlemu.metrics.verdict import OF_HOST, Evidence, Verdict, judge, warm_up_bias
+from dlemu.results.measured import said_of_any
+from dlemu.results.parts import Requests
+from dlemu.results.request_summary import requests_of
+
+MB, MIB = 1e6, 2**20
+_TOO_MUCH_BIAS = 1.05
+"""From this factor on a reader must know that AU may be too high."""
+
+
+def analyse(run: MeasuredTraining) -> Summary:
+    """Return the summary of a run; of one that failed, of what was measured up to then, marked incomplete."""
+    facts, journal = run.facts, run.facts.journal
+    workload = facts.workload
+    settings = workload.metric
+    kept = kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
+    metrics = _metrics(run, kept)
+    proof = _proof(run) if len(run.training) else None
+    served = None
+    if proof and metrics.device_bytes_percent_of_app:
+        served = served_by_storage(run.training, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
+    evidence = _evidence(facts, metrics, served, supply_known=is_supply_known(run.training))
+    verdict = judge(evidence)
+    findings = (*_lost_steps(run), *_issues(facts, metrics, evidence), *cut_short(run))
+    summary = Summary(
+        **said_of_any(facts),
+        stopped_early=journal.stopped_early,
+        **_judged(verdict),
+        accelerator=workload.accelerator or None,
+        scale=workload.scale or None,
+        ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
+        seed=facts.seed,
+        metrics=metrics,
+        requests=requests_of(facts.journal.requests, facts.workload.metric),
+        evaluation=_evaluation(run.ordered.of("phase", (EVALUATION,))),
+        checkpoints=tuple(_checkpoints(facts)),
+        asynchronous_checkpoints=_asynchronous(run),
+        audit=tuple(_audit(run)),
+        dataset=DatasetFacts(
+            data_folder=workload.dataset.data_folder,
+            format=workload.dataset.format,
+            num_files_train=facts.num_files_train,
+            num_samples_per_file=facts.num_samples_per_file,
+            total_bytes=facts.total_bytes,
+        ),
+        how=_read_settings(facts, metrics.read_calls),
+        telemetry=summarise_telemetry(run),
+        issues=issue_lines(findings),
+        findings=findings,
+    )
+    if proof is None:
+        return summary
+    changes = find_speed_changes(run.training, preprocesses=slept(facts.workload.reader.preprocess_time, run.training))
+    summary = replace(
+        summary,
+        speed_changes=changes,
+        ran_out=find_ran_out(changes),
+        slow_folders=_slow_folders(run),
+        stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
+        stalls=find_stalls(run.training),
+        other_readers=_other_readers(run, metrics, proof),
+    )
+    limit = _limit(run, kept, proof, summary, biased=_is_biased(evidence))
+    if limit is not None and limit.what in OF_HOST:
+        # What readers without a core got goes up and down with what others leave them: nothing follows of the storage.
+        summary = replace(
+            summary,
+            **_judged(judge(replace(evidence, limited_by=limit.what))),
+            speed_changes=(),
+            ran_out=None,
+            slow_folders=(),
+            stalls=(),
+        )
+    return replace(
+        summary,
+        loss_percent=loss_percent(run.training, kept),
+        kept_loss_percent=kept_loss_percent(kept),
+        loss_percent_per_epoch=loss_percent_per_epoch(run.training, kept),
+        limited_by=in_words(limit) if limit else None,
+        page_cache=PageCache(
+            from_storage_percent=proof.from_storage_percent,
+            served_percent=served,
+            dataset_to_memory_ratio=proof.dataset_to_memory,
+            eviction_seconds=journal.eviction_seconds,
+            warning=cache_warning(proof),
+            finding=proof.finding,
+        ),
+    )
+
+
+def _judged(verdict: Verdict) -> dict[str, Any]:
+    """Return the fields of a summary that say what came of the run."""
+    return {
+        "passed": verdict.passed,
+        "outcome": verdict.outcome,
+        "verdict": verdict_line(verdict),
+        "verdict_code": verdict.code,
+        "verdict_numbers": verdict.numbers,
+    }
+
+
+def _asked(run: MeasuredTraining, requests: Requests | None) -> Asked | None:
+    if requests is None or requests.first_byte_ms is None or requests.last_byte_ms is None:
+        return None
+    return Asked(
+        requests=requests.get + requests.head,
+        slow_down=requests.slow_down,
+        retried=requests.retried,
+        first_byte_ms=requests.first_byte_ms.p50,
+        last_byte_ms=requests.last_byte_ms.p50,
+        tls_cpu_percent=_tls_percent(run, requests),
+    )
+
+
+def _tls_percent(run: MeasuredTraining, requests: Requests) -> float | None:
+    """Return how much of the readers' CPU time went into TLS; None without TLS, or where that time is not known."""
+    reader_ns = sum_of(run.training, "cpu_ns")
+    if requests.tls_cpu_seconds is None or not reader_ns:
+        return None
+    return min(100.0, 1e11 * requests.tls_cpu_seconds / reader_ns)
+
+
+def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
+    facts, journal, rows = run.facts, run.facts.journal, run.training
+    settings = facts.workload.metric
+    total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
+    cpu_seconds = sum(journal.cpu_seconds) if journal.cpu_seconds else None
+    app_bytes = sum_of(rows, "app_bytes")
+    metrics = Metrics(
+        ceiling_au_percent=journal.ceiling_au_percent,
+        au_threshold_percent=100 * settings.au,
+        total_seconds=total_seconds,
+        cpu_seconds=cpu_seconds,
+        cpu_seconds_per_gb=cpu_seconds / (app_bytes / 1e9) if cpu_seconds and app_bytes else None,
+        read_cpu_seconds_per_gb=_read_cpu_seconds_per_gb(run),
+        cpu_apart=_cpu_apart(journal),
+        dropped_samples=facts.train_plan.dropped_samples,
+        epochs=len(facts.schedule),
+        steps_per_epoch=tuple(epoch.steps for epoch in facts.schedule),
+    )
+    if not len(rows):
+        return metrics
+    whole = pooled(rows, au_percent)
+    reader_cpu, ratio = _reader_cpu_seconds_per_gb(rows), _library_cpu_ratio(facts)
+    device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
+    rank_waits = [percentiles_ms(part["wait_ns"]) for part in rows.by_rank]
+    return replace(
+        metrics,
+        au_percent=pooled(kept, au_percent),
+        au_sustained_percent=sustained_au(rows, kept),
+        au_uncertainty=uncertainty_of(rows, kept),
+        prefetch_credit_percent=prefetch_credit_percent(rows, kept),
+        au_whole_percent=whole,
+        au_rules_percent=whole,
+        au_dlio_percent=averaged(
+            rows, lambda part: au_dlio_percent(part, settings.exclude_start_steps, settings.exclude_end_steps)
+        ),
+        au_dlio_v1_percent=averaged(rows, au_dlio_v1_percent),
+        samples_per_second=_rate(rows, "samples", 1),
+        app_mb_per_second=_rate(rows, "app_bytes", MB),
+        app_mib_per_second=_rate(rows, "app_bytes", MIB),
+        app_bytes=app_bytes,
+        read_calls=sum_of(rows, "read_calls"),
+        asked_request_bytes=_asked_request_bytes(rows),
+        device_request_kib=device_request_kib(rows, *read_requests(run)),
+        reader_cpu_seconds_per_gb=reader_cpu,
+        library_cpu_seconds_per_gb=reader_cpu * ratio if reader_cpu and ratio else None,
+        samples=sum_of(rows, "samples"),
+        training_seconds=training_ns(rows) / 1e9,
+        time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
+        wait_ms=Waits(
+            kept_steps=percentiles_ms(kept["wait_ns"]),
+            all_steps=percentiles_ms(rows["wait_ns"]),
+            per_rank_p99=tuple(waits.p99 if waits else None for waits in rank_waits),
+            per_epoch=tuple(percentiles_ms(part["wait_ns"]) for part in by_epoch(rows)),
+        ),
+        read_ms=percentiles_ms(rows["read_ns"]),
+        handover_share_of_wait=late_handover_share(kept),
+        host_oversleep_ms=percentiles_ms(np.concatenate([_woke_late_ns(part) for part in chunks(rows)])),
+        device_mb_per_second=device_rate,
+        device_bytes_percent_of_app=device_share,
+    )
+
+
+def _cpu_apart(journal: Journal) -> CpuApart | None:
+    parts = journal.cpu_apart
+    if not parts:
+        return None
+    return CpuApart(
+        start=sum(part.start for part in parts),
+        trials=sum(part.trials for part in parts),
+        checkpoints=sum(part.checkpoints for part in parts),
+        preprocessing=sum(part.preprocessing for part in parts),
+        steps=sum(part.steps for part in parts),
+    )
+
+
+def _read_cpu_seconds_per_gb(run: MeasuredTraining) -> float | None:
+    journal = run.facts.journal
+    apart, read_bytes = _cpu_apart(journal), sum_of(run.ordered, "app_bytes")
+    if apart is None or not journal.cpu_seconds or not read_bytes:
+        return None
+    others = apart.checkpoints + apart.preprocessing + apart.steps
+    return max(0.0, sum(journal.cpu_seconds) - others) / (read_bytes / 1e9)
+
+
+def _woke_late_ns(rows: StepTable) -> NDArray[np.int64]:
+    return rows.since_free("slept_ns") - rows["wait_ns"] - rows["compute_ns"]
+
+
+def _asked_request_bytes(rows: StepTable) -> Mean:
+    def mean_bytes(part: Rows) -> float:
+        calls = sum_of(part, "read_calls")
+        return sum_of(part, "app_bytes") / calls if calls else math.nan
+
+    return Mean(mean=known(mean_bytes(rows)), per_epoch=all_known(map(mean_bytes, by_epoch(rows))))
+
+
+def _reader_cpu_seconds_per_gb(rows: StepTable) -> float | None:
+    app_bytes = sum_of(rows, "app_bytes")
+    cpu_ns = sum_of(rows, "cpu_ns") - sum_of(rows, "preprocess_cpu_ns")
+    return cpu_ns / app_bytes if app_bytes and is_any(rows, "cpu_ns") else None
+
+
+def _library(facts: Facts) -> LibraryReads:
+    """Return how the format's usual library reads; of a user's own format, what its module said when the run began."""
+    return facts.own_library or built_in_reads(facts.workload.dataset.format)
+
+
+def _library_cpu_ratio(facts: Facts) -> float | None:
+    """Return the ratio where it holds: for dlemu's own reader, through the page cache as the library reads."""
+    reader = facts.workload.reader
+    own = reader.engine != "library" and not reader.odirect and not reader.verify
+    return _library(facts).cpu_ratio if own else None
+
+
+def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
+    reader = facts.workload.reader
+    if not read_calls:  # the loader reads by itself
+        return reader.transfer_size or None
+    own = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
+    return (reader.transfer_size or _library(facts).transfer_bytes) if own else None
+
+
+def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
+    """Return units per second of training: over the whole run (`mean`: total over total), per epoch and rank."""
+    return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
+
+
+def _evaluation(rows: StepTable) -> Evaluation | None:
+    if not len(rows):
+        return None
+    return Evaluation(
+        seconds=training_ns(rows) / 1e9,
+        samples=sum_of(rows, "samples"),
+        samples_per_second=known(per_second(float(sum_of(rows, "samples")), rows)),
+        app_mb_per_second=known(per_second(float(sum_of(rows, "app_bytes")) / MB, rows)),
+    )
+
+
+def _checkpoints(facts: Facts) -> Iterator[CheckpointTiming]:
+    for saved in facts.journal.checkpoints:
+        yield CheckpointTiming(
+            epoch=saved.epoch,
+            block=saved.block,
+            bytes=saved.bytes,
+            started_ns=saved.started_ns,
+            ended_ns=saved.ended_ns,
+            seconds=saved.seconds,
+            stall_seconds=saved.stall_seconds,
+            mb_per_second=saved.bytes / MB / saved.seconds if saved.seconds else None,
+        )
+
+
+def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
+    """Return what checkpoints cost that were written while training went on, by the steps of rank 0."""
+    saved = [part for part in run.facts.journal.checkpoints if part.released_ns is not None]
+    if not saved:
+        return None
+    rows = run.training.of("rank", (0,))
+    seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
+    # The first step of a block waits for a queue that ran on while training stood still, or for one that is empty.
+    counted = rows["step"] > 1
+    block = rows["block"]
+    counted[1:] &= block[1:] == block[:-1]
+    during, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
+    for part in saved:
+        during |= (free_ns >= (part.released_ns or 0)) & (free_ns < part.ended_ns)
+    groups = seconds[during & counted], seconds[~during & counted]
+    slow, usual = (float(part.mean()) if len(part) else None for part in groups)
+    drain = float(np.mean([(part.ended_ns - (part.released_ns or 0)) / 1e9 for part in saved]))
+    snapshot = min(part.stall_seconds for part in saved)
+    return AsynchronousCheckpoints(
+        stall_seconds=float(np.mean([part.stall_seconds for part in saved])),
+        safe_seconds=float(np.mean([part.seconds for part in saved])),
+        steps_during=int(during.sum()),
+        step_seconds_during=slow,
+        step_seconds_otherwise=usual,
+        slow_down_percent=100 * (slow / usual - 1) if slow is not None and usual else None,
+        shortest_interval_seconds=shortest_interval_seconds(snapshot, drain, run.facts.workload.metric.au),
+    )
+
+
+def _audit(run: MeasuredTraining) -> Iterator[EpochAudit]:
+    """Yield whether each sample was read once, of each planned epoch."""
+    if not len(run.training):
+        return
+    for epoch in run.facts.schedule:
+        rows = run.training.of("epoch", (epoch.number,))
+        yield audit_epoch(run.facts.train_plan, epoch.number, epoch.steps, rows)
+
+
+def _read_settings(facts: Facts, read_calls: int | None) -> ReadSettings:
+    reader = facts.workload.reader
+    return ReadSettings(
+        data_loader=reader.data_loader,
+        engine=reader.engine,
+        decode=reader.decode,
+        odirect=reader.odirect,
+        evict_page_cache=reader.evict_page_cache,
+        synchronous=facts.workload.train.synchronous or reader.read_threads == 0,
+        batch_size=reader.batch_size,
+        read_threads=reader.read_threads,
+        file_shuffle=reader.file_shuffle,
+        sample_shuffle=reader.sample_shuffle,
+        verified=reader.verify,
+        transfer_size=_transfer_size(facts, read_calls),
+        reader_version=facts.reader_version,
+    )
+
+
+def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None, *, supply_known: bool) -> Evidence:
+    settings, ahead = facts.workload.metric, facts.batches_ahead
+    shortest = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
+    return Evidence(
+        complete=facts.failure is None,
+        threshold_percent=100 * settings.au,
+        by=settings.verdict,
+        au=metrics.au_percent.mean if metrics.au_percent else None,
+        au_sustained=metrics.au_sustained_percent.mean if metrics.au_sustained_percent else None,
+        au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
+        uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
+        epochs=len(facts.schedule),
+        from_storage_percent=served_percent,
+        cached=settings.cached,
+        ceiling_au=metrics.ceiling_au_percent,
+        supply_known=supply_known,
+        kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
+        prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
+    )
+
+
+def _is_biased(evidence: Evidence) -> bool:
+    """Say whether the counted steps may show too little of what the storage did."""
+    if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
+        return False
+    factor = warm_up_bias(evidence)
+    return factor is None or factor > _TOO_MUCH_BIAS
+
+
+def _lost_steps(run: MeasuredTraining) -> Iterator[Finding]:
+    """Yield each host of a failed run with ranks of which no step was kept."""
+    if run.facts.failure is None or not len(run.rows):
+        return
+    journal, kept = run.facts.journal, set(run.ordered.values("rank"))
+    for node, host in enumerate(journal.hosts):
+        lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in kept]
+        if lost:
+            yield Finding(Issue.STEPS_LOST, "caution", {"ranks": name_ranks(lost), "host": host.host})
+
+
+def _notes(notes: Iterable[str]) -> Iterator[Finding]:
+    return (Finding(Issue.NOTE, "caution", {"text": note}) for note in notes)
+
+
+def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Finding]:
+    """Yield what a reader of the numbers must know."""
+    recording = recording_notes(facts.workload.recorded, facts.ranks)
+    yield from _notes((*facts.workload.notes, *facts.dataset_notes, *recording))
+    yield from _requests_of_nobody(facts, metrics)
+    plan, batch_size = facts.train_plan, facts.workload.reader.batch_size
+    if plan.dropped_samples:
+        dropped: dict[str, Number] = {
+            "samples": plan.dropped_samples,
+            "of_samples": plan.num_samples,
+            "batch_size": batch_size,
+            "ranks": facts.ranks,
+        }
+        yield Finding(Issue.SAMPLES_DROPPED, "caution", dropped)
+    factor = warm_up_bias(evidence)
+    if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _TOO_MUCH_BIAS:
+        bias: dict[str, Number] = {"prefetched_steps": evidence.prefetched_steps, "factor": factor}
+        yield Finding(Issue.PREFETCH_BIAS, "caution", bias)
+    yield from _notes(facts.loader_notes)
+    share = metrics.handover_share_of_wait or 0.0
+    if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:
+        yield Finding(Issue.HOST_LATE, "caution", {"percent": 100 * share})
+
+
+CALLS_KNOWN_FROM = 2
+"""The version of the reader that could read otherwise: older results stay what they said."""
+
+
+def _requests_of_nobody(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
+    """Yield that the read calls were not those of a real job, where dlemu read files through the page cache."""
+    reader, call = facts.workload.reader, _library(facts).call
+    cached = not reader.odirect and FOLDER_TYPES.get(facts.workload.storage.storage_type) == "posix"
+    if facts.reader_version < CALLS_KNOWN_FROM or not metrics.read_calls or not cached:
+        return
+    if reader.engine == "fast":
+        yield Finding(Issue.REQUESTS_OF_NOBODY, "caution", {"library": call or None})
+    elif reader.engine == "matched" and not call:
+        yield Finding(Issue.CALLS_NOT_KNOWN, "caution", {"format": facts.workload.dataset.format})
+
+
+def _proof(run: MeasuredTraining) -> CacheProof:
+    facts, journal = run.facts, run.facts.journal
+    reader = facts.workload.reader
+    return prove(
+        run.training,
+        file_system=journal.storage.file_system if journal.storage else "",
+        odirect=reader.odirect,
+        evicted=reader.evict_page_cache == "epochs",
+        dataset_bytes=facts.total_bytes,
+        memory_bytes=sum(host.memory_bytes for host in journal.hosts),
+    )
+
+
+def _slow_folders(run: MeasuredTraining) -> tuple[SlowFolder, ...]:
+    """Return the slow ones of the sub-folders that the dataset was made with."""
+    count = run.facts.workload.dataset.num_subfolders_train
+    names = [subfolder_name(folder, count) for folder in range(count)]
+    return find_slow_folders(run.training, run.facts.train_plan, names)
+
+
+def _slow_hosts(summary: Summary) -> tuple[str, ...]:
+    """Return the hosts that the others wait for, as a whole or by their one rank, because of their reads."""
+    if len(summary.hosts) < 2:
+        return ()
+    alone = {host for host, ranks in zip(summary.hosts, summary.ranks_per_host, strict=True) if ranks == 1}
+    return tuple(
+        late.host
+        for late in summary.stragglers
+        if late.mainly == "reading" and (late.rank is None or late.host in alone)
+    )
+
+
+def _other_readers(run: MeasuredTraining, metrics: Metrics, proof: CacheProof) -> OtherReaders | None:
+    """Return what the devices gave beyond what the run's own reads, read-ahead included, made the kernel fetch."""
+    rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
+    if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
+        return None
+    given_mb, own_mb = rate.mean * seconds, float(sum_of(run.training, "storage_bytes")) / MB
+    percent = 100 * (given_mb - own_mb) / given_mb
+    if percent < OTHERS_PERCENT:
+        return None
+    return OtherReaders(mb_per_second=(given_mb - own_mb) / seconds, percent=percent)
+
+
+def _limit(
+    run: MeasuredTraining, kept: StepTable, proof: CacheProof, summary: Summary, *, biased: bool
+) -> Limit | None:
+    """Say what limited the kept steps; all steps where batches of these may have been read during first ones."""
+    judged = run.training if biased else kept
+    if not is_any(judged, "compute_ns"):
+        return None
+    facts, activity = run.facts, activity_during(run, judged)
+    reader = facts.workload.reader
+    preprocesses = slept(reader.preprocess_time, run.training)
+    workers = facts.ranks * max(1, reader.read_threads)
+    limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
+    if limit_used is None:
+        limit_cores, limit_used = _own_cpu_limit(facts)
+    context = Context(
+        ceiling_au=facts.journal.ceiling_au_percent,
+        host_busy_percent=_own_cpu_percent(facts) if activity.busy_percent is None else activity.busy_percent,
+        own_busy_percent=activity.own_percent if activity.busy_percent is not None else None,
+        cpu_limit_cores=limit_cores,
+        cpu_limit_used_percent=limit_used,
+        cpu_throttled_percent=activity.cpu_throttled_percent,
+        memory_some_percent=activity.memory_some_percent,
+        device=activity.device,
+        scaling=facts.journal.scaling,
+        read_threads=reader.read_threads,
+        from_storage_percent=proof.from_storage_percent.mean,
+        others=summary.other_readers,
+        speed_changes=summary.speed_changes,
+        stalls=summary.stalls,
+        ran_out=summary.ran_out,
+        slow_folders=summary.slow_folders,
+        slow_hosts=_slow_hosts(summary),
+        hot_drive=activity.hot_drive,
+        asked=_asked(run, summary.requests),
+        network_percent=activity.network_percent,
+    )
+    causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
+    work = work_of(judged, preprocesses=preprocesses, workers=workers)
+    limit = judge_limit(au_percent(judged), causes, work, context)
+    if not biased:
+        return limit
+    return replace(limit, seen=(*limit.seen, Finding(Seen.FIRST_STEPS_TOO)))
+
+
+def _own_cpu_percent(facts: Facts) -> float | None:
+    """Return how much of the hosts' cores the run itself used."""
+    journal = facts.journal
+    if not journal.cpu_seconds or not journal.ended_ns:
+        return None
+    cores = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
+    return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
+
+
+def _own_cpu_limit(facts: Facts) -> tuple[float | None, float | None]:
+    """Return the CPU limits of all hosts together, in cores, and how much of them the run used; None without both."""
+    journal = facts.journal
+    limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
+    if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:
+        return None, None
+    seconds = max(1, journal.ended_ns - journal.started_ns) / 1e9
+    return sum(limits), 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)

@@ -1,0 +1,91 @@
+"""Requests in the devices' queues over time, by operation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import altair as alt
+import numpy as np
+
+from dlemu.jobs.training.figures._timeline import binned, epoch_marks, x_axis
+from dlemu.jobs.training.measured import Series
+from dlemu.jobs.training.result import Run
+from dlemu.report.figure_base import COLOURS, Canvas, Figure, Row, colours, data, legend, whole_ticks
+
+ORDER = 50
+_TRACED = {"queue_depth_read": "reads", "queue_depth_write": "writes"}
+_COUNTED = {
+    "reads": ("reads_per_second", "mean_read_latency_ms"),
+    "writes": ("writes_per_second", "mean_write_latency_ms"),
+}
+_MOST_LINES = len(COLOURS)
+
+
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    depths, how = _depths(run)
+    if not depths:
+        return None
+    lines = _lines(depths)
+    rows: list[Row] = [
+        {"what": name, "at": at, "depth": depth}
+        for name, sources in lines.items()
+        for at, depth in binned(sources, run, canvas)
+    ]
+    top = math.ceil(max((float(row["depth"]) for row in rows), default=0)) or 1
+    scale, axis = alt.Scale(domain=[0, top]), alt.Axis(values=whole_ticks(top), format=",d")
+    y = alt.Y("depth:Q", title="requests in the queue", scale=scale, axis=axis)
+    colour = alt.Color("what:N", scale=colours([*lines]), legend=legend(canvas, 2))
+    drawn = alt.Chart(data(rows)).mark_line(clip=True, interpolate="step-before", strokeWidth=1.4)
+    chart = alt.layer(epoch_marks(run), drawn.encode(x=x_axis(run), y=y, color=colour))
+    says = f"Mean number of requests that the device had not yet answered, {how}."
+    if len(depths) > len(lines):
+        says += " All devices behind the dataset together."
+    return Figure("Device queue depth over time", says, chart.properties(width=canvas.width, height=200))
+
+
+def _depths(run: Run) -> tuple[list[tuple[str, str, Series]], str]:
+    """Return operation, device and depth over time of each, and how that is known."""
+    several = len({series.host for series in run.device_series("block")}) > 1
+
+    def device(series: Series) -> str:
+        return f"{series.host}: {series.source}" if several else series.source or series.host
+
+    traced = [(_TRACED[series.metric], device(series), series) for series in run.series("trace", *_TRACED)]
+    if traced:
+        return traced, "exactly, from the block trace"
+    counted = [
+        (operation, device(series), series)
+        for operation, (rate, latency) in _COUNTED.items()
+        for series in _by_littles_law(run, rate, latency)
+    ]
+    if counted:
+        busy = [(name, where, series) for name, where, series in counted if name == "reads" or series.values.any()]
+        return busy, "by Little's law: completed each second x their mean time in the device"
+    whole = [("requests", device(series), series) for series in run.device_series("block", "mean_queue_depth")]
+    return whole, "reads and writes together"
+
+
+def _by_littles_law(run: Run, rate: str, latency: str) -> list[Series]:
+    """Return each device's mean number of requests of one kind: none are there where none had a latency."""
+    times = {(series.host, series.source): series for series in run.device_series("block", latency)}
+    depths = []
+    for series in run.device_series("block", rate):
+        took = times.get((series.host, series.source))
+        if took is None:
+            continue
+        known = dict(zip(took.seconds.tolist(), took.values.tolist(), strict=True))
+        ms = np.array([known.get(second, 0.0) for second in series.seconds.tolist()])
+        depths.append(replace(series, metric="depth", values=np.nan_to_num(series.values * ms / 1e3)))
+    return depths
+
+
+def _lines(depths: list[tuple[str, str, Series]]) -> dict[str, list[Series]]:
+    """Return a line for each device and operation, or of very many for each operation."""
+    several = len({where for _, where, _ in depths}) > 1
+    apart: dict[str, list[Series]] = {}
+    for operation, where, series in depths:
+        apart.setdefault(f"{where} {operation}" if several and len(depths) <= _MOST_LINES else operation, []).append(
+            series
+        )
+    return apart

@@ -1,0 +1,44 @@
+"""How the time divides over queue depths: a device that is to be busy must be asked for many things at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dlemu.jobs.training.figures._bins import OPERATIONS, Bins, histogram, traced_bins
+from dlemu.jobs.training.result import Run
+from dlemu.report.figure_base import Canvas, Figure
+
+ORDER = 51
+_MOST_SAMPLED_BINS = 64
+
+
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "queue_depth_seconds", name))}
+    says = "Share of the run's time that the device's queue was so deep, exactly, by operation (block trace)."
+    if not histograms:
+        sampled = _sampled(run)
+        if sampled is None:
+            return None
+        histograms = {"request": sampled}
+        says = (
+            "Share of the readings that found so many requests in the device's queue, reads and writes together. "
+            "Sampled: telemetry.block_trace=true measures it exactly."
+        )
+    chart = histogram(
+        histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False, counts=True
+    )
+    return Figure("Time at each queue depth", says, chart.properties(width=canvas.width, height=180))
+
+
+def _sampled(run: Run) -> Bins | None:
+    """Return a histogram of the depths that the readings during training saw, devices together."""
+    devices = run.device_series("block", "in_flight")
+    if not devices:
+        return None
+    values = np.concatenate([series.values[series.seconds >= 0] for series in devices])
+    if not len(values):
+        return None
+    width = max(1, int(np.ceil((values.max() + 1) / _MOST_SAMPLED_BINS)))
+    counts = np.bincount((values // width).astype(int))
+    lows = np.arange(len(counts), dtype=np.float64) * width
+    return Bins(lows, lows + width, counts.astype(np.float64))

@@ -1,0 +1,18 @@
+"""Sizes of the requests that reached the device: the kernel splits and merges what the loader asks for."""
+
+from __future__ import annotations
+
+from dlemu.jobs.training.figures._bins import OPERATIONS, histogram, traced_bins
+from dlemu.jobs.training.result import Run
+from dlemu.report.figure_base import Canvas, Figure
+
+ORDER = 61
+
+
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "request_kib", name))}
+    if not histograms:
+        return None
+    chart = histogram(histograms, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)
+    says = "Sizes as the device saw them (block trace): large reads are split at the device's limit, neighbours merged."
+    return Figure("Request sizes", says, chart.properties(width=canvas.width, height=180))

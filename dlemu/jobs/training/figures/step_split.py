@@ -1,0 +1,71 @@
+"""What an accelerator's step consists of: waiting (for what), computing and sync, by rank and by epoch."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+
+from dlemu.jobs.training.result import Run
+from dlemu.metrics.loss import PARTS as WAITS
+from dlemu.metrics.loss import wait_parts
+from dlemu.metrics.over_time import Floats
+from dlemu.metrics.rows import StepTable, chunks
+from dlemu.report.figure_base import Canvas, Figure, Row, data, legend, part_colours, part_name, parts
+
+ORDER = 30
+_MOST_BARS, _NARROW_BARS = 32, 16
+_SHOWN = ("computing", *WAITS, "sync")
+
+
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    if not len(run.training):
+        return None
+    split = run.training.once(_split)
+    most = _NARROW_BARS if canvas.narrow else _MOST_BARS
+    ranks, epochs = (_panel(_rows(split[name], most), name, canvas) for name in ("rank", "epoch"))
+    says = (
+        "All steps, the first of each epoch included. Reading, decoding, queueing in the loader and hand-over are what "
+        "an accelerator waited for; a rank that is slow shows there, and the others wait for it: sync."
+    )
+    return Figure("The accelerators' time", says, ranks & epochs if canvas.narrow else ranks | epochs)
+
+
+def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
+    """Return what each rank, and each epoch, spent on each part, in ns, in the order of `_SHOWN`."""
+    sums: dict[str, dict[int, Floats]] = {"rank": {}, "epoch": {}}
+    for own in chunks(rows):
+        for part in own.by_epoch:
+            waits = wait_parts(part).sum(axis=0).tolist()
+            spent = np.array([int(part["compute_ns"].sum()), *waits, int(part["sync_ns"].sum())], np.float64)
+            for label, by_label in sums.items():
+                (value,) = part.values(label)
+                by_label[value] = by_label.get(value, np.zeros(len(spent))) + spent
+    return sums
+
+
+def _rows(sums: dict[int, Floats], most: int) -> list[Row]:
+    """Return the share of each part for each owner, or of very many for neighbours together."""
+    rows = []
+    for group in parts(sorted(sums), most):
+        name = str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
+        each = sum((sums[owner] for owner in group), start=np.zeros(len(_SHOWN)))
+        total = float(each.sum()) or 1.0
+        for place, (part, value) in enumerate(zip(_SHOWN, each.tolist(), strict=True)):
+            percent = float(f"{100 * value / total:.4g}")
+            rows.append({"at": name, "part": part_name(part), "percent": percent, "order": place})
+    return rows
+
+
+def _panel(rows: list[Row], name: str, canvas: Canvas) -> alt.Chart:
+    order = list(dict.fromkeys(row["at"] for row in rows))
+    shown = [part for part in _SHOWN if any(row["percent"] for row in rows if row["part"] == part_name(part))]
+    axis = alt.Axis(labelAngle=-90 if any("-" in at for at in order) else 0, labelOverlap=True)
+    legends = legend(canvas, 2 if canvas.narrow else 3)
+    chart = alt.Chart(data([row for row in rows if row["percent"]])).mark_bar()
+    encoded = chart.encode(
+        x=alt.X("at:N", sort=order, title=name, axis=axis),
+        y=alt.Y("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100])),
+        color=alt.Color("part:N", scale=part_colours(shown), legend=legends),
+        order="order:Q",
+    )
+    return encoded.properties(width=canvas.width if canvas.narrow else (canvas.width - 60) // 2, height=200)

@@ -1,0 +1,42 @@
+"""Bytes read over time, as the application saw them and as the devices did: each epoch begins with a burst."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from dlemu.jobs.training.figures._timeline import (
+    APPLICATION,
+    DEVICE,
+    change_marks,
+    epoch_marks,
+    throughput_rows,
+    x_axis,
+)
+from dlemu.jobs.training.result import Run
+from dlemu.report.figure_base import AMBER, BLUE, Canvas, Figure, colours, data, legend
+
+ORDER = 40
+
+
+def draw(run: Run, canvas: Canvas) -> Figure | None:
+    rows = throughput_rows(run, canvas)
+    if not rows:
+        return None
+    names = sorted({row["what"] for row in rows}, reverse=True)
+    y = alt.Y("mb:Q", title="MB/s (1e6 bytes)", scale=alt.Scale(domainMin=0))
+    lines = alt.Chart(data(rows)).mark_line(interpolate="step-before", strokeWidth=1.4)
+    colour = alt.Color("what:N", scale=colours([APPLICATION, DEVICE], (BLUE, AMBER)), legend=legend(canvas, 2))
+    if len(names) == 1:
+        colour = alt.value(BLUE)
+    changed = change_marks(run)
+    marks = [epoch_marks(run), *([changed] if changed else [])]
+    chart = alt.layer(*marks, lines.encode(x=x_axis(run), y=y, color=colour))
+    says = (
+        "Every batch's bytes over the time its worker took to fetch it, caches included. At an epoch's start the "
+        "workers fill their queues at once: the burst shows the most that storage and host can give."
+    )
+    if len(names) > 1:
+        says += " Where the devices' line lies below the loader's, the page cache or a read-ahead served the rest."
+    if changed:
+        says += " A red line marks where the storage's speed changed."
+    return Figure("Throughput over time", says, chart.properties(width=canvas.width, height=220))

@@ -1,0 +1,111 @@
+"""What sweeps, comparisons and pages of several keep of a training run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.summary import Summary
+from dlemu.metrics.catalogue import RUN
+from dlemu.report.series import RunSeries, point_of
+from dlemu.report.units import size
+from dlemu.results.compared import Conditions
+from dlemu.results.figures import JobFigures, Value, value_of
+
+
+def figures(run: Run) -> JobFigures:
+    """Return the metrics of a run. Their repetitions are its epochs."""
+    summary, metrics = run.summary, run.summary.metrics
+    limit = summary.limited_by
+    return JobFigures(
+        kind=summary.kind,
+        workload=summary.workload,
+        accelerator=summary.accelerator,
+        ranks=summary.ranks,
+        epochs=metrics.epochs,
+        passed=summary.passed,
+        verdict=summary.verdict,
+        limited_by={RUN: limit.what if limit else None},
+        threshold_percent=metrics.au_threshold_percent,
+        metrics=training_metrics(
+            {metric.name: getattr(metrics, metric.name, None) for metric in CATALOGUE}
+            | {
+                "max_device_mb_per_second": max_device_mb_per_second(run),
+                "mean_device_read_latency_ms": mean_device_read_latency_ms(run),
+            }
+        ),
+    )
+
+
+def points(folder: str) -> RunSeries:
+    """Return the run in a folder as a series of one point on a page that several results share; raises UserError."""
+    run = read_run(folder)
+    point = point_of(figures(run), {"data_folder": run.summary.dataset.data_folder})
+    return RunSeries(folder, (point,), None, run)
+
+
+def training_metrics(figures: dict[str, Any]) -> dict[str, Value]:
+    """Return figures by name as metrics, without what is not known; the total has the spread of the epochs' rates."""
+    known = {name: value for name, figure in figures.items() if (value := value_of(figure)) is not None}
+    total, rate = known.get("total_seconds"), known.get("samples_per_second")
+    if total and rate and rate.half_width is not None and rate.mean:
+        known["total_seconds"] = Value(total.mean, total.mean * rate.half_width / rate.mean)
+    return known
+
+
+def conditions(summary: Summary) -> Conditions:
+    """Return what a run was measured under, and what it warns of concerning the page cache."""
+    data, cache, telemetry = summary.dataset, summary.page_cache, summary.telemetry
+    count = f"{summary.ranks} accelerator{'s' * (summary.ranks != 1)}"
+    return Conditions(
+        title=summary.workload,
+        started_at=summary.started_at,
+        hosts=summary.environment.hosts,
+        storage=summary.environment.storage,
+        devices=tuple(device for device in telemetry.devices if device.counted) if telemetry else (),
+        facts={
+            "dataset": f"{data.num_files_train:,} {data.format} files, {size(data.total_bytes)}",
+            "folder": data.data_folder,
+        },
+        work={key: getattr(data, key) for key in ("format", "num_files_train", "num_samples_per_file")},
+        how=dict(sorted(asdict(summary.how).items())),
+        warnings=(f"with {count} {cache.warning}",) if cache and cache.warning else (),
+    )
+
+
+def max_device_mb_per_second(run: Run) -> float | None:
+    """Return the most that the counted devices delivered in one interval; those read at one moment are added up.
+
+    None where no device is counted (`counted`, docs/telemetry.md).
+    """
+    totals: dict[float, float] = {}
+    for (_, _, _, seconds), rate in _readings(run, "read_mb_per_second").items():
+        totals[seconds] = totals.get(seconds, 0.0) + rate
+    return max(totals.values(), default=None)
+
+
+def mean_device_read_latency_ms(run: Run) -> float | None:
+    """Return the mean over the reads of the counted devices; None where no device is counted, or none was read."""
+    reads, latencies = _readings(run, "reads_per_second"), _readings(run, "mean_read_latency_ms")
+    served = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
+    if not served:
+        return None
+    return float(np.average([latencies[key] for key in served], weights=[reads[key] for key in served]))
+
+
+def _readings(run: Run, metric: str) -> dict[tuple[str, str, str, float], float]:
+    """Return host, probe, source and seconds -> value, of counted devices."""
+    telemetry = run.summary.telemetry
+    probes = {device.probe for device in telemetry.devices if device.counted} if telemetry is not None else set()
+    return {
+        (series.host, series.probe, series.source, float(seconds)): float(value)
+        for probe in probes
+        for series in run.device_series(probe, metric)
+        for seconds, value in zip(series.seconds, series.values, strict=True)
+    }

@@ -1,0 +1,99 @@
+"""The folder of a training run: how it is read, also one of an older version, and one that was never saved."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from datagen.errors import UserError
+from dlemu.config.validate import check
+from dlemu.jobs.training.measured import Facts
+from dlemu.jobs.training.older import facts_of_older
+from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.step_table import STEPS, check_steps, read_steps
+from dlemu.jobs.training.summary import Summary
+from dlemu.jobs.training.trainer import salvage
+from dlemu.results.file_names import FACTS, LIVE, SUMMARY
+from dlemu.results.kinds import SummaryHead, kind_of
+from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
+from dlemu.results.parts import SCHEMA_VERSION
+from dlemu.results.sent_files import decode_sent
+
+_MOST_PLANNED, _MOST_BLOCKS = 10**9, 10**6
+"""Steps of all ranks, and blocks of them: no run plans as many, and what is computed takes memory for each."""
+
+
+def read_run(folder: str) -> Run:
+    """Read a run's folder, also one of an older version; raises UserError for one without a result or a damaged one.
+
+    Every number is computed anew from the steps, also where there is no summary.json, since a run ended while it was
+    made. A run that was killed before it was saved is read from what its ranks left in live/.
+    """
+    path = os.path.join(folder, FACTS)
+    has_facts, has_summary = (os.path.lexists(os.path.join(folder, name)) for name in (FACTS, SUMMARY))
+    if not has_facts and not has_summary and os.path.isfile(os.path.join(folder, LIVE, FACTS)):
+        return _checked(_read_live(folder), os.path.join(folder, LIVE))
+    saved = read_summary(folder) if has_summary or not has_facts else None
+    facts = read_facts(path, Facts) if has_facts or saved is None else None
+    rows = read_steps(folder)
+    if facts is None:
+        assert saved is not None
+        facts = facts_of_older(folder, saved, rows)
+    if facts.failure is None and not len(rows):
+        raise UserError(
+            f"{folder} holds a complete run without {STEPS}: its numbers can't be recomputed; copy it again"
+        )
+    return _checked(Run(folder, facts, rows, read_readings(folder, facts)), os.path.join(folder, STEPS))
+
+
+def _read_live(folder: str) -> Run:
+    facts, log = read_live(folder, Facts, salvage, "step")
+    early = log.journal.stopped_early
+    if early is not None:
+        train = replace(facts.workload.train, total_training_steps=early.steps)
+        facts = replace(facts, workload=replace(facts.workload, train=train))
+    return Run(folder, facts, log.rows, log.telemetry)
+
+
+def _checked(run: Run, path: str) -> Run:
+    """Return the run; raises UserError for facts and rows that can't be of one: any memory and time could go there."""
+    facts = run.facts
+    try:
+        check(facts.workload)
+    except UserError as error:
+        raise UserError(f"{run.folder} is damaged: {error}") from error
+    plan = facts.stream_plan or facts.plan
+    if facts.ranks < 1 or plan is None or plan.ranks != facts.ranks:
+        raise UserError(f"{run.folder} is damaged: its facts are of {facts.ranks} ranks, and its plan is not")
+    if min(plan.num_files, plan.num_samples_per_file, plan.batch_size) < 1:
+        raise UserError(f"{run.folder} is damaged: its plan has no samples")
+    steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
+    if facts.ranks * steps > _MOST_PLANNED or plan.num_samples > _MOST_PLANNED:
+        raise UserError(f"{run.folder} is damaged: its facts plan more steps or samples than any run could have taken")
+    every = facts.workload.checkpoint.steps_between_checkpoints
+    blocks = steps // every if facts.workload.workflow.checkpoint and every > 0 else 0
+    if blocks > _MOST_BLOCKS:
+        raise UserError(f"{run.folder} is damaged: its facts plan {blocks} checkpoints")
+    check_hosts(run, rows=len(run.rows))
+    check_steps(path, run.rows, facts.ranks, facts.workload.train.epochs)
+    return computed(run)
+
+
+def read_summary(folder: str) -> Summary:
+    """Read summary.json as it stands, for what is to be compared with `read_run(folder).summary`; raises UserError."""
+    path = os.path.join(folder, SUMMARY)
+    head = decode_sent(path, SummaryHead)
+    if head.kind not in (None, Summary.kind):
+        raise UserError(f"{path} is of a {head.kind} job; wanted a result of training")
+    if head.schema_version != SCHEMA_VERSION:
+        raise UserError(
+            f"{path} has schema_version {head.schema_version!r}, wanted {SCHEMA_VERSION}: it is no result of this "
+            "version of dlemu's train (DLIO's own summary.json is another thing)"
+        )
+    return decode_sent(path, Summary)
+
+
+def holds_run(folder: str) -> bool:
+    """Say whether the folder has a training run of ours, damaged or not."""
+    kind = kind_of(folder)
+    return kind is not None and kind.name == Summary.kind

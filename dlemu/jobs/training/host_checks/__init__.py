@@ -1,0 +1,1 @@
+"""What `dlemu doctor` checks for training alone: one file each, as in `dlemu.doctor`."""

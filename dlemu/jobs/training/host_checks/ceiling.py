@@ -1,0 +1,105 @@
+"""The emulator's own ceiling for the workload on this host: its ranks, loader and steps on storage that costs nothing.
+
+Measured for `metric.ceiling_seconds` and at least five steps, as far as BUDGET_SECONDS allow; no dataset is needed.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import struct
+from dataclasses import replace
+
+from datagen.errors import DlemuError
+from datagen.inspection import Dataset
+from datagen.layout import layouts, nominal_sample_bytes
+from datagen.registry import find
+from dlemu.comm import Comm, first_failure, run_ranks
+from dlemu.comm.failure import LATE
+from dlemu.config.schema import Workload
+from dlemu.doctor.check_base import Check, Facts
+from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.preflight import check_host
+from dlemu.jobs.training.trainer import measure_ceiling
+from dlemu.loaders.loader_base import Loader
+from dlemu.metrics.demand import Demand
+
+NAME, ORDER = "ceiling", 310
+BUDGET_SECONDS = 40.0
+"""From the start of the ranks on; 18 ranks with 72 workers take a few seconds on two cores that are otherwise idle."""
+
+
+def check(facts: Facts) -> Check:
+    workload = facts.workload
+    if workload.metric.ceiling_seconds <= 0 or facts.demand.mb_per_second is None:
+        observed = "not measured: nothing computes, or metric.ceiling_seconds is 0"
+        return Check(name=NAME, level="ok", observed=observed)
+    dataset = facts.usable_dataset or imagined(workload)
+    job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
+    check_host(job, job.ranks)
+    loader = find("dlemu.loaders", workload.reader.data_loader, "Loader")
+    return judge(facts.demand, workload.ranks, ceiling_percent(job, loader))
+
+
+def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
+    """Compare the ceiling with the threshold."""
+    what = f"{ranks} x {demand.accelerator or 'accelerator'}"
+    if percent is None:
+        return Check(
+            name=NAME,
+            level="warn",
+            observed=f"not known: {what} got through no two steps within {BUDGET_SECONDS:g} s on this host",
+            wanted="an AU without storage",
+            advice="try again when less runs on this host, or with fewer ranks or reader.read_threads",
+        )
+    mb_per_second = (demand.mb_per_second or 0) * ranks
+    observed = f"{percent:.2f} % AU for {what} on this host without storage"
+    observed += f"; they ask the storage for {mb_per_second:,.1f} MB/s"
+    wanted = f"{demand.au_threshold_percent:g} % or more"
+    if percent < demand.au_threshold_percent:
+        advice = "fewer ranks on this host, or a host with more cores: a run would give no verdict on the storage"
+        return Check(name=NAME, level="fail", observed=observed, wanted=wanted, advice=advice)
+    return Check(name=NAME, level="ok", observed=observed, wanted=wanted)
+
+
+def imagined(workload: Workload) -> Dataset:
+    """Return a dataset that is not there, large enough for one step of every rank."""
+    spec, reader = workload.dataset, workload.reader
+    files = max(spec.num_files_train, -(-workload.ranks * reader.batch_size // spec.num_samples_per_file))
+    spec = replace(spec, num_files_train=files)
+    train, valid = layouts(spec)
+    size = nominal_sample_bytes(spec)
+    return Dataset(
+        spec=spec,
+        train=train,
+        valid=valid if valid.num_files else None,
+        manifest=None,
+        max_file_bytes=size,
+        max_sample_bytes=size,
+        total_bytes=files * spec.num_samples_per_file * size,
+    )
+
+
+def ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | None:
+    """Fork the ranks and return their ceiling; None when BUDGET_SECONDS are too few. DlemuError when they fail."""
+    shared = mmap.mmap(-1, 8)
+    struct.pack_into("d", shared, 0, math.nan)
+    ends = run_ranks(
+        job.ranks,
+        lambda comm: _measure(job, make_loader, comm, shared),
+        timeout_seconds=job.workload.timeout_seconds,
+        most_seconds=BUDGET_SECONDS,
+    )
+    failure = first_failure(ends)
+    if failure and failure.kind != LATE:
+        raise DlemuError(failure.message)
+    (percent,) = struct.unpack("d", shared)
+    return None if math.isnan(percent) else float(percent)
+
+
+def _measure(job: TrainingJob, make_loader: type[Loader], comm: Comm, shared: mmap.mmap) -> int:
+    percent = measure_ceiling(job, comm, make_loader)
+    if percent is not None:
+        struct.pack_into("d", shared, 0, percent)
+    return 0

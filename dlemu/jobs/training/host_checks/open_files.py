@@ -1,0 +1,30 @@
+"""A process may open as many files as a rank's workers need."""
+
+from __future__ import annotations
+
+import resource
+
+from dlemu.doctor.check_base import Check, Facts, Level
+from dlemu.jobs.training.preflight import files_wanted
+
+NAME, ORDER = "open files", 140
+_FEW = 1024
+
+
+def check(facts: Facts) -> Check:
+    return judge(*resource.getrlimit(resource.RLIMIT_NOFILE), files_wanted(facts.workload.reader.read_threads))
+
+
+def judge(soft: int, hard: int, wanted: int = 0) -> Check:
+    """Compare the limit, which a process may raise from `soft` to `hard`, with what a rank wants."""
+    observed = f"{_limit(soft)}, can be raised to {_limit(hard)}"
+    least = max(_FEW, wanted)
+    if 0 <= hard < least:
+        advice = f"raise it in /etc/security/limits.conf, or start from a shell with `ulimit -n {least}`"
+        level: Level = "fail" if hard < wanted else "warn"
+        return Check(name=NAME, level=level, observed=observed, wanted=f"{least} or more", advice=advice)
+    return Check(name=NAME, level="ok", observed=observed)
+
+
+def _limit(number: int) -> str:
+    return "no limit" if number == resource.RLIM_INFINITY else f"{number:,}"

@@ -1,0 +1,18 @@
+"""The ranks have samples, memory and file descriptors enough with the dataset that is there."""
+
+from __future__ import annotations
+
+from dlemu.doctor.check_base import Check, Facts
+from dlemu.jobs.training.plan import make_job
+from dlemu.jobs.training.preflight import check_host, memory_wanted
+
+NAME, ORDER = "ranks fit", 280
+
+
+def check(facts: Facts) -> Check | None:
+    if facts.usable_dataset is None:
+        return None
+    job = make_job(facts.workload, facts.workload.ranks, facts.usable_dataset, folder="", started_at="")
+    check_host(job, job.ranks)
+    steps, wanted = job.train_plan.steps_per_epoch, memory_wanted(job, job.ranks) / 2**30
+    return Check(name=NAME, level="ok", observed=f"{job.ranks} ranks, {steps:,} steps an epoch, {wanted:.1f} GiB")

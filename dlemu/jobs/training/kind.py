@@ -1,0 +1,35 @@
+"""Training as a kind of job."""
+
+from __future__ import annotations
+
+from dlemu.results.kinds import Kind
+
+KIND = Kind(
+    name="training",
+    noun="a training run",
+    is_unnamed=True,
+    command="train",
+    help="Train with emulated accelerators and say how busy the storage kept them.",
+    usage="""Train with emulated accelerators and say how busy the storage kept them.
+
+    \b
+    dlemu train workload=unet3d accelerator=h100 ranks=18 dataset.data_folder=/mnt/nvme/unet3d --make
+    mpirun -np 18 dlemu train workload=unet3d dataset.data_folder=/mnt/nvme/unet3d dataset.num_files_train=2520
+
+    Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. Under mpirun or srun the
+    ranks are the launcher's.""",
+    read="folder.read_run",
+    page="page.open_page",
+    points="figures_of.points",
+    advise="advice.advise",
+    host_checks="host_checks",
+    pattern="pattern.measure_pattern",
+    about="page.about",
+    job="run.TRAINING",
+    summary="folder.read_summary",
+    metrics="metrics.CATALOGUE",
+    figures="figures_of.figures",
+    conditions="figures_of.conditions",
+    show="page.print_result",
+    exported="measured.exported",
+)

@@ -1,0 +1,434 @@
+"""What the result of one training run says, for the terminal and for its page: the same tables, the same words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from rich.console import Console
+
+from datagen.formats.format_base import built_in_reads
+from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
+from dlemu.jobs.training.wording import INCOMPLETE, verdict_word
+from dlemu.metrics.changes import clock
+from dlemu.metrics.limit import Limit
+from dlemu.metrics.percent_interval import plus_minus
+from dlemu.metrics.stragglers import Straggler
+from dlemu.report.environment import Row, environment_of, facts_table, request_rows
+from dlemu.report.page import STATES, About, Opened, Page, Text, TileRow, Words, tiles
+from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
+from dlemu.report.units import count, flat, number, percent, plain, size, unit_of
+from dlemu.results.tables import read_config
+
+_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _LONG_TABLE = 6, 4, 4, 4, 24
+_LEAST_SHOWN_PERCENT = 0.005
+_EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
+_LOST_TO = {
+    "first_step": "steps that AU leaves out",
+    "reading": "in opening and reading files",
+    "decoding": "in decoding, copying, preprocessing",
+    "queueing": "no worker had begun the batch",
+    "hand_over": "ready in a worker, not in the trainer",
+    "uneven_computation": "draws of the computation time differ",
+}
+
+
+def _tile(metric: str, *, has_parts: bool = True) -> TileRow:
+    known = CATALOGUE[metric]
+    return known.title, f"metrics.{metric}{'.mean' * has_parts}", known.unit, known.meaning
+
+
+_TILES = (
+    _tile("au_percent"),
+    _tile("au_sustained_percent"),
+    _tile("prefetch_credit_percent", has_parts=False),
+    ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
+    ("pass line", "metrics.au_threshold_percent", "%", "AU at which a run passes"),
+    _tile("ceiling_au_percent", has_parts=False),
+    _tile("samples_per_second"),
+    _tile("app_mb_per_second"),
+    _tile("device_mb_per_second"),
+    (
+        "devices / loader",
+        "metrics.device_bytes_percent_of_app.mean",
+        "%",
+        "below 100 %: the page cache; counts all who use them",
+    ),
+    _tile("time_to_first_batch_seconds"),
+    _tile("training_seconds", has_parts=False),
+)
+
+
+def print_result(summary: Summary, folder: str, console: Console) -> None:
+    """Print a run's result: one table, what to know about it, and one line of verdict.
+
+    It reads well from 80 columns on, with or without colour.
+    """
+    print_table(result_table(summary, title=run_title(summary)), console)
+    print_lines([*_reasons(summary), verdict(summary)], console, wrap=True)
+    print_lines([f"results: {folder}"], console)
+
+
+def run_page(run: Run, config: str) -> Page:
+    """Return what stands on the page of a run; `config` is its configuration as YAML."""
+    summary, data, said = run.summary, run.summary.dataset, verdict(run.summary)
+    word = verdict_word(summary.verdict_code) if summary.complete else INCOMPLETE
+    read = f"{data.num_files_train:,} {data.format} files, {size(data.total_bytes)}, in {data.data_folder}"
+    return Page(
+        title=run_title(summary),
+        lead=f"{summary.started_at}. {read}.",
+        state=STATES[said.tone],
+        verdict=(word, said.text.removeprefix(word)),
+        tiles=tiles(summary, _TILES),
+        words=list(_sections(summary)),
+        tables=list(_tables(summary)),
+        texts=[Text("Full configuration (config.yaml)", config)] if config else [],
+        source=os.path.basename(os.path.abspath(run.folder)),
+        warning=(summary.page_cache and summary.page_cache.warning) or "",
+    )
+
+
+def run_title(summary: Summary) -> str:
+    """Return what ran where, in a line."""
+    scale = f" (scale {summary.scale})" if summary.scale else ""
+    kind = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
+    return f"{summary.workload}{scale}: {kind}{_where(summary.hosts)}"
+
+
+def _where(hosts: Sequence[str]) -> str:
+    if not hosts:
+        return ""
+    names = ", ".join(hosts[:_SHOWN_NAMES]) + (", ..." if len(hosts) > _SHOWN_NAMES else "")
+    return f" on {names}" if len(hosts) == 1 else f" on {len(hosts)} hosts ({names})"
+
+
+def verdict(summary: Summary) -> Line:
+    """Return the verdict in a line; where the run fails, with what limited it: that need not be the storage.
+
+    A PASS that is the page cache's, because the run asks for that, is no praise of the storage: it has no colour.
+    """
+    if not summary.complete:
+        return Line(f"{INCOMPLETE}: {summary.failure}", "bad")
+    if summary.passed is None:
+        return Line(summary.verdict, "open")
+    if summary.passed:
+        return Line(summary.verdict, "strong" if _is_cached(summary) else "good")
+    limit = summary.limited_by
+    named = f"; limited by: {_named(limit)}" if limit and limit.what != "nothing" else ""
+    return Line(summary.verdict + named, "bad")
+
+
+def _is_cached(summary: Summary) -> bool:
+    """Say whether memory served a run that passed: without `metric.cached` it would have no verdict."""
+    return bool(summary.passed) and _is_from_memory(summary)
+
+
+def _is_from_memory(summary: Summary) -> bool:
+    found = summary.page_cache and summary.page_cache.finding
+    return bool(found and found.severity == "loud")
+
+
+def _named(limit: Limit) -> str:
+    """Return what limited a run, and what of it where that is known: the server, the network, TLS."""
+    return limit.what if limit.where is None else f"{limit.what}, {limit.where}"
+
+
+def _reasons(summary: Summary) -> Iterator[Cell]:
+    """Yield what to know, what limited the run, why one may believe it, and what to do."""
+    yield from (Line(f"- {issue}", "caution") for issue in summary.issues)
+    warning = summary.page_cache and summary.page_cache.warning
+    if warning:
+        loud: Tone = "strong" if _is_cached(summary) else "bad" if _is_from_memory(summary) else "caution"
+        yield Line(warning, loud)
+    yield from (Line(sentence, "caution") for sentence in _unsteadiness(summary))
+    yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
+    limit = summary.limited_by
+    if limit:
+        yield Line(f"limited by: {_named(limit)} (confidence {limit.confidence})", "strong")
+        yield from (f"  {sentence}" for sentence in limit.evidence if limit.what != "nothing")
+        yield from (Line(f"  to do: {sentence}", "strong") for sentence in limit.advice)
+
+
+def _sections(summary: Summary) -> Iterator[Words]:
+    """Yield the same as sections of a page, and the notes of the telemetry."""
+    limit = summary.limited_by
+    if limit:
+        yield Words(f"Limited by: {_named(limit)} (confidence: {limit.confidence})", limit.evidence)
+        if limit.advice:
+            yield Words("What would help", limit.advice)
+    unsteady = list(_unsteadiness(summary))
+    if unsteady:
+        yield Words("The storage did not stay the same", unsteady)
+    if cpu := list(_library_cpu(summary)):
+        yield Words("What the host would need", cpu)
+    if summary.stragglers:
+        yield Words("Stragglers", [_straggler(late) for late in summary.stragglers])
+    notes = [*summary.issues, *(summary.telemetry.notes if summary.telemetry else ())]
+    if notes:
+        yield Words("What to know about these numbers", notes)
+
+
+def _unsteadiness(summary: Summary) -> Iterator[str]:
+    """Yield when the storage's speed changed and when it stood still, as sentences."""
+    for change in summary.speed_changes[:_SHOWN_CHANGES]:
+        yield (
+            f"from {clock(change.at_seconds)} on the storage gave {change.percent:.0f} % of before: "
+            f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s"
+        )
+    if len(summary.speed_changes) > _SHOWN_CHANGES:
+        yield f"its speed changed {len(summary.speed_changes)} times in all"
+    if summary.stalls:
+        longest = max(summary.stalls, key=lambda stall: stall.seconds)
+        total = sum(stall.seconds for stall in summary.stalls)
+        times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in all"
+        yield f"the storage stood still {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
+    if summary.ran_out and summary.ran_out.times > 1:
+        out = summary.ran_out
+        yield f"{out.times} times its first {number(out.gb)} GB came faster than the rest: a cache or burst credit"
+    for folder in summary.slow_folders[:_SHOWN_CHANGES]:
+        yield (
+            f"its folder {folder.name} is slow: {number(folder.ms_per_sample)} ms a sample, the others "
+            f"{number(folder.others_ms_per_sample)} ms"
+        )
+
+
+def _straggler(late: Straggler) -> str:
+    who = f"host {late.host}" if late.rank is None else f"rank {late.rank} on {late.host}"
+    return (
+        f"{who} cost {late.loss_percent:.2f} points of AU: {count(late.steps, 'step')} late by "
+        f"{number(late.mean_delay_ms)} ms on average, mainly by {late.mainly.replace('_', '-')} ({late.where})"
+    )
+
+
+def result_table(summary: Summary, *, title: str) -> Table:
+    """Return the numbers of a run: of one that was cut short those that could be measured."""
+    metrics = summary.metrics
+    rows = [
+        *_utilisation(metrics),
+        *_loss(summary.loss_percent),
+        *_rates(metrics),
+        *_waits(metrics),
+        *_samples(summary),
+        *_checkpoints(summary),
+        *_evaluation(summary),
+        *_costs(summary),
+        *_page_cache(summary.page_cache, odirect=summary.how.odirect),
+    ]
+    return Table(title=title, columns=columns("metric", "value", "what it is", whole=(0,)), rows=rows)
+
+
+def _utilisation(metrics: Metrics) -> Iterator[Row]:
+    headline = metrics.au_percent
+    if headline:
+        yield "AU", percent(headline.mean), "compute / (wait + compute + sync)"
+        if len(headline.per_epoch) > 1:
+            yield "  per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
+        sustained, uncertainty = metrics.au_sustained_percent, metrics.au_uncertainty
+        yield "AU, sustained", _mean(sustained), "of an endless epoch"
+        if uncertainty and sustained and sustained.mean is not None:
+            width = plus_minus(sustained.mean, uncertainty.expanded_percent, 2).strip("()")
+            yield "  uncertainty", f"{width} %", "U, k = 2"
+        credit = metrics.prefetch_credit_percent
+        if credit is not None and credit >= _LEAST_SHOWN_PERCENT:
+            yield "  prefetch credit", percent(credit), "of the counted batches, read before"
+        yield "AU, whole epochs", _mean(metrics.au_whole_percent), "as AU, first steps included"
+        yield "AU, DLIO 2.x", _mean(metrics.au_dlio_percent), "measured sleep / host's block time"
+        yield "AU, DLIO v1.0", _mean(metrics.au_dlio_v1_percent), "configured sleep / host's block time"
+    if metrics.ceiling_au_percent is not None:
+        yield "emulator's ceiling", percent(metrics.ceiling_au_percent), "AU of this host with null storage"
+
+
+def _mean(figure: Mean | None) -> str:
+    return percent(figure.mean if figure else None)
+
+
+def _epoch_values(values: Sequence[float | None]) -> str:
+    shown = ["-" if value is None else f"{value:.1f}" for value in values]
+    if len(shown) > _SHOWN_EPOCHS:
+        half = _SHOWN_EPOCHS // 2
+        shown = [*shown[:half], "...", *shown[-half:]]
+    return " ".join(shown)
+
+
+def _loss(loss: Loss | None) -> Iterator[Row]:
+    if loss is None or loss.total < _LEAST_SHOWN_PERCENT:
+        return
+    yield "lost", percent(loss.total), "100 - AU of whole epochs; its parts:"
+    for name, share in flat(loss):
+        if share >= _LEAST_SHOWN_PERCENT:
+            yield f"  {name.replace('_', ' ')}", percent(share), _LOST_TO[name]
+
+
+def _rates(metrics: Metrics) -> Iterator[Row]:
+    samples, mb, mib = metrics.samples_per_second, metrics.app_mb_per_second, metrics.app_mib_per_second
+    if not (samples and mb and mib):
+        return
+    yield "samples", f"{number(samples.mean)} /s", "first steps included"
+    yield "read", f"{number(mb.mean)} MB/s", f"{number(mib.mean)} MiB/s, caches included"
+    total = f"{metrics.samples or 0:,} samples, {size(metrics.app_bytes or 0)}"
+    yield "training", f"{metrics.training_seconds or 0:,.1f} s", total
+
+
+def _waits(metrics: Metrics) -> Iterator[Row]:
+    if metrics.time_to_first_batch_seconds:
+        seconds = number(metrics.time_to_first_batch_seconds.mean)
+        yield "time to first batch", f"{seconds} s", "slowest rank, mean of the epochs"
+    kept = metrics.wait_ms and metrics.wait_ms.kept_steps
+    if kept:
+        yield "wait p99", f"{number(kept.p99)} ms", f"p50 {number(kept.p50)}, max {number(kept.max)} ms, kept steps"
+
+
+def _samples(summary: Summary) -> Iterator[Row]:
+    yield "dropped samples", f"{summary.metrics.dropped_samples:,}", "each epoch: they fill no whole step"
+    if not summary.audit:
+        return
+    wrong = [str(part.epoch) for part in summary.audit if part.each_sample_once is False]
+    unknown = [str(part.epoch) for part in summary.audit if part.each_sample_once is None]
+    if wrong:
+        yield "each sample once", "NO", f"not in epoch {', '.join(wrong)}"
+    elif unknown:
+        yield "each sample once", "not known", f"epoch {', '.join(unknown)} was cut short"
+    else:
+        yield "each sample once", "yes", "in every epoch, by hash"
+
+
+def _checkpoints(summary: Summary) -> Iterator[Row]:
+    saved = summary.checkpoints
+    if saved:
+        size_bytes, seconds = sum(part.bytes for part in saved), sum(part.seconds for part in saved)
+        rate = f" at {number(size_bytes / 1e6 / seconds)} MB/s" if seconds else ""
+        yield "checkpoints", f"{len(saved)} in {number(seconds)} s", f"{size(size_bytes)}{rate}"
+    behind = summary.asynchronous_checkpoints
+    if behind:
+        yield "  training stood still", f"{number(behind.stall_seconds)} s", "for each, in the mean (asynchronous)"
+        yield "  safe after", f"{number(behind.safe_seconds)} s", "from when it was wanted, in the mean"
+        if behind.slow_down_percent is not None:
+            steps = count(behind.steps_during, "step")
+            yield "  steps meanwhile", f"{behind.slow_down_percent:+.1f} %", f"longer, {steps}"
+
+
+def _evaluation(summary: Summary) -> Iterator[Row]:
+    made = summary.evaluation
+    if made:
+        rate = f"{number(made.app_mb_per_second)} MB/s, {made.seconds:,.1f} s in all"
+        yield "evaluation", f"{number(made.samples_per_second)} /s", rate
+
+
+def _costs(summary: Summary) -> Iterator[Row]:
+    metrics, apart = summary.metrics, summary.metrics.cpu_apart
+    if metrics.read_cpu_seconds_per_gb is not None:
+        yield "CPU", f"{number(metrics.read_cpu_seconds_per_gb)} s/GB", "ranks and workers, per GB read"
+    elif metrics.cpu_seconds_per_gb is not None:
+        yield "CPU", f"{number(metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, all they did"
+    if apart is not None:
+        saved = f", checkpoints {apart.checkpoints:,.1f}" if apart.checkpoints else ""
+        yield (
+            "  beside reading",
+            f"{apart.start + apart.trials + apart.checkpoints:,.1f} s",
+            (f"start {apart.start:,.1f}, trials {apart.trials:,.1f}{saved}"),
+        )
+        if apart.preprocessing or apart.steps:
+            emulated = f"preprocessing {apart.preprocessing:,.1f}, the trainers' steps {apart.steps:,.1f}"
+            yield "  emulated", f"{apart.preprocessing + apart.steps:,.1f} s", f"{emulated}: burned, as the job would"
+    how = summary.how
+    yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} a rank, batches of {how.batch_size}"
+    asked = summary.requests
+    own = how.engine == "fast" and not how.odirect and asked is None
+    whose = ", no real job's requests" if own else ""
+    engine = f"{how.engine} engine{whose}, decode {how.decode}" + _EVICTED[how.evict_page_cache]
+    yield "reads", "O_DIRECT" if how.odirect else "page cache" if asked is None else "requests", engine
+    yield from _requests(summary.metrics)
+    if asked is not None:
+        yield from request_rows(asked)
+
+
+def _requests(metrics: Metrics) -> Iterator[Row]:
+    """Yield the mean size of the requests: as asked, and as the devices served them."""
+    asked, served = metrics.asked_request_bytes, metrics.device_request_kib
+    if asked and asked.mean is not None:
+        got = f"; of the devices {number(served.mean)} KiB" if served and served.mean is not None else ""
+        yield "read requests", f"{number(asked.mean / 1024)} KiB", f"asked for, mean{got}"
+
+
+def _library_cpu(summary: Summary) -> Iterator[str]:
+    """Yield what the readers would take of the host with the format's usual library."""
+    own, library = summary.metrics.reader_cpu_seconds_per_gb, summary.metrics.library_cpu_seconds_per_gb
+    if own is not None and library is not None:
+        call = built_in_reads(summary.dataset.format).call or "its library"
+        yield (
+            f"the workers took {number(own)} s of CPU for each GB; with {call} in the place of dlemu's reader they "
+            f"would need about {number(library)} s/GB: reader.engine=library measures it"
+        )
+
+
+def _page_cache(cache: PageCache | None, *, odirect: bool) -> Iterator[Row]:
+    """Yield what the storage served; what it served beyond the loader's bytes stands on a line of its own."""
+    if cache is None:
+        return
+    share, ratio = cache.from_storage_percent.mean, cache.dataset_to_memory_ratio
+    dataset = "" if ratio is None else f"; dataset {ratio:.2g} x memory"
+    served = "not known" if share is None else f"{min(share, 100.0):.1f} %"
+    yield "from storage", served, f"of the bytes{dataset}"
+    if share is not None and share - 100 >= 0.05:
+        yield "  whole blocks" if odirect else "  read ahead", f"{share - 100:.1f} %", "more than the loader took"
+
+
+def _tables(summary: Summary) -> Iterator[Table]:
+    yield result_table(summary, title="Result")
+    yield from _epochs(summary.metrics)
+    if summary.loss_percent:
+        parts = [(part.replace("_", " "), percent(share)) for part, share in flat(summary.loss_percent)]
+        head = columns("part", "of all accelerator time", right=(1,))
+        yield Table(title="Where the loss went", columns=head, rows=parts)
+    yield facts_table("How it was measured", flat(summary.how))
+    yield from environment_tables(summary)
+    every = [(key, plain(value), unit_of(key)) for key, value in flat(summary.metrics)]
+    head = columns("metrics.", "value", "unit")
+    yield Table(title="Every metric of summary.json", columns=head, rows=every, folded=True)
+
+
+def _epochs(metrics: Metrics) -> Iterator[Table]:
+    shown: dict[str, Mean | None] = {
+        "AU, %": metrics.au_percent,
+        "AU whole, %": metrics.au_whole_percent,
+        "samples/s": metrics.samples_per_second,
+        "loader MB/s": metrics.app_mb_per_second,
+        "device MB/s": metrics.device_mb_per_second,
+        "device / loader, %": metrics.device_bytes_percent_of_app,
+        "first batch, s": metrics.time_to_first_batch_seconds,
+    }
+    known = {
+        name: figure.per_epoch
+        for name, figure in shown.items()
+        if figure and any(value is not None for value in figure.per_epoch)
+    }
+    if known:
+        epochs = list(zip_longest(*known.values()))
+        rows = [(str(epoch), *map(number, values)) for epoch, values in enumerate(epochs, start=1)]
+        head = columns("epoch", *known, right=range(len(known) + 1))
+        yield Table(title="Epochs", columns=head, rows=rows, folded=len(rows) > _LONG_TABLE)
+
+
+def environment_tables(summary: Summary) -> Iterator[Table]:
+    """Yield what a run ran on: hosts, storage and devices."""
+    yield from environment_of(summary.environment)
+    for device in summary.telemetry.devices if summary.telemetry else ():
+        yield facts_table(f"Device {device.name}", flat(device))
+
+
+def open_page(folder: str) -> Opened:
+    """Return the run in a folder with its page; raises UserError."""
+    from dlemu.jobs.training.folder import read_run  # whoever prints a result has it
+
+    run = read_run(folder)
+    return Opened(run, run_page(run, read_config(folder)), "dlemu.jobs.training.figures")
+
+
+def about(run: Run) -> About:
+    """Return where and on what a run was measured."""
+    summary = run.summary
+    tables = [facts_table("How it was measured", flat(summary.how)), *environment_tables(summary)]
+    return About(summary.started_at, summary.hosts, f"Dataset in {summary.dataset.data_folder}", tables)

@@ -1,0 +1,214 @@
+"""One run, checked and ready: everything a rank needs, made once on rank 0 before anything is measured."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from datagen import registry
+from datagen.errors import UserError
+from datagen.fetch import FetchSpec
+from datagen.inspection import Dataset
+from datagen.layout import Layout
+from datagen.storage.storage_base import NULL_STORAGE
+from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Train, Workload
+from dlemu.jobs.training.schedule import Epoch, make_schedule
+from dlemu.loaders.loader_base import LoaderSpec, Phase
+from dlemu.loaders.traits_base import LoaderTraits, traits_of
+from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
+from dlemu.plan.streams import RankStreamPlan, StreamPlan
+from dlemu.runner.job import Job
+
+CEILING_STEPS = (5, 4000)
+"""Fewest and most steps of the ceiling measurement."""
+_ROUNDING = 1e-6
+"""Share of a step that is no reason for one more thread."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob(Job):
+    """A training run's complete description. The seed is `train.seed`, or a fresh one when a shuffle is `random`."""
+
+    found: Dataset
+
+    @property
+    def train_plan(self) -> Plan:
+        """Who reads what in training."""
+        return self._plan(self.found.train, self.workload.reader.batch_size)
+
+    @property
+    def valid_plan(self) -> Plan | None:
+        """Who reads what in evaluation; None without evaluation."""
+        if not self.workload.workflow.evaluation or self.found.valid is None:
+            return None
+        return self._plan(self.found.valid, self.workload.reader.batch_size_eval)
+
+    @property
+    def schedule(self) -> tuple[Epoch, ...]:
+        """What happens when."""
+        return make_schedule(self.workload, self.train_plan.steps_per_epoch)
+
+    @property
+    def saves(self) -> bool:
+        """Checkpoints are saved on the way."""
+        return any(block.checkpoint for epoch in self.schedule for block in epoch.blocks)
+
+    @property
+    def rows_per_rank(self) -> int:
+        """Rows a rank's step log needs."""
+        evaluations = sum(epoch.evaluation for epoch in self.schedule)
+        valid_steps = self.valid_plan.steps_per_epoch if self.valid_plan else 0
+        return sum(epoch.steps for epoch in self.schedule) + evaluations * valid_steps
+
+    @property
+    def ceiling_steps(self) -> int:
+        """Steps of the ceiling measurement; 0 when there is none (`metric.ceiling_seconds=0`, or nothing computes)."""
+        seconds, step = self.workload.metric.ceiling_seconds, mean_seconds(self.workload.train.computation_time)
+        if seconds <= 0 or step <= 0:
+            return 0
+        fewest, most = CEILING_STEPS
+        return min(max(ceil(seconds / step), fewest), most)
+
+    @property
+    def traits(self) -> LoaderTraits:
+        """What the loader does."""
+        return traits_of(self.workload.reader.data_loader)
+
+    @property
+    def read_by_loader(self) -> bool:
+        """Files are opened and read by the loader itself, not by dlemu for it."""
+        return self.traits.reads_files(self.workload.dataset.format)
+
+    @property
+    def batches_ahead(self) -> int:
+        """Most batches that a rank's loader has ready or under way."""
+        return self.traits.batches_ahead(self.loader_spec(0))
+
+    @property
+    def loader_notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know of the loader, as sentences."""
+        return self.traits.notes(self.workload.dataset.format)
+
+    def cut_to(self, steps: int) -> TrainingJob:
+        """Return the job of a run that took only so many training steps."""
+        train = replace(self.workload.train, total_training_steps=steps)
+        return replace(self, workload=replace(self.workload, train=train))
+
+    def _plan(self, layout: Layout, batch_size: int) -> Plan:
+        reader, train = self.workload.reader, self.workload.train
+        settings: dict[str, Any] = {
+            "num_files": layout.num_files,
+            "num_samples_per_file": layout.num_samples_per_file,
+            "batch_size": batch_size,
+            "ranks": self.ranks,
+            "file_shuffle": reader.file_shuffle != "off",
+            "sample_shuffle": reader.sample_shuffle != "off",
+            "seed": self.seed,
+            "seed_change_epoch": train.seed_change_epoch,
+        }
+        turns = self.traits.interleave(reader, self.workload.dataset)
+        if turns is None:
+            return Plan(**settings)
+        return StreamPlan(**settings, cycle=turns.files, block_length=turns.block_length)
+
+    def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:
+        return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
+
+    def accelerator_spec(self, rank: int) -> AcceleratorSpec:
+        """Return what the rank's accelerator is given."""
+        workload = self.workload
+        return AcceleratorSpec(
+            rank=rank,
+            seed=self.seed,
+            computation_time=workload.train.computation_time,
+            eval_time=workload.evaluation.eval_time,
+        )
+
+    def loader_spec(self, rank: int) -> LoaderSpec:
+        """Return what the rank's loader is given."""
+        reader = self.workload.reader
+        return LoaderSpec(
+            rank=rank,
+            phases=self._phases(rank),
+            read_threads=reader.read_threads,
+            prefetch_per_worker=prefetch_per_worker(reader.prefetch_size, reader.read_threads),
+            prefetch_size=reader.prefetch_size,
+            computation_threads=min(reader.computation_threads, len(os.sched_getaffinity(0))),
+            transfer_bytes=reader.transfer_size,
+            interleave=self.traits.interleave(reader, self.workload.dataset),
+            shuffle_window=reader.shuffle_size if reader.sample_shuffle != "off" else 0,
+            preprocess_time=reader.preprocess_time,
+            preprocess=reader.preprocess,
+            seed=self.seed,
+            nice=reader.nice,
+            multiprocessing_context=reader.multiprocessing_context,
+            pin_memory=reader.pin_memory,
+        )
+
+    def _phases(self, rank: int) -> dict[str, Phase]:
+        plan, reader = self.train_plan, self.workload.reader
+        fetch = self._fetch_spec(self.found.train)
+        unread = replace(fetch, storage=NULL_STORAGE, verify=False)
+        phases = {
+            "train": Phase(fetch, self._rank_plan(plan, rank), reader.batch_size),
+            "ceiling": Phase(unread, EndlessPlan(plan, rank), reader.batch_size, preprocesses=False),
+        }
+        if self.valid_plan is not None and self.found.valid is not None:
+            valid = self._fetch_spec(self.found.valid)
+            phases["valid"] = Phase(valid, self._rank_plan(self.valid_plan, rank), reader.batch_size_eval)
+        return phases
+
+    def _fetch_spec(self, layout: Layout) -> FetchSpec:
+        reader = self.workload.reader
+        spec = FetchSpec.for_dataset(
+            self.found,
+            layout,
+            storage=self.storage_spec,
+            engine=reader.engine,
+            transfer_bytes=reader.transfer_size,
+            decode=reader.decode,
+            resize_bytes=self.workload.dataset.record_length_bytes_resize,
+            verify=reader.verify,
+            seed=self.seed,
+        )
+        return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
+
+
+def step_threads(train: Train) -> int:
+    """Return the threads that a trainer computes with: as many as do its CPU time within a step of the mean length."""
+    cpu_seconds, seconds = mean_seconds(train.step_cpu_time), mean_seconds(train.computation_time)
+    return max(1, ceil(cpu_seconds / seconds * (1 - _ROUNDING))) if seconds > 0 else 1
+
+
+def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
+    """Return batches each worker keeps ready: `prefetch_size` over all workers, rounded up, or 2 (DLIO's rule)."""
+    if prefetch_size <= 0:
+        return 2
+    return max(1, ceil(prefetch_size / max(1, read_threads)))
+
+
+def accelerator_class(workload: Workload) -> type[Accelerator]:
+    """Return what computes; UserError when there is nothing of that name."""
+    accelerator: type[Accelerator] = registry.find("dlemu.accelerators", workload.train.compute, "Accelerator")
+    return accelerator
+
+
+def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, started_at: str) -> TrainingJob:
+    """Put a job together and check that it can run; raises UserError (DatasetError when samples do not fill a step)."""
+    shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
+    seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed
+    job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder, started_at=started_at)
+    job.train_plan.check("train")
+    if workload.workflow.evaluation:
+        if job.valid_plan is None:
+            raise UserError(
+                "workflow.evaluation=true, but dataset.num_files_eval=0: make a validation set with "
+                "dataset.num_files_eval=N (for `dlemu datagen` too), or leave evaluation out"
+            )
+        job.valid_plan.check("valid")
+    return job

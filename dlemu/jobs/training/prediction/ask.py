@@ -1,0 +1,167 @@
+"""`dlemu predict` and `dlemu.predict`: from the question to the answer, in predict.json and as a value."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from datagen.inspection import inspect
+from dlemu.comm.cgroup_limits import cpu_limit
+from dlemu.config import check_runnable, completed, datagen_command, load, load_received, to_yaml
+from dlemu.config.published import without_secrets
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.pattern import probe_pattern
+from dlemu.jobs.training.plan import make_job
+from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_run, given_speed
+from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
+from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
+from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.file_names import CONFIG
+from dlemu.results.levels import Level
+from dlemu.runner.cold import treatment_of
+from dlemu.runner.events import OnEvent, PartMeasured, ignore
+from dlemu.runner.run_folder import check_new, new_folder
+
+ReadForeign = Callable[[str], ForeignRun | None]
+"""Reads the folder of another benchmark's run; None where it holds none."""
+
+
+def ask(
+    source: Sequence[str] | Workload,
+    *,
+    from_folder: str | None = None,
+    mb_per_second: float | None = None,
+    hosts: int = 1,
+    most: int = 10_000,
+    cached: bool = False,
+    config_dir: str | None = None,
+    make: Callable[[Workload], None] | None = None,
+    read_foreign: ReadForeign | None = None,
+    on_event: OnEvent = ignore,
+) -> tuple[Prediction, str, Workload]:
+    """Predict what overrides, or a workload, ask for; return the answer, the folder that holds it, and the settings.
+
+    With `ranks` among the overrides (of a workload: more than 1) that count is predicted, else the most that pass.
+
+    Args:
+        source: overrides as of `dlemu train`; or a workload.
+        from_folder: a run's folder, or one of an earlier prediction, whose storage is taken, and whose settings where
+            the overrides leave them open; else the storage is probed.
+        read_foreign: reads a folder that is neither.
+        mb_per_second: a storage of so many 1e6 bytes/s; nothing is read.
+        hosts: the accelerators are spread over so many hosts like this one, which share the storage.
+        most: no more accelerators are predicted.
+        cached: the page cache may serve the probe.
+        config_dir: a folder with workload/NAME.yaml.
+        make: makes what is missing of the workload's dataset before it is probed.
+        on_event: is called with what goes on: what each number of readers of the probe got.
+
+    Raises UserError.
+    """
+    if from_folder is not None and mb_per_second is not None:
+        raise UserError("--from and --mb-per-second both say what the storage gives: leave one of them out")
+    known = None if from_folder is None else read_known(from_folder, read_foreign)
+    if isinstance(source, Workload):
+        workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
+    else:
+        words = list(source)
+        settings = words if known is None else completed(words, known.workload, config_dir=config_dir)
+        workload = load(settings, config_dir=config_dir)
+        given = any(word.lstrip("+").startswith("ranks=") for word in words)
+        ranks = workload.ranks if given else None
+    check_runnable(workload)
+    folder = workload.output.folder or new_folder(workload.model.name, "predict-")
+    check_new(folder)
+    if mb_per_second is not None:
+        calibration = given_speed(mb_per_second, cores=usable_cores())
+    elif known is not None:
+        calibration = known.calibration
+    else:
+        if make is not None:
+            make(workload)
+        readers = (ranks or 0) * max(1, workload.reader.read_threads)
+        calibration = calibrate_by_probe(workload, readers=readers, cached=cached, on_event=on_event)
+    overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
+    answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
+    write_text(folder, CONFIG, to_yaml(workload))
+    save_answer(folder, PREDICT, answer)
+    return answer, folder, workload
+
+
+def calibrate_by_probe(
+    workload: Workload, *, readers: int = 0, cached: bool = False, on_event: OnEvent = ignore
+) -> Calibration:
+    """Probe the workload's own pattern on its dataset; raises UserError where that can't be done.
+
+    `readers` is the number whose speed is wanted most; 0: the fewest that get all.
+    """
+    found = inspect(
+        workload.dataset,
+        command_hint=lambda: (
+            f"{datagen_command(workload)} (or say --make here, --from RESULTS of a run, or --mb-per-second X)"
+        ),
+        storage=workload.storage_spec,
+    )
+    job = make_job(workload, 1, found, folder=os.devnull, started_at="")
+    how = treatment_of(workload, found.total_bytes, cached=cached)
+    began, others = time.monotonic(), _others_cpu_seconds()
+
+    def tell(level: Level) -> None:
+        several = "s" * (level.readers > 1)
+        on_event(PartMeasured(level, f"{level.readers} reader{several} {level.mb_per_second:,.1f} MB/s"))
+
+    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=tell)
+    return calibrate_from_levels(
+        job,
+        levels,
+        costs,
+        cores=usable_cores(),
+        folder=workload.dataset.data_folder,
+        busy_cores=max(0.0, (_others_cpu_seconds() - others) / (time.monotonic() - began)),
+    )
+
+
+def _others_cpu_seconds() -> float:
+    """Return how long the host's cores were busy, but for this process and those it has waited for."""
+    host, own = psutil.cpu_times(), os.times()
+    return float(sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)) - sum(own[:4])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the folder of a run, or of an earlier prediction, says."""
+
+    calibration: Calibration
+    """Of its storage."""
+    workload: Workload
+
+
+def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
+    """Return what a run's folder, or an earlier prediction's, says; raises UserError."""
+    earlier = read_prediction(folder)
+    if earlier is not None:
+        return Known(calibration=earlier.calibration, workload=load_received(os.path.join(folder, CONFIG)))
+    foreign = read_foreign(folder) if read_foreign is not None else None
+    if foreign is not None:
+        return Known(calibration=calibrate_from_times(foreign), workload=foreign.workload)
+    run = read_run(folder)
+    return Known(calibration=calibrate_from_run(run), workload=run.facts.workload)
+
+
+def read_prediction(folder: str) -> Prediction | None:
+    """Return the prediction that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    return read_answer(folder, PREDICT, Prediction)
+
+
+def usable_cores() -> float:
+    """Return as many cores' time as a run on this host may use."""
+    return min(float(len(os.sched_getaffinity(0))), cpu_limit() or float("inf"))

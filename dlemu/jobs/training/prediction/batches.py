@@ -1,0 +1,119 @@
+"""What a run of a workload would read and compute, batch by batch, without a dataset: the plan and the law of sizes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen import registry
+from datagen.formats.format_base import FORMATS, Format
+from datagen.inspection import Dataset
+from datagen.layout import layouts, nominal_sample_bytes, record_shapes
+from datagen.spec import PICTURES, DatasetSpec
+from dlemu.accelerators.accelerator_base import AcceleratorSpec, draw_ns
+from dlemu.config.duration import draw_seconds, mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.metrics.rows import Rows
+from dlemu.plan.samples import Plan
+
+Floats = NDArray[np.float64]
+
+
+def planned_job(workload: Workload, ranks: int) -> TrainingJob:
+    """Return the run that the workload would be with so many ranks, on a dataset as the settings say."""
+    data = workload.dataset
+    train, _ = layouts(data)
+    mean = nominal_sample_bytes(data)
+    found = Dataset(
+        spec=data,
+        train=train,
+        valid=None,
+        manifest=None,
+        max_file_bytes=mean * data.num_samples_per_file,
+        max_sample_bytes=mean,
+        total_bytes=mean * train.num_samples,
+    )
+    workflow = replace(workload.workflow, evaluation=False)
+    return TrainingJob(
+        workload=replace(workload, ranks=ranks, workflow=workflow),
+        ranks=ranks,
+        found=found,
+        seed=workload.train.seed,
+        folder="",
+        started_at="",
+    )
+
+
+def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
+    """Return the bytes that a sample of each file takes to read; one entry where all are alike.
+
+    The module of a user's own format is not imported for a spec that was `received`: then samples are as they are
+    stated.
+    """
+    if received and not registry.is_built_in(FORMATS, spec.format):
+        return np.array([float(nominal_sample_bytes(spec))])
+    if (spec.format in PICTURES and not spec.record_length_bytes_quantiles) or (
+        spec.format == "parquet" and spec.parquet.columns
+    ):
+        return np.array([float(nominal_sample_bytes(spec))])
+    shapes = record_shapes(spec, 0, spec.num_files_train if spec.sizes_vary else 1)
+    file_format: Format = registry.find(FORMATS, spec.format, "Format")()
+    sizes = file_format.file_bytes(spec, shapes)
+    if sizes is None:
+        return np.array([float(nominal_sample_bytes(spec))])
+    return np.asarray(sizes / spec.num_samples_per_file, float)
+
+
+def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
+    """Return the bytes of each batch of an epoch's first steps, shape (ranks, steps)."""
+    if len(by_file) == 1:
+        return np.full((plan.ranks, steps), float(by_file[0]) * plan.batch_size)
+    first = np.arange(plan.ranks)[:, np.newaxis] * plan.steps_per_epoch + np.arange(steps)
+    positions = first[:, :, np.newaxis] * plan.batch_size + np.arange(plan.batch_size)
+    files = plan.samples_at(epoch, positions.ravel()) // plan.num_samples_per_file
+    return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
+
+
+def law_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
+    """Return the bytes that the law of sizes gives the batches of these rows, of a run that was received."""
+    by_file = bytes_by_file(workload.dataset, received=True)
+    if len(by_file) == 1:
+        return float(by_file[0]) * float(rows["samples"].sum())
+    total = 0.0
+    for epoch in np.unique(rows["epoch"]):
+        part = rows[rows["epoch"] == epoch]
+        batches = batch_bytes(plan, by_file, int(epoch), int(part["step"].max()))
+        total += float(batches[part["rank"], part["step"] - 1].sum())
+    return total
+
+
+MOST_DRAWS = 16
+"""Samples of a batch whose times are drawn; what the others would add is in proportion."""
+
+
+def preprocessing_seconds(workload: Workload, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
+    """Return what a worker's preprocessing of each batch takes with a core of its own; shape (ranks, steps)."""
+    duration, batch_size = workload.reader.preprocess_time, workload.reader.batch_size
+    if duration.type == "fixed":
+        return np.full(shape, batch_size * duration.mean)
+    drawn = min(batch_size, MOST_DRAWS)
+    mean = mean_seconds(duration)
+    sums = draw_seconds(duration, random, math.prod(shape) * drawn).reshape(*shape, drawn).sum(axis=-1)
+    seconds: Floats = np.maximum(batch_size * mean + (sums - drawn * mean) * math.sqrt(batch_size / drawn), 0.0)
+    return seconds
+
+
+def computation_seconds(workload: Workload, ranks: int, epoch: int, steps: int) -> Floats:
+    """Return the nominal computation time of each batch, as the `sleep` accelerator draws it; shape (ranks, steps)."""
+    duration, seed = workload.train.computation_time, workload.train.seed
+    if duration.type == "fixed":
+        return np.full((ranks, steps), duration.mean)
+    specs = (
+        AcceleratorSpec(rank=rank, seed=seed, computation_time=duration, eval_time=workload.evaluation.eval_time)
+        for rank in range(ranks)
+    )
+    return np.stack([draw_ns(duration, spec, epoch, steps) for spec in specs]) / 1e9

@@ -1,0 +1,74 @@
+"""From what was simulated to step rows, and from these to numbers, by the functions that measured runs go through."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene
+from dlemu.jobs.training.prediction.prediction import SimulatedFigures
+from dlemu.jobs.training.schedule import Epoch
+from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
+from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
+from dlemu.metrics.rates import first_batch_seconds, per_second
+from dlemu.metrics.spread import averaged
+from dlemu.metrics.sustained import sustained_au
+
+BETWEEN_EPOCHS_SECONDS = 1.0
+"""Only for the stamps: time between epochs is in no number."""
+
+
+def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:
+    """Return the step log that such an epoch would have left; blocks follow each other without a pause."""
+    ranks, steps = times.ready.shape
+    rows = np.zeros((ranks, steps), STEP_DTYPE)
+
+    def stamp(seconds: object) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        return np.rint((np.asarray(seconds) + start_seconds) * 1e9).astype(np.int64)
+
+    free, late = stamp(times.free), round(scene.costs.step_seconds * 1e9)
+    compute = np.rint(scene.compute_seconds * 1e9).astype(np.int64)
+    rows["rank"], rows["phase"] = np.arange(ranks)[:, np.newaxis], TRAINING
+    rows["epoch"], rows["step"] = epoch.number, np.arange(1, steps + 1)
+    rows["block"] = np.repeat([block.number for block in epoch.blocks], [block.steps for block in epoch.blocks])[:steps]
+    rows["free_ns"], rows["compute_ns"] = free[:-1], compute
+    rows["ready_ns"] = stamp(times.ready)
+    begin = np.maximum(rows["ready_ns"], rows["free_ns"])
+    end = begin + compute
+    over = np.maximum(free[1:], end.max(axis=0))  # rounding must not let a step end before its slowest rank
+    rows["free_ns"][:, 1:] = over[:-1]
+    rows["wait_ns"] = np.maximum(0, begin - rows["free_ns"])
+    rows["sync_ns"] = over - (rows["free_ns"] + rows["wait_ns"] + compute)
+    rows["slept_ns"], rows["met_ns"] = end, over + late
+    rows["asked_ns"] = np.concatenate([np.full((ranks, 1), free[0]), rows["met_ns"][:, :-1]], axis=1)
+    rows["got_ns"] = np.maximum(rows["ready_ns"], rows["asked_ns"])
+    rows["started_ns"], rows["finished_ns"] = stamp(times.started), stamp(times.finished)
+    rows["read_ns"] = stamp(times.read) - rows["started_ns"]
+    rows["decode_ns"] = rows["finished_ns"] - rows["started_ns"] - rows["read_ns"]
+    rows["samples"] = batch_size
+    rows["app_bytes"] = np.rint(scene.app_bytes)
+    flat: StepRows = rows.reshape(-1)
+    return flat
+
+
+def outcome_of(rows: StepRows, workload: Workload) -> SimulatedFigures:
+    """Return the numbers of step rows."""
+    metric = workload.metric
+    kept = kept_rows(rows, metric.exclude_start_steps, metric.exclude_end_steps)
+    sustained = sustained_au(rows, kept).mean
+    dlio = averaged(rows, lambda part: au_dlio_percent(part, metric.exclude_start_steps, metric.exclude_end_steps))
+    whole = au_percent(rows)
+    training = per_second(1.0, rows)
+    return SimulatedFigures(
+        au_percent=au_percent(kept),
+        au_sustained_percent=math.nan if sustained is None else sustained,
+        au_whole_percent=whole,
+        au_dlio_percent=math.nan if dlio.mean is None else dlio.mean,
+        au_dlio_v1_percent=averaged(rows, au_dlio_v1_percent).mean or math.nan,
+        samples_per_second=per_second(float(rows["samples"].sum()), rows),
+        app_mb_per_second=per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
+        time_to_first_batch_seconds=averaged(rows, first_batch_seconds).mean or 0.0,
+        training_seconds=1 / training if training else math.nan,
+    )

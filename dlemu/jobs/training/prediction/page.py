@@ -1,0 +1,117 @@
+"""What a prediction says, for the terminal and for its page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from dlemu.jobs.training.prediction.ask import read_prediction
+from dlemu.jobs.training.prediction.prediction import PREDICTED, VERDICT_AUS, PredictedCount, Prediction
+from dlemu.report.page import Opened, Page, State, Text, Words, tiles
+from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
+from dlemu.report.units import number
+from dlemu.results.tables import read_config
+
+_TILES = (
+    ("accelerators", "accelerators", "", "of the numbers here"),
+    ("AU", "au_percent", "%", "predicted, kept steps"),
+    ("AU, sustained", VERDICT_AUS["sustained"], "%", "of an endless epoch"),
+    ("AU, whole epochs", "au_whole_percent", "%", "first steps included"),
+    ("pass line", "question.threshold_percent", "%", "AU at which a count passes"),
+    ("samples", "samples_per_second", "/s", "all accelerators"),
+    ("read", "app_mb_per_second", "MB/s", "all accelerators"),
+    ("first batch", "time_to_first_batch_seconds", "s", "slowest rank, mean of the epochs"),
+    ("null model's AU", "null_model.au_percent", "%", "storage's speed / demand, nothing else"),
+    ("null model's most", "null_model.max_accelerators", "", "floor(speed / (threshold x demand))"),
+)
+
+
+def print_prediction(answer: Prediction, folder: str, console: Console) -> None:
+    """Print the counts, what to know about them, and the answer."""
+    print_table(_counts_table(answer), console)
+    print_lines([*_words(answer), Line(answer.verdict, _tone(answer))], console, wrap=True)
+    print_lines([f"results: {folder}"], console)
+
+
+def prediction_page(answer: Prediction, config: str, source: str) -> Page:
+    """Return what stands on the page of a prediction."""
+    states: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open"}
+    sections = [Words("What limits it", answer.limited_by.evidence), Words("The null model", [_null(answer)])]
+    if answer.issues:
+        sections.append(Words("What to know about these numbers", answer.issues))
+    return Page(
+        title=_title(answer),
+        lead=f"Predicted from {answer.calibration.source}; nothing of this was run.",
+        state=states[_tone(answer)],
+        verdict=(PREDICTED, answer.verdict.removeprefix(PREDICTED)),
+        tiles=tiles(answer, _TILES),
+        words=sections,
+        tables=[_counts_table(answer), _curve_table(answer)],
+        texts=[Text("Full configuration (config.yaml)", config)] if config else [],
+        source=source,
+    )
+
+
+def _title(answer: Prediction) -> str:
+    question = answer.question
+    kind = f" on {question.accelerator}" if question.accelerator else ""
+    hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
+    return f"{question.workload}{kind}: predicted{hosts}"
+
+
+def _tone(answer: Prediction) -> Tone:
+    return "open" if answer.passed is None else "good" if answer.passed else "bad"
+
+
+def _words(answer: Prediction) -> Iterator[Cell]:
+    yield f"from {answer.calibration.source}"
+    yield from (Line(f"- {issue}", "caution") for issue in answer.issues)
+    limit = answer.limited_by
+    yield Line(f"limited by: {limit.what}", "strong")
+    yield from (f"  {sentence}" for sentence in limit.evidence)
+    yield _null(answer)
+
+
+def _null(answer: Prediction) -> str:
+    null = answer.null_model
+    return (
+        f"null model (speed / demand, no model at all): {null.max_accelerators} pass; {answer.accelerators} would have "
+        f"au {null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s"
+    )
+
+
+def _counts_table(answer: Prediction) -> Table:
+    def row(count: PredictedCount) -> tuple[Cell, ...]:
+        low, high = count.au_sustained_interval_percent
+        word = {True: "pass", False: "fail", None: "open"}[count.passed]
+        return (
+            str(count.accelerators),
+            word,
+            f"{count.verdict_au('sustained'):.1f}",
+            f"{low:.1f}-{high:.1f}",
+            f"{count.au_percent:.1f}",
+            f"{count.au_whole_percent:.1f}",
+            f"{count.au_dlio_percent:.1f}",
+            number(count.samples_per_second),
+            number(count.app_mb_per_second),
+            f"{count.null_model.au_percent:.1f}",
+        )
+
+    names = ("n", "", "sust.\nAU %", "interval\n%", "AU\n%", "whole\n%", "DLIO\n%", "samples\n/s", "MB/s", "null\nAU %")
+    head = columns(*names, right=(0, *range(2, 10)), whole=range(10))
+    return Table(title=_title(answer), columns=head, rows=[row(count) for count in answer.counts])
+
+
+def _curve_table(answer: Prediction) -> Table:
+    rows = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
+    return Table(title="What the storage gives", columns=columns("readers", "MB/s", right=range(2)), rows=rows)
+
+
+def open_page(folder: str) -> Opened:
+    """Return the prediction in a folder with its page; raises UserError."""
+    answer = read_prediction(folder)
+    assert answer is not None  # the folder is known by its file
+    page = prediction_page(answer, read_config(folder), os.path.basename(os.path.abspath(folder)))
+    return Opened(answer, page, "dlemu.jobs.training.prediction.figures")

@@ -1,0 +1,83 @@
+"""A training run: what was measured, and every number computed from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from datagen.engines import READER_VERSION
+from datagen.formats.format_base import FORMATS, library_reads
+from datagen.registry import is_built_in
+from datagen.withheld import public_text, scrubbed
+from dlemu.config.published import published
+from dlemu.jobs.training.analyse import analyse
+from dlemu.jobs.training.measured import Facts, MeasuredTraining, Series
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.summary import Summary
+from dlemu.jobs.training.trainer import RunLog
+from dlemu.plan.streams import StreamPlan
+from dlemu.results.measured import FACTS_VERSION
+from dlemu.telemetry import RecorderHead
+
+
+@dataclass(frozen=True, eq=False)
+class Run(MeasuredTraining):
+    """One training run."""
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Every published number, computed from the rest."""
+        return analyse(self)
+
+    def device_series(self, probe: str, *metrics: str) -> list[Series]:
+        """Return the same of those devices alone whose bytes are the dataset's: each request counted once."""
+        found, told = self.series(probe, *metrics), self.summary.telemetry
+        if told is None or not told.devices:
+            return found
+        counted = {(device.host, device.name) for device in told.devices if device.counted}
+        return [one for one in found if (one.host, one.source) in counted]
+
+
+def make_run(job: TrainingJob, log: RunLog, failure: str | None = None) -> Run:
+    """Return the run that a job became; `failure` says why it is incomplete."""
+    facts = make_facts(job, log, failure, recorders=tuple(host.head for host in log.telemetry))
+    return Run(job.folder, facts, log.rows, log.telemetry)
+
+
+def make_facts(
+    job: TrainingJob,
+    log: RunLog,
+    failure: str | None,
+    *,
+    facts_version: int = FACTS_VERSION,
+    recorders: tuple[RecorderHead, ...],
+) -> Facts:
+    """Return the facts of a job's run.
+
+    One that was asked to end early is the run it became: `train.total_training_steps` as many as it took.
+    """
+    early = log.journal.stopped_early
+    if early is not None:
+        job = job.cut_to(early.steps)
+    plan, data_format = job.train_plan, job.workload.dataset.format
+    return Facts(
+        facts_version=facts_version,
+        workload=published(job.workload),
+        ranks=job.ranks,
+        seed=job.seed,
+        started_at=job.started_at,
+        plan=None if isinstance(plan, StreamPlan) else plan,
+        stream_plan=plan if isinstance(plan, StreamPlan) else None,
+        num_files_train=job.found.train.num_files,
+        num_files_eval=job.found.valid.num_files if job.found.valid else 0,
+        num_samples_per_file=job.found.train.num_samples_per_file,
+        total_bytes=job.found.total_bytes,
+        dataset_notes=tuple(map(public_text, job.found.notes)),
+        batches_ahead=job.batches_ahead,
+        reader_version=READER_VERSION,
+        own_library=None if is_built_in(FORMATS, data_format) else library_reads(data_format),
+        loader_notes=job.loader_notes,
+        journal=log.journal,
+        recorders=recorders,
+        failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
+    )

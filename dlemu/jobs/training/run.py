@@ -1,0 +1,163 @@
+"""Training as ranks run it."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterable
+from functools import partial
+
+import numpy as np
+
+from datagen import manifest
+from datagen.errors import UserError
+from datagen.inspection import inspect
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import StorageSpec, open_storage
+from dlemu.comm import Comm
+from dlemu.config import check_data, check_runnable, datagen_command
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.enough import enough, refuse_unjudged, to_make, too_small
+from dlemu.jobs.training.journal import Journal
+from dlemu.jobs.training.measured import Facts
+from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.preflight import check_host
+from dlemu.jobs.training.prepare import check_before_making, loader_class, only_makes_data
+from dlemu.jobs.training.progress import progress_of
+from dlemu.jobs.training.result import Run, make_facts, make_run
+from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
+from dlemu.jobs.training.trainer import RunLog, run_rank, salvage
+from dlemu.results.file_names import KILLED
+from dlemu.runner.events import Doing, JobBegan, Making, OnEvent, OnlyDataMade
+from dlemu.runner.job import JobKind, Look, NoVerdictError, Tell, in_time
+from dlemu.runner.ranks import Ranks
+
+
+class Training(JobKind[TrainingJob, RunLog, Run]):
+    """Batches through a real loader to an emulated accelerator on each rank."""
+
+    name = "training"
+
+    def complete(self, workload: Workload) -> Workload:
+        if workload.workflow.train:
+            check_runnable(workload)
+            return workload
+        # DLIO (2.x, main.py) knows two runs without training: data, and checkpoints alone. An evaluation alone it does
+        # not know: it trains, too.
+        asked = workload.workflow
+        if asked.evaluation or not asked.generate_data:
+            what = "evaluation, which is part of training, in DLIO too" if asked.evaluation else "nothing else"
+            raise UserError(
+                f"workflow.train is false, and the workload asks for {what}; set workflow.train=True, or "
+                "workflow.generate_data=True alone to make the dataset"
+            )
+        check_data(workload)
+        return workload
+
+    def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
+        return to_make(workload, ranks, given=given)
+
+    def caution(self, workload: Workload, ranks: int) -> str:
+        return too_small(workload, ranks)
+
+    def looks_at(self, workload: Workload) -> str:
+        return f"the dataset in {workload.dataset.data_folder}"
+
+    def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
+        """Make the dataset where that is asked for; there is a job when training is."""
+        if not workload.workflow.generate_data:
+            return True
+        if workload.workflow.train:
+            check = partial(check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
+            ranks.agree(lambda: in_time(self, workload, check))
+        from dlemu.runner.datasets import make_dataset  # most runs make none
+
+        if ranks.leads:
+            on_event(JobBegan(workload, ranks.count))
+        ranks.run(lambda comm: make_dataset(workload, comm, on_event))
+        if only_makes_data(workload) and ranks.leads:
+            on_event(OnlyDataMade())
+        return not only_makes_data(workload)
+
+    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> TrainingJob:
+        """Find the dataset."""
+        data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
+        if wants_verdict and not storage.is_folder(data.data_folder):
+            manifest.read(data.data_folder, storage)  # refuses what is a file: nothing can be made there
+            problem = f"there is no dataset: {data.data_folder} is no folder."
+            raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).files)
+        found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
+        if wants_verdict:
+            refuse_unjudged(workload, ranks, found.train.num_files, files_there=found.spec.num_files_train)
+        return make_job(workload, ranks, found, folder=folder, started_at=started_at)
+
+    def look_at_points(self) -> Look:
+        """Look for each dataset once, however many points read it."""
+        found: list[tuple[DatasetSpec, StorageSpec]] = []
+
+        def look(workload: Workload) -> None:
+            data = workload.dataset, workload.storage_spec
+            if data not in found:
+                inspect(data[0], command_hint=partial(datagen_command, workload), storage=data[1])
+                found.append(data)
+
+        return look
+
+    def live_names(self, rank: int) -> Iterable[str]:
+        return (log_name(rank),)
+
+    def begin(self, job: TrainingJob) -> TrainingJob:
+        """Claim the names of the checkpoints that are saved on the way."""
+        _claim_checkpoints(job)
+        return job
+
+    def facts_ahead(self, job: TrainingJob) -> Facts:
+        now_ns = time.monotonic_ns()
+        journal = Journal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
+        return make_facts(job, RunLog(np.empty(0, STEP_DTYPE), journal), KILLED, recorders=())
+
+    def check_host(self, job: TrainingJob, local_ranks: int) -> None:
+        check_host(job, local_ranks)
+
+    def load(self, job: TrainingJob) -> None:
+        """Import the loader's framework, and what saves checkpoints where there are any."""
+        loader_class(job.workload)
+        if job.saves:
+            importlib.import_module("dlemu.checkpoints.save")
+
+    def run_rank(self, job: TrainingJob, comm: Comm, tell: Tell | None) -> RunLog | None:
+        loader = loader_class(job.workload)
+        if tell is None:
+            return run_rank(job, comm, loader)
+        log = run_rank(job, comm, loader, progress_of(job, tell), lambda what: tell(Doing(what)))
+        if log is not None:
+            tell(Doing(f"computing the result of {len(log.rows):,} steps"))
+        return log
+
+    def salvage(self, live_folder: str) -> RunLog | None:
+        return salvage(live_folder)
+
+    def result(self, job: TrainingJob, log: RunLog, failure: str | None) -> Run:
+        return make_run(job, log, failure)
+
+
+TRAINING = Training()
+
+
+def _claim_checkpoints(job: TrainingJob) -> None:
+    """Make sure that the checkpoints of this run replace nobody else's; raises UserError."""
+    if not job.saves:
+        return
+    from dlemu.checkpoints.stored import block_name, claim_blocks
+
+    settings = job.workload.checkpoint
+    names = {
+        block_name(epoch.number, block.number) for epoch in job.schedule for block in epoch.blocks if block.checkpoint
+    }
+    try:
+        claim_blocks(open_storage(job.workload.storage_spec.buffered), settings.checkpoint_folder, names)
+    except OSError as error:
+        raise UserError(
+            f"checkpoint.checkpoint_folder {settings.checkpoint_folder} can't be written: {error.strerror or error}; "
+            "set it to a folder you may write"
+        ) from error

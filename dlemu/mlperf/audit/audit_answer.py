@@ -1,0 +1,182 @@
+"""audit.json, as `dlemu audit --report` writes it and `dlemu report` reads it: columns, findings, epochs of runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dlemu import __version__
+from dlemu.results.answer_files import ANSWER_VERSION
+from dlemu.results.finding import Finding
+
+AUDIT = "audit.json"
+FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
+"""By which a version of DLIO printed: names in columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunColumns:
+    """What is known of a run; None for what is not. docs/audit.md explains the columns."""
+
+    path: str
+    workload: str | None = None
+    accelerator: str | None = None
+    accelerators: int | None = None
+    hosts: int | None = None
+    epochs: int | None = None
+    steps_per_epoch: int | None = None
+    basis: str
+    ranks_kept: int = 0
+    verdict_printed: str | None = None
+    printed_by: str | None
+    au_printed_percent: float | None = None
+    au_dlio_v1_percent: float | None = None
+    au_dlio_percent: float | None = None
+    au_dlio_v3_percent: float | None = None
+    au_dlio_fork_percent: float | None = None
+    au_whole_percent: float | None = None
+    """Total computation over total time of all epochs together, nothing dropped."""
+    au_rules_percent: float | None = None
+    """The same by its older name: audits of earlier versions have this one alone."""
+    au_sustained_percent: float | None = None
+    """What an endless epoch would give: of dlemu's own runs."""
+    au_sustained_least_percent: float | None = None
+    """The least that the storage sustains: of other runs."""
+    prefetch_credit_percent: float | None = None
+    """Share of the counted steps' batches that was read before these began; of other runs the most it can be."""
+    au_least_percent: float | None = None
+    au_most_percent: float | None = None
+    samples_per_second_printed: float | None = None
+    samples_per_second_dlio_v1: float | None = None
+    samples_per_second_dlio: float | None = None
+    samples_per_second_dlio_v3: float | None = None
+    samples_per_second_dlio_fork: float | None = None
+    samples_per_second_least: float | None = None
+    samples_per_second_most: float | None = None
+    mib_per_second_printed: float | None = None
+    loss_first_step_percent: float | None = None
+    loss_load_percent: float | None = None
+    loss_oversleep_percent: float | None = None
+    loss_barrier_percent: float | None = None
+    loss_slower_rank_percent: float | None = None
+    loss_all_other_percent: float | None = None
+    """Everything but the first step, where steps were not kept."""
+    errors: int
+    warnings: int = 0
+
+    @property
+    def sustained_percent(self) -> tuple[float | None, bool]:
+        """The sustained AU, and whether that is the least that it can be."""
+        least = self.au_sustained_least_percent
+        return (self.au_sustained_percent, False) if least is None else (least, True)
+
+    @property
+    def whole_percent(self) -> float | None:
+        """AU of whole epochs, by whichever name the audit has it."""
+        return self.au_rules_percent if self.au_whole_percent is None else self.au_whole_percent
+
+    @property
+    def au_recomputed_percent(self) -> float | None:
+        """AU by the formula that comes closest to what was printed."""
+        known = self.printed_by in FORMULAS
+        value: float | None = getattr(self, f"au_{self.printed_by}_percent") if known else None
+        return value
+
+    @property
+    def samples_per_second_recomputed(self) -> float | None:
+        """Samples/s by the formula that comes closest to what was printed."""
+        value: float | None = (
+            getattr(self, f"samples_per_second_{self.printed_by}") if self.printed_by in FORMULAS else None
+        )
+        return value
+
+    @property
+    def au_apart_points(self) -> float | None:
+        """How far the recomputed AU lies from the printed one."""
+        again, printed = self.au_recomputed_percent, self.au_printed_percent
+        return again - printed if again is not None and printed is not None else None
+
+    @property
+    def rate_apart_percent(self) -> float | None:
+        """How far the recomputed samples/s lie from the printed ones."""
+        again, printed = self.samples_per_second_recomputed, self.samples_per_second_printed
+        return 100 * (again / printed - 1) if again is not None and printed else None
+
+    @property
+    def loss_percent(self) -> dict[str, float | None]:
+        """Parts of the lost time, in percent of all blocks' time."""
+        return {
+            "first_step": self.loss_first_step_percent,
+            "load": self.loss_load_percent,
+            "oversleep": self.loss_oversleep_percent,
+            "slower_rank": self.loss_slower_rank_percent,
+            "barrier": self.loss_barrier_percent,
+            "all_other": self.loss_all_other_percent,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochFigures:
+    """Numbers of each epoch."""
+
+    au_percent: tuple[float | None, ...]
+    samples_per_second: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport(RunColumns):
+    """A run with each epoch's numbers and each finding."""
+
+    findings: tuple[Finding, ...]
+    au_threshold_percent: float | None = None
+    epochs_printed: EpochFigures | None = None
+    epochs_recomputed: Mapping[str, EpochFigures] = field(default_factory=dict)
+    """By formula."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedRun(RunReport):
+    """The same with where it is listed."""
+
+    system: str
+    run: str
+
+    @property
+    def kind(self) -> str:
+        """What the run is of: `unet3d h100`."""
+        return " ".join(filter(None, (self.workload, self.accelerator))) or "workload unknown"
+
+    @property
+    def name(self) -> str:
+        """System and run."""
+        return os.path.normpath(os.path.join(self.system, self.run))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSummary:
+    """All runs of an audit together."""
+
+    runs: int
+    systems: int
+    runs_with_errors: int
+    runs_from_steps: int
+    runs_from_blocks: int
+    passed_printed: int
+    passed_only_without_first_steps: int
+    largest_au_difference_points: float | None = None
+    """Of the runs recomputed from all steps."""
+    median_first_step_loss_percent: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedAudit:
+    """audit.json."""
+
+    schema_version: int = ANSWER_VERSION
+    dlemu_version: str = __version__
+    folders: tuple[str, ...] = ()
+    edition: str | None = None
+    division: str | None = None
+    summary: AuditSummary
+    runs: tuple[PlacedRun, ...]

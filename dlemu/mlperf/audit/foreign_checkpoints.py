@@ -1,0 +1,108 @@
+"""Checkpoints of DLIO and of MLPerf Storage as a side of `dlemu compare`: what the audit recomputes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from datagen.errors import UserError
+from dlemu.mlperf.audit.audited_run import find_runs
+from dlemu.mlperf.audit.checkpoint_leaf import (
+    GIB,
+    KINDS,
+    CheckpointLeaf,
+    Kind,
+    checkpoint_numbers,
+    read_checkpoint_leaf,
+    rounds_of,
+)
+from dlemu.mlperf.audit.own_result import is_own
+from dlemu.mlperf.audit.run_settings import read_printed
+from dlemu.mlperf.audit.tolerant import number, text
+from dlemu.mlperf.rules.checkpoints import official_model
+from dlemu.report.units import count
+from dlemu.results.compared import Conditions
+from dlemu.results.figures import JobFigures, Value, mean_over
+from dlemu.studies.compare.sides import Side, side_of_runs
+
+
+def foreign_checkpoints(folder: str) -> Side | None:
+    """Return a result of checkpoints alone: a call that wrote and one that read, or one that did either or both.
+
+    Seconds are those of the ranks' files; GiB/s are the tensors' bytes over them, as DLIO counts. None where the folder
+    holds something else. Raises UserError for several results, and for one whose slowest rank is not known.
+    """
+    runs = find_runs([folder])
+    if not runs or not all(map(_only_saves, runs)):
+        return None
+    leaves = [read_checkpoint_leaf(run) for run in runs]
+    calls = {kind: [leaf for leaf in leaves if leaf.checkpoints(kind)] for kind in KINDS}
+    if len({(leaf.ranks, _workload(leaf)) for leaf in leaves}) > 1 or max(map(len, calls.values())) > 1:
+        raise UserError(
+            f"{folder} holds {len(leaves)} calls of more than one result: name a folder below it, such as "
+            f"{leaves[0].path}"
+        )
+    saved, loaded = (_rounds(calls[kind], kind) for kind in KINDS)
+    first, size_gib = leaves[0], _size_gib(leaves)
+    size = {} if size_gib is None else {"checkpoint_gib": Value(size_gib)}
+    figures = JobFigures(
+        kind="checkpoint",
+        workload=_workload(first),
+        ranks=first.ranks or 0,
+        metrics=size | dict(_figures("write", saved, size_gib)) | dict(_figures("read", loaded, size_gib)),
+    )
+    conditions = Conditions(
+        title=f"{_workload(first)}: checkpoints of {count(first.ranks or 0, 'rank')}",
+        started_at=text(first.summary.get("start")) or "",
+        warnings=tuple(_warnings(leaves)),
+    )
+    return side_of_runs(folder, {(): figures}, [conditions])
+
+
+def _only_saves(run: str) -> bool:
+    printed = read_printed(run, [])
+    trained = printed.au_percent is not None or printed.samples_per_second is not None
+    return printed.checkpoints and not trained and not is_own(run)
+
+
+def _workload(leaf: CheckpointLeaf) -> str:
+    told = text(leaf.metadata.get("model")) or text(leaf.settings("model").get("name"))
+    model = official_model(told)
+    return model.workload if model else told or "a model without a name"
+
+
+def _size_gib(leaves: Sequence[CheckpointLeaf]) -> float | None:
+    """Return the tensors' bytes of one checkpoint: as the settings give them, else as printed."""
+    planned = (leaf.plan.tensor_bytes() / GIB for leaf in leaves if leaf.plan is not None)
+    printed = (number(leaf.metric.get("checkpoint_size_GB")) for leaf in leaves)
+    return next(planned, None) or next((size for size in printed if size), None)
+
+
+def _rounds(calls: Sequence[CheckpointLeaf], kind: Kind) -> list[list[float]]:
+    """Return the seconds of every rank of each checkpoint, nothing where no call has any."""
+    for leaf in calls:
+        rounds = rounds_of(leaf, kind)
+        if leaf.ranks is None or len(leaf.parts) < leaf.ranks or not rounds:
+            raise UserError(
+                f"{leaf.path} does not tell how long every rank took: times of {len(leaf.parts)} of "
+                f"{leaf.ranks or 'so many'} ranks; wanted R_per_epoch_stats.json of each, of as many checkpoints: the "
+                "slowest rank is what is compared"
+            )
+        return rounds
+    return []
+
+
+def _figures(phase: str, rounds: Sequence[Sequence[float]], size_gib: float | None) -> Iterator[tuple[str, Value]]:
+    if not rounds:
+        return
+    if size_gib is not None:
+        yield f"{phase}_slowest_gib_per_second", mean_over([size_gib / max(seconds) for seconds in rounds])
+    yield f"{phase}_slowest_seconds", mean_over([max(seconds) for seconds in rounds])
+    if size_gib is not None:
+        yield f"{phase}_rank0_gib_per_second", mean_over([size_gib / seconds[0] for seconds in rounds])
+
+
+def _warnings(leaves: Sequence[CheckpointLeaf]) -> Iterator[str]:
+    yield "recomputed from DLIO's files, which do not tell fsync, what the storage served and what limited it"
+    for leaf in leaves:
+        if any(finding.severity == "error" for finding in checkpoint_numbers(leaf)):
+            yield f"its files contradict themselves; `dlemu audit {leaf.path}` lists how"

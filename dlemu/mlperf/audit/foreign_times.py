@@ -1,0 +1,79 @@
+"""Results of DLIO and of MLPerf Storage as what a prediction is made of: the times of their epochs."""
+
+from __future__ import annotations
+
+from datagen.errors import UserError
+from dlemu.config import load, workload_names
+from dlemu.jobs.training.prediction.from_times import ForeignRun
+from dlemu.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
+from dlemu.mlperf.audit.own_result import is_own
+
+
+def foreign_run(folder: str) -> ForeignRun | None:
+    """Return the run of DLIO's in a folder, None where it holds none.
+
+    Raises UserError for one whose settings or times are not known, and for several.
+    """
+    if is_own(folder):
+        return None
+    folders = find_runs([folder])
+    if not folders:
+        return None
+    if len(folders) > 1:
+        raise UserError(f"{folder} holds {len(folders)} runs of DLIO: name one of them, such as {folders[0]}")
+    run = audit_run(folders[0], shipped_pairs())
+    ranks = run.printed.accelerators or run.recomputed.ranks_kept
+    if not ranks or not run.times.training_seconds_by_epoch:
+        raise UserError(
+            f"{folder} does not say how many accelerators ran for how long: wanted DLIO's summary.json and "
+            "per_epoch_stats.json with the time stamps of training"
+        )
+    return ForeignRun(
+        folder=folder,
+        workload=load(_words(run)),
+        ranks=ranks,
+        hosts=run.printed.hosts or 1,
+        epoch_seconds=run.times.training_seconds_by_epoch,
+        first_seconds=first_seconds(run),
+    )
+
+
+def _words(run: AuditedRun) -> list[str]:
+    """Return dlemu's words for the settings of a run; raises UserError where one is not known."""
+    setup = run.setup
+    known = {
+        "workload": setup.workload,
+        "dataset.num_files_train": setup.num_files,
+        "reader.batch_size": setup.batch_size,
+        "reader.read_threads": setup.read_threads,
+        "train.computation_time": setup.computation_seconds,
+        "train.epochs": setup.epochs,
+    }
+    missing = [key for key, value in known.items() if value is None]
+    if missing:
+        raise UserError(f"{run.path} does not say {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
+    if setup.workload not in workload_names():  # it could be the path of a file, which could name anything
+        raise UserError(f"{run.path} is of workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
+    reader = (setup.config or {}).get("reader")
+    ahead = reader.get("prefetch_size") if isinstance(reader, dict) else None
+    several = {"dataset.num_samples_per_file": setup.samples_per_file, "reader.prefetch_size": ahead}
+    words = [*known.items(), *((key, value) for key, value in several.items() if isinstance(value, int))]
+    return [f"{key}={value}" for key, value in words] + ["workflow.checkpoint=false"]
+
+
+def first_seconds(run: AuditedRun) -> tuple[float, ...]:
+    """Return each epoch's wait for its first batch: of the steps, else what AU leaves of the time; empty if unknown.
+
+    DLIO 1.0 counts neither the first step nor its computation: AU = (K - 1) c / (T - first - c), with K steps of c
+    seconds in T seconds (docs/metrics.md).
+    """
+    times, steps, compute = run.times, run.recomputed.steps_per_epoch, run.setup.computation_seconds
+    if times.first_batch_seconds_by_epoch:
+        return times.first_batch_seconds_by_epoch
+    printed = run.printed.au_by_epoch
+    if run.printed_by != "dlio_v1" or not steps or not compute or len(printed) != len(times.training_seconds_by_epoch):
+        return ()
+    return tuple(
+        max(0.0, seconds - compute - 100 * (steps - 1) * compute / au)
+        for seconds, au in zip(times.training_seconds_by_epoch, printed, strict=True)
+    )

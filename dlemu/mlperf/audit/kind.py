@@ -1,0 +1,15 @@
+"""An audit of the result folders of others."""
+
+from __future__ import annotations
+
+from dlemu.results.kinds import Kind
+
+KIND = Kind(
+    name="audit",
+    noun="an audit",
+    marks=("audit.json",),
+    command="audit",
+    help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.",
+    read="page.read_audit",
+    page="page.open_page",
+)

@@ -1,0 +1,452 @@
+"""One run of v3.0's kv_cache benchmark, read from its files: what its numbers are worth, and what does not fit.
+
+The tool stops its clock after the configured time and lets every request that is under way finish: their bytes count,
+their time does not. A request cannot take longer than the load did, so the slowest one gives the least true window, and
+bytes over that window the most that the storage can have done (Rules.md of v3.0, section 6; formulas of
+kv_cache_benchmark, both of https://github.com/mlcommons/storage).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from dlemu.mlperf.audit.run_settings import Setup
+from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, text
+from dlemu.mlperf.rules.training import unapplied
+from dlemu.results.finding import Finding
+
+GIB = 2**30
+SECTOR_BYTES = 512
+"""Of /proc/diskstats, whatever the device's own are."""
+OPTIONS = (1, 2, 3)
+_OPTION, _TRIAL, _RANK = (re.compile(rf"^{name}_(\d+)$") for name in ("option", "trial", "rank"))
+_RESULT = re.compile(r"^kvcache_results_.*\.json$")
+_OLD_SUMMARY = re.compile(r"^kvcache_run_summary.*\.json$")
+_PARTITION = re.compile(r"^(?:(?:nvme\d+n\d+|mmcblk\d+)p\d+|[shv]d[a-z]+\d+)$")
+_STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
+"""Devices that hand their requests on to others, which are counted themselves."""
+_SAME = 1e-6
+_LONGER = 1.01
+"""A window, or a device's work, that is this much longer than the published time is told."""
+_TOKEN_BYTES = {
+    "llama3.1-8b": 131_072,
+    "mistral-7b": 131_072,
+    "llama3.1-70b-instruct": 327_680,
+    "llama2-7b": 524_288,
+    "tiny-1b": 24_576,
+}
+"""Layers x key-value heads x head dimension x 2 x 2 bytes (fp16), by each model's published configuration."""
+_TOKEN_SLACK = 0.05
+_UNREAD = 0.9
+"""Share of the bytes read that must have come from the devices; below it, something else served them."""
+SUMS = (
+    ("read_bandwidth_gbps", lambda rank: rank.stat("tier_storage_read_bandwidth_gbps")),
+    ("write_bandwidth_gbps", lambda rank: rank.stat("tier_storage_write_bandwidth_gbps")),
+    ("avg_throughput_tokens_per_sec", lambda rank: number(rank.summary.get("avg_throughput_tokens_per_sec"))),
+    ("storage_throughput_tokens_per_sec", lambda rank: number(rank.summary.get("storage_throughput_tokens_per_sec"))),
+)
+"""What the summary has of each option: `aggregated_` and this name, and where each rank has its part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvRank:
+    """What one rank wrote of one trial of one option."""
+
+    option: int
+    trial: int
+    rank: int
+    content: Mapping[str, Any]
+
+    @property
+    def where(self) -> str:
+        """Its place in the run."""
+        return f"option {self.option}, trial {self.trial}, rank {self.rank}"
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """Its own summary."""
+        return mapping(self.content.get("summary"))
+
+    def stat(self, name: str) -> float | None:
+        """Return a number of its cache's statistics."""
+        return number(mapping(self.summary.get("cache_stats")).get(name))
+
+    def gib(self, tier: str, way: str) -> float:
+        """Return what it read from or wrote to a tier (`storage`, `cpu`, `gpu`; `read`, `written`), in GiB."""
+        return self.stat(f"tier_{tier}_kv_bytes_{way}_gb") or 0.0
+
+    @property
+    def elapsed_seconds(self) -> float | None:
+        """When the tool stopped its clock."""
+        return number(self.summary.get("elapsed_time"))
+
+    @cached_property
+    def latencies_seconds(self) -> tuple[float, ...]:
+        """Of each request, from when it was asked for."""
+        return tuple(numbers(self.content.get("end_to_end_latencies")) or ())
+
+    @cached_property
+    def window_seconds(self) -> float | None:
+        """The least time in which all its bytes can have moved: the clock's, or its slowest request's if longer."""
+        classes = map(mapping, mapping(self.summary.get("qos_metrics")).values())
+        told = [number(mapping(each.get("latency_ms")).get("max")) for each in classes]
+        known = [*self.latencies_seconds, *(value / 1e3 for value in told if value is not None)]
+        return None if self.elapsed_seconds is None else max([self.elapsed_seconds, *known])
+
+    def most_gib_per_second(self, way: str) -> float | None:
+        """Return the most that its storage can have done: bytes over the least window."""
+        return self.gib("storage", way) / self.window_seconds if self.window_seconds else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvLeaf:
+    """One run: three options, three trials of each, every rank."""
+
+    path: str
+    files: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    ranks: tuple[KvRank, ...] = ()
+    broken: tuple[Finding, ...] = ()
+    setup: Setup = field(default_factory=Setup)
+    """Always empty: the benchmark has no configuration of DLIO's."""
+
+    @property
+    def rank_count(self) -> int | None:
+        """Ranks that ran."""
+        return count(self.summary.get("total_ranks")) or count(self.metadata.get("num_processes"))
+
+    @property
+    def trial_count(self) -> int | None:
+        """Trials of each option."""
+        return count(self.summary.get("trials_per_option")) or count(mapping(self.metadata.get("args")).get("trials"))
+
+    def of(self, option: int) -> list[list[KvRank]]:
+        """Return the ranks of each trial of an option."""
+        trials = sorted({rank.trial for rank in self.ranks if rank.option == option})
+        return [[rank for rank in self.ranks if (rank.option, rank.trial) == (option, trial)] for trial in trials]
+
+    def published(self, option: int, name: str) -> float | None:
+        """Return one of the summary's numbers of an option."""
+        told = mapping(mapping(self.summary.get("options")).get(str(option)))
+        return number(told.get(f"aggregated_{name}"))
+
+    def most_gib_per_second(self, option: int, way: str) -> float | None:
+        """Return the most that an option can have done: ranks summed, trials averaged, as the text has it (6.3.4.1)."""
+        trials = [[rank.most_gib_per_second(way) for rank in trial] for trial in self.of(option)]
+        known = [[value for value in trial if value is not None] for trial in trials]
+        return fmean(map(sum, known)) if trials and trials == known else None
+
+
+def is_kv_leaf(below: Sequence[str]) -> bool:
+    """Say whether a folder with these folders in it is a run of kv_cache."""
+    return any(_OPTION.match(name) for name in below)
+
+
+def read_kv_leaf(folder: str) -> KvLeaf:
+    """Return what a folder holds; what can't be read is a finding of it."""
+    broken: list[Finding] = []
+    names = sorted(os.listdir(folder))
+    metadata = next((name for name in names if name.endswith("_metadata.json")), None)
+    ranks = []
+    for inside, (option, trial, rank) in _rank_folders(folder):
+        for name in sorted(os.listdir(inside)):
+            if _RESULT.match(name):
+                content = mapping(read_json(os.path.join(inside, name), broken))
+                ranks.append(KvRank(option=option, trial=trial, rank=rank, content=content))
+    return KvLeaf(
+        path=folder,
+        files=tuple(names),
+        metadata=mapping(read_json(os.path.join(folder, metadata), broken)) if metadata else {},
+        summary=mapping(read_json(os.path.join(folder, "summary.json"), broken)) if "summary.json" in names else {},
+        ranks=tuple(ranks),
+        broken=tuple(broken),
+    )
+
+
+def _rank_folders(folder: str, levels: Sequence[re.Pattern[str]] = (_OPTION, _TRIAL, _RANK)) -> Iterator[Any]:
+    """Yield option_O/trial_T/rank_R below a folder, each with its three numbers."""
+    if not levels:
+        yield folder, ()
+        return
+    found = [(int(match[1]), name) for name in os.listdir(folder) if (match := levels[0].match(name))]
+    for place, name in sorted(found):
+        if os.path.isdir(os.path.join(folder, name)):
+            for inside, places in _rank_folders(os.path.join(folder, name), levels[1:]):
+                yield inside, (place, *places)
+
+
+def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
+    """Yield what the files of a run contradict, and what its published numbers are worth."""
+    yield from leaf.broken
+    for rule in (_missing, _own_numbers, _sums, _windows, _devices, _tiers, _starved, _tokens, _copies):
+        yield from rule(leaf)
+
+
+def _missing(leaf: KvLeaf) -> Iterator[Finding]:
+    seen = [] if leaf.summary else [_no_summary(leaf)]
+    seen += [] if leaf.metadata else ["no *_metadata.json: the tool passes the run over"]
+    ranks, trials = leaf.rank_count or 1, leaf.trial_count or 1
+    there = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
+    every = [(option, trial, rank) for option in OPTIONS for trial in range(trials) for rank in range(ranks)]
+    gone = [place for place in every if place not in there]
+    if gone:
+        first = "option_{}/trial_{}/rank_{}".format(*gone[0])
+        seen.append(f"results of {len(gone)} of {len(every)} ranks missing, the first {first}")
+    told = [name for name, value in leaf.summary.items() if name in ("partial_failure", "trial_failures") and value]
+    options = mapping(leaf.summary.get("options")).values()
+    lost = sum(len(files) for each in options if isinstance(files := mapping(each).get("missing_files"), list))
+    if told or lost:
+        seen.append(
+            f"the tool itself reports {', '.join(told) or 'nothing'}, {lost} missing files: means of what is left"
+        )
+    if seen:
+        wanted = f"3 options x {trials} trials x {ranks} ranks, with summary and metadata"
+        yield Finding("error", "kv.missing", "; ".join(seen), wanted, "keep all files of the run, or repeat it")
+
+
+def _no_summary(leaf: KvLeaf) -> str:
+    old = next((name for name in leaf.files if _OLD_SUMMARY.match(name)), None)
+    return f"no summary.json{f', but {old}: the name of an older tool' if old else ''}"
+
+
+def _own_numbers(leaf: KvLeaf) -> Iterator[Finding]:
+    """Each rank's rates are its bytes over its clock, and its requests are counted."""
+    apart = []
+    for rank in leaf.ranks:
+        took, asked = rank.elapsed_seconds, count(rank.summary.get("total_requests"), 0)
+        for way, word in (("read", "read"), ("written", "write")):
+            told, moved = rank.stat(f"tier_storage_{word}_bandwidth_gbps"), rank.gib("storage", way)
+            if took and told is not None and not math.isclose(told, moved / took, rel_tol=_SAME, abs_tol=1e-9):
+                apart.append(f"{rank.where}: {told:.4g} GiB/s {way}, its bytes over its time give {moved / took:.4g}")
+        kept = len(rank.latencies_seconds)
+        if asked is not None and kept and asked != kept:
+            apart.append(f"{rank.where}: {asked} requests, latencies of {kept}")
+    if apart:
+        more = f"; and {len(apart) - 3} more" if len(apart) > 3 else ""
+        wanted = "what the rank's own bytes, time and requests give"
+        yield Finding(
+            "error", "kv.differs", f"{'; '.join(apart[:3])}{more}", wanted, "copy the files from the run again"
+        )
+
+
+_OTHER_SUMS: Mapping[str, Callable[[list[list[float]]], float]] = {
+    "the mean over ranks and trials": lambda trials: fmean(value for trial in trials for value in trial),
+    "the sum over ranks and trials": lambda trials: sum(value for trial in trials for value in trial),
+}
+"""How older builds of the tool put ranks and trials together."""
+
+
+def _sums(leaf: KvLeaf) -> Iterator[Finding]:
+    """The summary's numbers are the ranks': summed over ranks, averaged over trials (6.3.4.1, 6.3.4.2)."""
+    for option in OPTIONS:
+        trials = leaf.of(option)
+        for name, part in SUMS if trials else ():
+            printed = leaf.published(option, name)
+            told = [[part(rank) for rank in trial] for trial in trials]
+            parts = [[value for value in trial if value is not None] for trial in told]
+            if printed is None or parts != told:
+                if leaf.summary:
+                    lacking = printed if printed is None else None
+                    yield from unapplied("kv.differs", **{f"{name}_of_option_{option}": lacking})
+                continue
+            again = fmean(map(sum, parts))
+            if math.isclose(printed, again, rel_tol=_SAME, abs_tol=1e-9):
+                continue
+            seen = f"option {option}: aggregated_{name} is {printed:.6g}, ranks summed and trials averaged {again:.6g}"
+            how = next(
+                (way for way, of in _OTHER_SUMS.items() if math.isclose(printed, of(parts), rel_tol=_SAME)), None
+            )
+            wanted, fix = "ranks summed, trials averaged", "copy the files from the run again"
+            if how:
+                yield Finding("warning", "kv.aggregate", f"{seen}: it is {how}", wanted, "let today's tool sum it up")
+            else:
+                yield Finding("error", "kv.differs", seen, wanted, fix)
+        slowest = [mapping(rank.summary.get("storage_io_latency_ms")).get("p95") for trial in trials for rank in trial]
+        known, printed = [value for value in map(number, slowest) if value is not None], None
+        printed = leaf.published(option, "p95_latency_ms")
+        if printed is not None and known and not math.isclose(printed, max(known), rel_tol=_SAME):
+            seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
+            yield Finding("error", "kv.differs", seen, "the largest of all ranks and trials", "take the files again")
+
+
+def _windows(leaf: KvLeaf) -> Iterator[Finding]:
+    """List what each option published beside the most that it can have been."""
+    for option in OPTIONS:
+        ranks = [rank for trial in leaf.of(option) for rank in trial]
+        windows = [
+            rank.window_seconds / rank.elapsed_seconds for rank in ranks if rank.window_seconds and rank.elapsed_seconds
+        ]
+        shown = []
+        for way, word in (("read", "read"), ("written", "write")):
+            printed, most = leaf.published(option, f"{word}_bandwidth_gbps"), leaf.most_gib_per_second(option, way)
+            shown.append(f"{word} {_rate(printed)} published, at most {_rate(most)} GiB/s")
+        p95 = [(word, [rank.stat(f"storage_{word}_device_p95_ms") for rank in ranks]) for word in ("read", "write")]
+        slow = [f"{word} {max(filter(None, values)):,.0f} ms" for word, values in p95 if any(values)]
+        devices = f"; device p95 (6.3.4.3): {', '.join(slow)}" if slow else ""
+        what = f"option {option}: {', '.join(shown)}{devices}"
+        if windows and max(windows) > _LONGER:
+            slowest = max(ranks, key=lambda rank: rank.window_seconds or 0)
+            seen = f"{what}; the slowest request took {slowest.window_seconds:.1f} s of {slowest.elapsed_seconds:.1f} s"
+            wanted = "bytes over the time in which they moved"
+            fix = (
+                "read the published rates as too high: requests that ended after the clock count by bytes, not by time"
+            )
+            yield Finding("warning", "kv.window", seen, wanted, fix)
+        elif ranks:
+            fix = "nothing: no request outlasted the clock, so the published rates stand as far as the files tell"
+            yield Finding("info", "kv.listed", what, "published and recomputed beside each other", fix)
+
+
+def _rate(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.2f}"
+
+
+def _devices(leaf: KvLeaf) -> Iterator[Finding]:
+    """Hold the run's bytes and time against what the kernels of its hosts counted (/proc/diskstats)."""
+    moved = {way: sum(rank.gib("storage", way) for rank in leaf.ranks) for way in ("read", "written")}
+    clock = sum(
+        max((rank.elapsed_seconds or 0 for rank in trial), default=0) for option in OPTIONS for trial in leaf.of(option)
+    )
+    devices = device_work(leaf.metadata)
+    busiest = max(devices, key=lambda name: sum(devices[name][:2]), default=None)
+    if busiest is None or not clock or sum(devices[busiest][:2]) < 0.01 * sum(moved.values()):
+        yield from unapplied("kv.device", counters_of_devices_that_held_the_cache=None)
+        return
+    read, written = (sum(each[index] for each in devices.values()) for index in (0, 1))
+    busy = devices[busiest][2]
+    seen = (
+        f"devices read {read:,.1f} and wrote {written:,.1f} GiB, the ranks {moved['read']:,.1f} and"
+        f" {moved['written']:,.1f}; {busiest} was busy for {busy:,.0f} s of {clock:,.0f} s of load"
+    )
+    wanted = "the ranks' bytes, and no more work than the clock has seconds"
+    if busy > clock * _LONGER:
+        fix = f"read the published rates as {100 * (busy / clock - 1):.0f} % too high on average: so long it worked"
+        yield Finding("warning", "kv.device", seen, wanted, fix)
+    elif moved["read"] and read < _UNREAD * moved["read"]:
+        fix = "ask what served the rest: the page cache, or devices of other hosts"
+        yield Finding("warning", "kv.device", seen, wanted, fix)
+    else:
+        yield Finding("info", "kv.device", seen, wanted, "nothing: device and benchmark agree")
+
+
+def device_work(metadata: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Return `host:device` -> (GiB read, GiB written, busy seconds) between the snapshots at start and end.
+
+    Whole devices alone: partitions and stacked devices are counted by those below them.
+    """
+    snapshots = mapping(metadata.get("cluster_snapshots"))
+    before, after = (_counters(mapping(snapshots.get(name))) for name in ("start", "end"))
+    work = {}
+    for name in before.keys() & after.keys():
+        read, written, busy = (last - first for first, last in zip(before[name], after[name], strict=True))
+        work[name] = (read * SECTOR_BYTES / GIB, written * SECTOR_BYTES / GIB, busy / 1e3)
+    return work
+
+
+def _counters(snapshot: Mapping[str, Any]) -> dict[str, list[float]]:
+    hosts, found = snapshot.get("hosts"), {}
+    for host in map(mapping, hosts if isinstance(hosts, list) else ()):
+        disks = host.get("disks")
+        for disk in map(mapping, disks if isinstance(disks, list) else ()):
+            name = text(disk.get("device_name"))
+            told = [number(disk.get(key)) for key in ("sectors_read", "sectors_written", "time_doing_ios_ms")]
+            known = [value for value in told if value is not None]
+            if name and len(known) == len(told) and not (_PARTITION.match(name) or _STACKED.match(name)):
+                found[f"{host.get('hostname')}:{name}"] = known
+    return found
+
+
+def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
+    """Say how much of what was read came from memory: none of it in options 1 and 3."""
+    for option in OPTIONS:
+        ranks = [rank for trial in leaf.of(option) for rank in trial]
+        memory = sum(rank.gib(tier, "read") for rank in ranks for tier in ("cpu", "gpu"))
+        storage = sum(rank.gib("storage", "read") for rank in ranks)
+        if not memory:
+            continue
+        total = memory + storage
+        seen = f"option {option}: {100 * memory / total:.1f} % of {total:,.0f} GiB read from memory"
+        if option != 2:
+            wanted = "every byte from the storage: the option has no tier of memory"
+            yield Finding("error", "kv.tiers", seen, wanted, "repeat it with the option's own settings")
+        elif not storage:
+            yield Finding(
+                "error", "kv.tiers", seen, "some read from the storage (6.3.4.4)", "count the option for OPEN"
+            )
+        else:
+            fix = "read the option as one of memory, the more so the faster the storage is"
+            yield Finding("info", "kv.tiers", seen, "the share that the storage served", fix)
+
+
+def _starved(leaf: KvLeaf) -> Iterator[Finding]:
+    """Say which class of requests waited for whom; no rule asks for their limits."""
+    for option in OPTIONS:
+        shown = []
+        ranks = [rank for trial in leaf.of(option) for rank in trial]
+        for name in ("interactive", "responsive", "batch"):
+            told = [mapping(mapping(rank.summary.get("qos_metrics")).get(name)) for rank in ranks]
+            asked = [
+                (count(each.get("total_requests")), number(mapping(each.get("sla")).get("compliance")), each)
+                for each in told
+            ]
+            served = [(many, share) for many, share, _ in asked if many is not None and share is not None]
+            if served:
+                total = sum(many for many, _ in served)
+                within = sum(many * share for many, share in served) / total
+                p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in told) / 1e3
+                shown.append(f"{name} {total} requests, {100 * within:.1f} % in time, p95 {p95:,.1f} s")
+        if shown:
+            seen, wanted = f"option {option}: {'; '.join(shown)}", "each class served within the time it asks for"
+            fix = "read latencies as lengths of a queue that is never emptied: arrivals do not wait for the storage"
+            yield Finding("info", "kv.starved", seen, wanted, fix)
+
+
+def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
+    """A token's bytes follow from the model: another number means that tokens/s are not what they seem."""
+    models = {option: told.get("model") for option, told in kv_commands(leaf).items()}
+    for option in OPTIONS:
+        ranks = [rank for trial in leaf.of(option) for rank in trial]
+        tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
+        moved = sum(rank.gib("storage", way) for rank in ranks for way in ("read", "written")) * GIB
+        wanted = _TOKEN_BYTES.get(models.get(option) or "")
+        if not tokens or not wanted:
+            yield from unapplied("kv.tokens", **{f"tokens_or_model_of_option_{option}": None}) if ranks else ()
+        elif abs(moved / tokens / wanted - 1) > _TOKEN_SLACK:
+            seen = f"option {option}: {moved / tokens:,.0f} bytes a token, {models[option]} has {wanted:,}"
+            fix = "don't compare tokens/s with other runs: builds before 3.0.13 count them too low"
+            yield Finding("warning", "kv.tokens", seen, "the model's bytes a token", fix)
+
+
+def kv_commands(leaf: KvLeaf) -> dict[int, dict[str, str]]:
+    """Return what each option was started with (`num-users` -> `200`), of the last trial that the metadata tell."""
+    kept, found = leaf.metadata.get("command_output_files"), {}
+    for each in map(mapping, kept if isinstance(kept, list) else ()):
+        words = (text(each.get("command")) or "").split()
+        told = {word[2:]: value for word, value in pairwise(words) if word.startswith("--")}
+        option = re.search(r"option_(\d+)", told.get("rank-output-base", ""))
+        if option:
+            found[int(option[1])] = told
+    return found
+
+
+def _copies(leaf: KvLeaf) -> Iterator[Finding]:
+    """No two ranks or trials wait alike."""
+    known: dict[tuple[float, ...], KvRank] = {}
+    for rank in leaf.ranks:
+        if not rank.latencies_seconds:
+            continue
+        key = tuple(round(value, 6) for value in rank.latencies_seconds)
+        first = known.setdefault(key, rank)
+        if first is not rank:
+            seen = f"{rank.where} has the latencies of {first.where}"
+            wanted = "requests of its own for each rank and trial"
+            yield Finding("error", "kv.copied", seen, wanted, "copy the files from the run again")

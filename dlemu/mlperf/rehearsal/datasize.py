@@ -1,0 +1,152 @@
+"""How large a dataset MLPerf Storage's rules want, and the overrides that make it so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import psutil
+
+from datagen.errors import UserError
+from dlemu.comm.cgroup_limits import host_memory
+from dlemu.comm.environment import existing_folder
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.dlio.config import dlio_workload
+from dlemu.mlperf.rules.core_config import effective
+from dlemu.mlperf.rules.editions import EDITIONS, Edition, newest_edition
+from dlemu.mlperf.rules.training import GIB, DatasetBound, RunFacts, check_run, smallest_dataset
+from dlemu.results.finding import Finding
+
+FILES_A_FOLDER = 10_000
+"""Files that one folder should hold at most (mlpstorage v2.0 advises it for any file system)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Datasize:
+    """The answer."""
+
+    edition: str
+    workload: str
+    accelerator: str
+    accelerators: int
+    """Of all hosts."""
+    hosts: int
+    memory_gib_per_host: float
+    bound: DatasetBound
+    files: int
+    """Advised: the bound, with 1 % more where memory decides."""
+    subfolders: int
+    """0 for none."""
+    steps_per_epoch: int
+    nominal_bytes: int
+    """Bytes as the rules count them: samples x record length."""
+    findings: tuple[Finding, ...]
+    """What else of the settings breaks a rule."""
+
+    @property
+    def tool_commands(self) -> tuple[str, ...]:
+        """Calls of the edition's own tool that size the dataset and make it, with capitals for the user to fill in."""
+        pair, count = (self.workload, self.accelerator), self.accelerators
+        hosts = f"--num-client-hosts {self.hosts} --client-host-memory-in-gb {math.ceil(self.memory_gib_per_host)}"
+        if self.edition == "1.0":
+            what = f"--workload {pair[0]} --accelerator-type {pair[1]}"
+            params = " ".join(f"--param {word}" for word in (*self.overrides, "dataset.data_folder=DATA_DIR"))
+            return (
+                f"./benchmark.sh datasize {what} --num-accelerators {count} {hosts}",
+                f"./benchmark.sh datagen --hosts HOSTS {what} --num-parallel {count} {params}",
+            )
+        params, size = (
+            f"--params {' '.join(self.overrides)}",
+            f"--max-accelerators {count} --accelerator-type {pair[1]}",
+        )
+        folders = "--data-dir DATA_DIR --results-dir RESULTS_DIR"
+        if self.edition == "2.0":
+            return (
+                f"mlpstorage training datasize --model {pair[0]} {size} {hosts}",
+                f"mlpstorage training datagen --model {pair[0]} --num-processes {count} {folders} {params}",
+            )
+        training = f"mlpstorage closed training {pair[0]}"
+        return (
+            f"{training} datasize {size} {hosts} --systemname SYSTEM",
+            f"{training} datagen file --num-processes {count} {folders} --systemname SYSTEM {params}",
+        )
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Return the settings of the dataset, in the words of dlemu and DLIO."""
+        words = [f"dataset.num_files_train={self.files}"]
+        return tuple([*words, f"dataset.num_subfolders_train={self.subfolders}"] if self.subfolders else words)
+
+
+def datasize(
+    workload: Workload, *, edition: str | None, hosts: int, memory_gib_per_host: float, files_asked: int | None = None
+) -> Datasize:
+    """Return the dataset for `ranks` accelerators on so many hosts; without an edition by the newest that has the pair.
+
+    Fewer files than that, when so many were asked for, are a finding.
+
+    Raises UserError when no edition, or not the named one, has this workload and accelerator.
+    """
+    rules = _edition(workload, edition)
+    official = rules.official(workload.model.name, workload.accelerator)
+    assert official is not None  # _edition made sure
+    memory_bytes = hosts * memory_gib_per_host * GIB
+    bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
+    files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
+    folders = workload.dataset.num_subfolders_train
+    facts = replace(_facts(workload, hosts), num_files=files_asked, memory_gib=hosts * memory_gib_per_host)
+    return Datasize(
+        edition=rules.name,
+        workload=workload.model.name,
+        accelerator=workload.accelerator,
+        accelerators=workload.ranks,
+        hosts=hosts,
+        memory_gib_per_host=memory_gib_per_host,
+        bound=bound,
+        files=files,
+        subfolders=folders or (math.ceil(files / FILES_A_FOLDER) if files > FILES_A_FOLDER else 0),
+        steps_per_epoch=samples // (official.batch_size * workload.ranks),
+        nominal_bytes=math.ceil(samples * official.record_bytes),
+        findings=tuple(finding for finding in check_run(rules, facts, "closed") if finding.rule != "unapplied"),
+    )
+
+
+def _edition(workload: Workload, name: str | None) -> Edition:
+    pair = (workload.model.name, workload.accelerator)
+    edition = newest_edition(*pair) if name is None else EDITIONS[name]
+    if edition is not None and edition.official(*pair):
+        return edition
+    known = "; ".join(
+        f"v{each.name}: {', '.join(f'{w} on {a}' for w, a in each.officials)}" for each in EDITIONS.values()
+    )
+    seen = f"workload={pair[0]} accelerator={pair[1] or '(none)'}"
+    raise UserError(f"{seen} is in no rules of {f'v{name}' if name else 'MLPerf Storage'}: wanted a pair of {known}")
+
+
+def _facts(workload: Workload, hosts: int) -> RunFacts:
+    """Return what the settings alone can break; the size of the dataset is the answer, not a fact."""
+    return RunFacts(
+        workload=workload.model.name,
+        accelerator=workload.accelerator,
+        accelerators=workload.ranks,
+        hosts=hosts,
+        record_bytes=workload.dataset.record_length_bytes,
+        batch_size=workload.reader.batch_size,
+        computation_seconds=mean_seconds(workload.train.computation_time),
+        epochs=workload.train.epochs,
+        au_threshold_percent=100 * workload.metric.au,
+        odirect=workload.reader.odirect,
+        settings=effective(dlio_workload(workload)),
+    )
+
+
+def host_memory_gib() -> float:
+    """Return this host's memory in GiB, or what its control group allows when that is less."""
+    return host_memory().total_bytes / GIB
+
+
+def free_bytes(folder: str) -> tuple[int, str]:
+    """Return the room that a folder has, or the nearest one above it that exists, and which one that is."""
+    there = existing_folder(folder)
+    return psutil.disk_usage(there).free, there

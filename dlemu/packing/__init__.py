@@ -1,1 +1,0 @@
-"""How long packing takes: processes that read, rescale and write at the same time, watched and judged."""

@@ -1,1 +1,0 @@
-"""What a storage can do, before any training: measured by readers that do nothing else."""

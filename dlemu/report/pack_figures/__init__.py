@@ -1,1 +1,0 @@
-"""Figures of packing, as in `dlemu.report.figures`: one file each, `ORDER` and `draw`."""

@@ -1,0 +1,24 @@
+"""log.txt of a run: the command, and the result as a terminal shows it."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from datagen.atomic import write_text
+from dlemu.results.kinds import kind_named
+from dlemu.results.tables import ADVICE
+from dlemu.runner.events import Event, OnEvent, Saved
+
+
+def log_of(command: str) -> OnEvent:
+    """Return what writes log.txt when a run is saved; `command` is what it says was run."""
+
+    def write(event: Event) -> None:
+        if isinstance(event, Saved):
+            run, text = event.run, io.StringIO()
+            kind_named(run.facts.kind).part("show")(run.summary, run.folder, Console(width=100, file=text))
+            write_text(run.folder, "log.txt", f"$ {command}\n\n{text.getvalue()}", advice=ADVICE)
+
+    return write

@@ -1,0 +1,185 @@
+"""The folder of a run that ranks measured: one writer, one reader. What has its name is complete.
+
+A kind of job adds the tables of its own rows. Nothing is believed that can be computed: the summary is made anew from
+the rows, whatever summary.json says.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from dlemu.config import to_yaml
+from dlemu.config.published import published
+from dlemu.config.schema import Workload
+from dlemu.results.answer_files import to_json
+from dlemu.results.file_names import BLOCK_TRACE, CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
+from dlemu.results.journal import RunJournal
+from dlemu.results.live import salvaged
+from dlemu.results.parts import Environment
+from dlemu.results.sent_files import decode_sent
+from dlemu.results.tables import ADVICE, read_telemetry, write_table
+from dlemu.telemetry import RecorderHead, Telemetry, to_table, trace_to_table
+
+FACTS_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """All that the numbers need beside rows and readings; facts.json."""
+
+    facts_version: int = FACTS_VERSION
+    kind: str = ""
+    """Of the job; empty in results of older versions."""
+    workload: Workload
+    ranks: int
+    seed: int
+    """Of all that was drawn."""
+    started_at: str
+    """ISO 8601 with zone."""
+    journal: RunJournal
+    """What rank 0 noted while the run went on."""
+    recorders: tuple[RecorderHead, ...] = ()
+    """Of each host that was watched, in node order."""
+    failure: str | None = None
+    """Why the run is incomplete."""
+
+
+def said_of_any(facts: RunFacts) -> dict[str, Any]:
+    """Return what `JobSummary` says of a run of any kind, but for kind and verdict, and its `environment`."""
+    journal = facts.journal
+    return {
+        "complete": facts.failure is None,
+        "failure": facts.failure,
+        "workload": facts.workload.model.name,
+        "ranks": facts.ranks,
+        "hosts": tuple(host.host for host in journal.hosts),
+        "started_at": facts.started_at,
+        "ended_at": journal.ended_at,
+        "environment": Environment(hosts=journal.hosts, storage=journal.storage),
+    }
+
+
+class MeasuredRun(Protocol):
+    """One run: what its ranks measured, and every number computed from it."""
+
+    @property
+    def folder(self) -> str:
+        """Where its files lie."""
+        ...
+
+    @property
+    def facts(self) -> RunFacts: ...
+
+    @property
+    def telemetry(self) -> Telemetry: ...
+
+    @property
+    def summary(self) -> object:
+        """Every published number."""
+        ...
+
+    def write_rows(self) -> None:
+        """Write the tables of its rows into its folder; raises SpaceError."""
+        ...
+
+
+F = TypeVar("F", bound=RunFacts)
+R = TypeVar("R", bound=MeasuredRun)
+
+
+def write_measured(run: MeasuredRun) -> None:
+    """Write what was measured: all that reading it needs, and nothing that is computed from it. Raises SpaceError."""
+    folder = run.folder
+    write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
+    run.write_rows()
+    if run.telemetry:
+        write_table(folder, TELEMETRY, to_table(run.telemetry))
+        trace = trace_to_table(run.telemetry)
+        if trace is not None:
+            write_table(folder, BLOCK_TRACE, trace)
+    write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)  # last: until it is there, the live part is the result
+
+
+def write_summary(run: MeasuredRun) -> None:
+    """Write what is computed of a run; raises SpaceError."""
+    write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
+
+
+def write_run(run: MeasuredRun) -> None:
+    """Write all files of a run into its folder, summary.json last. Raises SpaceError."""
+    write_measured(run)
+    write_summary(run)
+
+
+def read_facts(path: str, kind: type[F]) -> F:
+    """Return the facts of a run; raises UserError for damaged ones, and those of a later version."""
+    facts = decode_sent(path, kind)
+    if facts.facts_version > FACTS_VERSION:
+        raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
+    return replace(facts, workload=published(facts.workload))  # older versions wrote all options down
+
+
+def read_readings(folder: str, facts: RunFacts) -> Telemetry:
+    """Return what the recorders of a run read; raises UserError for a damaged table."""
+    try:
+        return read_telemetry(folder, facts.recorders)
+    except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+        raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
+
+
+class LiveLog(Protocol):
+    """What the ranks of a run that was killed left."""
+
+    @property
+    def journal(self) -> RunJournal: ...
+
+    @property
+    def telemetry(self) -> Telemetry: ...
+
+    def __len__(self) -> int: ...
+
+
+L = TypeVar("L", bound=LiveLog)
+
+
+def read_live(
+    folder: str, kind: type[F], salvage: Callable[[str], L | None], first: str, *, name: str = FACTS
+) -> tuple[F, L]:
+    """Return facts and log of a run that was killed before it was saved, from what its ranks left in live/.
+
+    Raises UserError when it still goes on, or was killed before its `first` step was measured.
+    """
+    facts = read_facts(os.path.join(folder, LIVE, name), kind)
+    log = salvaged(folder, salvage)
+    if log is None or not len(log):
+        raise UserError(f"{folder} is of a run that was killed before its first {first} was measured: run it again")
+    heads = tuple(host.head for host in log.telemetry)
+    return replace(facts, journal=log.journal, recorders=heads, failure=KILLED), log
+
+
+def check_hosts(run: MeasuredRun, *, rows: int) -> None:
+    """Raise UserError for a run of so many rows whose facts do not say on which hosts they were measured."""
+    facts, journal = run.facts, run.facts.journal
+    nodes = set(journal.rank_nodes)
+    if rows and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
+        raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks was")
+    if not {head.node for head in facts.recorders} <= set(range(len(journal.hosts))):
+        raise UserError(f"{run.folder} is damaged: it was recorded on hosts that its journal does not know")
+
+
+def computed(run: R) -> R:
+    """Return a run whose numbers can be computed; raises UserError for a damaged one."""
+    try:
+        _ = run.summary
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{run.folder} is damaged: its numbers can't be computed ({what}); copy it again") from error
+    return run

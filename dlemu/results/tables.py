@@ -1,0 +1,68 @@
+"""The tables and texts of a result's folder: names, one writer, one reader."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datagen.atomic import write_file
+from datagen.errors import UserError
+from dlemu.comm.cgroup_limits import host_memory
+from dlemu.config import load_received, to_yaml
+from dlemu.results.file_names import BLOCK_TRACE, CONFIG, TELEMETRY
+from dlemu.results.sent_files import open_sent
+from dlemu.telemetry import RecorderHead, Telemetry, from_tables
+
+MOST_TABLE_BYTES = 64 << 30
+
+
+def read_config(folder: str) -> str:
+    """Return the composed configuration as YAML, as it may be shown; empty when the folder has none that loads."""
+    try:
+        return to_yaml(load_received(os.path.join(folder, CONFIG)))
+    except UserError:
+        return ""
+
+
+def write_table(folder: str, name: str, table: pa.Table) -> None:
+    """Write a table as parquet; raises SpaceError."""
+    write_file(folder, name, lambda out: pq.write_table(table, out, compression="zstd"), advice=ADVICE)
+
+
+def read_table(folder: str, name: str) -> pa.Table | None:
+    """Return a parquet file, None where there is none; raises UserError for a damaged one."""
+    path = os.path.join(folder, name)
+    if not os.path.lexists(path):
+        return None
+    with open(open_sent(path, MOST_TABLE_BYTES), "rb") as opened:
+        try:
+            file = pq.ParquetFile(opened)
+            # Twice eight bytes a value, for a copy; a column of equal values takes next to nothing in the file.
+            wanted = 16 * file.metadata.num_rows * file.metadata.num_columns
+            if wanted > host_memory().available_bytes:
+                raise UserError(
+                    f"{path} wants {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host, or "
+                    "copy it again if no run of yours took as many steps"
+                )
+            return file.read()
+        except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
+            raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
+
+
+def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
+    """Return what the recorders of a run read; raises UserError, ValueError, KeyError or TypeError for damaged ones."""
+    readings = read_table(folder, TELEMETRY)
+    if readings is None or not heads:
+        return ()
+    telemetry = from_tables(heads, readings, read_table(folder, BLOCK_TRACE))
+    for host in telemetry:
+        if host.time_ns.dtype != np.int64 or host.value.dtype != np.float64 or not np.isfinite(host.value).all():
+            raise ValueError("it holds readings that are no numbers")
+    return telemetry
+
+
+ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
+"""What to do when a file of a run can't be written."""

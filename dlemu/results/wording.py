@@ -1,0 +1,28 @@
+"""Findings as sentences, by the words that a kind of job has for its codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+
+from dlemu.metrics.findings import Finding
+
+Wording = Mapping[str, str | Callable[..., str]]
+"""Code -> its sentence as a format of the finding's numbers, or a function of them."""
+
+
+def sentence(finding: Finding, words: Wording) -> str:
+    """Return the finding as a sentence; raises KeyError for a code without words."""
+    said = words[finding.code]
+    return said(**finding.numbers) if callable(said) else said.format_map(finding.numbers)
+
+
+def sentences(findings: Iterable[Finding], words: Wording, continuing: Container[str] = ()) -> tuple[str, ...]:
+    """Return the findings as sentences; those of the codes in `continuing` go on with the sentence before them."""
+    parts: list[str] = []
+    for finding in findings:
+        said = sentence(finding, words)
+        if finding.code in continuing:
+            parts[-1] += f"; {said}"
+        else:
+            parts.append(said)
+    return tuple(parts)

@@ -1,0 +1,1 @@
+"""What every job shares: start the ranks, guard them, record, collect, save."""

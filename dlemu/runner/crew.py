@@ -1,0 +1,124 @@
+"""A crew: worker processes forked from this one for a job that they share, begun together and ended together.
+
+No lock is shared, so a worker that is killed holds nobody up. What ends a worker before its time is named by the same
+sentences as the end of a rank (`dlemu.comm.failure`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pickle
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import IO, TypeVar
+
+from datagen.errors import DlemuError, UserError
+from dlemu.comm import Interrupted, die_with_parent, first_failure
+from dlemu.comm.failure import Failure, Role
+from dlemu.comm.launch import Line, run_processes
+from dlemu.comm.process_control import name_process
+
+Order = TypeVar("Order")
+Result = TypeVar("Result")
+
+_GRACE_SECONDS = 2.0
+"""Workers have nothing to save: SIGTERM ends them."""
+_READY = "ready"
+
+
+@dataclass(frozen=True)
+class Worker(Line):
+    """What a worker knows of its crew."""
+
+    gate: int
+    """A pipe that is at its end once all may begin."""
+
+    def ready(self) -> None:
+        """Report that all is set up, and wait until all are."""
+        self.reports.send(pickle.dumps((self.number, _READY)))
+        os.read(self.gate, 1)
+
+
+def run_crew(
+    work: Callable[[Worker, Order], Result],
+    orders: Sequence[Order],
+    role: Role,
+    *,
+    timeout_seconds: float,
+    most_seconds: float = math.inf,
+    on_ready: Callable[[], None] = lambda: None,
+    on_message: Callable[[object], None] = lambda message: None,
+    on_look: Callable[[], None] | None = None,
+) -> list[Result]:
+    """Run `work(worker, order)` in a forked process for each order; return the results in the same order.
+
+    Each worker calls `ready()` once it is set up; when all have, `on_ready` is called and they begin. `on_message` gets
+    what they `say`; `on_look` is called every half second. What these raise is raised here, and ends the crew.
+
+    Call it from the main thread of a process that has no other threads. The first failure ends all: a worker's
+    exception, a signal, a stop (SIGSTOP) of more than `timeout_seconds`, or that it takes more than `most_seconds`.
+    Raises UserError or DlemuError with its message, Interrupted for a signal to this process, and SpaceError where the
+    system has no room for so many processes. No worker outlives the call.
+    """
+    waiting = len(orders)
+    parent = os.getpid()
+    with contextlib.ExitStack() as stack:
+        results = [_memory_file(stack) for _ in orders]
+        gate, opener = os.pipe()
+        stack.callback(os.close, gate)
+        opened = stack.enter_context(os.fdopen(opener, "wb", 0))
+
+        def take(number: int, message: object) -> None:
+            nonlocal waiting
+            if message != _READY:
+                on_message(message)
+                return
+            waiting -= 1
+            if not waiting:
+                on_ready()
+                opened.close()
+
+        def be(line: Line) -> int:
+            opened.close()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            die_with_parent(parent)
+            name_process(f"dlemu-{role.name}")
+            result = work(Worker(line.number, line.role, line.reports, gate), orders[line.number])
+            pickle.dump(result, results[line.number])
+            results[line.number].flush()
+            return 0
+
+        failure = first_failure(
+            run_processes(
+                len(orders),
+                be,
+                role,
+                timeout_seconds=timeout_seconds,
+                grace_seconds=_GRACE_SECONDS,
+                most_seconds=most_seconds,
+                on_message=take,
+                on_look=on_look,
+            )
+        )
+        if failure is not None:
+            raise _error(failure)
+        for result in results:
+            result.seek(0)
+        return [pickle.load(result) for result in results]
+
+
+def _memory_file(stack: contextlib.ExitStack) -> IO[bytes]:
+    """Return where a worker leaves its result: a pipe would have to be read while others still measure."""
+    return stack.enter_context(os.fdopen(os.memfd_create("dlemu-result"), "w+b"))
+
+
+def _error(failure: Failure) -> BaseException:
+    if failure.kind == Interrupted.__name__:
+        return Interrupted(failure.status - 128)
+    error = (UserError if failure.status == UserError.exit_status else DlemuError)(failure.message)
+    if failure.traceback:
+        error.add_note(failure.traceback.rstrip())
+    return error

@@ -1,0 +1,128 @@
+"""Datasets made and verified with all ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Literal
+
+from datagen import manifest
+from datagen.errors import DatasetError
+from datagen.generate import finish, generate
+from datagen.generate import prepare as prepare_folder
+from datagen.storage.storage_base import open_storage
+from datagen.thread_pool import Progress
+from datagen.verify import verify
+from datagen.withheld import public_text
+from dlemu.comm import Comm
+from dlemu.comm.environment import existing_folder
+from dlemu.config import check_data
+from dlemu.config.schema import Workload
+from dlemu.runner.events import DatasetMade, DatasetProgress, DatasetVerified, OnEvent, Warned
+from dlemu.runner.job import JobRequest, cautions
+from dlemu.runner.ranks import ForkedRanks, Ranks, with_ranks
+
+
+def make(request: JobRequest, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
+    """Make what is missing of a dataset and return what was made, on rank 0; raises UserError, RunFailedError."""
+
+    def body(ranks: Ranks) -> DatasetMade | None:
+        workload = ranks.configure(lambda: _checked(request))
+        for caution in cautions(workload, ranks.count) if ranks.leads else ():
+            on_event(Warned(caution))
+        return ranks.run(lambda comm: make_dataset(workload, comm, on_event, fsync=fsync))
+
+    return with_ranks(request.words, on_event, body)
+
+
+def free_bytes(workload: Workload, folder: str) -> int | None:
+    """Return the bytes that are free where a folder of the workload's storage lies, or will; None where not known."""
+    storage = open_storage(workload.storage_spec.buffered)
+    local = storage.local_path(folder)
+    return storage.free_bytes(existing_folder(local) if local is not None else folder)
+
+
+def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent, *, fsync: bool = False) -> None:
+    """Make what is missing of a dataset with so many forked ranks; raises UserError, RunFailedError."""
+    check_data(workload)
+    forked = ForkedRanks(ranks, workload.timeout_seconds)
+    forked.run(lambda comm: make_dataset(workload, comm, on_event, fsync=fsync))
+
+
+def check_bytes(request: JobRequest, on_event: OnEvent) -> None:
+    """Compare every byte of a dataset with what was generated; raises UserError, RunFailedError when some are wrong."""
+
+    def body(ranks: Ranks) -> None:
+        workload = ranks.configure(lambda: _checked(request))
+        ranks.run(lambda comm: verify_dataset(workload, comm, on_event))
+
+    with_ranks(request.words, on_event, body)
+
+
+def _checked(request: JobRequest) -> Workload:
+    workload = request.load()
+    check_data(workload)
+    return workload
+
+
+def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
+    """Make this rank's share of what is missing; return on rank 0 what all made. Raises UserError."""
+    spec, storage = workload.dataset, workload.storage_spec
+    if comm.rank == 0:
+        prepare_folder(spec, storage)
+    comm.broadcast(None)
+    progress = _progress(comm, "made", on_event)
+    made = generate(
+        spec, storage, rank=comm.rank, ranks=comm.size, threads=_threads(comm), fsync=fsync, progress=progress
+    )
+    parts = comm.gather(made)
+    if parts is None:
+        return None
+    finish(spec, storage)
+    whole = DatasetMade(
+        folder=public_text(spec.data_folder),
+        files=sum(part.files for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        kept_files=sum(part.kept_files for part in parts),
+        seconds=max(part.seconds for part in parts),
+    )
+    on_event(whole)
+    return whole
+
+
+def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
+    """Compare this rank's share of the bytes; rank 0 tells all findings.
+
+    Raises DatasetError when one is an error: files of others, which no run reads, are none.
+    """
+    spec = workload.dataset
+    progress = _progress(comm, "verified", on_event)
+    found = verify(
+        spec, workload.storage_spec, rank=comm.rank, ranks=comm.size, threads=_threads(comm), progress=progress
+    )
+    parts = comm.gather(found)
+    if parts is None:
+        return
+    findings = tuple(finding for part in parts for finding in part)
+    made = manifest.read(spec.data_folder, open_storage(workload.storage_spec.buffered))
+    whole = spec if made is None else made.spec  # all that was made is verified, however many are asked for
+    files = whole.num_files_train + whole.num_files_eval
+    on_event(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
+    wrong = sum(finding.severity == "error" for finding in findings)
+    if wrong:
+        raise DatasetError(
+            f"{wrong} of {files} files in {spec.data_folder} are wrong; delete those named as errors above, and run "
+            "`dlemu datagen` with the same settings to make them again"
+        )
+
+
+def _progress(comm: Comm, verb: Literal["made", "verified"], on_event: OnEvent) -> Callable[[Progress], None] | None:
+    """Return what reports the progress of rank 0, None on the others."""
+    if comm.rank != 0:
+        return None
+    return lambda done: on_event(DatasetProgress(verb=verb, ranks=comm.size, done=done))
+
+
+def _threads(comm: Comm) -> int:
+    """Return this rank's share of the cores it may use."""
+    return max(1, len(os.sched_getaffinity(0)) // comm.local_size)

@@ -1,0 +1,104 @@
+"""What a process does that mpirun or srun started, with as little imported as can be: most of them only stand in."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from datagen.errors import UserError
+from dlemu.comm import detect_launcher, interrupt_once
+from dlemu.comm.failure import describe
+from dlemu.comm.guardian import turn_seconds
+from dlemu.comm.hosted import are_alike, stand_in
+from dlemu.comm.mpi import MpiComm
+from dlemu.config.schema import Workload
+
+ECHO_SECONDS = 2.0
+"""How long a rank that only lost a peer lets the rank with the cause speak first; after that one speaks for all."""
+
+_TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """This process among the launcher's."""
+
+    comm: MpiComm
+    hosted: bool
+    """The first process of each host runs all of its ranks."""
+
+
+class RefusedError(UserError):
+    """What rank 0 found wrong before any rank began, known to all processes that take part: they leave together."""
+
+    def __init__(self, error: UserError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@functools.cache
+def join(timeout_seconds: float) -> Joined:
+    """Start MPI and find the others; a process can do it once.
+
+    Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive in time.
+    """
+    comm = MpiComm(timeout_seconds)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once())
+    return Joined(comm, are_alike(comm))
+
+
+def stands_in(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
+    """Stand in for the rank that another process runs for this one, where it does; say whether that was so.
+
+    A command calls it before its imports: they take longer than all else that such a process does. How the rank failed
+    is told, and ends all ranks. Raises what `join` raises.
+    """
+    if detect_launcher() != "mpi":
+        return False
+    joined = join(start_seconds(overrides))
+    if not joined.hosted or joined.comm.local_rank == 0:
+        return False
+    with ending_all(joined.comm, tell):
+        stand_in(joined.comm)
+    return True
+
+
+@contextlib.contextmanager
+def ending_all(comm: MpiComm, tell: Callable[[str], None]) -> Iterator[None]:
+    """Leave MPI at the end; tell what is raised and end all ranks with it, this process by SystemExit.
+
+    After a `RefusedError`, which is told already, all leave as they do after a run: an abort would have the launcher
+    add lines of its own.
+    """
+    try:
+        yield
+    except RefusedError as refused:  # a front end has shown it
+        comm.close()
+        raise SystemExit(refused.exit_status) from None
+    except BaseException as error:
+        failure = describe(comm.rank, error)
+        if failure.echo:
+            time.sleep(ECHO_SECONDS + turn_seconds())
+        tell(f"{socket.gethostname()}: {failure.text}" if comm.rank else failure.text)
+        comm.abort(failure.status)
+        raise SystemExit(failure.status) from None
+    comm.close()
+
+
+def start_seconds(overrides: Sequence[str]) -> float:
+    """Return how long ranks may wait for each other before the configuration is known.
+
+    What the command line says of `timeout_seconds`, else its default: a workload's file is read by rank 0 alone, later.
+    """
+    given = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
+    try:
+        return float(given[-1]) or Workload.timeout_seconds
+    except (IndexError, ValueError):
+        return Workload.timeout_seconds

@@ -1,0 +1,66 @@
+"""Which rank has its host's recorder, and what that recorder looks at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from dlemu.comm import Comm, within
+from dlemu.comm.cgroup_limits import limiting_groups
+from dlemu.config.schema import Telemetry
+from dlemu.results.journal import RunJournal
+from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, start_recorder
+
+
+def recorder_for(
+    settings: Telemetry,
+    folders: Callable[[], Iterator[str]],
+    live_folder: str,
+    comm: Comm,
+    *,
+    timeout_seconds: float,
+    what: str,
+    request_folder: str = "",
+) -> Recorder | None:
+    """Start this host's recorder on its first rank; None on the others, and when telemetry is off. Collective.
+
+    `folders` are looked for where the recorder is started: those whose devices it watches; `what` names them.
+    In `request_folder` processes count their requests to an object store.
+    """
+    if not settings.enabled:
+        return None
+    told = comm.broadcast(comm.gather((comm.node, os.getpid())))
+    if comm.local_rank != 0:
+        return None
+    ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
+    scope = Scope(
+        folders=within(timeout_seconds, lambda: tuple(folders()), f"looking for the devices of {what}"),
+        ranks=ranks,
+        block_trace=settings.block_trace,
+        cpu_groups=limiting_groups(),
+        request_folder=request_folder,
+    )
+    task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
+    return start_recorder(task, live_folder)
+
+
+class Recording(NamedTuple):
+    """What a rank hands over of its host's recorder at its end."""
+
+    telemetry: HostTelemetry | None
+    """None on ranks without a recorder."""
+    is_lost: bool
+    """The recorder was gone before its last reading."""
+
+
+def stopped(recorder: Recorder | None) -> Recording:
+    """End this rank's recorder, if it has one."""
+    return Recording(None, is_lost=False) if recorder is None else Recording(recorder.stop(), recorder.lost)
+
+
+def recorded(parts: Sequence[Recording], journal: RunJournal) -> tuple[tuple[int, ...], tuple[HostTelemetry, ...]]:
+    """Return the nodes whose recorders were lost, and the telemetry of all hosts in node order; `parts` are by rank."""
+    lost = tuple(node for node, part in zip(journal.rank_nodes, parts, strict=True) if part.is_lost)
+    hosts = (part.telemetry for part in parts if part.telemetry is not None)
+    return lost, tuple(sorted(hosts, key=lambda host: host.node))

@@ -1,0 +1,191 @@
+"""Kinds of jobs that measure rows: all is done here but what a rank measures and what is computed of its rows.
+
+Training and checkpoints have logs of their own; a kind that begins here has a folder like theirs, is saved when a rank
+is killed, and is read from live/ when nobody could save it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from datagen.withheld import scrubbed
+from dlemu.comm import Comm
+from dlemu.comm.environment import describe_folder, describe_hosts, existing_folder
+from dlemu.config.published import published
+from dlemu.config.schema import Workload
+from dlemu.results.file_names import FACTS, KILLED, SUMMARY
+from dlemu.results.journal import RunJournal, read_journal
+from dlemu.results.measured import RunFacts, check_hosts, computed, read_facts, read_live, read_readings, said_of_any
+from dlemu.results.parts import Environment, JobSummary
+from dlemu.results.row_tables import read_rows, rows_table
+from dlemu.results.sent_files import decode_sent
+from dlemu.results.tables import write_table
+from dlemu.runner.job import Job, JobKind, Tell
+from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
+from dlemu.runner.row_log import RowLog, Rows, read_row_logs, row_log_name
+from dlemu.telemetry import Telemetry, read_logs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsSummary(JobSummary):
+    """What every summary of such a job says; a kind adds its numbers in a subclass."""
+
+    environment: Environment = field(default_factory=Environment)
+
+
+@dataclass(frozen=True)
+class RowsLog:
+    """What the ranks measured, collected on rank 0."""
+
+    rows: Rows
+    journal: RunJournal
+    telemetry: Telemetry = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsRun:
+    """One run."""
+
+    folder: str
+    facts: RunFacts
+    rows: Rows
+    """Of all ranks, as each rank's clock had it."""
+    telemetry: Telemetry
+    of: RowsKind
+
+    @cached_property
+    def summary(self) -> Any:
+        """Every published number, computed from the rest."""
+        return self.of.summarise(self)
+
+    def write_rows(self) -> None:
+        """Write the table of its rows; raises SpaceError."""
+        write_table(self.folder, self.of.table, rows_table(self.rows, self.of.columns))
+
+    def said_of_any(self) -> dict[str, Any]:
+        """Return what RowsSummary holds of any run, but for the verdict."""
+        return {"kind": self.of.name, **said_of_any(self.facts)}
+
+
+class RowsKind(JobKind[Job, RowsLog, RowsRun]):
+    """A kind of job whose ranks append rows of whole numbers."""
+
+    columns: ClassVar[Mapping[str, str]]
+    """Name -> meaning; `rank` is among them."""
+    added: ClassVar[Collection[str]] = ()
+    """Columns that older results lack: they are 0 there."""
+    summary_type: ClassVar[type[RowsSummary]]
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """What a row is made of."""
+        return np.dtype([(name, np.int64) for name in self.columns])
+
+    @property
+    def table(self) -> str:
+        """Name of the file of its rows in a run's folder."""
+        return f"{self.name}.parquet"
+
+    @abstractmethod
+    def measure(self, job: Job, comm: Comm, log: RowLog, tell: Tell | None) -> None:
+        """Measure this rank's part, a row for each thing; rank 0 has `tell`. Raises DlemuError."""
+
+    @abstractmethod
+    def summarise(self, run: RowsRun) -> RowsSummary:
+        """Return every published number of a run; raises UserError for rows that can't be of one."""
+
+    def watched_folders(self, job: Job) -> Iterator[str]:
+        """Yield local folders whose devices the recorder watches; the file system of the first is noted."""
+        return iter(())
+
+    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
+        return Job(workload=workload, ranks=ranks, seed=secrets.randbits(48), folder=folder, started_at=started_at)
+
+    def live_names(self, rank: int) -> Iterable[str]:
+        return (row_log_name(rank),)
+
+    def facts_ahead(self, job: Job) -> RunFacts:
+        return self._facts(job, _new_journal(), KILLED)
+
+    def _facts(self, job: Job, journal: RunJournal, failure: str | None, telemetry: Telemetry = ()) -> RunFacts:
+        return RunFacts(
+            kind=self.name,
+            workload=published(job.workload),
+            ranks=job.ranks,
+            seed=job.seed,
+            started_at=job.started_at,
+            journal=journal,
+            recorders=tuple(host.head for host in telemetry),
+            failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
+        )
+
+    def run_rank(self, job: Job, comm: Comm, tell: Tell | None) -> RowsLog | None:
+        recorder = recorder_for(
+            job.workload.telemetry,
+            lambda: self.watched_folders(job),
+            job.live_folder,
+            comm,
+            timeout_seconds=job.workload.timeout_seconds,
+            what=self.looks_at(job.workload),
+        )
+        journal = _new_journal()
+        described = describe_hosts(comm)
+        if described is not None:
+            folder = next(iter(self.watched_folders(job)), None)
+            storage = None if folder is None else describe_folder(existing_folder(folder))
+            journal = journal.noting(hosts=described[0], rank_nodes=described[1], storage=storage)
+            journal.save(job.live_folder)
+        log = RowLog(self.dtype, comm.rank, job.live_folder if os.path.isdir(job.live_folder) else None)
+        comm.all_reduce_max(0)  # all begin together
+        self.measure(job, comm, log, tell)
+        log.close()
+        ended_ns = comm.all_reduce_max(time.monotonic_ns())
+        parts: list[tuple[Rows, Recording]] | None = comm.gather((log.rows, stopped(recorder)))
+        if parts is None:
+            return None
+        lost, telemetry = recorded([recording for _, recording in parts], journal)
+        noted = journal.noting(ended_ns=ended_ns, lost_recorders=lost)
+        return RowsLog(np.concatenate([rows for rows, _ in parts]), noted, telemetry)
+
+    def salvage(self, live_folder: str) -> RowsLog | None:
+        journal = read_journal(live_folder, RunJournal)
+        if journal is None:
+            return None
+        return RowsLog(read_row_logs(live_folder, self.dtype), journal, read_logs(live_folder))
+
+    def result(self, job: Job, log: RowsLog, failure: str | None) -> RowsRun:
+        facts = self._facts(job, log.journal, failure, log.telemetry)
+        return RowsRun(job.folder, facts, log.rows, log.telemetry, self)
+
+    def read(self, folder: str) -> RowsRun:
+        """Read a run's folder, computing every number anew; raises UserError for a damaged one."""
+        if os.path.lexists(os.path.join(folder, FACTS)):
+            facts = read_facts(os.path.join(folder, FACTS), RunFacts)
+            rows = read_rows(folder, self.table, self.dtype, self.added)
+            run = RowsRun(folder, facts, rows, read_readings(folder, facts), self)
+        else:
+            facts, log = read_live(folder, RunFacts, self.salvage, "row")
+            run = RowsRun(folder, facts, log.rows, log.telemetry, self)
+        check_hosts(run, rows=len(run.rows))
+        return computed(run)
+
+    def read_summary(self, folder: str) -> RowsSummary:
+        """Read summary.json as it stands; raises UserError."""
+        return decode_sent(os.path.join(folder, SUMMARY), self.summary_type)
+
+
+def _new_journal() -> RunJournal:
+    now_ns = time.monotonic_ns()
+    return RunJournal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)

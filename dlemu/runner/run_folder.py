@@ -1,0 +1,155 @@
+"""A run's folder: its name, how it is made, and how it goes when nothing was measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from datagen import owned
+from datagen.errors import SpaceError, UserError
+from datagen.owned import OwnFolder, check_usable, missing_folders, take_folder
+from datagen.storage._request_counts import remove_counts
+from dlemu.config.validate import check_model_name
+from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results.journal import JOURNAL, holds_journal
+from dlemu.results.kinds import kind_of
+from dlemu.results.live import LOCK, goes_on
+from dlemu.runner.request_account import request_folder
+from dlemu.runner.stopping import STOP
+from dlemu.telemetry._log import log_path
+
+
+def new_folder(name: str, prefix: str = "") -> str:
+    """Return results/NAME/PREFIXTIME-PROCESS, with a number behind it when one process begins two runs in a second.
+
+    The process's id keeps apart runs that begin at once: each would see that the folder is not there yet. Raises
+    UserError for what is no name but a path.
+    """
+    check_model_name(name)
+    first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
+    folder, number = first, 1
+    while os.path.exists(folder):
+        number += 1
+        folder = f"{first}-{number}"
+    return folder
+
+
+def check_folder(folder: str) -> None:
+    """Raise SpaceError for the folder of another run (everything in it belongs to one), or one that can't be made."""
+    if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
+        raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
+    if goes_on(folder):
+        raise SpaceError(f"{folder} is that of another run, which still goes on; set output.folder to a new folder")
+    live = os.path.join(folder, LIVE)
+    try:
+        killed = holds_journal(live)
+    except (OSError, ValueError) as error:
+        raise SpaceError(f"{live} can't be read ({error}); set output.folder to a new folder") from error
+    if killed:
+        raise SpaceError(
+            f"{folder} holds what another run had measured before it was killed: `dlemu report {folder}` shows it; set "
+            "output.folder to a new folder"
+        )
+    check_place(folder)
+
+
+def check_new(folder: str, setting: str = "output.folder") -> None:
+    """Raise UserError for a folder that holds a result, or in which none can be written."""
+    kind = kind_of(folder)
+    if kind is not None:
+        raise UserError(f"{folder} holds another result, {kind.noun}; set {setting} to a new folder")
+    check_place(folder, setting=setting)
+
+
+def check_place(folder: str, *, setting: str = "output.folder", ours: Sequence[str] = ()) -> None:
+    """Raise SpaceError where no results can be written: below a file, in a folder of somebody else's.
+
+    `ours` are names of files by which a folder of an older version is known, and gone on with.
+    """
+    check_usable(folder, setting, ours=ours)
+    missing = missing_folders(folder)
+    above = os.path.dirname(missing[0]) if missing else folder
+    if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
+        reason = "may not be written" if os.path.isdir(above) else "is no folder"
+        raise SpaceError(
+            f"the results folder {folder} can't be made: {above} {reason}; set {setting} to a folder you may write"
+        )
+
+
+def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str | None = None) -> OwnFolder:
+    """Make a run's folder with its live part; raises SpaceError when it can't be written, or is another run's.
+
+    `names` are the files that so many ranks leave in the live part beside those of any run. All are claimed here, by
+    one process: on file systems of a network lines that several hosts append get lost. `also` is a folder that the run
+    will make where it is missing, and that goes with the other when it is empty.
+    """
+    check_folder(folder)
+    others = missing_folders(also) if also else ()
+    made = take_folder(folder, "output.folder")
+    made = replace(made, made=tuple(sorted({*made.made, *others}, key=len)))
+    live = os.path.join(folder, LIVE)
+    try:
+        owned.remove_claimed(live)  # of a run that was killed before it measured anything
+        owned.claim(folder, LIVE + "/")
+        os.mkdir(live)
+        owned.claim(live, *_live_names(ranks), *names)
+    except FileExistsError as error:
+        raise SpaceError(
+            f"{live} holds what this run did not make; set output.folder to a new or an empty folder"
+        ) from error
+    except OSError as error:
+        drop_folder(made)
+        raise SpaceError(
+            f"the results folder {folder} can't be made: {error.strerror}; set output.folder to a folder you may write"
+        ) from error
+    return made
+
+
+def drop_folder(folder: OwnFolder) -> None:
+    """Remove the folder of a run that measured nothing, with what was made for it and holds nothing else."""
+    drop_live(folder.path)
+    folder.drop()
+
+
+def _live_names(ranks: int) -> list[str]:
+    """Return the names of what any run may leave in its live part, counts of requests aside."""
+    names = [LOCK, FACTS, STOP, JOURNAL]
+    for rank in range(ranks):  # there are no more hosts than ranks
+        names += [log_path("", rank), failure_name(rank)]
+    return names
+
+
+def failure_name(rank: int) -> str:
+    """Return the name of a rank's last word in a run's live folder."""
+    return f"failure_{rank:05d}.json"
+
+
+def drop_live(folder: str) -> None:
+    """Remove the live part once its content stands in steps.parquet and summary.json."""
+    live = os.path.join(folder, LIVE)
+    if LIVE + "/" in owned.claimed(folder):
+        remove_counts(request_folder(live))
+    owned.remove_claimed(live)
+
+
+SAVING_SECONDS = 60.0
+"""What saving may take at least, whatever `timeout_seconds`: of many steps it takes a while."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is left of a run that failed: a folder like any other, marked incomplete."""
+
+    folder: str
+    steps: int
+    """Rows of all ranks."""
+    says: str = ""
+    """What is kept, of a run without steps."""
+
+    @property
+    def sentence(self) -> str:
+        if self.says:
+            return self.says
+        return f"{self.steps} steps were measured before that; they are kept, marked incomplete, in {self.folder}"

@@ -1,0 +1,1 @@
+"""What is asked of jobs: each study is a resumable list of child runs and what it concludes from them."""

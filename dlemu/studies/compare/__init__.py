@@ -1,0 +1,1 @@
+"""Two storages beside each other."""

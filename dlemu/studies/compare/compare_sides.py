@@ -1,0 +1,222 @@
+"""Two storages beside each other: differences with their uncertainty, and what they come to in a year. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from datagen.errors import UserError
+from dlemu.metrics.catalogue import RUN, Catalogue
+from dlemu.report.units import count
+from dlemu.results.compared import difference, difference_in_time, differing_work, in_words
+from dlemu.results.figures import JobFigures
+from dlemu.results.kinds import catalogue_of, kind_named
+from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, YearPlan
+from dlemu.studies.compare.sides import Settings, Side, issues_between
+
+PLANNED_EPOCHS = 100
+"""Of one model; the number of the KIOXIA CM7 white paper on DLIO."""
+YEAR_HOURS, YEAR_DAYS = 8760.0, 365.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extras:
+    """What only the user knows of one side; None where not given."""
+
+    price: float | None = None
+    watts: float | None = None
+    years: float | None = None
+    energy_price: float | None = None
+    """Of a kWh, in the price's currency."""
+
+
+def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras())) -> Comparison:
+    """Return A beside B: each pair of runs with equal settings, and what each storage comes to.
+
+    Raises UserError when no runs have equal settings, or no phase in common, and for prices of what feeds nobody.
+    """
+    catalogue = a.catalogue
+    if not catalogue.feeds_accelerators and extras != (Extras(), Extras()):
+        raise UserError(
+            "price, watts, years and energy price are shared out over the accelerators that a storage feeds, and "
+            f"{kind_named(a.kind).noun} feeds none: leave them out"
+        )
+    pairs = _pairs(a, b)
+    if not pairs and (a.runs or b.runs):
+        raise UserError(
+            f"{a.name} and {b.name} have no run with the same settings: {_listed(a)} against {_listed(b)}; compare two "
+            "runs, two sweeps over the same values, or two searches"
+        )
+    work = differing_work(a.about, b.about) if a.about and b.about else []
+    runs = (replace(compare_runs(of_a, of_b, work), settings=dict(settings)) for settings, of_a, of_b in pairs)
+    comparison = Comparison(
+        kind=a.kind,
+        a=a.name,
+        b=b.name,
+        verdict="",
+        runs=tuple(runs),
+        economy=(economy(a, extras[0]), economy(b, extras[1])) if catalogue.feeds_accelerators else None,
+        sides=(_compared(a), _compared(b)),
+        issues=tuple(issues_between(a, b)),
+    )
+    return replace(comparison, verdict=sentence(comparison))
+
+
+def _pairs(a: Side, b: Side) -> list[tuple[Settings, JobFigures, JobFigures]]:
+    """Return the runs with equal settings; two single runs are a pair whatever was set."""
+    if len(a.runs) == len(b.runs) == 1:
+        return [((), of_a, of_b) for of_a, of_b in zip(a.runs.values(), b.runs.values(), strict=True)]
+    return [(settings, a.runs[settings], b.runs[settings]) for settings in a.runs if settings in b.runs]
+
+
+def _listed(side: Side) -> str:
+    runs = [" ".join(f"{key}={value}" for key, value in settings) or "one run" for settings in side.runs]
+    return "; ".join(runs) or "a search"
+
+
+def _compared(side: Side) -> ComparedSide:
+    return ComparedSide(name=side.name, workload=side.workload, runs=side.counts, about=side.about)
+
+
+def compare_runs(a: JobFigures, b: JobFigures, work: Sequence[str] = ()) -> RunPair:
+    """Return the differences of A to B, metric by metric, and the plan of a year.
+
+    `work` says in what they differ that they read or wrote. Accelerators of other datasets, kinds or counts did not do
+    the same work: what they took longer is not the storage's, and no year follows from it. Raises UserError for runs
+    that have no phase in common.
+    """
+    catalogue = catalogue_of(a.kind)
+    names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
+    _check_phases(a, b)
+    differ = _other_work(a, b, work) if catalogue.feeds_accelerators else []
+    return RunPair(
+        settings={},
+        ranks=(a.ranks, b.ranks),
+        epochs=(a.epochs or 0, b.epochs or 0),
+        passed=(a.passed, b.passed),
+        limited_by={phase: (a.limited_by.get(phase), b.limited_by.get(phase)) for phase in catalogue.phases},
+        metrics={name: difference(a.metrics[name], b.metrics[name]) for name in names},
+        plan=None if differ else _plan(a, b),
+        not_comparable=tuple(differ),
+    )
+
+
+def _check_phases(a: JobFigures, b: JobFigures) -> None:
+    times = [metric for metric in catalogue_of(a.kind).times if metric.phase != RUN]
+    of_a, of_b = ([metric.phase for metric in times if metric.name in side.metrics] for side in (a, b))
+    if times and not set(of_a) & set(of_b):
+        of_each = " against ".join(" and ".join(phases) or "none that was complete" for phases in (of_a, of_b))
+        raise UserError(f"the runs have no phase in common ({of_each}): wanted two that did the same")
+
+
+def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
+    differ = list(work)
+    if a.accelerator and b.accelerator and a.accelerator != b.accelerator:
+        differ.insert(0, f"A's accelerators were {a.accelerator}, B's {b.accelerator}")
+    if a.ranks != b.ranks:
+        differ.insert(0, f"A had {a.ranks} accelerators, B {b.ranks}")
+    if a.workload != b.workload:
+        differ.insert(0, f"A ran {a.workload}, B {b.workload}")
+    return differ
+
+
+def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
+    of_a, of_b = _plan_hours(a), _plan_hours(b)
+    if not of_a or not of_b:
+        return None
+    hours = of_a, of_b
+    return YearPlan(
+        epochs=PLANNED_EPOCHS,
+        hours_per_model=hours,
+        models_per_year=(YEAR_HOURS / hours[0], YEAR_HOURS / hours[1]),
+        days_saved_per_year=YEAR_DAYS * (1 - hours[0] / hours[1]),
+    )
+
+
+def _plan_hours(figures: JobFigures) -> float | None:
+    seconds = figures.mean("total_seconds")
+    return PLANNED_EPOCHS * seconds / figures.epochs / 3600 if seconds and figures.epochs else None
+
+
+def economy(side: Side, extras: Extras) -> Economy:
+    """Return cost per accelerator that is fed, and GB/s per watt; None for what was not given or not measured.
+
+    Over years: price + watts x 8760 h x years / 1000 x price of a kWh, each by the accelerators fed. The storage is
+    taken to draw its power always.
+    """
+    fed, rate, years = side.accelerators, side.gb_per_second, extras.years
+    watts = extras.watts / fed if extras.watts and fed else None
+    energy = watts * YEAR_HOURS * years / 1000 if watts is not None and years else None
+    each = extras.price / fed if extras.price is not None and fed else None
+    total = None
+    if each is not None and energy is not None and extras.energy_price is not None:
+        total = each + energy * extras.energy_price
+    return Economy(
+        accelerators_fed=fed,
+        gb_per_second=rate,
+        cost_per_accelerator=each,
+        gb_per_second_per_watt=rate / extras.watts if extras.watts and rate is not None else None,
+        watts_per_accelerator=watts,
+        years=years if energy is not None else None,
+        energy_kwh_per_accelerator=energy,
+        cost_over_years_per_accelerator=total,
+    )
+
+
+def sentence(comparison: Comparison) -> str:
+    """Return what it comes to: the time of the largest runs, and how many accelerators each side feeds."""
+    parts = list(_times(comparison))
+    if comparison.economy is not None:
+        fed = [side.accelerators_fed for side in comparison.economy]
+        if any(fed):
+            if fed[0] == fed[1]:
+                parts.append(f"A and B feed {count(fed[0] or 0, 'accelerator')} each")
+            else:
+                parts.append(f"A feeds {fed[0] or 'no'} accelerator{'s' * (fed[0] != 1)}, B {fed[1] or 'none'}")
+        elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
+            parts.append("neither passes")
+    return "; ".join(parts) or "no figure is known of both"
+
+
+def _times(comparison: Comparison) -> Iterator[str]:
+    """Yield for each phase how the time of the main pair differs, and what limited it where there are several."""
+    pair, catalogue = comparison.main_pair, catalogue_of(comparison.kind)
+    if pair is None:
+        return
+    if pair.not_comparable:
+        yield f"not comparable: {', '.join(pair.not_comparable)}"
+        return
+    a, b = pair.epochs
+    each = "" if a == b else f"A ran {count(a, 'epoch')} and B {b}: by the epoch, "
+    settings = pair_settings(pair, catalogue)
+    with_settings = f"with {settings} " if catalogue.feeds_accelerators or pair.settings else ""
+    for metric in catalogue.times:
+        time = pair.time(metric.name)
+        if time is None:
+            continue
+        said = difference_in_time(time, repeated=f"{catalogue.repetition}s")
+        phase = "" if metric.phase == RUN else f"{metric.phase}: "
+        limits = pair.limited_by.get(metric.phase, (None, None)) if phase else (None, None)
+        yield f"{each}{with_settings}{phase}{said}{_limits(limits)}"
+
+    if not catalogue.times:
+        yield from (
+            f"{with_settings}{metric.title}: {in_words(pair.metrics[metric.name], better=metric.better)}"
+            for metric in catalogue.headlines
+            if metric.name in pair.metrics
+        )
+
+
+def _limits(limits: tuple[str | None, str | None]) -> str:
+    if not any(limits):
+        return ""
+    a, b = (limit or "not known" for limit in limits)
+    return f", both limited by {a}" if a == b else f", limited by {a} and {b}"
+
+
+def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:
+    """Return what a pair of runs has in common, in words."""
+    a, b = pair.ranks
+    others = [f"{key}={value}" for key, value in pair.settings.items() if key != "ranks"]
+    ranks = count(a, catalogue.rank) if a == b else f"{a} and {b} {catalogue.rank}s"
+    return ", ".join([ranks, *others])

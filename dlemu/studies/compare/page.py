@@ -1,0 +1,290 @@
+"""Two storages beside each other: as figures see them, and what terminal and page say of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rich.console import Console
+
+from dlemu.metrics.catalogue import RUN, Catalogue
+from dlemu.report.compared import full_rows, host_facts, short_rows, value_with_width
+from dlemu.report.page import Opened, Page, TileRow, Words, tiles
+from dlemu.report.series import Point, RunSeries
+from dlemu.report.table import Line, Table, columns, print_lines, print_table
+from dlemu.report.units import at, count, number, plain, side_names, size, verdict_word, with_unit
+from dlemu.results.compared import Conditions
+from dlemu.results.kinds import catalogue_of
+from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, read_comparison
+from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
+
+_OPEN_TABLES = 2
+"""More pairs than these are folded, all but the one that says most."""
+_SHOWN_HOSTS = 4
+_ECONOMY = (
+    ("accelerators fed", "accelerators_fed", "", "the largest count shown to pass"),
+    ("read by them", "gb_per_second", "GB/s", "at that count"),
+    ("price for each one fed", "cost_per_accelerator", "", "--price, in its currency"),
+    ("GB/s per watt", "gb_per_second_per_watt", "", "--watts"),
+    ("power for each one fed", "watts_per_accelerator", "W", "--watts"),
+    ("energy over the years for each one fed", "energy_kwh_per_accelerator", "kWh", "--watts and --years"),
+    ("price and energy for each one fed", "cost_over_years_per_accelerator", "", "over --years, with --energy-price"),
+)
+
+
+@dataclass(frozen=True)
+class OpenedComparison:
+    """A comparison with the folder it lies in."""
+
+    folder: str
+    answer: Comparison
+
+    @cached_property
+    def names(self) -> tuple[str, str]:
+        """What figures call the sides."""
+        return side_names(self.answer.a, self.answer.b)
+
+    @cached_property
+    def series(self) -> RunSeries:
+        """Both sides as lines over accelerators, or over what else was varied."""
+        sides = zip(self.names, self.answer.sides, strict=True)
+        points = (
+            Point(line=name, settings=tried.settings, figures=tried.figures)
+            for name, side in sides
+            for tried in side.runs
+        )
+        return RunSeries(self.folder, tuple(points))
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The metrics of its jobs."""
+        return catalogue_of(self.answer.kind)
+
+
+# The terminal
+
+
+def print_comparison(answer: Comparison, console: Console) -> None:
+    """Print a table for each pair of runs, the year, and what the money buys."""
+    print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
+    for pair in answer.runs:
+        print_table(_short_table(answer, pair, catalogue_of(answer.kind)), console)
+    print_lines([*map(_economy_line, "AB", answer.economy or ())], console)
+    print_lines([Line(f"- {issue}", "caution") for issue in answer.issues], console)
+    print_lines([Line(answer.verdict, "strong")], console, wrap=True)
+
+
+def _short_table(answer: Comparison, pair: RunPair, catalogue: Catalogue) -> Table:
+    """Return the differences of one pair with its year below."""
+    title = " ".join(f"{key}={value}" for key, value in pair.settings.items()) or _title_of_both(answer)
+    title = title or pair_settings(pair, catalogue)
+    if pair.not_comparable:
+        title = f"{title}: not comparable".removeprefix(": ")
+    rows = [*short_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
+    head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
+    return Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)))
+
+
+def _title_of_both(answer: Comparison) -> str:
+    """Return what both sides ran, where that says more than a workload's name; else nothing."""
+    titles = {side.about.title if side.about else "" for side in answer.sides}
+    return "" if len(titles) > 1 else "".join(titles - {side.workload for side in answer.sides})
+
+
+def _ends(pair: RunPair, catalogue: Catalogue, *, full: bool = False) -> Iterator[tuple[str, ...]]:
+    """Yield verdicts where runs pass or fail, and what limited them; in short only without verdicts."""
+    if catalogue.judged:
+        yield "verdict", *map(verdict_word, pair.passed), "", ""
+    if full or not catalogue.judged:
+        for phase, limits in pair.limited_by.items():
+            yield catalogue.limited_by(phase), *(limit or "-" for limit in limits), "", ""
+
+
+def _year_lines(pair: RunPair) -> Iterator[str]:
+    """Yield the year's lines; what is saved in it only where a difference is shown."""
+    plan = pair.plan
+    if plan is None:
+        return
+    (a, b), (models_a, models_b) = plan.hours_per_model, plan.models_per_year
+    yield f"{plan.epochs} epochs take A {a:.3g} h and B {b:.3g} h: {models_a:.0f} and {models_b:.0f} models a year"
+    if _is_shown(pair):
+        days = plan.days_saved_per_year
+        saved = f"saves {days:.1f} days of it" if days >= 0 else f"takes {-days:.1f} days more"
+        yield f"what B trains in a year, A {saved}"
+
+
+def _is_shown(pair: RunPair) -> bool:
+    """Say whether the difference in time is not known to be chance: of fewer than three epochs that is not known."""
+    time = pair.time("total_seconds")
+    return time is None or time.distinct is not False
+
+
+def _economy_line(name: str, economy: Economy) -> str:
+    fed = economy.accelerators_fed
+    parts = [f"{count(fed, 'accelerator')} fed" if fed else "no count passed"]
+    if economy.gb_per_second is not None:
+        parts.append(f"{economy.gb_per_second:.3g} GB/s")
+    if economy.cost_per_accelerator is not None:
+        parts.append(f"{economy.cost_per_accelerator:,.2f} for each accelerator fed")
+    if economy.gb_per_second_per_watt is not None:
+        parts.append(f"{economy.gb_per_second_per_watt:.3g} GB/s per watt")
+    if economy.watts_per_accelerator is not None:
+        parts.append(f"{economy.watts_per_accelerator:.3g} W for each")
+    if economy.energy_kwh_per_accelerator is not None:
+        parts.append(f"{economy.energy_kwh_per_accelerator:,.0f} kWh for each in {economy.years:g} years")
+    if economy.cost_over_years_per_accelerator is not None:
+        parts.append(f"{economy.cost_over_years_per_accelerator:,.2f} for each with that energy")
+    return f"{name}: {', '.join(parts)}"
+
+
+# The page
+
+
+def comparison_page(comparison: OpenedComparison) -> Page:
+    """Return what stands on the page of a comparison."""
+    answer = comparison.answer
+    return Page(
+        title=" against ".join(comparison.names),
+        lead=f"A is {answer.a}. B is {answer.b}.",
+        state="open",
+        verdict=("A to B", f": {answer.verdict}"),
+        tiles=tiles(answer, [*_tiles(answer, comparison.catalogue), *_economy_tiles(answer)]),
+        words=list(_words(answer, comparison.catalogue)),
+        tables=list(_tables(answer, comparison.catalogue)),
+        source=os.path.basename(os.path.abspath(comparison.folder)),
+    )
+
+
+def _tiles(answer: Comparison, catalogue: Catalogue) -> Iterator[TileRow]:
+    """Yield what the main pair shows: times of A to B, rates of both, and the year."""
+    pair, key = answer.main_pair, f"runs.{answer.main_pair_number}"
+    if pair is None or pair.not_comparable:
+        return
+    for metric in catalogue.headlines:
+        both, place = pair.metrics.get(metric.name), f"{key}.metrics.{metric.name}"
+        if both is not None and metric.phase and pair.epochs[0] == pair.epochs[1]:
+            width = both.half_width_percent
+            sure = f"too few {catalogue.repetition}s: no interval" if width is None else f"+- {width:.1f}"
+            about = f"{sure}, with {pair_settings(pair, catalogue)}"
+            yield f"{metric.title}, A to B", f"{place}.difference_percent", "%", about
+        if both is not None and metric.is_tile:
+            yield from ((f"{metric.title}, {side.upper()}", f"{place}.{side}", metric.unit, "mean") for side in "ab")
+    if pair.plan is None:
+        return
+    if _is_shown(pair):
+        less = "what B trains in a year, A trains in less"
+        yield "saved in a year", f"{key}.plan.days_saved_per_year", "days", less
+    for side, name in enumerate("AB"):
+        yield f"{PLANNED_EPOCHS} epochs, {name}", f"{key}.plan.hours_per_model.{side}", "h", "at the measured pace"
+
+
+def _economy_tiles(answer: Comparison) -> Iterator[TileRow]:
+    for label, field, unit, what in _ECONOMY if answer.economy else ():
+        for side, name in enumerate("AB"):
+            yield f"{label}, {name}", f"economy.{side}.{field}", unit, what
+
+
+def _words(answer: Comparison, catalogue: Catalogue) -> Iterator[Words]:
+    limits = [words for pair in answer.runs for words in _limits(pair, catalogue)]
+    if limits:
+        yield Words("What limited them", limits)
+    if answer.issues:
+        yield Words("What to know about these numbers", answer.issues)
+
+
+def _limits(pair: RunPair, catalogue: Catalogue) -> Iterator[str]:
+    for phase, limits in pair.limited_by.items():
+        if {*limits} - {None, "nothing"}:
+            a, b = (limit or "not known" for limit in limits)
+            settings = f"With {pair_settings(pair, catalogue)}" + ("" if phase == RUN else f", {phase}")
+            yield f"{settings}: A by {a}, B by {b}." if a != b else f"{settings}: both by {a}."
+
+
+def _tables(answer: Comparison, catalogue: Catalogue) -> Iterator[Table]:
+    for place, pair in enumerate(answer.runs):
+        folded = len(answer.runs) > _OPEN_TABLES and place != answer.main_pair_number
+        yield _full_table(pair, catalogue, folded=folded)
+    plans = [_plan_row(pair, catalogue) for pair in answer.runs if pair.plan]
+    if plans:
+        names = ("", f"hours for {PLANNED_EPOCHS} epochs: A", "B", "models a year: A", "B", "days saved by A")
+        yield Table(title="A year of training", columns=columns(*names, right=range(1, 6)), rows=plans)
+    if answer.economy is not None:
+        head = columns("", "A", "B", right=(1, 2))
+        yield Table(title="What each feeds", columns=head, rows=list(_economy_rows(answer.economy)))
+    if not answer.runs:
+        yield from (_counts_table(name, side, catalogue) for name, side in zip("AB", answer.sides, strict=True))
+    a, b = (side.about for side in answer.sides)
+    if a and b:
+        head = columns("", "A", "B")
+        yield Table(title="Where they were measured", columns=head, rows=list(_conditions_rows(a, b)))
+
+
+def _full_table(pair: RunPair, catalogue: Catalogue, *, folded: bool) -> Table:
+    rows = [*full_rows(pair.metrics, catalogue), *_ends(pair, catalogue, full=True)]
+    head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5))
+    return Table(title=f"A and B with {pair_settings(pair, catalogue)}", columns=head, rows=rows, folded=folded)
+
+
+def _plan_row(pair: RunPair, catalogue: Catalogue) -> tuple[str, ...]:
+    assert pair.plan is not None  # the caller left the others out
+    models = (f"{value:,.0f}" for value in pair.plan.models_per_year)
+    hours = map(number, pair.plan.hours_per_model)
+    return pair_settings(pair, catalogue), *hours, *models, f"{pair.plan.days_saved_per_year:.1f}"
+
+
+def _economy_rows(economy: tuple[Economy, Economy]) -> Iterator[tuple[str, ...]]:
+    for label, field, unit, _ in _ECONOMY:
+        values = [at(side, field) for side in economy]
+        if any(value is not None for value in values):
+            yield label, *("-" if value is None else with_unit(value, unit) for value in values)
+
+
+def _counts_table(name: str, side: ComparedSide, catalogue: Catalogue) -> Table:
+    """Return what was measured of a side whose counts need not be the other's: of a search."""
+    found = [tried.figures for tried in side.runs]
+    shown = [metric for metric in catalogue.compared if any(metric.name in figures.metrics for figures in found)]
+    rows = [
+        (
+            str(figures.ranks),
+            *(value_with_width(figures.metrics.get(metric.name), metric.unit) for metric in shown),
+            verdict_word(figures.passed, unknown="open"),
+            *(figures.limited_by.get(phase) or "-" for phase in catalogue.phases),
+        )
+        for figures in found
+    ]
+    limits = (catalogue.limited_by(phase) for phase in catalogue.phases)
+    names = (f"{catalogue.rank}s", *(f"{metric.title}, {metric.unit}" for metric in shown), "verdict", *limits)
+    return Table(title=f"{name}: counts", columns=columns(*names, right=range(len(shown) + 1)), rows=rows)
+
+
+def _conditions_rows(a: Conditions, b: Conditions) -> Iterator[tuple[str, str, str]]:
+    for (name, fact), (_, other) in zip(_facts(a), _facts(b), strict=True):
+        yield name, fact, other
+    for shown in ("facts", "work", "how"):
+        of_a, of_b = getattr(a, shown), getattr(b, shown)
+        for key in dict.fromkeys((*of_a, *of_b)):
+            yield key.replace("_", " "), plain(of_a.get(key)), plain(of_b.get(key))
+
+
+def _facts(side: Conditions) -> Sequence[tuple[str, str]]:
+    hosts, storage = side.hosts, side.storage
+    packages = hosts[0].packages.items() if hosts else ()
+    devices = [
+        ", ".join(filter(None, [device.name, device.model, size(device.size_bytes) if device.size_bytes else ""]))
+        for device in side.devices
+    ]
+    return [
+        ("measured", side.started_at or "not known"),
+        *host_facts(hosts),
+        ("packages", ", ".join(f"{name} {version}" for name, version in packages)),
+        ("file system", plain(storage.file_system if storage else None)),
+        ("devices", "; ".join(devices) or "not known"),
+    ]
+
+
+def open_page(folder: str) -> Opened:
+    """Return the comparison in a folder with its page; raises UserError."""
+    comparison = OpenedComparison(folder, read_comparison(folder))
+    return Opened(comparison, comparison_page(comparison), "dlemu.studies.compare.figures")

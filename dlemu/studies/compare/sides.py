@@ -1,0 +1,181 @@
+"""What may be compared: a run of any kind, a sweep or a search, read from its folder and brought to one shape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from datagen.errors import UserError
+from dlemu.config.points import DATA_FOLDER
+from dlemu.metrics.catalogue import Catalogue
+from dlemu.results.compared import Conditions, differing
+from dlemu.results.figures import JobFigures
+from dlemu.results.kinds import catalogue_of, kind_named, kind_of
+from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, SizeAnswer, SweepAnswer
+from dlemu.studies.size.points import figures_of_count
+
+Settings = tuple[tuple[str, str], ...]
+"""Key and value of what was set otherwise in each run, by key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One storage: its name, the figures of its runs by what was set, and the count that a search found."""
+
+    name: str
+    kind: str = "training"
+    """Of its jobs."""
+    workload: str = ""
+    runs: Mapping[Settings, JobFigures] = field(default_factory=dict)
+    """None of a search."""
+    accelerators: int | None = None
+    """The most that are fed: of a search, or the largest passing count among the runs; None when none passed."""
+    gb_per_second: float | None = None
+    """What it delivered to them, 1e9 bytes/s."""
+    counts: tuple[ComparedRun, ...] = ()
+    """What was measured of each run, or count of accelerators."""
+    about: Conditions | None = None
+    """Where it was measured, None when no run is there any more."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of its numbers must know."""
+
+    @property
+    def title(self) -> str:
+        """What ran, in a few words."""
+        return self.about.title if self.about else self.workload
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The metrics of its jobs; raises UserError where their kind is not installed."""
+        return catalogue_of(self.kind)
+
+
+Foreign = Callable[[str], Side]
+"""Reads the folder of a run that is not dlemu's; raises UserError when it is nothing that it knows."""
+
+
+def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[Side, Side]:
+    """Return the two storages that the folders hold: of two folders, or of one of a sweep over two drives.
+
+    Raises UserError when there are not two, or when their jobs are not of one kind.
+    """
+    sides = [side for folder in folders for side in read_side(folder, foreign)]
+    if len(sides) != 2:
+        raise UserError(
+            f"{' '.join(folders)}: found {len(sides)} storages ({', '.join(side.name for side in sides)}), wanted two: "
+            "two folders of runs, sweeps or searches, or one of a sweep over two drives"
+        )
+    a, b = sides
+    if a.kind != b.kind:
+        raise UserError(
+            f"{a.name} is {kind_named(a.kind).noun} and {b.name} {kind_named(b.kind).noun}: wanted two of one kind"
+        )
+    return a, b
+
+
+def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
+    """Return what a folder holds: one storage, or one for each drive of a sweep over drives.
+
+    A folder that is not dlemu's is read by `foreign`. Raises UserError for a folder that can't be compared.
+    """
+    kind = kind_of(folder)
+    if kind is not None and kind.figures:
+        run = kind.part("read")(folder)
+        return [side_of_runs(folder, {(): kind.part("figures")(run)}, [kind.part("conditions")(run.summary)])]
+    match kind.part("read")(folder) if kind is not None else None:
+        case SweepAnswer() as swept:
+            return _of_sweep(folder, swept)
+        case SizeAnswer() as sized:
+            return [_of_size(folder, sized)]
+    if kind is not None:
+        raise UserError(f"{folder} holds {kind.noun}: wanted the folder of a run, sweep or size")
+    if not os.path.isdir(folder):
+        raise UserError(f"{folder} is no folder: wanted that of a run, sweep or size")
+    if foreign is not None:
+        return [foreign(folder)]
+    raise UserError(
+        f"{folder} holds no summary.json of dlemu's, {SWEEP} or {SIZE}: wanted the folder of a run, sweep or size"
+    )
+
+
+def side_of_runs(name: str, runs: Mapping[Settings, JobFigures], conditions: Sequence[Conditions] = ()) -> Side:
+    """Return a storage by what its runs showed; `conditions` are those of the runs that are still there."""
+    accelerators = max((figures.ranks for figures in runs.values() if figures.passed), default=None)
+    shown = [figures for figures in runs.values() if figures.ranks == (accelerators or figures.ranks)]
+    first = next(iter(runs.values()))
+    return Side(
+        name=name,
+        kind=first.kind,
+        workload=first.workload,
+        runs=runs,
+        accelerators=accelerators,
+        gb_per_second=_gb_per_second(shown),
+        counts=tuple(ComparedRun(settings=dict(settings), figures=figures) for settings, figures in runs.items()),
+        about=conditions[0] if conditions else None,
+        warnings=_warnings(conditions),
+    )
+
+
+def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
+    drives: dict[str, dict[Settings, JobFigures]] = {}
+    run_folders: dict[str, list[str]] = {}
+    for point in swept.points:
+        if point.figures is None:
+            continue
+        settings = dict(point.settings)
+        drive = settings.pop(DATA_FOLDER, folder)
+        drives.setdefault(drive, {})[tuple(sorted(settings.items()))] = point.figures
+        run_folders.setdefault(drive, []).append(os.path.join(folder, point.folder))
+    if not drives:
+        raise UserError(f"no point of {folder} has completed; nothing can be compared")
+    return [side_of_runs(drive, runs, _conditions(run_folders[drive])) for drive, runs in drives.items()]
+
+
+def _of_size(folder: str, sized: SizeAnswer) -> Side:
+    runs = tuple(ComparedRun(figures=figures_of_count(sized, count)) for count in sized.counts)
+    conditions = _conditions(os.path.join(folder, trial.folder) for trial in sized.trials)
+    return Side(
+        name=folder,
+        workload=sized.question.workload,
+        accelerators=sized.max_accelerators,
+        gb_per_second=_most_delivered(sized),
+        counts=runs,
+        about=conditions[0] if conditions else None,
+        warnings=sized.issues,
+    )
+
+
+def _most_delivered(sized: SizeAnswer) -> float | None:
+    rates = [trial.app_mb_per_second for trial in sized.trials_of(sized.max_accelerators)]
+    return max(rates) / 1e3 if rates else None
+
+
+def _gb_per_second(runs: Iterable[JobFigures]) -> float | None:
+    rates = [rate for figures in runs if (rate := figures.mean("app_mb_per_second")) is not None]
+    return max(rates) / 1e3 if rates else None
+
+
+def _conditions(folders: Iterable[str]) -> list[Conditions]:
+    """Return what the runs that are still there were measured under."""
+    found = []
+    for folder in folders:
+        kind = kind_of(folder)
+        if kind is not None and kind.conditions:
+            found.append(kind.part("conditions")(kind.part("summary")(folder)))
+    return found
+
+
+def _warnings(conditions: Iterable[Conditions]) -> tuple[str, ...]:
+    """Return what the runs warn of, each sentence once."""
+    return tuple(dict.fromkeys(warning for each in conditions for warning in each.warnings))
+
+
+def issues_between(a: Side, b: Side) -> Iterator[str]:
+    """Yield a sentence for whatever makes the difference more than the storage's, and what each side warns of."""
+    if a.title != b.title:
+        yield f"A ran {a.title} and B {b.title}: the difference is not the storage's alone"
+    if a.about is not None and b.about is not None:
+        yield from differing(a.about, b.about)
+    for name, side in (("A", a), ("B", b)):
+        yield from (f"{name}: {warning}" for warning in side.warnings)

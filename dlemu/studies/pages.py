@@ -1,0 +1,78 @@
+"""Results in, page and pictures out: what `dlemu report` and the commands that measure call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import BinaryIO
+
+from datagen import owned
+from datagen.atomic import write_file, write_text
+from datagen.errors import UserError
+from dlemu.report.drawing import check_packages, figures, picture_file, pictures
+from dlemu.report.page import Opened, render
+from dlemu.results.kinds import kind_of, read_result
+from dlemu.studies.series.page import FIGURES, config_of, series_page
+from dlemu.studies.series.series import open_together
+
+PAGE = "report.html"
+
+
+def write_page(folders: Sequence[str], output: str | None = None) -> str:
+    """Write the page of a result's folder, or of several side by side; return its path.
+
+    It goes into the folder of the only one unless `output` says where.
+
+    Raises UserError: a package is missing, or a folder holds no result.
+    """
+    check_packages()
+    path = output or os.path.join(folders[0], PAGE)
+    opened = _open(folders)
+    html = render(opened.page, pictures(opened.result, opened.figures))
+    write_text(os.path.dirname(path), os.path.basename(path), html)
+    return path
+
+
+def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
+    """Write each figure as a file NAME.png or NAME.svg into the folder `output`; return their paths."""
+    from dlemu.report.figure_base import DESK
+
+    check_packages()
+    opened, written = _open(folders), []
+    drawn = list(figures(opened.result, opened.figures, DESK))
+    _check_names(output, [f"{name}.{kind}" for name, _ in drawn])
+    for name, figure in drawn:
+        write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)))
+        written.append(os.path.join(output, f"{name}.{kind}"))
+    return written
+
+
+def _check_names(folder: str, names: Sequence[str]) -> None:
+    """Take the names in a folder that may be a user's; raises UserError where something of theirs has one."""
+    ours = owned.claimed(folder)
+    theirs = next((name for name in names if name not in ours and os.path.lexists(os.path.join(folder, name))), None)
+    if theirs is not None:
+        raise UserError(
+            f"{os.path.join(folder, theirs)} is there, and dlemu did not write it: move it, or write the page "
+            "elsewhere by --output"
+        )
+    os.makedirs(folder, exist_ok=True)
+    owned.claim(folder, *names)
+
+
+def _open(folders: Sequence[str]) -> Opened:
+    """Read what lies in the folders; several share a page of their points."""
+    if len(folders) > 1:
+        series = open_together(folders)
+        return Opened(series, series_page(series, config_of(series)), FIGURES)
+    kind = kind_of(folders[0])
+    if kind is None:
+        read_result(folders[0])  # raises UserError with what is missing
+    assert kind is not None
+    opened: Opened = kind.part("page")(folders[0])
+    return opened
+
+
+def _write(content: bytes, out: BinaryIO) -> None:
+    out.write(content)

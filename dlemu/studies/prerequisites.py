@@ -1,0 +1,120 @@
+"""Before the first trial: the launcher, the page cache, what the dataset is enough for, and a short read of it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+from math import ceil
+
+from datagen.buffers import AlignedBuffer
+from datagen.errors import UserError
+from datagen.fetch import Fetcher, FetchSpec
+from dlemu.comm import detect_launcher
+from dlemu.metrics.t_interval import FEWEST
+
+PROBE_SECONDS, ONE_READER_SECONDS = 3.0, 1.5
+PROBE_THREADS = 16
+
+
+def check_launcher(command: str, launcher: str) -> None:
+    """Refuse a launcher without a place for the count, and to run many runs under a launcher; raises UserError."""
+    if launcher and "{ranks}" not in launcher:
+        raise UserError(
+            f"launcher={launcher!r} does not say where the count goes: wanted {{ranks}} in it, as in "
+            'launcher="mpirun -np {ranks} --hostfile hosts"'
+        )
+    if detect_launcher() == "mpi":
+        raise UserError(
+            f"dlemu {command} was started by mpirun or srun: start it once, without; it starts the ranks of each run "
+            f'itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """How many accelerators the samples of a dataset are enough for."""
+
+    most: int
+    steps: int
+    """Steps of an epoch that a trial needs."""
+    files_for_one_more: int
+    """What one accelerator more would take."""
+
+
+def measure_capacity(
+    *, samples: int, samples_per_file: int, batch_size: int, epochs: int, ahead: int, window_steps: int
+) -> Capacity:
+    """Return how many accelerators get enough steps an epoch; raises UserError when not even one does.
+
+    An epoch loses its first step and as many at its end as are read ahead; what is left, over all epochs of a trial,
+    must hold the windows of a first look.
+    """
+    steps = 2 + ahead + ceil(FEWEST / epochs) * window_steps
+    samples_each = steps * batch_size
+    most = samples // samples_each
+    if most < 1:
+        raise UserError(
+            f"the dataset has {samples} samples: wanted at least {samples_each} for each accelerator ({steps} steps of "
+            f"{batch_size} an epoch), so that a trial can tell; make it larger, with dataset.num_files_train="
+            f"{ceil(samples_each / samples_per_file)} for one, times the count that you expect"
+        )
+    files = ceil((most + 1) * samples_each / samples_per_file)
+    return Capacity(most=most, steps=steps, files_for_one_more=files)
+
+
+def probe_mb_per_second(
+    spec: FetchSpec, *, seconds: float = PROBE_SECONDS, threads: int = PROBE_THREADS, from_end: bool = False
+) -> float:
+    """Return MB/s (1e6 bytes) of `threads` threads that read files in random order, for some seconds.
+
+    By the readers that training uses, with nothing else going on. No file is read twice, as the page cache would serve
+    it; `from_end` begins with those that another probe would come to last.
+    """
+    probe = _Probe(spec, seconds, from_end=from_end)
+    readers = [threading.Thread(target=probe.read, daemon=True) for _ in range(threads)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    if probe.errors:
+        raise probe.errors[0]
+    return probe.mb_per_second
+
+
+class _Probe:
+    def __init__(self, spec: FetchSpec, seconds: float, *, from_end: bool) -> None:
+        self._spec = spec
+        self._started = time.monotonic()
+        self._deadline = self._started + seconds
+        self._files = list(range(spec.layout.num_files))
+        random.Random(0).shuffle(self._files)
+        if from_end:  # files are taken off the end of the list
+            self._files.reverse()
+        self._lock = threading.Lock()
+        self._bytes, self._ended = 0, self._started
+        self.errors: list[BaseException] = []
+
+    def read(self) -> None:
+        samples = self._spec.layout.num_samples_per_file
+        batch = min(samples, 64)
+        slot_bytes = self._spec.slot_bytes(batch)
+        try:
+            buffer, fetcher = AlignedBuffer(slot_bytes), Fetcher(self._spec)
+            while (file := self._next()) is not None:
+                fetched = fetcher.fetch(range(file * samples, file * samples + batch), buffer.view(slot_bytes))
+                with self._lock:
+                    self._bytes += fetched.app_bytes
+                    self._ended = max(self._ended, time.monotonic())
+            fetcher.close()
+        except BaseException as error:  # carried to the caller's thread
+            self.errors.append(error)
+
+    def _next(self) -> int | None:
+        with self._lock:
+            return self._files.pop() if self._files and time.monotonic() < self._deadline else None
+
+    @property
+    def mb_per_second(self) -> float:
+        return self._bytes / 1e6 / max(self._ended - self._started, 1e-9)

@@ -1,0 +1,1 @@
+"""Figures of a recorded job, a file each: `ORDER` and `draw`."""

@@ -1,0 +1,32 @@
+"""A step of the real job as a bar: computing, and what it waited for."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from dlemu.report.figure_base import AMBER, GREEN, PURPLE, RED, TEAL, Canvas, Figure, colours, data, legend
+from dlemu.studies.record.page import PARTS, OpenedRecord
+
+ORDER = 10
+_COLOURS = (GREEN, RED, PURPLE, AMBER, TEAL)
+
+
+def draw(opened: OpenedRecord, canvas: Canvas) -> Figure | None:
+    names = list(PARTS.values())
+    rows = [
+        {"part": label, "ms": float(f"{1000 * getattr(opened.parts, name):.5g}"), "place": place}
+        for place, (name, label) in enumerate(PARTS.items())
+    ]
+    chart = (
+        alt.Chart(data(rows), width=canvas.width, height=60)
+        .mark_bar()
+        .encode(
+            x=alt.X("sum(ms):Q", title="ms of a step, in the mean"),
+            color=alt.Color("part:N", scale=colours(names, _COLOURS), legend=legend(canvas, 2 if canvas.narrow else 3)),
+            order=alt.Order("place:O"),
+        )
+    )
+    says = (
+        "A step of the real job: what it computes, and what its trainer waits for, by what the workers did meanwhile."
+    )
+    return Figure("Where a step's time goes", says, chart)

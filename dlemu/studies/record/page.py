@@ -1,0 +1,163 @@
+"""What a recorded job says, for the terminal and for its page. Neither names a path or a file of the user's data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from dlemu.report.page import Opened, Page, Tile, Words
+from dlemu.report.table import Line, Table, columns, print_lines, print_table
+from dlemu.report.units import number, percent, size
+from dlemu.studies.record.answer import Parts, RecordAnswer, Recording, Replay, read_record
+from dlemu.studies.record.run import Recorded
+
+PARTS = {
+    "computing": "computing",
+    "storage": "waiting for storage",
+    "cpu_queue": "waiting for a core",
+    "preprocessing": "waiting for preprocessing",
+    "hand_over": "handing over",
+}
+"""Field of `Parts` -> how it is called."""
+_SOURCES = {
+    "device": "by events on the accelerator",
+    "ready steps": "of steps whose batch was ready",
+    "all steps": "of all steps: few batches were ready",
+    "nothing": "not known",
+}
+
+
+@dataclass(frozen=True)
+class OpenedRecord:
+    """What the figures of the page draw."""
+
+    parts: Parts
+
+
+def print_record(recorded: Recorded, console: Console) -> None:
+    """Print where a step's time goes, what was recorded, the replay, and the verdict."""
+    answer = recorded.answer
+    for table in _tables(answer):
+        print_table(table, console)
+    print_lines([Line(f"- {note}", "caution") for note in answer.recording.notes], console, wrap=True)
+    state, says = _verdict(answer)
+    print_lines([Line(f"{state}: {says}", "good" if answer.replayable else "open")], console, wrap=True)
+    print_lines([f"recipe: {recorded.recipe}", f"results: {recorded.folder}"], console)
+
+
+def open_page(folder: str) -> Opened:
+    """Return a recorded job with its page; raises UserError."""
+    answer = read_record(folder)
+    assert answer is not None  # the folder is known by its file
+    recording = answer.recording
+    page = Page(
+        title=f"A recorded job on {recording.ranks} accelerator{'s' * (recording.ranks != 1)}",
+        lead="Where the time of a training step goes in the real job, and how near its replay on the same storage is.",
+        state="passed" if answer.replayable else "open",
+        verdict=_verdict(answer),
+        tiles=list(_tiles(recording)),
+        words=[Words("What to know about these numbers", recording.notes)] if recording.notes else [],
+        tables=list(_tables(answer)),
+        source=os.path.basename(os.path.abspath(folder)),
+    )
+    return Opened(OpenedRecord(recording.parts), page, "dlemu.studies.record.figures")
+
+
+def _verdict(answer: RecordAnswer) -> tuple[str, str]:
+    if not answer.replayable:
+        return "NOT REPLAYABLE", answer.reason
+    error = answer.replays[-1].error_percent(answer.recording)
+    return "REPLAYABLE", f"its replay on the same storage has {error:+.1f} % of its samples/s"
+
+
+def _tiles(recording: Recording) -> Iterator[Tile]:
+    shown = (
+        ("samples/s", "samples_per_second", recording.samples_per_second, "of all ranks, while training"),
+        ("step", "parts", 1000 * recording.parts.step, "ms, in the mean"),
+        ("computing", "computation", 1000 * recording.computation.mean, f"ms a batch, {_source(recording)}"),
+    )
+    for name, key, value, what in shown:
+        yield Tile(name, f"recording.{key}", repr(value), number(value), what)
+
+
+def _source(recording: Recording) -> str:
+    return _SOURCES[recording.computation_from]
+
+
+def _tables(answer: RecordAnswer) -> Iterator[Table]:
+    recording = answer.recording
+    parts = recording.parts
+    yield Table(
+        title="Where a step's time goes",
+        columns=columns("", "ms", "share", right=(1, 2)),
+        rows=[
+            (label, number(1000 * getattr(parts, name)), percent(100 * getattr(parts, name) / parts.step))
+            for name, label in PARTS.items()
+        ],
+        notes=["waits are shared out by what the workers did meanwhile: blocked, queueing for a core, or computing"],
+    )
+    yield Table(title="What was recorded", columns=columns("", "", whole=(0,)), rows=list(_facts(answer)))
+    if answer.replays:
+        yield _replay_table(recording, answer.replays)
+
+
+def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
+    recording, loading = answer.recording, answer.recording.loading
+    yield (
+        "batches",
+        f"{recording.steps} of {recording.batch_size} samples a rank, {recording.ready_steps} of them ready",
+    )
+    yield "computing", f"{number(1000 * recording.computation.mean)} ms a batch, {_source(recording)}"
+    yield "the trainer's own CPU", f"{number(1000 * recording.step_cpu.mean)} ms a batch"
+    if recording.gradient_accumulation_steps > 1:
+        yield "gradient accumulation", f"{recording.gradient_accumulation_steps} batches a step"
+    kind = "iterable" if loading.iterable else "map"
+    ahead = f"{loading.workers} workers ({loading.start_method}), {loading.prefetch} batches ahead each"
+    yield "loader", f"{kind} dataset, {ahead if loading.workers else 'read by the trainer itself'}"
+    if recording.ranks_that_read == "first":
+        yield "who reads", "rank 0 alone, for all"
+    yield "CPU of a worker", f"{number(1000 * recording.worker_cpu_per_sample)} ms a sample"
+    read, device = (
+        size(round(value)) for value in (recording.read_bytes_per_sample, recording.device_bytes_per_sample)
+    )
+    yield "reads a sample", f"{recording.calls_per_sample:.1f} calls, {read}; {device} from devices"
+    if answer.data is not None:
+        data = answer.data
+        form = data.format or "of no format of dlemu's"
+        yield (
+            "dataset",
+            f"{data.files} files ({form}), {size(data.bytes)}, {number(data.samples_per_file)} samples a file",
+        )
+    if recording.saves is not None:
+        saves = recording.saves
+        yield "checkpoints", f"{saves.count} of {size(saves.bytes)}, {number(saves.seconds)} s each"
+    if recording.evaluations:
+        yield "left out", f"{recording.evaluations} passes that do not train"
+    yield "seen of what was read", percent(recording.coverage_percent)
+    yield (
+        "host",
+        f"{recording.cores} cores, {recording.memory_gib:g} GiB, torch {recording.torch}, Python {recording.python}",
+    )
+
+
+def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
+    names = ("recorded", *(f"{one.folder} ({one.engine})" for one in replays))
+    shown: Sequence[tuple[str, Callable[[Recording | Replay], str]]] = (
+        ("samples/s", lambda one: number(one.samples_per_second)),
+        ("wait p50, ms", lambda one: number(1000 * one.wait_p50)),
+        ("wait p99, ms", lambda one: number(1000 * one.wait_p99)),
+        ("calls a sample", lambda one: number(one.calls_per_sample)),
+        ("bytes from devices a sample", lambda one: f"{one.device_bytes_per_sample:,.0f}"),
+        ("CPU of a worker a sample, ms", lambda one: number(1000 * one.worker_cpu_per_sample)),
+    )
+    measured: Sequence[Recording | Replay] = (recording, *replays)
+    rows = [(label, *(write(one) for one in measured)) for label, write in shown]
+    return Table(
+        title="Recorded and replayed on the same storage",
+        columns=columns("", *names, right=range(1, len(names) + 1)),
+        rows=rows,
+        notes=["the recipe is judged by the last replay"],
+    )

@@ -1,0 +1,397 @@
+"""From rows to a recording: what the job's steady training computed, waited for and read."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from datagen.errors import UserError
+from dlemu.studies.record.answer import Loading, Parts, Recording, Saves, Spread
+from dlemu.studies.record.loops import Loop, training_loop
+from dlemu.studies.record.rows import Fetch, ProcessRows
+
+LEAST_STEPS = 20
+"""Below so many counted batches a recording says little."""
+_LEAST_READY = 8
+"""Steps whose batch was ready, from which computation is taken; with fewer, all steps are."""
+_EQUAL_SHARE = 0.95
+"""Of the batches have one size, where only the last of a pass is smaller."""
+_DRAINED = 0.8
+"""Of the steps end with nothing left to do on the accelerator, where the loop waits for it each step."""
+_HARDLY_READ = 512
+"""Bytes of a sample read by calls, below which it comes out of mapped files."""
+_METER_BYTES = 4096
+"""That the hook itself and the loader's queue may read for each batch: not counted as the job's."""
+_CODE_BYTES = 16 << 20
+"""That processes may have from devices beside the data: pages of libraries that are first used now."""
+_BUSY = 0.1
+"""Share of a step from which on waiting for cores is worth a note."""
+_UNSEEN = {
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "nvidia.dali": "NVIDIA DALI",
+    "s3torchconnector": "the S3 connector for PyTorch",
+    "boto3": "an S3 client",
+    "s3fs": "an S3 client",
+    "streaming": "Mosaic Streaming, which fills a cache of its own",
+    "ray": "Ray",
+    "deepspeed": "DeepSpeed, whose optimizer is not PyTorch's",
+}
+"""Libraries that read or step where the hook does not look."""
+
+
+def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
+    """Return what the rows of a job say; raises UserError where they hold no training that could be emulated."""
+    loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
+    if not loops:
+        raise UserError(_nothing(processes))
+    loop = max(loops, key=lambda one: len(one.wait))
+    workers = {rows.process.pid: rows for rows in processes}
+    fetches = [fetch for one in loops for fetch in _fetches(one, workers)]
+    if not fetches:
+        raise UserError(
+            "the trainer's batches were seen, but not how they were made: wanted PyTorch's own fetchers in its "
+            "workers; where these get no environment, write `import dlemu.record` as the first line of the script"
+        )
+    counts = np.array([_samples(fetch) for fetch in fetches], float)
+    samples = float(counts.sum())
+    ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
+    reads: Literal["all", "first"] = "first" if ranks > 1 and len(loops) == 1 else "all"
+    rate = sum(float(counts.mean()) * len(one.wait) / one.seconds for one in loops)
+    sharing = ranks if reads == "first" else 1
+    accumulation = loop.accumulation
+    size = read_size = int(np.median(counts))
+    if sharing > 1:  # rank 0 reads a batch for each rank, or one for all that it cuts
+        if accumulation >= sharing:
+            accumulation //= sharing
+        else:
+            size = max(1, size // sharing)
+    alike = bool((counts == np.median(counts)).mean() >= _EQUAL_SHARE)
+    computation, source = _computation(loops)
+    wait = np.concatenate([one.wait for one in loops])
+    read = np.array([max(fetch.read, 0) + fetch.map_bytes for fetch in fetches], float)
+    cpu = np.array([_cpu_ns(fetch) for fetch in fetches], float) / 1e9
+    own_cpu = np.maximum(cpu - np.array([fetch.system_cpu for fetch in fetches]) / 1e9, 0)
+    device = sum(max(fetch.device, 0) for fetch in fetches)
+    mapped = any(fetch.maps for fetch in fetches) or read.sum() < max(device / 2, _HARDLY_READ * samples)
+    return Recording(
+        ranks=ranks,
+        ranks_that_read=reads,
+        loading=_loading(loop),
+        batch_size=size,
+        read_batch_size=read_size,
+        batch_sizes=None if alike else Spread.of(counts),
+        steps=len(loop.wait),
+        ready_steps=int(loop.ready().sum()) * loop.accumulation,
+        passes=len(loop.passes),
+        samples_per_second=rate,
+        computation=computation,
+        computation_from=source,
+        step_cpu=Spread.of(np.concatenate([one.groups(np.minimum(one.cpu, one.computation)) for one in loops])),
+        gradient_accumulation_steps=accumulation,
+        synchronous=(loop.drained is None and not loop.ahead) or (loop.drained or 0) >= _DRAINED,
+        wait=Spread.of(wait),
+        wait_p50=float(np.quantile(wait, 0.5)),
+        wait_p99=float(np.quantile(wait, 0.99)),
+        hand_over=_hand_over(loops),
+        parts=_parts(loops, fetches),
+        preprocess=_per_sample(own_cpu, counts),
+        preprocess_size_correlation=_rank_correlation(read / counts, own_cpu / counts),
+        worker_cpu_per_sample=_worker_cpu(loops, workers),
+        read_bytes_per_sample=float(read.sum()) / samples,
+        calls_per_sample=float(sum(max(fetch.calls, 0) for fetch in fetches)) / samples,
+        device_bytes_per_sample=device / samples,
+        opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
+        mapped=bool(mapped),
+        shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
+        coverage_percent=_coverage(loops, workers),
+        saves=_saves(loops),
+        evaluations=sum(one.evaluations for one in loops),
+        torch=loop.rows.process.torch,
+        python=loop.rows.process.python,
+        cores=loop.rows.process.cores,
+        memory_gib=float(f"{psutil.virtual_memory().total / 2**30:.3g}"),
+        problems=tuple(_problems(processes, loops, fetches, source)),
+        notes=tuple(_notes(processes, loops, fetches, source)),
+    )
+
+
+def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
+    """Return the files that training opened or held open, as far as their names were written down."""
+    workers = {rows.process.pid: rows for rows in processes}
+    loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
+    found: Counter[str] = Counter()
+    for loop in loops:
+        for rows in _readers(loop, workers):  # names stand where a process first met them, warm-up included
+            found.update(name for fetch in rows.fetches for name in fetch.files)
+    return found
+
+
+def _nothing(processes: Sequence[ProcessRows]) -> str:
+    if not processes:
+        return (
+            "the job left no rows: wanted a script that takes batches from a PyTorch DataLoader. Where a launcher "
+            "drops the environment (containers, ssh, python -I), write `import dlemu.record` as the first line of the "
+            "script, and then: dlemu record --rows FOLDER"
+        )
+    unseen = sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN})
+    besides = f" The job uses {', '.join(unseen)}, which is not recorded yet." if unseen else ""
+    steps = sum(len(rows.steps) for rows in processes)
+    batches = sum(len(rows.batches) for rows in processes)
+    if steps and not batches:
+        seen = f"{steps} steps of an optimizer were seen, but no batch of a PyTorch DataLoader"
+    else:
+        seen = f"{batches} batches were seen, none of them in training"
+    return f"{seen}: wanted more batches than --skip, with steps of an optimizer between them.{besides}"
+
+
+def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRows]:
+    """Yield the rows of the processes that make a loop's batches."""
+    training = {one.number for one in loop.passes}
+    pids = {pid for batch in loop.rows.batches if batch.number in training for pid in batch.pids}
+    if not pids:
+        yield loop.rows
+    for pid in sorted(pids & workers.keys()):
+        yield workers[pid]
+
+
+def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
+    """Yield the batches made for a loop while it counts; without workers, those within its waits."""
+    training = {one.number for one in loop.passes}
+    begins = sorted((batch.t0, batch.t1) for batch in loop.rows.batches if batch.number in training)
+    for rows in _readers(loop, workers):
+        for fetch in rows.fetches:
+            if not loop.begin_ns <= fetch.t0 <= loop.end_ns:
+                continue
+            if rows is loop.rows:
+                place = bisect.bisect(begins, (fetch.t0, 1 << 62)) - 1
+                if place < 0 or fetch.t1 > begins[place][1]:
+                    continue
+            if _samples(fetch):
+                yield fetch
+
+
+def _samples(fetch: Fetch) -> int:
+    """Return the samples of a batch; where no array tells, each file that was opened is one."""
+    return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
+
+
+def _cpu_ns(fetch: Fetch) -> int:
+    """Return what a batch took of a core: of the library's own threads, too, as far as the batch waited for them."""
+    return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
+
+
+def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps", "nothing"]]:
+    """Return what batches take on their accelerator, from steps whose batch was ready where there are enough of them.
+
+    A loop that asks in the thread that steps has its computation between two batches, however long it waited for them.
+    One that reads ahead has not: of it only steps count that had no stall behind them.
+    """
+    every = [one.groups(one.computation) for one in loops]
+    ready = [values[one.ready()] for values, one in zip(every, loops, strict=True)]
+    found = np.concatenate(ready)
+    if len(found) >= _LEAST_READY:
+        return Spread.of(found), "device" if loops[0].by_device else "ready steps"
+    if any(one.ahead and not one.by_device for one in loops):
+        return Spread.of(np.concatenate(every)), "nothing"
+    return Spread.of(np.concatenate(every)), "device" if loops[0].by_device else "all steps"
+
+
+def _hand_over(loops: Sequence[Loop]) -> float:
+    found = np.concatenate([one.groups(one.wait - one.wait_queue)[one.ready()] for one in loops])
+    return float(np.median(found)) if len(found) else 0.0
+
+
+def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
+    """Share out the waits by what the workers did while they made batches; none is waited for longer than it takes.
+
+    For what is left the batch was on its way to the trainer. Where the trainer wanted a core, it waited for that.
+    """
+    wait = np.concatenate([one.groups(one.wait - one.wait_queue) for one in loops])
+    body = np.concatenate([one.groups(one.body - one.queue) for one in loops])
+    wanted_core = float(np.concatenate([one.queue + one.wait_queue for one in loops]).mean())
+    ready = np.concatenate([one.ready() for one in loops])
+    took = sum(fetch.t1 - fetch.t0 for fetch in fetches)
+    computed = min(sum(_cpu_ns(fetch) for fetch in fetches), took)
+    queued = min(sum(max(fetch.queue, 0) for fetch in fetches), took - computed)
+    if not loops[0].passes[0].workers:  # the trainer's own: it is told above
+        took, queued = took - queued, 0
+    most = took / len(fetches) / 1e9
+    waited = float(np.minimum(wait[~ready], most).sum()) / len(wait)
+    shares = [part / max(1, took) for part in (took - computed - queued, queued, computed)]
+    return Parts(
+        computing=float(body.mean()),
+        storage=waited * shares[0],
+        cpu_queue=waited * shares[1] + wanted_core,
+        preprocessing=waited * shares[2],
+        hand_over=float(wait.mean()) - waited * sum(shares),
+    )
+
+
+def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Spread:
+    """Return a spread over samples that gives batches the spread they have: sums of n vary by the root of n."""
+    mean = float(batches.sum() / counts.sum())
+    values = np.maximum(mean + (batches / counts - mean) * np.sqrt(counts), 0)
+    return Spread.of(values).scaled(mean) if values.mean() > 0 else Spread.of(values)
+
+
+def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> float:
+    """Return Spearman's rank correlation, 0 where one of the two does not vary; a negative one counts as none."""
+    if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:
+        return 0.0
+    by_size, by_time = (np.argsort(np.argsort(values)).astype(float) for values in (sizes, times))
+    return max(0.0, float(np.corrcoef(by_size, by_time)[0, 1]))
+
+
+def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
+    """Return CPU seconds for a sample: of worker processes all, of a trainer that reads itself those of the reading."""
+    seconds = samples = 0.0
+    for loop in loops:
+        for rows in _readers(loop, workers):
+            made = [fetch for fetch in rows.fetches if loop.begin_ns <= fetch.t0 <= loop.end_ns and _samples(fetch)]
+            if rows is loop.rows or len(made) < 2:
+                seconds += sum(_cpu_ns(fetch) for fetch in made) / 1e9
+                samples += sum(map(_samples, made))
+            else:
+                seconds += (made[-1].process_cpu - made[0].process_cpu) / 1e9
+                samples += sum(map(_samples, made[1:]))
+    return seconds / samples if samples else 0.0
+
+
+def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
+    """Return the share of bytes, by calls or from devices, that were read while the hook looked, %.
+
+    Of a worker all that its process read counts; of a trainer that reads itself, which reads other things too, what its
+    process read while a batch was made.
+    """
+    seen = np.zeros(2)
+    whole = np.zeros(2)
+    for loop in loops:
+        for rows in _readers(loop, workers):
+            made = [fetch for fetch in rows.fetches if loop.begin_ns <= fetch.t0 <= loop.end_ns]
+            first, made = made[0] if made else None, made[1:]  # of the first it is not known since when
+            if first is None or not made or first.process_read < 0:
+                continue
+            found = np.array([sum(max(f.read, f.map_bytes) for f in made), sum(max(f.device, 0) for f in made)], float)
+            if rows is loop.rows:
+                read, device = (
+                    sum(getattr(f, part) for f in made) for part in ("process_read_in", "process_device_in")
+                )
+            else:
+                read = made[-1].process_read - first.process_read
+                device = made[-1].process_device - first.process_device
+            seen += found
+            whole += np.maximum(found, [read - _METER_BYTES * len(made), device])
+        if loop.passes[0].workers:
+            whole[1] += _trainer_device_bytes(loop)
+    whole[1] = max(seen[1], whole[1] - _CODE_BYTES)
+    shares = [100 * part / total for part, total in zip(seen, whole, strict=True) if total > 0]
+    return float(min(shares, default=100.0))
+
+
+def _trainer_device_bytes(loop: Loop) -> int:
+    """Return what the trainer itself had from devices while its workers read: of which the hook knows nothing.
+
+    Between neighbours of one pass alone: at its end the kernel adds what the workers had, who are no more.
+    """
+    training = {one.number for one in loop.passes}
+    batches = [one for one in loop.rows.batches if loop.begin_ns <= one.t0 <= loop.end_ns]
+    return sum(
+        following.device - one.device
+        for one, following in itertools.pairwise(batches)
+        if one.number == following.number and one.number in training
+    )
+
+
+def _saves(loops: Sequence[Loop]) -> Saves | None:
+    saves = [(loop, save) for loop in loops for save in loop.rows.saves]
+    if not saves:
+        return None
+    first = next(loop for loop, _ in saves)
+    own = [save for loop, save in saves if loop is first]
+    batches = sorted(batch.t0 for batch in first.rows.batches)
+    ends = sorted(over.t0 for over in first.rows.overs)
+    places = [bisect.bisect(batches, save.t0) for save in own]
+    within = all(bisect.bisect(ends, a.t0) == bisect.bisect(ends, b.t0) for a, b in itertools.pairwise(own))
+    between = round((places[-1] - places[0]) / (len(own) - 1)) if len(own) > 1 and within else None
+    return Saves(
+        count=len(own),
+        bytes=round(sum(save.bytes for _, save in saves) / len(own)),
+        seconds=sum(save.t1 - save.t0 for save in own) / len(own) / 1e9,
+        batches_between=between or None,
+    )
+
+
+def _loading(loop: Loop) -> Loading:
+    one = loop.passes[-1]
+    return Loading(
+        iterable=one.iterable,
+        workers=one.workers,
+        prefetch=one.prefetch or 2,
+        start_method=one.method,
+        pin=one.pin,
+        persistent=one.persistent,
+        order=one.order,
+        samples=one.samples,
+    )
+
+
+def _has_several_sources(loop: Loop) -> bool:
+    """Say whether several loaders feed the training; one like the last that is made anew for each pass is the same."""
+    kinds = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loop.passes}
+    training = {one.number for one in loop.passes}
+    in_turn = [
+        number
+        for number, _ in itertools.groupby(
+            batch.number for batch in sorted(loop.rows.batches, key=lambda batch: batch.t0) if batch.number in training
+        )
+    ]
+    return len(kinds) > 1 or len(in_turn) > len(training)
+
+
+def _problems(
+    processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
+) -> Iterator[str]:
+    if _has_several_sources(loops[0]):
+        yield "several loaders feed the training, and a workload has one"
+    if source == "nothing":
+        yield (
+            "another thread than the trainer's takes the batches, and none was ready: what a step computes is not "
+            "known; record it on a faster storage, or with the data in the page cache"
+        )
+    there = [rows for rows in processes if rows.passes or rows.steps]
+    ranks = max(rows.process.ranks for rows in there)
+    if len(there) < ranks:
+        yield f"{len(there)} of {ranks} ranks left rows: the others run on other hosts"
+    if len(loops[0].wait) < LEAST_STEPS:
+        yield f"{len(loops[0].wait)} batches counted: wanted {LEAST_STEPS} or more"
+    if min(fetch.device for fetch in fetches) < 0:
+        yield "this kernel does not say what processes read (/proc/self/io)"
+
+
+def _notes(
+    processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
+) -> Iterator[str]:
+    for name in sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN}):
+        yield f"the job has {name} loaded; what that reads or computes is not recorded"
+    parts = _parts(loops, fetches)
+    if parts.cpu_queue > _BUSY * parts.step:
+        share = 100 * parts.cpu_queue / parts.step
+        yield f"{share:.0f} % of a step is waiting for a core: whatever else runs on this host is in the recording, too"
+    if source == "all steps":
+        yield "few batches were ready when the trainer asked for them: what a step computes is taken from all steps"
+    cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))
+    if cpu > 1.2 * body:
+        yield f"the trainer burns {cpu / body:.1f} cores; a replay burns one at most"
+    if len(loops) == 1 and loops[0].rows.process.ranks > 1:
+        ranks = loops[0].rows.process.ranks
+        yield f"one rank reads for {ranks}: the recipe has that one, with all that it reads and a step as long"
+    if len(loops) > 1 or loops[0].rows.process.ranks > 1:
+        yield "what ranks exchange is part of the step: it was recorded at this count of ranks, and does not scale"

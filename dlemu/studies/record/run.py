@@ -1,0 +1,141 @@
+"""Record a job: run it with the hook, read its rows, replay what they say on the same storage, write the recipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from datagen import owned
+from datagen.atomic import write_text
+from datagen.errors import DlemuError, UserError
+from datagen.owned import take_folder
+from dlemu.comm import Interrupted
+from dlemu.results.answer_files import save_answer
+from dlemu.runner.child_run import run_attached
+from dlemu.runner.run_folder import check_place, new_folder
+from dlemu.studies.record.answer import RECORD, Data, RecordAnswer, Recording, Replay
+from dlemu.studies.record.data_seen import data_of, data_problems
+from dlemu.studies.record.hook import ROWS, with_hook
+from dlemu.studies.record.recipe import not_emulated, recipe_text
+from dlemu.studies.record.recording import analyse, files_of
+from dlemu.studies.record.rows import read_rows
+from dlemu.studies.record.self_check import check_by_replay, run_replay, verdict
+
+RECIPE = "job.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordQuestion:
+    """What is to be recorded, and how long."""
+
+    command: tuple[str, ...] = ()
+    """The job; empty where it has run, and left `rows`."""
+    rows: str = ""
+    """The folder of its rows."""
+    steps: int = 0
+    """Batches of each trainer after those skipped; 0: as many as come in the minutes."""
+    minutes: float = 10.0
+    skip: int = 10
+    """Batches of each trainer's first pass that are warm-up."""
+    out: str = ""
+    """The recipe's file; empty: job.yaml in the folder of the answer."""
+    replay: bool = True
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The answer with what is not in it."""
+
+    answer: RecordAnswer
+    folder: str
+    recipe: str
+    """The recipe's file."""
+    job_status: int | None
+    """Exit status of the job, minus the signal that ended it; None where it had run before."""
+
+
+def record(
+    question: RecordQuestion, *, folder: str = "", on_step: Callable[[str], None] = lambda what: None
+) -> Recorded:
+    """Record a job and write its recipe.
+
+    Raises UserError before the job for what is wrong with the question, and after it where its rows hold no training.
+    """
+    folder = folder or new_folder("record")
+    recipe = question.out or os.path.join(folder, RECIPE)
+    _check(question, folder, recipe)
+    take_folder(folder, "--output")
+    rows, status = question.rows, None
+    if question.command:
+        rows = os.path.join(folder, ROWS)
+        owned.claim(folder, ROWS + "/")
+        hook = with_hook(folder, rows, steps=question.steps, minutes=question.minutes, skip=question.skip)
+        status = run_attached(question.command, hook)
+    on_step("reading what was recorded")
+    processes = read_rows(rows)
+    if not processes and status == -signal.SIGINT:
+        raise Interrupted(signal.SIGINT)  # Ctrl-C before the job took its first batch
+    recording = analyse(processes, question.skip)
+    data = data_of(files_of(processes, question.skip), recording)
+    problems = (*recording.problems, *data_problems(data, recording), *not_emulated(recording))
+    recording = replace(recording, problems=problems)
+    engine, failure = "matched", ""
+    _save(folder, recipe, RecordAnswer(complete=False, recording=recording, data=data), engine, "it was not replayed")
+    replays: list[Replay] = []
+    if question.replay and data is not None and not recording.problems:
+        on_step("replaying it on the same storage")
+        try:
+            recording, engine, replays = check_by_replay(recording, _replays(folder, data, question.skip, on_step))
+        except DlemuError as error:
+            failure = "its replay failed"
+            on_step(f"{failure}: {error}")
+    reason = failure or verdict(recording, recording.problems, replays[-1] if replays else None)
+    answer = RecordAnswer(complete=True, recording=recording, data=data, replays=tuple(replays))
+    return Recorded(_save(folder, recipe, answer, engine, reason), folder, recipe, status)
+
+
+def _check(question: RecordQuestion, folder: str, recipe: str) -> None:
+    if bool(question.command) == bool(question.rows):
+        raise UserError(
+            "wanted a job to record, as in `dlemu record -- python train.py`, or --rows FOLDER of one that ran"
+        )
+    if question.rows and not os.path.isdir(question.rows):
+        raise UserError(f"--rows is {question.rows}, which is no folder: wanted what the recorded job left")
+    check_place(folder, setting="--output", ours=(RECORD,))
+    if os.path.lexists(os.path.join(folder, RECORD)):
+        raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
+    if os.path.lexists(recipe):
+        raise UserError(f"{recipe} is there already: name another file with --out, or remove it")
+    if not recipe.endswith(".yaml"):
+        raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, as workloads have")
+    above = os.path.dirname(os.path.abspath(recipe))
+    if question.out and not os.path.isdir(above):
+        raise UserError(f"--out is {recipe}, and {above} is no folder: make it first")
+
+
+def _replays(
+    folder: str, data: Data, skip: int, on_step: Callable[[str], None]
+) -> Callable[[Recording, str, str], Replay]:
+    def replayed(recording: Recording, engine: str, name: str) -> Replay:
+        on_step(f"{name}, engine {engine}")
+        return run_replay(folder, recording, data, engine, name, skip, lambda: None)
+
+    return replayed
+
+
+def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, reason: str) -> RecordAnswer:
+    """Write recipe and answer; return the answer with its verdict."""
+    answer = replace(answer, replayable=not reason, reason=reason, recipe=os.path.basename(recipe))
+    text = recipe_text(
+        answer.recording,
+        answer.data,
+        engine=engine,
+        replayable=answer.replayable,
+        reason=reason,
+        replay=answer.replays[-1] if answer.replays else None,
+    )
+    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), text)
+    save_answer(folder, RECORD, answer)
+    return answer

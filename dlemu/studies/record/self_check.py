@@ -1,0 +1,210 @@
+"""Replays of a recipe on the storage of its recording: is it the job, and if not, why not?
+
+A replay is `dlemu train` with the same hook in it, so calls, bytes and CPU are measured by one meter on both sides.
+What its reader costs by itself is known only then: the time that is burned for preprocessing is made to fit the
+recorded CPU, and the reader is the one whose calls are nearest.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from datagen.atomic import write_text
+from datagen.owned import fresh_folder
+from dlemu.jobs.training.folder import read_run
+from dlemu.runner.child_run import run_train
+from dlemu.studies.record.answer import Data, Recording, Replay
+from dlemu.studies.record.hook import ROWS, with_hook
+from dlemu.studies.record.loops import READY_SECONDS, READY_SHARE
+from dlemu.studies.record.recipe import workload_of
+from dlemu.studies.record.rows import Fetch, ProcessRows, read_rows
+
+MOST_ERROR_PERCENT = 5.0  # beyond it a recipe is marked as not replayable
+LEAST_COVERAGE_PERCENT = 95.0  # below it too much of the job's reading is missing to replay it
+MOST_BYTES_ERROR_PERCENT = 10.0
+"""Of bytes from devices, where the recorded job had any worth speaking of."""
+_MOST_REPLAYS = 3
+_CALLS_OFF = 0.1
+_CPU_OFF = 0.03
+_CORE_OFF = 0.01
+"""Of a worker's core: less of it changes no throughput."""
+_STEP_OFF = 0.005
+_LARGE_CALL = 131_072
+"""Bytes of a call from which on it is the kernel's read-ahead that makes the device's requests (its usual window)."""
+_MOST_STEPS = 1000
+_DEVICE_SHARE = 0.1
+_BUSY_PERCENT = 10.0
+"""Of a step waited for a core: then what others do on the host differs between a job and its replay."""
+WORKLOAD = "workload.yaml"
+_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples")
+
+Replays = Callable[[Recording, str, str], Replay]
+"""Replays a recording by an engine, into a folder of that name."""
+
+
+def check_by_replay(recording: Recording, replays: Replays) -> tuple[Recording, str, list[Replay]]:
+    """Replay a recording until reader and CPU fit, three times at most.
+
+    Returns the recording with the preprocessing that fits, its engine, and the replays; the last is that of the two.
+    """
+    engine, done = "matched", list[Replay]()
+    while True:
+        done.append(replays(recording, engine, f"replay-{len(done) + 1}"))
+        last = done[-1]
+        large = max(last.calls_per_sample, recording.calls_per_sample) * _LARGE_CALL <= recording.read_bytes_per_sample
+        if len(done) == _MOST_REPLAYS:
+            return recording, engine, done
+        if (
+            len(done) == 1
+            and not recording.mapped
+            and not large
+            and _off(last.calls_per_sample, recording.calls_per_sample) > _CALLS_OFF
+        ):
+            engine = "fast" if recording.calls_per_sample < last.calls_per_sample else "library"
+            continue
+        nearest = min(done, key=lambda one: _off(one.calls_per_sample, recording.calls_per_sample)).engine
+        best = [one for one in done if one.engine == nearest][-1]  # the one that burned what the recording has now
+        missing = recording.worker_cpu_per_sample - best.worker_cpu_per_sample
+        core = _CORE_OFF * max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second
+        fits = abs(missing) <= max(_CPU_OFF * recording.worker_cpu_per_sample, core)
+        wanted = recording.preprocess.mean if fits else max(0.0, recording.preprocess.mean + missing)
+        longer = _longer(recording, best)
+        if best is last and wanted == recording.preprocess.mean and not longer:
+            return recording, engine, done
+        engine = best.engine
+        recording = replace(
+            recording,
+            preprocess=recording.preprocess.scaled(wanted),
+            computation=recording.computation.longer(longer),
+            hand_over=recording.hand_over - longer,
+        )
+
+
+def _longer(recording: Recording, replay: Replay) -> float:
+    """Return how much longer a step must be, s: a job's batch costs its trainer more to take over than a replay's.
+
+    Where the accelerator has work ahead that does not hold it up.
+    """
+    missing = recording.hand_over - replay.hand_over
+    step = recording.parts.step
+    known = recording.synchronous and replay.hand_over > 0 and recording.hand_over > 0
+    return missing if known and abs(missing) > _STEP_OFF * step else 0.0
+
+
+def verdict(recording: Recording, problems: Sequence[str], replay: Replay | None) -> str:
+    """Return why a recipe is not to be relied on; empty where it is."""
+    if problems:
+        return "; ".join(problems)
+    if recording.coverage_percent < LEAST_COVERAGE_PERCENT:
+        share = recording.coverage_percent
+        return f"the recorder saw {share:.1f} % of the bytes that the job read: wanted {LEAST_COVERAGE_PERCENT:g} %"
+    if replay is None:
+        return "it was not replayed"
+    error = replay.error_percent(recording)
+    if abs(error) > MOST_ERROR_PERCENT:
+        says = f"its replay has {error:+.1f} % of samples/s: wanted {MOST_ERROR_PERCENT:g} % at most"
+        busy = 100 * recording.parts.cpu_queue / recording.parts.step
+        return f"{says}; {busy:.0f} % of a step waited for a core: try a quieter host" if busy > _BUSY_PERCENT else says
+    device = recording.device_bytes_per_sample
+    off = 100 * _off(replay.device_bytes_per_sample, device)
+    if device > _DEVICE_SHARE * recording.read_bytes_per_sample and off > MOST_BYTES_ERROR_PERCENT:
+        return f"its replay has other bytes from devices by {off:.0f} %: wanted {MOST_BYTES_ERROR_PERCENT:g} % at most"
+    return ""
+
+
+def _off(value: float, wanted: float) -> float:
+    return abs(value / wanted - 1) if wanted > 0 else float(value > 0)
+
+
+def run_replay(
+    parent: str, recording: Recording, data: Data, engine: str, name: str, skip: int, look: Callable[[], None]
+) -> Replay:
+    """Replay a recording on its own files, which are only read; raises UserError or DlemuError."""
+    folder = fresh_folder(parent, name)
+    write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
+    rows = os.path.join(folder, ROWS)
+    words = [f"workload={os.path.join(folder, WORKLOAD)}", *_words(recording, data, skip)]
+    results = fresh_folder(folder, "results")
+    launcher = ["env", *(f"{key}={value}" for key, value in with_hook(parent, rows, minutes=60.0).items())]
+    run_train(words, results, look, launcher)
+    return replay_of(name, results, rows, engine, skip + recording.loading.workers * recording.loading.prefetch)
+
+
+def _words(recording: Recording, data: Data, skip: int) -> list[str]:
+    """Return the settings of a replay: its length, and nothing beside the training itself."""
+    steps = min(recording.steps, _MOST_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
+    samples = data.files * max(1, round(data.samples_per_file))
+    a_pass = max(1, int(samples / (recording.read_batch_size * recording.loaders)))
+    return [
+        "dataset.source=folder",
+        f"dataset.data_folder={data.folder}",
+        f"ranks={recording.loaders}",
+        f"train.epochs={math.ceil(steps / a_pass)}",
+        f"train.total_training_steps={steps}",
+        f"reader.evict_page_cache={'never' if recording.cached_percent == 100 else 'start'}",
+        "workflow.checkpoint=false",
+        "metric.cached=true",
+        "metric.ceiling_seconds=0",
+        "metric.scaling_seconds=0",
+        "telemetry.enabled=false",
+        "output.report=false",
+    ]
+
+
+def replay_of(name: str, results: str, rows: str, engine: str, lead: int) -> Replay:
+    """Return what a replay's results and rows say, its first `lead` steps left out as in the recording."""
+    steps = read_run(results).training
+    columns = {name: np.asarray(steps[name]) for name in _COLUMNS}
+    order = np.lexsort((columns["step"], columns["epoch"], columns["rank"]))
+    _, first, taken = np.unique(columns["rank"][order], return_index=True, return_counts=True)
+    place = np.arange(len(order)) - np.repeat(first, taken)
+    counts = place >= lead if (place >= lead).any() else place >= 0
+    kept = {name: values[order][counts] for name, values in columns.items()}
+    seconds = float((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()) / 1e9
+    processes = read_rows(rows)
+    made = [fetch for process in processes for fetch in _made(process.fetches)]
+    per_batch = max(1.0, float(kept["samples"].mean()))
+    samples = max(1.0, per_batch * len(made))
+    wait = kept["wait_ns"] / 1e9
+    return Replay(
+        folder=name,
+        engine=engine,
+        samples_per_second=float(kept["samples"].sum()) / seconds * len(first) if seconds else 0.0,
+        wait_p50=float(np.quantile(wait, 0.5)),
+        wait_p99=float(np.quantile(wait, 0.99)),
+        hand_over=_hand_over(wait, kept["compute_ns"] / 1e9),
+        calls_per_sample=sum(max(fetch.calls, 0) for fetch in made) / samples,
+        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in made) / samples,
+        worker_cpu_per_sample=_cpu(processes, per_batch),
+    )
+
+
+def _hand_over(wait: NDArray[np.float64], computing: NDArray[np.float64]) -> float:
+    """Return how long a batch that is ready takes, as for the recording; 0 where none was."""
+    ready = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(computing)))
+    return float(np.median(wait[ready])) if ready.any() else 0.0
+
+
+def _made(fetches: Sequence[Fetch]) -> Sequence[Fetch]:
+    """Return the batches of a worker but the first two: a greeting, and one with what opens once."""
+    return fetches[2:] if len(fetches) > 4 else fetches[1:]
+
+
+def _cpu(processes: Sequence[ProcessRows], per_batch: float) -> float:
+    """Return CPU seconds for a sample, as for the recording: of workers all, of a trainer those of its reading."""
+    seconds = batches = 0.0
+    for rows in processes:
+        made = _made(rows.fetches)
+        if rows.passes:
+            seconds, batches = seconds + sum(fetch.cpu for fetch in made) / 1e9, batches + len(made)
+        elif len(made) > 1:
+            seconds += (made[-1].process_cpu - made[0].process_cpu) / 1e9
+            batches += len(made) - 1
+    return seconds / (batches * per_batch) if batches else 0.0

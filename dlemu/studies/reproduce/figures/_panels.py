@@ -1,0 +1,78 @@
+"""Panels that the figures of documents are made of."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from dlemu.jobs.training.figures._timeline import binned, epoch_marks, x_axis
+from dlemu.jobs.training.result import Run
+from dlemu.report.figure_base import BLUE, Canvas, Figure, Row, colours, data, legend
+
+_ROOM = 70
+"""Pixels between two panels, for the axis of the second."""
+
+
+def bars(rows: list[Row], across: str, title: str, drives: list[str], canvas: Canvas) -> alt.Chart:
+    """Draw bars of `value` at each `at`, those of the drives beside each other."""
+    return (
+        alt.Chart(data(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("at:N", title=across, sort=None, axis=alt.Axis(labelAngle=0)),
+            xOffset=alt.XOffset("drive:N", sort=drives),
+            y=alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=0)),
+            color=_colour(drives, canvas),
+        )
+        .properties(width=width(canvas), height=150)
+    )
+
+
+def lines(rows: list[Row], across: str, title: str, drives: list[str], canvas: Canvas) -> alt.LayerChart:
+    """Draw a line of `value` over `at`, by its logarithm, for each drive."""
+    places = sorted({row["at"] for row in rows})
+    axis = alt.Axis(grid=False, values=places, format="~g", labelOverlap=True)
+    base = alt.Chart(data(rows)).encode(
+        x=alt.X("at:Q", title=across, scale=alt.Scale(type="log", base=2, nice=False), axis=axis),
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=0)),
+        color=_colour(drives, canvas),
+    )
+    drawn = alt.layer(base.mark_line(strokeWidth=1.6), base.mark_point(filled=True, size=35, opacity=1))
+    return drawn.properties(width=width(canvas), height=150)
+
+
+def grid(panels: list[alt.Chart | alt.LayerChart], canvas: Canvas) -> alt.ConcatChart:
+    """Put panels beside each other, on a phone below each other."""
+    drawn = alt.concat(*panels, columns=1 if canvas.narrow else 2)
+    return drawn.resolve_scale(xOffset="independent")  # else all bars are as wide as the first panel's
+
+
+def stacked(panels: list[alt.LayerChart]) -> alt.VConcatChart:
+    """Put panels below each other, each with its own colours."""
+    return alt.vconcat(*panels).resolve_scale(color="independent")
+
+
+def titled(figure: Figure, title: str) -> alt.LayerChart:
+    """Return the chart of a figure as a low panel with a title of its own."""
+    chart: alt.LayerChart = figure.chart.properties(title=alt.Title(title, fontSize=12), height=110)
+    return chart
+
+
+def device_rate(run: Run, title: str, per_mb: float, canvas: Canvas) -> alt.LayerChart | None:
+    """Draw what the devices behind the dataset read over time, in a unit of which a MB has so many."""
+    devices = run.device_series("block", "read_mb_per_second")
+    if not devices:
+        return None
+    rows = [{"at": at, "rate": rate * per_mb} for at, rate in binned(devices, run, canvas)]
+    line = alt.Chart(data(rows)).mark_line(color=BLUE, interpolate="step-before", strokeWidth=1.3)
+    encoded = line.encode(x=x_axis(run), y=alt.Y("rate:Q", title=title, scale=alt.Scale(domainMin=0)))
+    return alt.layer(epoch_marks(run), encoded).properties(width=canvas.width, height=130)
+
+
+def width(canvas: Canvas) -> int:
+    """Return a panel's width."""
+    return canvas.width if canvas.narrow else (canvas.width - _ROOM) // 2
+
+
+def _colour(drives: list[str], canvas: Canvas) -> alt.Color:
+    shown = legend(canvas, 2) if len(drives) > 1 else None
+    return alt.Color("drive:N", scale=colours(drives), legend=shown, sort=drives)

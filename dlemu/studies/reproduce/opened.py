@@ -1,0 +1,86 @@
+"""A document with the results of its steps, as its tables and figures look at it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dlemu.jobs.pack.page import OpenedPack
+from dlemu.jobs.probe.result import ProbeAnswer
+from dlemu.jobs.training.result import Run
+from dlemu.report.table import Table, columns
+from dlemu.report.units import short_names
+from dlemu.results.figures import JobFigures
+from dlemu.studies.answers import SweepAnswer
+from dlemu.studies.reproduce.run import Reproduced
+
+
+@dataclass(frozen=True)
+class OpenedDocument:
+    """A document with the results of its steps."""
+
+    folder: str
+    answer: Reproduced
+    results: dict[str, Any]
+    """By the steps' names; those that make data have none."""
+
+    @property
+    def document(self) -> str:
+        """Return its name."""
+        return self.answer.question.document
+
+    @property
+    def drives(self) -> list[str]:
+        """Return what the drives are called: the parts in which their folders differ."""
+        drives = self.answer.question.drives
+        names = short_names(drives)
+        return [names[drive] for drive in drives]
+
+    def sweep_figures(self, name: str = "sweep") -> Iterator[tuple[str, JobFigures]]:
+        """Yield drive and figures of each point of a sweep that ran."""
+        swept: SweepAnswer | None = self.results.get(name)
+        for point in swept.points if swept is not None else ():
+            if point.figures is not None:
+                yield self.drive_of(point.settings.get("dataset.data_folder")), point.figures
+
+    def drive_of(self, data_folder: str | None) -> str:
+        """Return the drive on which a folder lies; the first one where nothing is said."""
+        for drive, name in zip(self.answer.question.drives, self.drives, strict=True):
+            if data_folder is not None and os.path.dirname(data_folder) == drive:
+                return name
+        return self.drives[0]
+
+    def probes(self) -> Iterator[tuple[str, ProbeAnswer]]:
+        """Yield drive and probe of each."""
+        for number, drive in enumerate(self.drives, start=1):
+            probed = self.results.get(f"probe-{number}")
+            if probed is not None:
+                yield drive, probed
+
+    def packing(self, name: str) -> OpenedPack | None:
+        """Return a packing."""
+        packed: OpenedPack | None = self.results.get(name)
+        return packed
+
+    def run(self, name: str) -> Run | None:
+        """Return a run."""
+        run: Run | None = self.results.get(name)
+        return run
+
+    def watts(self, drive: str) -> float | None:
+        """Return the power that the user gave for a drive."""
+        given = self.answer.question.watts
+        return given[self.drives.index(drive)] if given else None
+
+
+def table(title: str, names: list[str], rows: list[list[str]], notes: tuple[str, ...] = ()) -> Table:
+    """Return a table of a document: its first column names the rows, the others hold numbers."""
+    head = columns(*names, right=range(1, len(names)), whole=range(len(names)))
+    return Table(title=title, columns=head, rows=rows, notes=notes, dense=len(names) > 6)
+
+
+def digits(value: float | None, places: int = 1) -> str:
+    """Return a number with so many digits behind the point, a dash for one that is not known."""
+    return "-" if value is None else f"{value:,.{places}f}"

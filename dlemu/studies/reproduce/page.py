@@ -1,0 +1,80 @@
+"""A vendor's document made again: its tables, for the terminal and for its page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from datagen.errors import UserError
+from datagen.registry import find
+from dlemu.jobs.pack.page import open_pack
+from dlemu.jobs.probe.run import read_probe
+from dlemu.jobs.training.folder import read_run
+from dlemu.report.page import Opened, Page, Words
+from dlemu.report.table import Cell, Table, print_lines, print_table
+from dlemu.results.answer_files import read_answer
+from dlemu.studies.answers import read_sweep
+from dlemu.studies.reproduce.opened import OpenedDocument
+from dlemu.studies.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, module_of
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "train": read_run,
+    "sweep": read_sweep,
+    "pack": open_pack,
+    "probe": read_probe,
+}
+_CUT = (
+    "scale=laptop: datasets and times are cut so that this takes minutes. The figures show the document's shape on "
+    "this storage, not its numbers; scale=full has its sizes."
+)
+
+
+def open_document(folder: str) -> OpenedDocument:
+    """Read a document and what its steps left; raises UserError."""
+    answer = read_answer(folder, REPRODUCED, Reproduced)
+    if answer is None:
+        raise UserError(f"{folder} has no {REPRODUCED}")
+    steps = [step for step in answer.steps if step.command in _READERS]
+    return OpenedDocument(
+        folder, answer, {step.name: _READERS[step.command](os.path.join(folder, step.place)) for step in steps}
+    )
+
+
+def print_document(answer: Reproduced, folder: str, console: Console) -> None:
+    """Print a document's tables."""
+    opened = open_document(folder)
+    for table in _tables(opened):
+        print_table(table, console)
+    notes: list[Cell] = [_CUT] if answer.question.laptop else []
+    print_lines([*notes, f"results: {folder}"], console)
+
+
+def document_page(opened: OpenedDocument) -> Page:
+    """Return what stands on a document's page, but for its figures."""
+    answer = opened.answer
+    commands = [" ".join(["dlemu", step.command, *step.words]) for step in answer.steps]
+    drives = ", ".join(f"{name}: {path}" for name, path in zip(opened.drives, answer.question.drives, strict=True))
+    return Page(
+        title=answer.title,
+        lead=f"{answer.about} Here: {drives}.",
+        state="passed" if answer.complete else "open",
+        verdict=("MADE AGAIN", f" on {len(opened.drives)} storage{'s' * (len(opened.drives) != 1)}"),
+        words=[Words("How", commands)],
+        tables=_tables(opened),
+        source=os.path.join(opened.folder, REPRODUCED),
+        warning=_CUT if answer.question.laptop else "",
+    )
+
+
+def _tables(opened: OpenedDocument) -> list[Table]:
+    tables: list[Table] = list(find(DOCUMENTS, module_of(opened.document), "tables")(opened))
+    return tables
+
+
+def open_page(folder: str) -> Opened:
+    """Return the document in a folder with its page; raises UserError."""
+    document = open_document(folder)
+    return Opened(document, document_page(document), f"{DOCUMENTS}.{module_of(document.document)}")

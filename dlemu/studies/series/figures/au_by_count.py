@@ -1,0 +1,46 @@
+"""AU against accelerators with the pass line and the emulator's own ceiling."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from dlemu.report.figure_base import (
+    GREEN,
+    PURPLE,
+    Canvas,
+    Figure,
+    data,
+    percent_domain,
+    rule,
+)
+from dlemu.report.series import RunSeries
+from dlemu.studies.series.figures._lines import bars, lines, metric_rows, x_axis
+
+ORDER = 10
+
+
+def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
+    marks = [
+        row | {"low": max(0.0, row["low"]), "high": min(100.0, row["high"])}
+        for row in metric_rows(series, "au_percent")
+    ]
+    if not marks or series.catalogue.judged != "au_percent":
+        return None
+    ceilings = metric_rows(series, "ceiling_au_percent")
+    passing = [] if series.threshold_percent is None else [series.threshold_percent]
+    domain = percent_domain([row["low"] for row in marks] + [row["value"] for row in ceilings] + passing)
+    scale = alt.Scale(domain=domain, nice=False, clamp=True)
+    y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("value:Q", "level:Q"))
+    # Lines fall to the right, so the name stands on the left.
+    layers = [rule(value, f"pass {value:g} %", GREEN, level, left=True) for value in passing]
+    if ceilings:
+        dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
+        layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail="line:N")))
+    layers.append(bars(series, marks, "AU, %", scale, canvas))
+    chart = alt.layer(*layers, lines(series, marks, y, canvas))
+    says = "Full points passed, hollow ones did not."
+    if any(row["low"] != row["high"] for row in marks):
+        says += " Bars are intervals: 95 % over the epochs of a run, or those of a search."
+    if ceilings:
+        says += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
+    return Figure(f"AU against {series.axis}", says, chart.properties(width=canvas.width, height=260))

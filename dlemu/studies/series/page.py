@@ -1,0 +1,288 @@
+"""What a search, a sweep, or several runs side by side say, for the terminal and for their page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from dlemu.metrics.catalogue import RUN, Catalogue
+from dlemu.report.compared import value_with_width, with_width
+from dlemu.report.environment import facts_table
+from dlemu.report.page import About, Page, State, Text, Words, tiles
+from dlemu.report.series import Point, RunSeries
+from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
+from dlemu.report.units import count, duration, flat, interval, number, plain, short_names, verdict_word
+from dlemu.results.figures import JobFigures
+from dlemu.results.kinds import catalogue_of, kind_of
+from dlemu.results.measured import MeasuredRun
+from dlemu.results.tables import read_config
+from dlemu.studies.answers import CountResult, SizeAnswer, SweepAnswer
+
+FIGURES = "dlemu.studies.series.figures"
+_SHOWN_HOSTS = 4
+_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
+_SIZE_TILES = (
+    ("accelerators fed", "max_accelerators", "", "the largest count shown to pass"),
+    ("pass line", "threshold_percent", "%", "AU at which a count passes"),
+    ("one more would take", "for_one_more.wanted_mb_per_second", "MB/s", "at the pass line"),
+    ("most delivered", "for_one_more.most_delivered_mb_per_second", "MB/s", "in any trial"),
+    ("read probe", "probe_mb_per_second", "MB/s", "before the first trial"),
+    ("predicted", "predicted.max_accelerators", "", "from the read probe, by the model"),
+    ("time to the answer", "seconds", "s", "all trials"),
+    ("the naive way", "naive_seconds", "s", "every count at full length, nominal"),
+)
+
+
+# The terminal
+
+
+def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
+    """Print the table of all counts of a search, and the answer."""
+    print_table(_counts_table(answer), console)
+    more = answer.for_one_more
+    word = answer.outcome or verdict_word(answer.passed)
+    tones: dict[str, Tone] = {"pass": "good", "fail": "bad"}
+    tone = tones.get(word, "open")
+    wanted = f"{more.accelerators} would take {number(more.wanted_mb_per_second)} MB/s"
+    lines: list[Cell] = [
+        *(f"- {sentence}" for sentence in answer.limited_by.evidence),
+        *(Line(f"- {issue}", "caution") for issue in answer.issues),
+        f"- {wanted}; the storage gave {number(answer.storage_mb_per_second)} at most",
+        Line(answer.verdict, tone),
+    ]
+    if answer.at_least:
+        lines.append(Line(f"{word.upper()}: {answer.max_accelerators} of {answer.at_least} wanted", tone))
+    naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
+    lines.append(f"{count(len(answer.trials), 'trial')} took {duration(answer.seconds)}; {naive}")
+    print_lines([*lines, f"results: {folder}"], console)
+
+
+def _counts_table(answer: SizeAnswer) -> Table:
+    def row(tried: CountResult) -> tuple[Cell, ...]:
+        rates = [trial.app_mb_per_second for trial in answer.trials_of(tried.accelerators)]
+        return (
+            str(tried.accelerators),
+            f"{tried.au_percent:.2f}",
+            interval(tried.au_percent, tried.half_width_percent),
+            *([_predicted(answer, tried.accelerators)] if answer.predicted else []),
+            str(tried.trials),
+            number(sum(rates) / len(rates) if rates else None),
+            verdict_word(tried.passed, unknown="too close to tell"),
+        )
+
+    question = answer.question
+    predicted = ["predicted"] if answer.predicted else []
+    names = ("accelerators", "au %", "interval", *predicted, "trials", "MB/s", "verdict")
+    head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
+    title = f"{question.workload}: how many {f'x {question.accelerator}' if question.accelerator else 'accelerators'}"
+    return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts])
+
+
+def _predicted(answer: SizeAnswer, accelerators: int) -> str:
+    count = answer.predicted.au(accelerators) if answer.predicted else None
+    return "-" if count is None else f"{count.au_percent:.1f}"
+
+
+def print_sweep(swept: SweepAnswer, folder: str, console: Console) -> None:
+    """Print a sweep, a line a point. `-` stands for what the run's telemetry does not know."""
+    print_table(_sweep_table(swept), console)
+    failed = [point for point in swept.points if point.failure]
+    print_lines([Line(f"{point.folder} failed: {point.failure}", "bad") for point in failed], console)
+    print_lines([f"results: {folder}"], console)
+
+
+def _sweep_table(swept: SweepAnswer) -> Table:
+    axes = list(swept.points[0].settings)
+    short = {axis: short_names(point.settings[axis] for point in swept.points) for axis in axes}
+    kinds = [point.figures.kind for point in swept.points if point.figures]
+    catalogue = catalogue_of(kinds[0]) if kinds else Catalogue(metrics=())
+    words = ["verdict"] if catalogue.phases == (RUN,) else [catalogue.limited_by(phase) for phase in catalogue.phases]
+    numbers = [metric.head for metric in catalogue.in_sweeps]
+    names = [*(axis.split(".")[-1].replace("_", "\n", 1) for axis in axes), *numbers, *words]
+    rows: list[tuple[Cell, ...]] = [
+        (*(short[axis][point.settings[axis]] for axis in axes), *_sweep_cells(point.figures, catalogue))
+        for point in swept.points
+    ]
+    head = columns(*names, right=range(len(names) - len(words)), whole=range(len(names)))
+    return Table(columns=head, rows=rows, dense=True)
+
+
+def _sweep_cells(figures: JobFigures | None, catalogue: Catalogue) -> Iterator[Cell]:
+    for metric in catalogue.in_sweeps:
+        value = figures.metrics.get(metric.name) if figures else None
+        if value is None:
+            yield "-"
+        elif metric.digits is not None:
+            yield f"{value.mean:,.{metric.digits}f}"
+        else:
+            yield with_width(value.mean, value.half_width if metric.has_interval else None, metric.unit)
+    if figures is None:
+        yield Line("failed", "bad")
+        yield from ["-"] * (len(catalogue.phases) - 1)
+    elif catalogue.phases == (RUN,):
+        yield _sweep_verdict(figures)
+    else:
+        yield from (figures.limited_by.get(phase) or "-" for phase in catalogue.phases)
+
+
+def _sweep_verdict(figures: JobFigures) -> Line:
+    word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
+    named = f"{word}: {limit}" if limit and word != "pass" else word
+    return Line(named, _TONES.get(word, "open"))
+
+
+# The page
+
+
+def config_of(series: RunSeries) -> str:
+    """Return the configuration of the run that the results have in common, as YAML; empty without one."""
+    return read_config(series.run.folder) if series.run else ""
+
+
+def series_page(series: RunSeries, config: str) -> Page:
+    """Return what stands on the page of several runs; `config` is the configuration of one of them as YAML."""
+    state, verdict = _verdict(series)
+    return Page(
+        title=_title(series),
+        lead=_lead(series),
+        state=state,
+        verdict=verdict,
+        tiles=tiles(series.answer, _SIZE_TILES) if isinstance(series.answer, SizeAnswer) else [],
+        words=list(_words(series.answer)),
+        tables=list(_tables(series)),
+        texts=[Text("Full configuration of one of the runs (config.yaml)", config)] if config else [],
+        source=os.path.basename(os.path.abspath(series.folder)) if series.answer else series.folder,
+    )
+
+
+def _title(series: RunSeries) -> str:
+    if isinstance(series.answer, SizeAnswer):
+        question = series.answer.question
+        what = " ".join(filter(None, [question.workload, question.accelerator]))
+        return f"How many accelerators does this storage feed? {what}"
+    lines = sorted({point.line for point in series.points})
+    what = lines[0] if len(lines) == 1 else count(len(lines), "line")
+    return f"Sweep: {what}" if series.answer else f"{count(len(series.points), 'run')}: {what}"
+
+
+def _lead(series: RunSeries) -> str:
+    if series.run is None:
+        return ""
+    about = _about(series.run)
+    return f"{about.started_at}, on {', '.join(about.hosts[:_SHOWN_HOSTS])}. {about.where}."
+
+
+def _about(run: MeasuredRun) -> About:
+    """Return where and on what a run was measured, as its kind of job says it."""
+    kind = kind_of(run.folder)
+    assert kind is not None  # it was read from there
+    about: About = kind.part("about")(run)
+    return about
+
+
+def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
+    """Return the state of the page, and the verdict's word with the rest of its line."""
+    answer = series.answer
+    if isinstance(answer, SizeAnswer):
+        sentence = answer.verdict or "the search was interrupted"
+        if not answer.complete:
+            return "open", ("INCOMPLETE", f": {sentence}")
+        if answer.at_least:
+            sentence = f"{answer.max_accelerators} of {answer.at_least} wanted. {sentence}"
+        word = answer.outcome or verdict_word(answer.passed)
+        states: dict[str, State] = {"pass": "passed", "fail": "failed"}
+        return states.get(word, "open"), (word.upper(), f": {sentence}")
+    interrupted = " so far: the sweep was interrupted" if answer and not answer.complete else ""
+    if answer and not series.catalogue.judged:
+        return "open", (f"{len(series.points)} of {len(answer.points)}", f" points completed{interrupted}")
+    passed = sum(point.figures.passed is True for point in series.points)
+    return "open", (f"{passed} of {len(series.points)}", f" runs passed{interrupted}")
+
+
+def _words(answer: SizeAnswer | SweepAnswer | None) -> Iterator[Words]:
+    if isinstance(answer, SizeAnswer):
+        yield from _size_words(answer)
+    elif answer:
+        failed = [f"{plain(point.settings)}: {point.failure}" for point in answer.points if point.failure]
+        if failed:
+            yield Words("Points that failed", failed)
+
+
+def _size_words(answer: SizeAnswer) -> Iterator[Words]:
+    limit = answer.limited_by
+    title = f"The next count is limited by: {limit.what}"
+    yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
+    if answer.host_only:
+        could = answer.host_only.storage_could_feed
+        enough = f", enough for about {count(could, 'accelerator')}" if could is not None else ""
+        given = f"It was seen to give {number(answer.storage_mb_per_second)} MB/s{enough}"
+        sentence = f"{given}: use a host with more cores, or several."
+        yield Words("The host gave out first, not the storage", [sentence])
+    if answer.issues:
+        yield Words("What to know about these numbers", answer.issues)
+
+
+def _tables(series: RunSeries) -> Iterator[Table]:
+    yield _points_table(series)
+    if isinstance(series.answer, SizeAnswer):
+        yield _trials_table(series.answer)
+    if series.answer:
+        yield facts_table(
+            "The question", ((key.replace("_", " "), value) for key, value in flat(series.answer.question))
+        )
+    if series.run is not None:
+        yield from _about(series.run).tables
+
+
+def _points_table(series: RunSeries) -> Table:
+    """Return a row a point; a column of figures that no point has is left out."""
+    catalogue, found = series.catalogue, [point.figures for point in series.points]
+    shown = [metric for metric in catalogue.in_sweeps if any(metric.name in figures.metrics for figures in found)]
+    sized = isinstance(series.answer, SizeAnswer)
+    judged = ["passed"] if catalogue.judged else []
+    limits = [catalogue.limited_by(phase) for phase in catalogue.phases]
+    names = (
+        "accelerator type" if sized else "run",
+        series.counted,
+        *(metric.label for metric in shown),
+        *judged,
+        *limits,
+    )
+    rows = [
+        (
+            _point_name(series, point),
+            str(point.ranks),
+            *(value_with_width(point.figures.metrics.get(metric.name), metric.unit) for metric in shown),
+            *(["open" if point.figures.passed is None else plain(point.figures.passed)] if judged else []),
+            *(point.figures.limited_by.get(phase) or "-" for phase in catalogue.phases),
+        )
+        for point in series.points
+    ]
+    head = columns(*names, right=range(1, len(shown) + 2))
+    return Table(title="Counts" if sized else "Points" if not judged else "Runs", columns=head, rows=rows)
+
+
+def _point_name(series: RunSeries, point: Point) -> str:
+    settings = [f"{key.rpartition('.')[2]}={series.shown(point, key)}" for key in point.settings if key != "ranks"]
+    return ", ".join([point.line, *settings])
+
+
+def _trials_table(answer: SizeAnswer) -> Table:
+    rows = [
+        (
+            str(trial.accelerators),
+            number(trial.au_percent),
+            interval(trial.au_percent, trial.half_width_percent),
+            number(trial.app_mb_per_second),
+            number(trial.device_mb_per_second),
+            number(trial.seconds),
+            plain(trial.settled),
+        )
+        for trial in answer.trials
+    ]
+    head = columns(
+        *("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled"), right=range(6)
+    )
+    return Table(title="Trials, in order", columns=head, rows=rows, folded=True)

@@ -1,0 +1,336 @@
+"""How many accelerators does a storage feed? From the question to the answer, in size.json and as a value."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from datagen import owned
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from datagen.inspection import Dataset, inspect
+from datagen.layout import layouts, stored_sample_bytes
+from datagen.regular import MOST_NOTE_BYTES
+from dlemu.config import check_runnable, datagen_command, load, to_yaml
+from dlemu.config.dump import withheld_words
+from dlemu.config.duration import mean_seconds
+from dlemu.config.overrides import take_word
+from dlemu.config.published import without_secrets
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.evict import evict
+from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.wording import recording_notes
+from dlemu.metrics.demand import demand
+from dlemu.metrics.findings import Finding
+from dlemu.report.units import count
+from dlemu.results.answer_files import save_answer
+from dlemu.results.sent_files import read_sent
+from dlemu.runner.cold import Treatment, treatment_of
+from dlemu.runner.events import ignore
+from dlemu.runner.run_folder import check_place, new_folder
+from dlemu.runner.run_list import Planned, RunList
+from dlemu.studies.answers import SIZE, Question, SizeAnswer, Trial
+from dlemu.studies.events import OnEvent, SearchBegan, StorageProbed
+from dlemu.studies.prerequisites import (
+    ONE_READER_SECONDS,
+    Capacity,
+    check_launcher,
+    measure_capacity,
+    probe_mb_per_second,
+)
+from dlemu.studies.size.predictor import Predictor
+from dlemu.studies.size.search import Limits, next_count, pool
+from dlemu.studies.size.size_verdict import Known, Seen, build_answer, outcome_of
+from dlemu.studies.size.trials import Runner, TrainRunner, TrialPlan
+from dlemu.studies.size.wording import sentence, with_evidence
+
+WORKLOAD = "workload.yaml"
+"""The workload of a search that was given one, and no overrides."""
+WINDOW_SECONDS = 1.0
+"""Least length of a window: long beside the slices in which drives, caches and throttles do their work."""
+WINDOW_STEPS = 2
+
+
+def size(
+    source: Sequence[str] | Workload,
+    *,
+    launcher: str = "",
+    config_dir: str | None = None,
+    at_least: int | None = None,
+    most: int = 4096,
+    confidence_percent: float = 95.0,
+    trial_seconds: float = 120.0,
+    cached: bool = False,
+    make: Callable[[Workload], None] | None = None,
+    on_event: OnEvent = ignore,
+) -> SizeAnswer:
+    """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
+
+    Args:
+        source: overrides as of `dlemu train`, without `ranks`; or a workload, whose `ranks` count for nothing.
+        launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
+        config_dir: a folder with workload/NAME.yaml.
+        at_least: `passed` says whether so many pass, instead of one.
+        most: no more are tried.
+        confidence_percent: of the verdicts.
+        trial_seconds: most compute time of a trial.
+        cached: the page cache may serve.
+        make: makes what is missing of the workload's dataset, before anything is looked at.
+        on_event: is called with what goes on.
+
+    An interrupted search is in `output.folder`, and goes on from there when it is called with the same question.
+    Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
+    """
+    words: list[str] = []
+    if isinstance(source, Workload):
+        workload = source
+    else:
+        launcher_word, words = take_word(source, "launcher")
+        launcher = launcher_word or launcher
+        if any(word.lstrip("+").startswith("ranks=") for word in words):
+            raise UserError("ranks is what `dlemu size` finds: leave it out, or say --most N to try no more than N")
+        workload = load(words, config_dir=config_dir)
+    check_launcher("size", launcher)
+    check_runnable(workload)
+    if mean_seconds(workload.train.computation_time) <= 0:
+        raise UserError("train.computation_time is 0: nothing computes, so any count passes; choose an accelerator")
+    folder = workload.output.folder or new_folder(workload.model.name, "size-")
+    check_place(folder, ours=(SIZE, WORKLOAD))
+    if make is not None:
+        _refuse_too_small(workload)
+        make(workload)
+    own_words = [word for word in words if not word.startswith("output.folder=")]
+    if isinstance(source, Workload):
+        own_words = [as_file(source, folder), *withheld_words(source)]
+    question = Question(
+        workload=workload.model.name,
+        accelerator=workload.accelerator,
+        scale=workload.scale,
+        overrides=tuple(without_secrets(own_words)),
+        launcher=launcher,
+        threshold_percent=100 * workload.metric.au,
+        confidence_percent=confidence_percent,
+        trial_seconds=trial_seconds,
+        cached=cached,
+    )
+    prepared = _prepare(question, workload, folder)
+    runs = Search(folder, question, (), on_event)
+    runs.resume()
+    on_event(
+        SearchBegan(
+            folder=folder,
+            runs=None,
+            finished_runs=len(runs.runs),
+            wants_page=workload.output.report,
+            workload=workload,
+            page_cache=prepared.page_cache,
+            total_bytes=prepared.job.found.total_bytes,
+            capacity=prepared.capacity,
+        )
+    )
+    if prepared.page_cache == "evicted":
+        evict(prepared.job, 0, 1, write_first=True)
+    known = prepared.known(most)
+    predictor = Predictor(workload, known)
+    on_event(
+        StorageProbed(
+            probe_mb_per_second=known.probe_mb_per_second,
+            mb_per_accelerator=known.mb_per_accelerator,
+            predicted_accelerators=predictor.most,
+        )
+    )
+    runner = TrainRunner(prepared.trial_plan(own_words, config_dir))
+    answer = runs.search(known, Limits(first=max(1, predictor.most), most=known.most), runner)
+    answer = replace(
+        answer,
+        at_least=at_least,
+        passed=answer.max_accelerators >= (at_least or 1),
+        outcome=outcome_of(answer, at_least or 1),
+        predicted=predictor.size([count.accelerators for count in answer.counts]),
+        issues=(*recording_notes(workload.recorded, max(1, answer.max_accelerators)), *answer.issues),
+    )
+    save_answer(folder, SIZE, answer)
+    return answer
+
+
+def as_file(workload: Workload, folder: str) -> str:
+    """Write a workload into the search's folder, and return the word that has the trials read it; raises UserError."""
+    path, text = os.path.abspath(os.path.join(folder, WORKLOAD)), to_yaml(workload)
+    if os.path.lexists(path):
+        if read_sent(path, MOST_NOTE_BYTES) != text.encode():
+            raise UserError(f"{folder} holds a search for another workload; set output.folder anew")
+    else:
+        write_text(folder, WORKLOAD, text)
+    owned.claim(folder)
+    return f"workload={path}"
+
+
+class Search(RunList[int, Trial, SizeAnswer]):
+    """The trials of a search: each decides which count the next one tries."""
+
+    file, noun, runs_in, answer_type = SIZE, "search", "trials", SizeAnswer
+
+    def resume(self) -> None:
+        """Take over the trials of an interrupted search; raises UserError, also for the folder of a run."""
+        if os.path.exists(os.path.join(self.folder, "summary.json")):
+            raise UserError(f"{self.folder} holds the results of a run; set output.folder to a new folder")
+        super().resume()
+
+    def start(self, planned: Planned[int], folder: str) -> Trial:
+        """Run a trial; raises UserError when so many accelerators can't run here."""
+        return self._runner.run(planned.what, len(self.runs) + 1, folder)
+
+    def answer(self, *, complete: bool) -> SizeAnswer:
+        """Return what the trials on record say."""
+        answer = with_evidence(build_answer(self.question, self._known, self.runs, refusal=self._refusal))
+        return replace(answer, complete=True, verdict=sentence(answer)) if complete else answer
+
+    def search(self, known: Known, limits: Limits, runner: Runner) -> SizeAnswer:
+        """Try, look at all trials, try again, until the edge is found and decided.
+
+        Raises what a trial raises, but for a count that can't run here when a smaller one can: that ends the range.
+        """
+        self._known, self._runner, self._refusal = known, runner, ""
+        threshold_percent, confidence = self.question.threshold_percent, self.question.confidence_percent / 100
+        while (wanted := next_count(pool(self.runs, threshold_percent, confidence), limits)) is not None:
+            number = len(self.runs) + 1
+            planned = Planned(
+                what=wanted,
+                name=f"trial-{number:02}-{wanted}",
+                label=f"trial {number}: {count(wanted, 'accelerator')}",
+                settings={"ranks": str(wanted)},
+            )
+            try:
+                self.run_one(planned)
+            except UserError as error:
+                if wanted == 1 or any(trial.accelerators == wanted for trial in self.runs):
+                    raise
+                limits = replace(limits, first=wanted // 2, most=wanted - 1)
+                self._refusal = f"{wanted} can't run here: {error}"
+        return self.answer(complete=True)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A search that may begin: what all counts have in common."""
+
+    question: Question
+    job: TrainingJob
+    """Of one accelerator."""
+    page_cache: Treatment
+    capacity: Capacity
+    step_seconds: float
+    window_seconds: float
+    batches_ahead: int
+
+    def known(self, most: int) -> Known:
+        """Probe the storage and return what is known before any trial; no more than `most` may be tried."""
+        workload = self.job.workload
+        asked = self.job.loader_spec(0).phases["train"].fetch
+        fetch = replace(asked, verify=False, decode="none", engine="fast" if asked.engine == "fast" else "matched")
+        wanted, room = most <= self.capacity.most, self.capacity
+        why = (
+            Finding(Seen.MOST_ASKED, numbers={"most": most})
+            if wanted
+            else Finding(
+                Seen.FEW_SAMPLES,
+                numbers={"most": room.most, "one_more": room.most + 1, "files": room.files_for_one_more},
+            )
+        )
+        return Known(
+            hosts=(platform.node(),),
+            probe_mb_per_second=probe_mb_per_second(fetch),
+            one_reader_mb_per_second=probe_mb_per_second(fetch, seconds=ONE_READER_SECONDS, threads=1, from_end=True),
+            mb_per_accelerator=demand(workload.model.name, workload).mb_per_second or 0.0,
+            most=min(most, room.most),
+            most_why=why,
+            naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule) * self.step_seconds,
+        )
+
+    def trial_plan(self, words: Sequence[str], config_dir: str | None) -> TrialPlan:
+        """Return what all trials have in common."""
+        question, train = self.question, self.job.workload.train
+        most_steps = ceil(question.trial_seconds / self.step_seconds) + 1 + self.batches_ahead
+        return TrialPlan(
+            words=(
+                *words,
+                "workflow.generate_data=false",
+                "workflow.checkpoint=false",  # a trial measures training's reads; au counts nothing else
+                "workflow.evaluation=false",
+                "output.report=false",
+                *(["reader.evict_page_cache=epochs"] if self.page_cache == "evicted" else []),
+                *(["metric.cached=true"] if question.cached else []),
+            ),
+            options=("--config-dir", config_dir) if config_dir else (),
+            launcher=question.launcher,
+            threshold_percent=question.threshold_percent,
+            confidence=question.confidence_percent / 100,
+            window_seconds=self.window_seconds,
+            batches_ahead=self.batches_ahead,
+            total_steps=min(most_steps, train.total_training_steps) if train.total_training_steps > 0 else most_steps,
+            cached=question.cached,
+            seed=train.seed,
+        )
+
+
+def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
+    """Look at the dataset; raises UserError where it can't be sized with."""
+    found = inspect(
+        workload.dataset,
+        command_hint=lambda: f"{datagen_command(workload)} (or say --make here)",
+        storage=workload.storage_spec,
+    )
+    job = make_job(workload, 1, found, folder=folder, started_at="")
+    capacity, ahead = _capacity(job)
+    step_seconds, window_seconds = _lengths(workload)
+    return _Prepared(
+        question=question,
+        job=job,
+        page_cache=treatment_of(workload, found.total_bytes, cached=question.cached),
+        capacity=capacity,
+        step_seconds=step_seconds,
+        window_seconds=window_seconds,
+        batches_ahead=ahead,
+    )
+
+
+def _lengths(workload: Workload) -> tuple[float, float]:
+    """Return the seconds of a step and of a window."""
+    step_seconds = mean_seconds(workload.train.computation_time)
+    return step_seconds, max(WINDOW_SECONDS, WINDOW_STEPS * step_seconds)
+
+
+def _capacity(job: TrainingJob) -> tuple[Capacity, int]:
+    """Return how many accelerators the dataset is enough for, and the batches that are read ahead; raises UserError."""
+    workload, train = job.workload, job.found.train
+    step_seconds, window_seconds = _lengths(workload)
+    ahead = job.batches_ahead + (not workload.train.synchronous)
+    capacity = measure_capacity(
+        samples=train.num_samples,
+        samples_per_file=train.num_samples_per_file,
+        batch_size=workload.reader.batch_size,
+        epochs=workload.train.epochs,
+        ahead=ahead,
+        window_steps=ceil(window_seconds / step_seconds),
+    )
+    return capacity, ahead
+
+
+def _refuse_too_small(workload: Workload) -> None:
+    """Raise UserError for a dataset that would be too small, before hours go into making it."""
+    data = workload.dataset
+    sample_bytes = ceil(stored_sample_bytes(data))
+    file_bytes = data.num_samples_per_file * sample_bytes
+    nominal = Dataset(
+        spec=data,
+        train=layouts(data)[0],
+        valid=None,
+        manifest=None,
+        max_file_bytes=file_bytes,
+        max_sample_bytes=sample_bytes,
+        total_bytes=data.num_files_train * file_bytes,
+    )
+    _capacity(make_job(workload, 1, nominal, folder="", started_at=""))

@@ -1,0 +1,84 @@
+"""The trials of a search as points, and their page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlemu.metrics.catalogue import RUN
+from dlemu.report.page import Opened
+from dlemu.report.series import Point, RunSeries, point_of
+from dlemu.results.answer_files import read_answer
+from dlemu.results.figures import JobFigures, Value
+from dlemu.results.kinds import catalogue_of
+from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
+from dlemu.studies.series.page import FIGURES, config_of, series_page
+from dlemu.studies.series.series import first_run
+
+KIND_OF_TRIALS = "training"
+
+
+def read_size(folder: str) -> SizeAnswer | None:
+    """Return the search that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    return read_answer(folder, SIZE, SizeAnswer)
+
+
+def points(folder: str) -> RunSeries:
+    """Return what a search tried and predicted; raises UserError."""
+    answer = read_size(folder)
+    assert answer is not None  # the folder is known by its file
+    tried = (point_of(figures_of_count(answer, count), {}, _last_folder(answer, count)) for count in answer.counts)
+    found = (*tried, *_predicted_points(answer))
+    return RunSeries(folder, found, answer, first_run(folder, found))
+
+
+def open_page(folder: str) -> Opened:
+    """Return the search in a folder with its page; raises UserError."""
+    series = points(folder)
+    return Opened(series, series_page(series, config_of(series)), FIGURES)
+
+
+def _last_folder(answer: SizeAnswer, count: CountResult) -> str:
+    trials = answer.trials_of(count.accelerators)
+    return trials[-1].folder if trials else ""
+
+
+def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
+    """Return what all trials of a count showed together."""
+    trials = answer.trials_of(count.accelerators)
+    limit = trials[-1].limited_by if trials else None
+    catalogue = catalogue_of(KIND_OF_TRIALS)
+    metrics = {metric.name: _mean_of(getattr(trial, metric.name, None) for trial in trials) for metric in catalogue}
+    return JobFigures(
+        kind=KIND_OF_TRIALS,
+        workload=answer.question.workload,
+        accelerator=answer.question.accelerator or None,
+        ranks=count.accelerators,
+        passed=count.passed,
+        limited_by={RUN: limit.what if limit else None},
+        threshold_percent=answer.threshold_percent,
+        metrics={name: value for name, value in metrics.items() if value is not None}
+        | {"au_percent": Value(count.au_percent, count.half_width_percent)},
+    )
+
+
+def _mean_of(values: Iterator[float | None]) -> Value | None:
+    known = [value for value in values if value is not None]
+    return Value(sum(known) / len(known)) if known else None
+
+
+def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
+    """Yield what was predicted of the counts that were tried, as a line beside what was measured."""
+    for tried in answer.counts:
+        count = answer.predicted and answer.predicted.au(tried.accelerators)
+        if count:
+            low, high = count.au_interval_percent
+            half_width, above = (high - low) / 2, count.au_percent - answer.threshold_percent
+            figures = JobFigures(
+                kind="training",
+                workload=answer.question.workload,
+                ranks=count.accelerators,
+                passed=None if abs(above) <= half_width else above > 0,
+                threshold_percent=answer.threshold_percent,
+                metrics={"au_percent": Value(count.au_percent, half_width)},
+            )
+            yield Point(line="predicted", settings={}, figures=figures)

@@ -1,0 +1,75 @@
+"""What the model of docs/prediction.md says before a search begins, from two short reads: where to begin, and what to
+expect of each count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from datagen.errors import UserError
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.prediction.ask import usable_cores
+from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
+from dlemu.jobs.training.prediction.curve import straight_then_flat
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.prediction import PredictedCount, Prediction
+from dlemu.studies.answers import PredictedAu, PredictedSize
+from dlemu.studies.size.size_verdict import Known
+
+
+class Predictor:
+    """Predicts the counts of one search; says nothing where the reads said nothing."""
+
+    def __init__(self, workload: Workload, known: Known) -> None:
+        self._workload = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
+        self._calibration = _calibration(known)
+        self._counts: dict[int, PredictedCount] = {}
+        self._found = self._predict(None, known.most)
+        each = workload.metric.au * known.mb_per_accelerator
+        self._null = int(known.probe_mb_per_second / each) if each else 1
+
+    @property
+    def most(self) -> int:
+        """The most that will pass; what arithmetic says where the model can't."""
+        return self._null if self._found is None else self._found.max_accelerators or 0
+
+    def size(self, counts: Iterable[int]) -> PredictedSize | None:
+        """Return what was predicted of these counts and of those at the edge; None where nothing was."""
+        if self._found is None or self._found.max_accelerators_interval is None:
+            return None
+        for number in set(counts) - set(self._counts):
+            self._predict(number, number)
+        known = sorted(self._counts.values(), key=lambda count: count.accelerators)
+        return PredictedSize(
+            max_accelerators=self.most,
+            max_accelerators_interval=self._found.max_accelerators_interval,
+            null_max_accelerators=self._null,
+            counts=tuple(
+                PredictedAu(
+                    accelerators=count.accelerators,
+                    au_percent=count.verdict_au("sustained"),
+                    au_interval_percent=count.au_sustained_interval_percent,
+                )
+                for count in known
+            ),
+        )
+
+    def _predict(self, ranks: int | None, most: int) -> Prediction | None:
+        if self._calibration is None:
+            return None
+        try:
+            answer = predict(self._workload, self._calibration, ranks=ranks, most=most)
+        except UserError:  # too few samples for the count: the search says so
+            return None
+        self._counts |= {count.accelerators: count for count in answer.counts}
+        return answer
+
+
+def _calibration(known: Known) -> Calibration | None:
+    if known.probe_mb_per_second <= 0:
+        return None
+    given = given_speed(known.probe_mb_per_second, cores=usable_cores())
+    if known.one_reader_mb_per_second <= 0:
+        return given
+    return replace(given, curve=straight_then_flat(known.one_reader_mb_per_second, known.probe_mb_per_second))

@@ -1,0 +1,165 @@
+"""Which count of accelerators to try next: estimate, bracket, close in, then repeat both counts at the edge. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlemu.metrics.t_interval import estimate, half_width
+from dlemu.studies.answers import CountResult, Trial
+
+REPEATS = 2
+"""Trials that each of the two counts at the edge gets at least."""
+MOST_REPEATS = 5
+"""Trials of a count after which a verdict that is still open stays open: MLPerf Storage's number of runs."""
+GUESSES = 4
+"""Counts after which the search no longer trusts the arithmetic from a failed trial, and halves the bracket."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """All trials of one count of accelerators together."""
+
+    accelerators: int
+    trials: int
+    au_percent: float
+    half_width_percent: float
+    threshold_percent: float
+    ceiling_au_percent: float | None
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval leaves the threshold out."""
+        return abs(self.au_percent - self.threshold_percent) > self.half_width_percent
+
+    @property
+    def passes(self) -> bool:
+        """Whether the mean is at least the threshold."""
+        return self.au_percent >= self.threshold_percent
+
+    @property
+    def held_back(self) -> bool:
+        """Whether it fails on this host even without any storage."""
+        ceiling = self.ceiling_au_percent
+        return not self.passes and ceiling is not None and ceiling < self.threshold_percent
+
+    @property
+    def result(self) -> CountResult:
+        """The same as size.json has it."""
+        return CountResult(
+            accelerators=self.accelerators,
+            au_percent=self.au_percent,
+            half_width_percent=self.half_width_percent,
+            settled=self.decided,
+            passed=self.passes if self.decided else None,
+            trials=self.trials,
+        )
+
+
+def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[Count]:
+    """Return one entry for each count that was tried, smallest first."""
+    by_count: dict[int, list[Trial]] = {}
+    for trial in trials:
+        by_count.setdefault(trial.accelerators, []).append(trial)
+    return [_count(by_count[number], threshold_percent, confidence) for number in sorted(by_count)]
+
+
+def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float) -> Count:
+    """Return the mean over trials, with the wider of two half widths: from the windows within, and between trials.
+
+    Trials weigh alike. Within: independent estimates of k trials, so the root of the sum of squares / k. Between: half
+    the difference of two trials, the t-interval of three or more.
+    """
+    parts = [estimate(np.array(trial.stretch_au_percent), confidence) for trial in trials]
+    means = np.array([part.au_percent for part in parts])
+    within = math.sqrt(sum(part.half_width_percent**2 for part in parts)) / len(parts)
+    if len(means) < 3:
+        between = float(np.ptp(means)) / 2
+    else:
+        between = half_width(float(np.std(means, ddof=1)), len(means), confidence)
+    ceilings = [trial.ceiling_au_percent for trial in trials if trial.ceiling_au_percent is not None]
+    return Count(
+        accelerators=trials[0].accelerators,
+        trials=len(trials),
+        au_percent=float(means.mean()),
+        half_width_percent=max(within, between),
+        threshold_percent=threshold_percent,
+        ceiling_au_percent=max(ceilings, default=None),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the search may try."""
+
+    first: int
+    """The count to begin with."""
+    most: int
+    """The largest count that can be tried."""
+    repeats: int = REPEATS
+    most_repeats: int = MOST_REPEATS
+
+
+def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
+    """Return the count of accelerators to try next, None when the edge is found and decided.
+
+    AU falls as the count rises. A trial that failed with AU a at n says what the storage gives: a x n accelerators'
+    worth, so a x n / threshold is the next guess.
+    """
+    if not counts:
+        return max(1, min(limits.first, limits.most))
+    low, high = edge(counts)
+    inner = _between(counts, low, high, limits)
+    if inner is not None:
+        return inner
+    undecided = [count for count in counts if count.accelerators in (low, high) and _wants_more(count, limits)]
+    if undecided:
+        return min(undecided, key=lambda count: count.trials).accelerators
+    return _below(counts, low, limits)
+
+
+def edge(counts: Sequence[Count]) -> tuple[int, int | None]:
+    """Return the largest count that passes below the smallest that fails (0 for none), and the latter (None)."""
+    high = min((count.accelerators for count in counts if not count.passes), default=None)
+    passing = (count.accelerators for count in counts if count.passes)
+    low = max((number for number in passing if high is None or number < high), default=0)
+    return low, high
+
+
+def _between(counts: Sequence[Count], low: int, high: int | None, limits: Limits) -> int | None:
+    """Return a count strictly between the two, None when they are neighbours or nothing larger can be tried."""
+    if high is None:
+        if low >= limits.most:
+            return None
+        passed = sum(count.passes and count.accelerators >= limits.first for count in counts)
+        return min(limits.most, low + int(2 ** max(0, passed - 1)))
+    if high - low <= 1:
+        return None
+    if len(counts) > GUESSES:
+        return (low + high) // 2
+    failed = next(count for count in counts if count.accelerators == high)
+    fed = int(failed.au_percent * high / failed.threshold_percent)
+    return max(low + 1, min(high - 1, fed))
+
+
+def _below(counts: Sequence[Count], low: int, limits: Limits) -> int | None:
+    """Return the count to try where the largest that passes stays too close to tell: the largest that is shown to pass
+    is still wanted. None when there is one, or none below.
+    """
+    tried = {count.accelerators: count for count in counts}
+    for number in range(low, 0, -1):
+        count = tried.get(number)
+        if count is None or _wants_more(count, limits):
+            return number
+        if count.decided:
+            return None
+    return None
+
+
+def _wants_more(count: Count, limits: Limits) -> bool:
+    if count.held_back:
+        return False  # more trials would only measure the host again
+    return count.trials < limits.repeats or (not count.decided and count.trials < limits.most_repeats)

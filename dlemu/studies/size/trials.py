@@ -1,0 +1,152 @@
+"""Trials as real runs: `dlemu train`, watched by its step logs and stopped once the verdict is decided."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from datagen.errors import DlemuError
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
+from dlemu.jobs.training.summary import Mean
+from dlemu.metrics.t_interval import SequentialTest, estimate
+from dlemu.runner.child_run import run_train
+from dlemu.runner.stopping import ask_to_stop
+from dlemu.studies.answers import Trial
+from dlemu.studies.size.steady import steady_series
+
+_WATCHED_RANKS = 64
+"""Step logs that a look reads at most: ranks are alike, and a look must cost nothing."""
+
+
+class Runner(Protocol):
+    """Tries a count of accelerators. Raises UserError when that count can't run here."""
+
+    def run(self, accelerators: int, number: int, folder: str) -> Trial:
+        """Run the trial, the `number`-th of the search (from 1), into a folder."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialPlan:
+    """What all trials of a search have in common."""
+
+    words: tuple[str, ...]
+    """Overrides of every trial."""
+    options: tuple[str, ...]
+    """Options of `dlemu train`."""
+    launcher: str
+    """Command that starts the ranks, with `{ranks}` in it; empty forks them."""
+    threshold_percent: float
+    confidence: float
+    window_seconds: float
+    batches_ahead: int
+    total_steps: int
+    """Most steps of a trial."""
+    cached: bool
+    """The page cache may serve."""
+    seed: int
+    """Of the first trial's shuffles; each further trial reads in another order."""
+
+
+class TrainRunner:
+    """Runs trials by the program itself."""
+
+    def __init__(self, plan: TrialPlan) -> None:
+        self._plan = plan
+
+    def run(self, accelerators: int, number: int, folder: str) -> Trial:
+        """Run one trial and return what it showed."""
+        plan = self._plan
+        started = time.monotonic()
+        watch = _Watch(plan, folder)
+        words = [
+            *plan.words,
+            f"ranks={accelerators}",
+            f"train.seed={plan.seed + number - 1}",
+            f"train.total_training_steps={plan.total_steps}",
+        ]
+        launcher = shlex.split(plan.launcher.format(ranks=accelerators))
+        run_train([*plan.options, *words], folder, watch, launcher)
+        seconds = time.monotonic() - started
+        return make_trial(read_run(folder), plan, accelerators, decided=watch.decided, seconds=seconds)
+
+
+class _Watch:
+    """Looks at a running trial's step logs; asks it to stop when the verdict is decided."""
+
+    def __init__(self, plan: TrialPlan, folder: str) -> None:
+        self._plan, self._live = plan, os.path.join(folder, "live")
+        self._test = SequentialTest(plan.threshold_percent, plan.confidence)
+        self.decided = False
+
+    def __call__(self) -> None:
+        if self.decided:
+            return
+        rows = _live_rows(self._live)
+        if not len(rows):
+            return
+        series = steady_series(rows, ahead=self._plan.batches_ahead, window_seconds=self._plan.window_seconds)
+        if self._test(series.sustained):
+            self.decided = True
+            ask_to_stop(self._live)
+
+
+def _live_rows(live_folder: str) -> StepRows:
+    paths = sorted(glob.glob(os.path.join(glob.escape(live_folder), "rank_*.steps")))
+    paths = paths[:: max(1, len(paths) // _WATCHED_RANKS)]
+    try:
+        rows = np.concatenate([read_log(path) for path in paths]) if paths else np.empty(0, STEP_DTYPE)
+    except FileNotFoundError:  # the run has just ended and put its logs together
+        return np.empty(0, STEP_DTYPE)
+    training: StepRows = rows[rows["phase"] == TRAINING]
+    return training
+
+
+def make_trial(run: Run, plan: TrialPlan, accelerators: int, *, decided: bool, seconds: float) -> Trial:
+    """Return what a run showed; raises DlemuError when it was too short to say anything.
+
+    `decided`: it was ended because its verdict was; `seconds` it took from the start of its processes on.
+    """
+    summary, metrics, rows = run.summary, run.summary.metrics, run.training
+    values = steady_series(rows, ahead=plan.batches_ahead, window_seconds=plan.window_seconds).sustained
+    if len(values) < 2:
+        raise DlemuError(
+            f"the trial with {accelerators} accelerator{'s' * (accelerators != 1)} ended before it said anything "
+            f"({len(values)} windows of {plan.window_seconds:g} s in its steady part): use more files, or a longer "
+            "--trial-seconds"
+        )
+    sustained = estimate(values, plan.confidence)
+    cache = summary.page_cache
+    return Trial(
+        accelerators=accelerators,
+        folder=os.path.basename(run.folder),
+        au_percent=sustained.au_percent,
+        half_width_percent=sustained.half_width_percent,
+        settled=decided or sustained.decides(plan.threshold_percent),
+        stretch_au_percent=tuple(round(float(value), 3) for value in values),
+        seconds=seconds,
+        au_headline_percent=_mean(metrics.au_percent),
+        au_rules_percent=_mean(metrics.au_rules_percent),
+        prefetch_credit_percent=metrics.prefetch_credit_percent,
+        ceiling_au_percent=metrics.ceiling_au_percent,
+        samples_per_second=_mean(metrics.samples_per_second) or 0.0,
+        app_mb_per_second=_mean(metrics.app_mb_per_second) or 0.0,
+        device_mb_per_second=_mean(metrics.device_mb_per_second),
+        device_bytes_percent_of_app=_mean(metrics.device_bytes_percent_of_app),
+        mb_per_accelerator=(metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
+        training_seconds=metrics.training_seconds,
+        limited_by=summary.limited_by,
+        page_cache_warning=None if plan.cached or cache is None else cache.warning,
+    )
+
+
+def _mean(figure: Mean | None) -> float | None:
+    return None if figure is None else figure.mean

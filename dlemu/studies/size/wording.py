@@ -1,0 +1,94 @@
+"""The answer of a search in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlemu.metrics.percent_interval import plus_minus
+from dlemu.report.units import count, number
+from dlemu.results.wording import Wording, sentences
+from dlemu.studies.answers import CountResult, SizeAnswer
+from dlemu.studies.size.size_verdict import Seen
+
+
+def _ceiling(accelerators: int, au_percent: float) -> str:
+    return (
+        f"with {count(accelerators, 'accelerator')} this host reaches an AU of {au_percent:.1f} % without any storage: "
+        "use a host with more cores, or several"
+    )
+
+
+_SEEN: Wording = {
+    Seen.MOST_ASKED: "--most {most}",
+    Seen.FEW_SAMPLES: "the dataset has samples for {most}; to try {one_more}, make it with "
+    "dataset.num_files_train={files}",
+    Seen.REFUSED: "{message}",
+    Seen.CEILING: _ceiling,
+    Seen.NOT_KNOWN: "the trials' summaries do not say",
+}
+
+
+def with_evidence(answer: SizeAnswer) -> SizeAnswer:
+    """Return an answer with its evidence as sentences; those of a trial's limit are the trial's."""
+    limit = answer.limited_by
+    return replace(answer, limited_by=replace(limit, evidence=limit.evidence or sentences(limit.seen, _SEEN)))
+
+
+def sentence(answer: SizeAnswer) -> str:
+    """Return how many pass, how the next count fares, and what limits it."""
+    name = answer.question.accelerator
+    kind = f"x {name}" if name else "accelerator"
+    passing, failing = answer.edge.passing, answer.edge.failing
+    if passing is None:
+        parts = [f"not even 1 {kind} passes"]
+    else:
+        several = "s" * (not name and passing.accelerators > 1)
+        parts = [f"{passing.accelerators} {kind}{several} {_fares(passing)} (au {_au(passing)})"]
+    if failing:
+        parts.append(f"{failing.accelerators} {_fares(failing)} ({_au(failing)})")
+    parts += [
+        f"{count.accelerators} {_fares(count)} ({_au(count)})"
+        for count in answer.counts
+        if count.accelerators in answer.too_close_to_tell and count != failing
+    ]
+    return f"{', '.join(parts)}: {_limit(answer)}{_rates(answer)}"
+
+
+def _fares(count: CountResult) -> str:
+    if count.passed is None:
+        return "is too close to tell"
+    if count.accelerators == 1:
+        return "passes" if count.passed else "fails"
+    return "pass" if count.passed else "fail"
+
+
+def _au(count: CountResult) -> str:
+    return f"{count.au_percent:.1f} % {plus_minus(count.au_percent, count.half_width_percent, 1)}"
+
+
+def _limit(answer: SizeAnswer) -> str:
+    what = answer.limited_by.what
+    if what == "count":
+        return f"no more were tried: {answer.limited_by.evidence[0]}"
+    if what == "host":
+        limit = f"this host holds no more: {answer.limited_by.evidence[0]}"
+    else:
+        limit = "what limits it is not known" if what == "not known" else f"limited by {what}"
+    if answer.host_only:
+        could = answer.host_only.storage_could_feed
+        return f"{limit}; by what it was seen to give, the storage could have fed about {could}"
+    return limit
+
+
+def _rates(answer: SizeAnswer) -> str:
+    passing = answer.edge.passing
+    if not passing:
+        return ""
+    rates = [trial.app_mb_per_second for trial in answer.trials_of(passing.accelerators)]
+    return f"; {_gb(sum(rates) / len(rates))} of the {_gb(answer.storage_mb_per_second)} that the storage gives"
+
+
+def _gb(mb_per_second: float) -> str:
+    if mb_per_second < 10:  # a small load is not 0.0 MB/s
+        return f"{number(mb_per_second)} MB/s"
+    return f"{mb_per_second / 1e3:.2f} GB/s" if mb_per_second >= 1000 else f"{mb_per_second:.1f} MB/s"

@@ -1,0 +1,107 @@
+"""How much can be asked of a storage: runs at values of the one setting that says so, until the edge is found."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from datagen.errors import UserError
+from dlemu.config import load
+from dlemu.config.overrides import override, take_word
+from dlemu.config.published import without_secrets
+from dlemu.results.kinds import kind_wanted
+from dlemu.runner.events import ignore
+from dlemu.runner.job import checked
+from dlemu.runner.run_folder import new_folder
+from dlemu.runner.run_list import Planned, RunsPlanned
+from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.events import OnEvent
+from dlemu.studies.prerequisites import check_launcher
+from dlemu.studies.sweep.run import Runnable, Sweep
+
+CLOSE = 1.1
+"""Between the most that passes and the least that fails, no more than this factor is left."""
+_FARTHEST = 1024.0
+"""Times the first value, or a share of it, that is tried at most."""
+
+
+Found = tuple[SweepAnswer, SweepPoint | None, SweepPoint | None]
+"""All runs as a sweep, the most that passes, and the least above it that does not; None where there is none."""
+
+
+def find_edge(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> Found:
+    """Find the most of a kind's own measure (`Kind.asks`) that passes.
+
+    The first value is that of the workload. An interrupted search is in `output.folder`, and
+    goes on from there. Raises UserError, also where a run neither passes nor fails; DlemuError where one fails.
+    """
+    launcher, words = take_word(overrides, "launcher")
+    check_launcher("size", launcher)
+    wanted_folder, words = take_word(words, "output.folder")
+    workload = load(words, config_dir=config_dir)
+    kind = kind_wanted(workload)
+    checked(workload, kind.part("job"))
+    section, _, name = kind.asks.partition(".")
+    first = float(str(workload.kinds[section][name]))
+    options = ("--config-dir", config_dir) if config_dir else ()
+    command = Runnable(workload, (*options, *words), shlex.split(launcher.format(ranks=workload.ranks)))
+    question = SweepQuestion(overrides=tuple(without_secrets(words)), launcher=launcher, most_of=kind.asks)
+    runs = Edge(wanted_folder or new_folder(workload.model.name, "size-"), question, (), on_event)
+    runs.resume()
+    return runs.search(command, (section, name), first, wants_page=workload.output.report)
+
+
+class Edge(Sweep):
+    """The runs of a search, as the points of a sweep that decides itself which comes next."""
+
+    noun, goes_on = "search", False
+
+    def search(self, command: Runnable, path: tuple[str, str], first: float, *, wants_page: bool) -> Found:
+        """Run until the edge is found."""
+        key = ".".join(path)
+        self.on_event(RunsPlanned(folder=self.folder, runs=None, finished_runs=len(self.runs), wants_page=wants_page))
+        while (value := next_value(self._tried(key), first)) is not None:
+            word = override(path, value)
+            planned = Planned(
+                what=replace(command, words=(*command.words, word)),
+                name=f"point-{len(self.runs) + 1:02}",
+                label=word,
+                settings={key: f"{value:g}"},
+            )
+            self.run_one(planned)
+        found = {float(point.settings[key]): point for point in self.runs}
+        passing, failing = edge(self._tried(key))
+        return self.save(complete=True), found.get(passing), found.get(failing)
+
+    def _tried(self, key: str) -> dict[float, bool]:
+        """Return what is known to pass; what neither passed nor failed is not, where less of it did."""
+        passed = {float(point.settings[key]): point.figures.passed for point in self.runs if point.figures}
+        for point in self.runs:
+            value = float(point.settings[key])
+            if passed[value] is None and not any(passed[other] for other in passed if other < value):
+                raise UserError(
+                    f"the run at {key}={value:g} neither passed nor failed ({point.figures and point.figures.verdict})"
+                    ": wanted a limit to hold it against, and runs that are long enough"
+                )
+        return {value: bool(one) for value, one in passed.items()}
+
+
+def edge(tried: Mapping[float, bool]) -> tuple[float, float]:
+    """Return the most that passes below the least that fails (0: none does), and the latter (infinite: none does)."""
+    failing = min((value for value, passed in tried.items() if not passed), default=math.inf)
+    return max((value for value, passed in tried.items() if passed and value < failing), default=0.0), failing
+
+
+def next_value(tried: Mapping[float, bool], first: float) -> float | None:
+    """Return the value to try next, of three digits; None when the edge is found, or too far away."""
+    passing, failing = edge(tried)
+    if not tried:
+        return first
+    if failing == math.inf:
+        return 2 * passing if passing < _FARTHEST * first else None
+    if not passing:
+        return failing / 2 if failing > first / _FARTHEST else None
+    middle = float(f"{math.sqrt(passing * failing):.3g}")
+    return middle if failing / passing > CLOSE and passing < middle < failing else None

@@ -1,0 +1,130 @@
+"""The same run over several values: one full `dlemu train` or `checkpoint` for each point, together in sweep.json."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from datagen.errors import DlemuError, UserError
+from dlemu.config import load
+from dlemu.config.overrides import take_word
+from dlemu.config.points import Point, check_each, check_points, named, points
+from dlemu.config.published import without_secrets
+from dlemu.config.schema import Workload
+from dlemu.results.figures import JobFigures
+from dlemu.results.kinds import Kind, kind_asked
+from dlemu.runner.child_run import run_train
+from dlemu.runner.events import ignore
+from dlemu.runner.job import AnyKind, Look, checked
+from dlemu.runner.run_folder import new_folder
+from dlemu.runner.run_list import Planned, RunList
+from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
+from dlemu.studies.events import OnEvent
+from dlemu.studies.prerequisites import check_launcher
+
+
+def sweep(
+    overrides: Sequence[str], *, launcher: str = "", config_dir: str | None = None, on_event: OnEvent = ignore
+) -> SweepAnswer:
+    """Run every combination of the values given; a point that fails is noted, and the others go on.
+
+    Args:
+        overrides: as of `dlemu train`, or of `dlemu checkpoint` for a workload of checkpoints alone, some keys with
+            several values; also `output.folder=...`.
+        launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
+        config_dir: a folder with workload/NAME.yaml.
+        on_event: is called with what goes on.
+
+    An interrupted sweep is in `output.folder`, and goes on from there when it is called with the same question. Raises
+    UserError before the first point for what is wrong with any.
+    """
+    launcher_word, words = take_word(overrides, "launcher")
+    launcher = launcher_word or launcher
+    check_launcher("sweep", launcher)
+    wanted_folder, words = take_word(words, "output.folder")
+    all_points = points(words)
+    check_points(all_points)
+    workloads = _check(all_points, config_dir)
+    first = workloads[0]
+    folder = wanted_folder or new_folder(first.model.name, "sweep-")
+    options = ("--config-dir", config_dir) if config_dir else ()
+    planned = [
+        Planned(
+            what=Runnable(workload, (*options, *point.words), shlex.split(launcher.format(ranks=workload.ranks))),
+            name=f"point-{number:02}",
+            label=named(point.settings),
+            settings=point.settings,
+        )
+        for number, (point, workload) in enumerate(zip(all_points, workloads, strict=True), start=1)
+    ]
+    question = SweepQuestion(overrides=tuple(without_secrets(words)), launcher=launcher)
+    runs = Sweep(folder, question, planned, on_event)
+    runs.resume()
+    return runs.run_missing(wants_page=first.output.report)
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """What one run takes."""
+
+    workload: Workload
+    words: tuple[str, ...]
+    """Options and overrides."""
+    launcher: list[str]
+
+
+def _check(all_points: Sequence[Point], config_dir: str | None) -> list[Workload]:
+    """Check every point before any of them runs; return their workloads."""
+    looks: dict[str, Look] = {}
+
+    def check(point: Point) -> Workload:
+        workload = load(point.words, config_dir=config_dir)
+        kind = kind_asked(workload)
+        job: AnyKind = kind.part("job")
+        whole = checked(workload, job)
+        looks.setdefault(kind.name, job.look_at_points())(whole)
+        return workload
+
+    workloads = check_each(all_points, check)
+    nouns = sorted({kind_asked(workload).noun for workload in workloads})
+    if len(nouns) > 1:
+        raise UserError(f"some points are {' and some '.join(nouns)}, which have no figure in common: sweep apart")
+    return workloads
+
+
+class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
+    """The runs of a sweep."""
+
+    file, noun, runs_in, answer_type, goes_on = SWEEP, "sweep", "points", SweepAnswer, True
+
+    def answer(self, *, complete: bool) -> SweepAnswer:
+        """Return the sweep by the points on record."""
+        return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
+
+    def read(self) -> SweepAnswer | None:
+        """Return the sweep on record, also one of an older version."""
+        return read_sweep(self.folder)
+
+    def failed(self, planned: Planned[Runnable], folder: str, error: DlemuError) -> SweepPoint:
+        """Return what goes on record of a point that failed."""
+        return replace(_point(planned, folder), failure=str(error), exit_status=error.exit_status)
+
+    def start(self, planned: Planned[Runnable], folder: str) -> SweepPoint:
+        """Run a point by the command of its kind of job."""
+        what = planned.what
+        kind = kind_asked(what.workload)
+        with kind.part("job").own_place(what.workload, folder) as own:
+            # a point runs to its end, whatever it shows on the way
+            run_train([*what.words, *own], folder, lambda: None, what.launcher, kind.command)
+        return replace(_point(planned, folder), figures=_figures(kind, folder))
+
+
+def _point(planned: Planned[Runnable], folder: str) -> SweepPoint:
+    return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder))
+
+
+def _figures(kind: Kind, folder: str) -> JobFigures:
+    figures: JobFigures = kind.part("figures")(kind.part("read")(folder))
+    return figures

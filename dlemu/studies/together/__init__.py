@@ -1,0 +1,1 @@
+"""Several jobs beside each other on one storage: what each costs the others."""

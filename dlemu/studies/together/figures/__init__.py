@@ -1,0 +1,1 @@
+"""Figures of jobs beside each other, a file each: `ORDER` and `draw`."""

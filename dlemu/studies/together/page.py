@@ -1,0 +1,86 @@
+"""What jobs beside each other say, for the terminal and for their page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from dlemu.metrics.catalogue import Metric
+from dlemu.report.compared import short_rows, value_with_width
+from dlemu.report.page import Opened, Page, Words
+from dlemu.report.table import Line, Table, columns, print_lines, print_table
+from dlemu.results.kinds import catalogue_of
+from dlemu.studies.together.run import JobTogether, Together, Told, read_together
+
+
+def print_together(answer: Together, folder: str, console: Console) -> None:
+    """Print a table a job, what a reader must know, and the verdict."""
+    for number, one in enumerate(answer.jobs, start=1):
+        print_table(_table(one, number), console)
+    print_lines([Line(f"- {issue}", "caution") for issue in answer.issues], console)
+    print_lines([*(Line(verdict, "strong") for verdict in _verdicts(answer)), f"results: {folder}"], console)
+
+
+def open_page(folder: str) -> Opened:
+    """Return the jobs in a folder with their page; raises UserError."""
+    answer = read_together(folder)
+    assert answer is not None  # the folder is known by its file
+    verdicts = list(_verdicts(answer))
+    page = Page(
+        title=" beside ".join(_title(one) for one in answer.jobs),
+        lead="Each job ran alone, then all at once." if all(one.alone for one in answer.jobs) else "All ran at once.",
+        state="neutral" if answer.complete else "open",
+        verdict=(verdicts[0] if verdicts else "INCOMPLETE", ""),
+        words=[Words("What each costs the others", verdicts), *_issues(answer)],
+        tables=[_table(one, number) for number, one in enumerate(answer.jobs, start=1)],
+        source=os.path.basename(os.path.abspath(folder)),
+    )
+    return Opened(answer, page, "dlemu.studies.together.figures")
+
+
+def _issues(answer: Together) -> Iterator[Words]:
+    if answer.issues:
+        yield Words("What to know about these numbers", answer.issues)
+
+
+def _title(one: JobTogether) -> str:
+    told = one.beside or one.alone
+    return f"{one.command} {told.figures.workload}" if told else one.command
+
+
+def _table(one: JobTogether, number: int) -> Table:
+    """Return the metrics of a job, alone and beside the others."""
+    title = f"Job {number}: {_title(one)}"
+    told = one.beside or one.alone
+    if told is None:
+        return Table(title=title, columns=columns("metric"), rows=[])
+    catalogue = catalogue_of(told.figures.kind)
+    notes = [] if one.overlap_percent is None else [f"others went on in {one.overlap_percent:.0f} % of its time"]
+    if one.cost:
+        head = columns("metric", "beside", "alone", "beside to alone", "+-", right=range(1, 5), whole=range(5))
+        return Table(title=title, columns=head, rows=short_rows(one.cost, catalogue), notes=notes)
+    rows = [
+        (metric.label, value_with_width(told.figures.metrics[metric.name], metric.unit))
+        for metric in catalogue.compared
+        if metric.name in told.figures.metrics
+    ]
+    return Table(title=title, columns=columns("metric", "beside", right=(1,)), rows=rows, notes=notes)
+
+
+def _verdicts(answer: Together) -> Iterator[str]:
+    """Yield what the others cost each job, by the first headline of its kind."""
+    for one in answer.jobs:
+        if one.alone is None or one.beside is None:
+            continue
+        shown = next((metric for metric in _headlines(one.beside) if metric.name in one.cost), None)
+        if shown is not None:
+            cost = one.cost[shown.name]
+            percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %)"
+            yield f"{_title(one)}: {shown.title} {cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} beside{percent}"
+
+
+def _headlines(told: Told) -> list[Metric]:
+    catalogue = catalogue_of(told.figures.kind)
+    return [*catalogue.headlines, *catalogue.compared]
