@@ -7,16 +7,17 @@ import functools
 import json
 import os
 import shutil
+import statistics
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from measuring.runs import dlemu, finished, started
 
 from benchmarks.peer import Peer
-from benchmarks.processes import Child, Ended, MemoryWatch, children_cpu_seconds, run, running
-from datagen.errors import UserError
-from dlemu.metrics.verdict import COMPLETED
+from benchmarks.processes import Child, Ended, MemoryWatch, children_cpu_seconds, run, run_together
+from dlemu.config.schema import Reader
 
 LAPTOP = ("workload=unet3d", "scale=laptop", "workflow.checkpoint=false")
 """Laptop-size unet3d: samples of 0.57 MB, batches of 7, 4 workers a rank."""
@@ -39,6 +40,14 @@ class Trained:
     """The most memory that they held together at any look; 0 when the run ended before."""
 
 
+class Took(NamedTuple):
+    """What reading took, free of start-up."""
+
+    mb_per_second: float
+    """From the second epoch on: the plain readers, too, go through the files once before they begin to count."""
+    cpu_seconds_per_gb: float
+
+
 class Bench:
     """One call of the benchmarks. `folder` is emptied by who made it."""
 
@@ -48,7 +57,6 @@ class Bench:
         self.folder, self.quick, self.peer = folder, quick, peer
         self.ranks, self.engine = ranks, engine
         """Of the workloads' benchmarks; the others have their own."""
-        self._dlemu = _installed_dlemu()
 
     def rounds(self, full: int) -> int:
         """How often to measure: `full` times, once when quick."""
@@ -66,18 +74,27 @@ class Bench:
             rounds.append(tuple(results[place] for place in range(len(measures))))
         return rounds
 
-    def dlemu(self, *words: str) -> list[str]:
-        """Return a command line of dlemu."""
-        return [self._dlemu, *words]
+    def dlemu(self, *words: str) -> Ended:
+        """Run a command of dlemu."""
+        return run(dlemu(*words))
 
-    def module(self, name: str, *words: str) -> list[str]:
-        """Return a command line of one of the plain programs that stand beside dlemu."""
-        return [sys.executable, "-m", f"benchmarks.{name}", *words]
+    def plain(self, name: str, *words: object) -> dict[str, Any]:
+        """Run one of the plain programs that stand beside dlemu, and return the JSON object that it prints."""
+        took: dict[str, Any] = json.loads(run(self._module(name, *words)).output)
+        return took
+
+    def plain_together(self, commands: Sequence[Sequence[object]]) -> tuple[Took, int]:
+        """Run plain readers at a time, at the niceness that dlemu gives its workers; return it and their bytes."""
+        outputs = run_together([self._module(*map(str, words)) for words in commands], niceness=Reader().nice)
+        took = [json.loads(output) for output in outputs]
+        read_bytes = sum(one["bytes"] for one in took)
+        mb_per_second = sum(one["bytes"] / one["wall_seconds"] for one in took) / MB
+        return Took(mb_per_second, sum(one["cpu_seconds"] for one in took) / (read_bytes / 1e9)), read_bytes
 
     def make_dataset(self, name: str, *overrides: str) -> str:
         """Generate a dataset, as warm in the page cache as writing leaves it, and return the override that finds it."""
         where = f"dataset.data_folder={os.path.join(self.folder, name)}"
-        run(self.dlemu("datagen", *overrides, where))
+        self.dlemu("datagen", *overrides, where)
         return where
 
     @functools.cached_property
@@ -89,39 +106,36 @@ class Bench:
     @contextlib.contextmanager
     def training(self, *overrides: str) -> Iterator[tuple[Child, str]]:
         """Start `dlemu train`; give the process and its results folder, which is removed in the end."""
-        folder = tempfile.mkdtemp(prefix="run-", dir=self.folder)
+        folder = None
         try:
-            with running(self.dlemu("train", *overrides, f"output.folder={folder}", "output.report=false")) as child:
+            with started("train", overrides, within=self.folder) as (child, folder):
                 yield child, folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder or "", ignore_errors=True)
 
     def train(self, *overrides: str) -> Trained:
         """Run `dlemu train` to its end."""
         before = children_cpu_seconds()
         with self.training(*overrides) as (child, folder), MemoryWatch(child) as memory:
-            child.end(COMPLETED)
-            return Trained(_metrics(folder), children_cpu_seconds() - before, memory.most_pss_bytes)
+            metrics = finished(child, folder).summary["metrics"]
+            return Trained(metrics, children_cpu_seconds() - before, memory.most_pss_bytes)
 
     def train_undisturbed(self, *overrides: str) -> dict[str, Any]:
         """Run `dlemu train` to its end, its memory not looked at, which holds it up each time; return its metrics."""
         with self.training(*overrides) as (child, folder):
-            child.end(COMPLETED)
-            return _metrics(folder)
+            metrics: dict[str, Any] = finished(child, folder).summary["metrics"]
+            return metrics
+
+    def by_difference(self, *overrides: str, fewer: int, more: int) -> Took:
+        """Train for fewer and for more epochs: their difference is free of start-up."""
+        few, many = (self.train(*overrides, f"train.epochs={epochs}") for epochs in (fewer, more))
+        more_gb = (many.metrics["app_bytes"] - few.metrics["app_bytes"]) / 1e9
+        by_epoch = many.metrics["app_mb_per_second"]["per_epoch"]
+        return Took(statistics.harmonic_mean(by_epoch[1:]), (many.cpu_seconds - few.cpu_seconds) / more_gb)
 
     def python(self, *words: str) -> Ended:
         """Run the interpreter that runs dlemu."""
         return run([sys.executable, *words])
 
-
-def _metrics(folder: str) -> dict[str, Any]:
-    with open(os.path.join(folder, "summary.json")) as lines:
-        metrics: dict[str, Any] = json.load(lines)["metrics"]
-    return metrics
-
-
-def _installed_dlemu() -> str:
-    path = os.path.join(os.path.dirname(sys.executable), "dlemu")
-    if not os.path.exists(path):
-        raise UserError(f"there is no {path}: run the benchmarks by scripts/bench, which installs dlemu first")
-    return path
+    def _module(self, name: str, *words: object) -> list[str]:
+        return [sys.executable, "-m", f"benchmarks.{name}", *map(str, words)]

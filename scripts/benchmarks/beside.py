@@ -12,18 +12,18 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from measuring.runs import section
+
 from benchmarks.bench import MB, Bench
 from benchmarks.cases import Case
-from benchmarks.figure import Figure, Unmeasured, Wanted, compare
+from benchmarks.figure import Figure, Unmeasured, compare, each, ratio_at_least, ratio_at_most
 from benchmarks.peer import Peer, PeerFailed
 from benchmarks.peer_columns import check_reading, peer_columns, peer_subset
-from benchmarks.processes import run, run_together
 from datagen.formats.parquet import Format
 from datagen.layout import nominal_sample_bytes
 from datagen.records import SmallReads
 from datagen.storage.storage_base import FOLDERS, open_storage
 from dlemu.config import load
-from dlemu.config.schema import Reader
 
 FEW_EPOCHS = 2
 _PEER = "DLIO"
@@ -55,10 +55,12 @@ def measure(case: Case, bench: Bench) -> Iterator[Figure | Unmeasured]:
         [took[:2] for took in rounds], bench, "plain read of the same bytes", case.plain_speed, case.plain_cost
     )
     if into_batches:
-        speeds = [(took[0].samples_per_second, took[2].samples_per_second) for took in rounds]
-        yield compare(f"samples/s{_how(bench)}", "/s", speeds, "plain read into batches", None)
-        costs = [(took[0].cpu_seconds_per_gb, took[2].cpu_seconds_per_gb) for took in rounds]
-        yield compare(f"CPU for each GB{_how(bench)}", "s/GB", costs, "plain read into batches", None)
+        yield from each(
+            [(took[0], took[2]) for took in rounds],
+            "plain read into batches",
+            (f"samples/s{_how(bench)}", "/s", "samples_per_second", None),
+            (f"CPU for each GB{_how(bench)}", "s/GB", "cpu_seconds_per_gb", None),
+        )
     if bench.peer is None:
         return
     by_peer = partial(reading.by_peer, bench.peer)
@@ -70,26 +72,24 @@ def measure(case: Case, bench: Bench) -> Iterator[Figure | Unmeasured]:
     if case.peer_making:
         try:
             making = [(reading.made_by_dlemu(), reading.made_by_peer(bench.peer))]
-            yield compare("datagen, 1 thread", "MB/s", making, _PEER, case.peer_making)
+            yield compare("datagen, 1 thread", "MB/s", making, _PEER, ratio_at_least(case.peer_making))
         except PeerFailed as error:
             yield Unmeasured(what="datagen, 1 thread", who=_PEER, why=str(error))
 
 
 def _figures(
-    rounds: Sequence[tuple[Took, ...]], bench: Bench, beside: str, speed: Wanted | None, cost: Wanted | None
+    rounds: Sequence[tuple[Took, ...]], bench: Bench, beside: str, speed: float | None, cost: float | None
 ) -> Iterator[Figure]:
-    """Compare two ways to read, given as (dlemu, beside) of each round."""
-    judged = bench.engine == _DEFAULT_ENGINE
-    for place, (what, unit, wanted) in enumerate(
-        (
-            ("samples/s", "/s", speed),
-            ("MB/s", "MB/s", None),
-            ("CPU for each GB", "s/GB", cost),
-            ("memory (PSS)", "MB", None),
-        )
-    ):
-        pairs = [(mine[place], theirs[place]) for mine, theirs in rounds]
-        yield compare(what + _how(bench), unit, pairs, beside, wanted if judged else None)
+    """Compare two ways to read, given as (dlemu, beside) of each round; other engines are held to no bound."""
+    judged, how = bench.engine == _DEFAULT_ENGINE, _how(bench)
+    yield from each(
+        rounds,
+        beside,
+        ("samples/s" + how, "/s", "samples_per_second", ratio_at_least(speed) if judged and speed else None),
+        ("MB/s" + how, "MB/s", "mb_per_second", None),
+        ("CPU for each GB" + how, "s/GB", "cpu_seconds_per_gb", ratio_at_most(cost) if judged and cost else None),
+        ("memory (PSS)" + how, "MB", "pss_mb", None),
+    )
 
 
 def _how(bench: Bench) -> str:
@@ -122,12 +122,9 @@ class _Reading:
         self._settings += (
             where,
             f"ranks={bench.ranks}",
-            f"reader.data_loader={case.loader}",
-            f"reader.engine={bench.engine}",
-            f"reader.batch_size={case.batch_size}",
-            f"reader.read_threads={case.read_threads}",
-            f"reader.computation_threads={case.read_threads}",
-            f"reader.prefetch_size={2 * case.read_threads}",
+            *section("reader", data_loader=case.loader, engine=bench.engine, batch_size=case.batch_size),
+            *section("reader", read_threads=case.read_threads, computation_threads=case.read_threads),
+            *section("reader", prefetch_size=2 * case.read_threads),
             "train.computation_time=0",
             "metric.ceiling_seconds=0",
         )
@@ -166,22 +163,17 @@ class _Reading:
 
         Each has memory for so many batches, or for one file or the columns of one batch.
         """
-        epochs = str(max(1, self._epochs))
+        epochs = max(1, self._epochs)
         readers = min(self._case.read_threads * self._bench.ranks, len(self._paths), len(os.sched_getaffinity(0)))
         shares = [self._paths[first::readers] for first in range(readers)]
         if self.reads_columns:
-            places = str(max(1, batches))
-            words = [("plain_spans", epochs, places, self._spans_of(*numbered)) for numbered in enumerate(shares)]
+            words = [("spans", epochs, max(1, batches), self._spans_of(*numbered)) for numbered in enumerate(shares)]
         else:
-            places = str(max(1, batches * self._case.batch_size))
-            words = [("plain_read", epochs, places, "0", "cache", *share) for share in shares]
-        commands = [self._bench.module(*command) for command in words]
-        readers_took = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
-        read_bytes = sum(took["bytes"] for took in readers_took)
-        mb_per_second = sum(took["bytes"] / took["wall_seconds"] for took in readers_took) / MB
-        cpu_seconds = sum(took["cpu_seconds"] for took in readers_took)
-        sample_mb = read_bytes / MB / (self._all_samples * int(epochs))
-        return Took(mb_per_second / sample_mb, mb_per_second, cpu_seconds / (read_bytes / 1e9), math.nan)
+            places = max(1, batches * self._case.batch_size)
+            words = [("read", epochs, places, 0, "cache", *share) for share in shares]
+        took, read_bytes = self._bench.plain_together([("plain_files", *command) for command in words])
+        sample_mb = read_bytes / MB / (self._all_samples * epochs)
+        return Took(took.mb_per_second / sample_mb, *took, math.nan)
 
     def _spans_of(self, number: int, paths: Sequence[str]) -> str:
         """Write where in the files the columns lie that are read for each batch; return that file's path.
@@ -235,7 +227,7 @@ class _Reading:
         os.mkdir(made)
         try:
             words = [f"{name}={value}" for name, value in self._made.items()]
-            took = json.loads(run(self._bench.module("make_files", made, "1", "0", self._case.workload, *words)).output)
+            took = self._bench.plain("make_files", made, 1, 0, self._case.workload, *words)
             return float(took["bytes"] / took["wall_seconds"] / MB)
         finally:
             shutil.rmtree(made)

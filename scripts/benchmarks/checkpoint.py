@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from measuring.runs import section
+
 from benchmarks.bench import Bench
-from benchmarks.figure import Figure, Unmeasured, Wanted, compare, ratio_at_least, ratio_at_most, value_at_most
+from benchmarks.figure import Figure, Unmeasured, alone, compare, each, ratio_at_least, ratio_at_most, value_at_most
 from benchmarks.peer import Peer, PeerFailed, PeerSaved
-from benchmarks.processes import run
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.config import load
-from dlemu.results.checkpoint_folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 
 WORKLOAD = "workload=llama3_8b", "scale=laptop"
 RANKS = 8
@@ -52,28 +53,23 @@ def measure(bench: Bench) -> Iterator[Figure | Unmeasured]:
     if bench.peer is not None:
         yield from _beside_peer(bench, bench.peer)
     for workload, ranks in MODELS.items():
-        done = json.loads(run(bench.module("null_checkpoint", workload, str(ranks))).output)
+        done = bench.plain("null_checkpoint", workload, ranks)
         size = f"{workload}, {ranks} ranks"
-        yield _alone(f"plan {size}", "s", done["plan_seconds"], value_at_most(2))
-        yield _alone(f"memory of a rank, {size}", "MB", done["memory_mb"], value_at_most(300))
-        yield _alone(f"null storage, a rank of {workload}", "GB/s", done["gb_per_second"], None)
+        yield alone(f"plan {size}", "s", [done["plan_seconds"]], value_at_most(2))
+        yield alone(f"memory of a rank, {size}", "MB", [done["memory_mb"]], value_at_most(300))
+        yield alone(f"null storage, a rank of {workload}", "GB/s", [done["gb_per_second"]], None)
 
 
 def _figures(name: str, rounds: list[tuple[Moved, ...]]) -> Iterator[Figure]:
-    for what, unit, field, wanted in (
-        ("write", "GB/s", "write_gb_per_second", ratio_at_least(0.95)),
-        ("read", "GB/s", "read_gb_per_second", ratio_at_least(0.9)),
-        ("write, CPU", "s/GB", "write_cpu", ratio_at_most(1.3)),
-        ("write, CPU less content", "s/GB", "write_cpu_less_content", ratio_at_most(1.3)),
-        ("read, CPU", "s/GB", "read_cpu", ratio_at_most(1.3)),
-    ):
-        pairs = [(getattr(own, field), getattr(plain, field)) for own, plain in rounds]
-        yield compare(f"{what}, {name}, 8 ranks", unit, pairs, "ready buffers, plain calls", wanted)
-
-
-def _alone(what: str, unit: str, value: float, wanted: Wanted | None) -> Figure:
-    nothing = float("nan")
-    return Figure(what=what, unit=unit, dlemu=value, beside=nothing, beside_what="-", ratio=nothing, wanted=wanted)
+    yield from each(
+        rounds,
+        "ready buffers, plain calls",
+        (f"write, {name}, 8 ranks", "GB/s", "write_gb_per_second", ratio_at_least(0.95)),
+        (f"read, {name}, 8 ranks", "GB/s", "read_gb_per_second", ratio_at_least(0.9)),
+        (f"write, CPU, {name}, 8 ranks", "s/GB", "write_cpu", ratio_at_most(1.3)),
+        (f"write, CPU less content, {name}, 8 ranks", "s/GB", "write_cpu_less_content", ratio_at_most(1.3)),
+        (f"read, CPU, {name}, 8 ranks", "s/GB", "read_cpu", ratio_at_most(1.3)),
+    )
 
 
 def _beside_peer(bench: Bench, peer: Peer) -> Iterator[Figure | Unmeasured]:
@@ -101,13 +97,12 @@ def _as_peer(bench: Bench) -> PeerSaved:
     words = [
         *("checkpoint", "workload=llama3_8b", "output.report=false", f"output.folder={result}"),
         *(f"model.transformer.{name}={value}" for name, value in SHRUNKEN.items()),
-        f"checkpoint.checkpoint_folder={folder}",
-        f"checkpoint.num_checkpoints_write={bench.rounds(3)}",
-        f"checkpoint.num_checkpoints_read={bench.rounds(3)}",
+        *section("checkpoint", checkpoint_folder=folder, num_checkpoints_write=bench.rounds(3)),
+        *section("checkpoint", num_checkpoints_read=bench.rounds(3)),
         *("checkpoint.time_between_checkpoints=0", "checkpoint.fsync=false", "checkpoint.evict_page_cache=false"),
     ]
     begun = time.time()
-    ended = run(bench.dlemu(*words))
+    ended = bench.dlemu(*words)
     done = read_checkpoint_run(result)
     write, read = done.summary.write, done.summary.read
     assert write is not None
@@ -126,15 +121,12 @@ def _by_dlemu(bench: Bench, direct: bool) -> Moved:
     folder, result = os.path.join(bench.folder, "saved"), os.path.join(bench.folder, "result")
     words = [
         *("checkpoint", *WORKLOAD, "output.report=false", f"output.folder={result}"),
-        f"checkpoint.checkpoint_folder={folder}",
-        f"checkpoint.num_checkpoints_write={bench.rounds(CHECKPOINTS)}",
-        f"checkpoint.num_checkpoints_read={bench.rounds(CHECKPOINTS)}",
-        f"checkpoint.odirect={str(direct).lower()}",
-        f"checkpoint.readers={READERS}",
-        f"checkpoint.transfer_size={PIECE_BYTES}",
+        *section("checkpoint", checkpoint_folder=folder, num_checkpoints_write=bench.rounds(CHECKPOINTS)),
+        *section("checkpoint", num_checkpoints_read=bench.rounds(CHECKPOINTS), odirect=direct, readers=READERS),
+        *section("checkpoint", transfer_size=PIECE_BYTES),
         "metric.ceiling_seconds=0",
     ]
-    run(bench.dlemu(*words))
+    bench.dlemu(*words)
     with open(os.path.join(result, "summary.json")) as lines:
         summary: dict[str, Any] = json.load(lines)
     shutil.rmtree(folder)
@@ -155,8 +147,8 @@ def _by_plain(bench: Bench, direct: bool) -> Moved:
     workload = load(WORKLOAD)
     plan = plan_checkpoint(workload.model, workload.checkpoint, RANKS)
     sizes = [",".join(str(layout.size_bytes) for layout in plan.files(rank)) for rank in plan.ranks]
-    words = (folder, str(int(direct)), str(bench.rounds(CHECKPOINTS)), str(READERS), str(PIECE_BYTES))
-    done = json.loads(run(bench.module("plain_checkpoint", *words, *sizes)).output)
+    words = (folder, int(direct), bench.rounds(CHECKPOINTS), READERS, PIECE_BYTES)
+    done = bench.plain("plain_checkpoint", *words, *sizes)
     shutil.rmtree(folder)
     write, read = done["write"], done["read"]
     return Moved(_rate(write), _rate(read), _cpu(write), _cpu(read), _cpu(write))

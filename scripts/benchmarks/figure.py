@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,31 +47,38 @@ class Figure:
     what: str
     unit: str
     dlemu: float
-    beside: float
+    beside: float = math.nan
     """NaN when nothing stands beside it."""
-    beside_what: str
-    ratio: float
+    beside_what: str = "(nothing beside it)"
+    ratio: float = math.nan
     """dlemu / beside: the median of the rounds' own ratios, so that noise which both met cancels."""
     wanted: Wanted | None
     """None for a figure that only informs."""
+    columns = ("what", "dlemu", "beside", "", "ratio", "wanted", "")
 
     @property
     def missed(self) -> bool:
         """Say whether something was wanted and is not met."""
-        if self.wanted is None:
-            return False
-        return not self.wanted.met_by(self.ratio if self.wanted.of == "ratio" else self.dlemu)
+        return self.wanted is not None and not self.wanted.met_by(
+            self.ratio if self.wanted.of == "ratio" else self.dlemu
+        )
 
     @property
-    def line(self) -> str:
-        """The figure as a line of text, in columns."""
+    def status(self) -> str:
+        return "for information" if self.wanted is None else "MISSED" if self.missed else "ok"
+
+    @property
+    def cells(self) -> list[str]:
         beside = "-" if math.isnan(self.beside) else f"{_number(self.beside)} {self.unit}"
-        verdict = "for information" if self.wanted is None else "MISSED" if self.missed else "ok"
         ratio = "-" if math.isnan(self.ratio) else f"{self.ratio:.3f}"
         own = f"{_number(self.dlemu)} {self.unit}"
+        return [self.what, own, beside, self.beside_what, ratio, str(self.wanted or "-"), self.status]
+
+    @property
+    def text(self) -> str:
+        what, own, beside, beside_what, ratio, wanted, status = self.cells
         return (
-            f"{self.what:<42} dlemu {own:<17} {self.beside_what:<30} {beside:<17} ratio {ratio:<8} "
-            f"wanted {self.wanted or '-'!s:<16} {verdict}"
+            f"{what:<42} dlemu {own:<17} {beside_what:<30} {beside:<17} ratio {ratio:<8} wanted {wanted:<16} {status}"
         )
 
 
@@ -82,39 +89,39 @@ class Unmeasured:
     what: str
     who: str
     why: str
+    columns = Figure.columns
+    status = "not compared"
 
     @property
-    def line(self) -> str:
-        """What is missing and why, as a line of text."""
-        return f"{self.what:<42} not compared: {self.who} could not do it: {self.why}"
+    def cells(self) -> list[str]:
+        return [self.what, "", "", self.who, "", "", f"{self.status}: {self.why}"]
+
+    @property
+    def text(self) -> str:
+        return f"{self.what:<42} {self.status}: {self.who} could not do it: {self.why}"
 
 
 def compare(
     what: str, unit: str, pairs: Sequence[tuple[float, ...]], beside_what: str, wanted: Wanted | None
 ) -> Figure:
     """Return the figure of several rounds, given as (dlemu, beside) of each."""
-    return Figure(
-        what=what,
-        unit=unit,
-        dlemu=statistics.median(own for own, _ in pairs),
-        beside=statistics.median(beside for _, beside in pairs),
-        beside_what=beside_what,
-        ratio=statistics.median(own / beside if beside else math.nan for own, beside in pairs),
-        wanted=wanted,
-    )
+    own, beside = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
+    ratio = statistics.median(own / beside if beside else math.nan for own, beside in pairs)
+    return Figure(what=what, unit=unit, dlemu=own, beside=beside, beside_what=beside_what, ratio=ratio, wanted=wanted)
 
 
-def alone(what: str, unit: str, values: Sequence[float], wanted: Wanted) -> Figure:
+def alone(what: str, unit: str, values: Sequence[float], wanted: Wanted | None) -> Figure:
     """Return the figure of several rounds of something that nothing stands beside."""
-    return Figure(
-        what=what,
-        unit=unit,
-        dlemu=statistics.median(values),
-        beside=math.nan,
-        beside_what="(nothing beside it)",
-        ratio=math.nan,
-        wanted=wanted,
-    )
+    return Figure(what=what, unit=unit, dlemu=statistics.median(values), wanted=wanted)
+
+
+def each(
+    rounds: Sequence[tuple[Any, ...]], beside_what: str, *fields: tuple[str, str, str, Wanted | None]
+) -> Iterator[Figure]:
+    """Yield a figure for each field (what, unit, attribute, wanted) of rounds of (dlemu's, the other's)."""
+    for what, unit, name, wanted in fields:
+        pairs = [(getattr(own, name), getattr(other, name)) for own, other in rounds]
+        yield compare(what, unit, pairs, beside_what, wanted)
 
 
 def _number(value: float) -> str:

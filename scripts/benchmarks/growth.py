@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from measuring.runs import section
 
 from benchmarks.bench import MB, Bench
 from benchmarks.figure import Figure, alone, value_at_most
@@ -55,16 +56,11 @@ class _Records:
     def __init__(self, bench: Bench, size_bytes: int, files: int, epochs: int) -> None:
         self._bench, self._files, self._epochs = bench, files, epochs
         self.mb = size_bytes / MB
-        dataset = (
-            "dataset.format=npy",
-            f"dataset.num_files_train={files}",
-            f"dataset.record_length_bytes={size_bytes}",
-        )
+        dataset = section("dataset", format="npy", num_files_train=files, record_length_bytes=size_bytes)
         self._settings = (
             *dataset,
             bench.make_dataset(f"growth-{size_bytes}", *dataset),
-            "reader.read_threads=2",
-            "reader.batch_size=8",
+            *section("reader", read_threads=2, batch_size=8),
             "train.computation_time=0",
             "metric.ceiling_seconds=0",
         )
@@ -80,16 +76,11 @@ class _Records:
 
 def _start(bench: Bench, workers: int) -> tuple[float, float]:
     """Return milliseconds from the command to the first step of a rank with so many workers, and the MB they hold."""
-    dataset = (
-        "dataset.format=npy",
-        "dataset.num_files_train=512",
-        f"dataset.record_length_bytes={WORKERS_BYTES}",
-    )
+    dataset = ("dataset.format=npy", "dataset.num_files_train=512", f"dataset.record_length_bytes={WORKERS_BYTES}")
     settings = (
         *dataset,
         bench.make_dataset("growth-workers", *dataset),
-        f"reader.read_threads={workers}",
-        f"reader.batch_size={WORKERS_BATCH}",
+        *section("reader", read_threads=workers, batch_size=WORKERS_BATCH),
         "train.computation_time=0.1",
         "metric.ceiling_seconds=0",
     )

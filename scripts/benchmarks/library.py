@@ -5,14 +5,12 @@ The ratios are those of `LibraryReads.cpu_ratio`, by which a result says what th
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from functools import partial
 
 from benchmarks.bench import Bench
 from benchmarks.figure import Figure, compare
-from benchmarks.processes import run
 from datagen.formats.format_base import library_reads
 
 DATASETS = {"npz": (4, 146_600_628), "npy": (48, 4_194_304), "hdf5": (48, 4_194_304)}
@@ -41,5 +39,5 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _cpu_seconds_per_gb(bench: Bench, *words: str) -> float:
-    took = json.loads(run(bench.module("fetch_cpu", *words, str(EPOCHS))).output)
+    took = bench.plain("fetch_cpu", *words, EPOCHS)
     return float(took["cpu_seconds"] / (took["bytes"] / 1e9))

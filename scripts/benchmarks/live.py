@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from benchmarks.processes import Child
-from dlemu.emulator.steplog import StepRows, read_log
+from dlemu.jobs.training.steplog import StepRows, read_log
 
 
 def wait_for_steps(child: Child, folder: str, ranks: int, steps: int) -> list[StepRows]:

@@ -10,10 +10,12 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 
+from measuring.runs import section
+
 from benchmarks.bench import Bench
 from benchmarks.figure import Figure, alone, compare, value_at_most
 from benchmarks.live import seconds_to_first_step
-from benchmarks.processes import run, tree_pss_bytes
+from benchmarks.processes import tree_pss_bytes
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 
@@ -42,12 +44,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
 def _made(bench: Bench, files: int) -> str:
     """Make one file, copy it as often as its names need it, and link; return the folder."""
     folder, one = (os.path.join(bench.folder, name) for name in (f"of-{files}", f"one-of-{files}"))
-    settings = (
-        "dataset.num_files_train=1",
-        f"dataset.record_length_bytes={RECORD_BYTES}",
-        f"dataset.data_folder={one}",
-    )
-    run(bench.dlemu("datagen", *settings))
+    settings = (*section("dataset", num_files_train=1, record_length_bytes=RECORD_BYTES, data_folder=one),)
+    bench.dlemu("datagen", *settings)
     first = layouts(_spec(one, 1))[0].path(0)
     layout = layouts(_spec(folder, files))[0]
     os.makedirs(layout.folder)
@@ -69,12 +67,9 @@ def _spec(folder: str, files: int) -> DatasetSpec:
 
 def _first_step(bench: Bench, folder: str, files: int) -> Seen:
     settings = (
-        f"dataset.data_folder={folder}",
-        f"dataset.num_files_train={files}",
-        f"dataset.record_length_bytes={RECORD_BYTES}",
+        *section("dataset", data_folder=folder, num_files_train=files, record_length_bytes=RECORD_BYTES),
         f"ranks={RANKS}",
-        "reader.read_threads=4",
-        "reader.file_shuffle=seed",
+        *section("reader", read_threads=4, file_shuffle="seed"),
         "metric.ceiling_seconds=0",  # two seconds, whatever the files
         "train.epochs=4",
         "train.total_training_steps=400",  # a step log for every step of a million files would be read at each look

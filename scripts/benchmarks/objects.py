@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,11 +12,11 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from benchmarks.bench import MB, Bench
-from benchmarks.figure import Figure, compare, ratio_at_least, ratio_at_most
-from benchmarks.processes import run, run_together
-from benchmarks.read import READERS, Took
-from dlemu.config.schema import Reader
+from measuring.runs import section
+
+from benchmarks.bench import MB, Bench, Took
+from benchmarks.figure import Figure, each, ratio_at_least, ratio_at_most
+from benchmarks.read import READERS
 
 
 class Size(NamedTuple):
@@ -56,13 +54,14 @@ def measure(bench: Bench) -> Iterator[Figure]:
                 ROUNDS, fetching.by_dlemu, *(partial(fetching.by_plain, client) for client in clients)
             )
         for place, (client, beside) in enumerate(clients.items(), 1):
-            pairs = [(took[0], took[place]) for took in rounds]
-            speeds = [(own.mb_per_second, plain.mb_per_second) for own, plain in pairs]
-            costs = [(own.cpu_seconds_per_gb, plain.cpu_seconds_per_gb) for own, plain in pairs]
             # Of small objects no client reaches what sockets do that neither sign nor check nor retry.
             bound = client == "obstore" or not small
-            yield compare(f"GET of {name}, bytes/s", "MB/s", speeds, beside, ratio_at_least(0.95) if bound else None)
-            yield compare(f"GET of {name}, CPU", "s/GB", costs, beside, ratio_at_most(1.3) if bound else None)
+            yield from each(
+                [(took[0], took[place]) for took in rounds],
+                beside,
+                (f"GET of {name}, bytes/s", "MB/s", "mb_per_second", ratio_at_least(0.95) if bound else None),
+                (f"GET of {name}, CPU", "s/GB", "cpu_seconds_per_gb", ratio_at_most(1.3) if bound else None),
+            )
 
 
 def _clients(*, signed: bool) -> dict[str, str]:
@@ -78,7 +77,7 @@ def _clients(*, signed: bool) -> dict[str, str]:
 @contextlib.contextmanager
 def _server() -> Iterator[str]:
     """Run a server of unlimited speed; give its address."""
-    command = [sys.executable, "-m", "validation.object_server"]
+    command = [sys.executable, "-m", "tests.object_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -97,15 +96,12 @@ class _Fetching:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             os.environ.setdefault(name, "of-the-benchmark")
         self._settings = (
-            "storage.storage_type=s3",
-            f"storage.storage_root={BUCKET}",
+            *section("storage", storage_type="s3", storage_root=BUCKET),
             f"storage.storage_options.endpoint_url={endpoint}",
-            "dataset.data_folder=set",
-            "dataset.format=npy",
-            f"dataset.num_files_train={objects}",
-            f"dataset.record_length_bytes={size.object_bytes}",
+            *section("dataset", data_folder="set", format="npy", num_files_train=objects),
+            *section("dataset", record_length_bytes=size.object_bytes),
         )
-        run(bench.dlemu("datagen", *self._settings))
+        bench.dlemu("datagen", *self._settings)
         address = urlsplit(endpoint)
         self._host, self._port = str(address.hostname), str(address.port)
         digits = len(str(objects))
@@ -116,24 +112,12 @@ class _Fetching:
         """Read by `dlemu train`."""
         settings = (
             *self._settings,
-            f"reader.read_threads={READERS}",
-            f"reader.batch_size={self._batch}",
-            "reader.prefetch_size=4",
+            *section("reader", read_threads=READERS, batch_size=self._batch, prefetch_size=4),
             "train.computation_time=0",
         )
-        few, many = (
-            self._bench.train(*settings, f"train.epochs={epochs}") for epochs in (FEW_EPOCHS, self._size.epochs)
-        )
-        more_gb = (many.metrics["app_bytes"] - few.metrics["app_bytes"]) / 1e9
-        by_epoch = many.metrics["app_mb_per_second"]["per_epoch"]
-        return Took(statistics.harmonic_mean(by_epoch[1:]), (many.cpu_seconds - few.cpu_seconds) / more_gb)
+        return self._bench.by_difference(*settings, fewer=FEW_EPOCHS, more=self._size.epochs)
 
     def by_plain(self, client: str) -> Took:
         """Read by plain processes, each its share of the objects, at the niceness that dlemu gives its workers."""
-        settings = client, str(PLAIN_EPOCHS), "1", self._host, self._port, BUCKET
-        commands = [self._bench.module("plain_get", *settings, *self._keys[first::READERS]) for first in range(READERS)]
-        took = [json.loads(output) for output in run_together(commands, niceness=Reader().nice)]
-        return Took(
-            sum(one["bytes"] / one["wall_seconds"] for one in took) / MB,
-            sum(one["cpu_seconds"] for one in took) / (sum(one["bytes"] for one in took) / 1e9),
-        )
+        settings = "plain_get", client, PLAIN_EPOCHS, 1, self._host, self._port, BUCKET
+        return self._bench.plain_together([(*settings, *self._keys[n::READERS]) for n in range(READERS)])[0]

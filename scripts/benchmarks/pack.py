@@ -10,7 +10,6 @@ from functools import partial
 
 from benchmarks.bench import MB, Bench
 from benchmarks.figure import Figure, compare, ratio_at_least
-from benchmarks.processes import run
 
 IMAGES = 96
 SIDE = 1384
@@ -46,7 +45,7 @@ class _Packing:
         words = [f"source={self._source}", f"target={self._target}", f"processes={processes}"]
         words += [f"resize={SMALL}x{SMALL}", "evict=false", f"output.folder={self._results}", "--no-report"]
         try:
-            run(self._bench.dlemu("pack", *words))
+            self._bench.dlemu("pack", *words)
             with open(os.path.join(self._results, "pack.json")) as lines:
                 figures = json.load(lines)["points"][0]["figures"]
             return float(figures["read_mb_per_second"])
@@ -58,8 +57,7 @@ class _Packing:
         """Return MB/s that the pool read."""
         os.mkdir(self._target)
         try:
-            numbers = map(str, (processes, SMALL, SMALL))
-            took = json.loads(run(self._bench.module("plain_pack", self._source, self._target, *numbers)).output)
+            took = self._bench.plain("plain_pack", self._source, self._target, processes, SMALL, SMALL)
         finally:
             shutil.rmtree(self._target)
         return float(took["bytes"] / took["wall_seconds"] / MB)

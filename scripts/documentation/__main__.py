@@ -1,33 +1,54 @@
-"""Writes what is made of the code: parts of docs/results.md and docs/checkpoints.md, and docs/mlperf-rules.md."""
+"""Writes what is made of the code and of the evidence: whole pages, and parts of pages between markers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from documentation import evidence
+from documentation.commands import page as commands_page
+from documentation.metrics import METRICS_BEGIN, metric_tables
 from documentation.mlperf_rules import page as rules_page
 from documentation.result_types import BEGIN, CHECKPOINT_BEGIN, END, checkpoint_tables, tables
+from documentation.settings import page as settings_page
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE, CHECKPOINTS, RULES = DOCS / "results.md", DOCS / "checkpoints.md", DOCS / "mlperf-rules.md"
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "cli.md": commands_page,
+    "mlperf-rules.md": rules_page,
+    **{f"evidence/{name}.md": partial(evidence.page, DOCS / "evidence" / name) for name in evidence.HELP},
+}
+"""Pages that are made whole."""
+PARTS: dict[str, tuple[str, Callable[[], str]]] = {
+    "results.md": (BEGIN, tables),
+    "checkpoints.md": (CHECKPOINT_BEGIN, checkpoint_tables),
+    "metrics.md": (METRICS_BEGIN, metric_tables),
+}
+"""Pages with a part that is made, behind a marker."""
 
 
-def written(page: str) -> str:
-    """Return docs/results.md with its made part anew."""
-    return _put(page, BEGIN, tables())
+def made(name: str) -> str:
+    """Return a page of docs/ as it must be; what is written by hand stays."""
+    if name in PAGES:
+        return PAGES[name]()
+    begin, part = PARTS[name]
+    before, _, rest = (DOCS / name).read_text().partition(begin)
+    return f"{before}{begin}\n\n{part()}\n{END}{rest.partition(END)[2]}"
 
 
-def written_checkpoints(page: str) -> str:
-    """Return docs/checkpoints.md with its made part anew."""
-    return _put(page, CHECKPOINT_BEGIN, checkpoint_tables())
-
-
-def _put(page: str, begin: str, made: str) -> str:
-    before, rest = page.split(begin, 1)
-    _, after = rest.split(END, 1)
-    return f"{before}{begin}\n\n{made}\n{END}{after}"
+def by_hand(name: str) -> str:
+    """Return what is written by hand on a page: nothing of those made whole, and no fenced code."""
+    if name in PAGES:
+        return ""
+    text = (DOCS / name).read_text()
+    if name in PARTS:
+        before, _, rest = text.partition(PARTS[name][0])
+        text = before + rest.partition(END)[2]
+    return "".join(text.split("```")[::2])
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
-    CHECKPOINTS.write_text(written_checkpoints(CHECKPOINTS.read_text()))
-    RULES.write_text(rules_page())
+    for name in (*PAGES, *PARTS):
+        (DOCS / name).write_text(made(name))

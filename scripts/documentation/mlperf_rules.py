@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dlemu.mlperf.known_rules import ALL, GROUPS, KnownRule
-from dlemu.mlperf.official_rules import OFFICIAL_RULES, listed
+from dlemu.mlperf.rules.known import ALL, KnownRule, rule_groups
+from dlemu.mlperf.rules.official import listed, official_rules
 
 _HEAD = """# What `dlemu mlperf check` knows
 
-Made by `scripts/docs` from `dlemu/mlperf/known_rules.py`. An `error` breaks a rule or contradicts the files, a
+Made by `scripts/docs` from `dlemu/mlperf/rules/known.yaml`. An `error` breaks a rule or contradicts the files, a
 `warning` may, an `info` says what the reader must know. "Source" is where the rule comes from: the text of the rules, a
 workload file, or what the edition's own checker calls it (v2.0: `mlpstorage/rules.py`; v3.0: the submission checker;
 https://github.com/mlcommons/storage). Rules without one are dlemu's own. `dlemu audit` knows those of "Numbers", and
@@ -26,19 +26,19 @@ _OFFICIAL_HEAD = """## Every rule of v3.0's text
 
 def page() -> str:
     """Return the page."""
-    groups = [f"## {title}\n\n{_table(rules)}\n" for title, rules in GROUPS.items()]
+    groups = [f"## {title}\n\n{_table(rules)}\n" for title, rules in rule_groups().items()]
     return "\n".join([_HEAD, *groups, _official()])
 
 
 def _official() -> str:
     """Return the table of the official rules."""
-    counts = Counter(rule.status for rule in OFFICIAL_RULES)
+    counts = Counter(rule.status for rule in official_rules())
     told = ", ".join(
         f"{counts[status]} {status}" for status in ("known", "known otherwise", "not checkable", "unknown")
     )
     rows = [f"| {rule.number} | {rule.name} | {rule.status} | {words} |" for rule, words in listed()]
     head = ["| rule | name | status | here |", "|---|---|---|---|"]
-    return "\n".join([_OFFICIAL_HEAD.format(count=len(OFFICIAL_RULES), told=told), *head, *rows, ""])
+    return "\n".join([_OFFICIAL_HEAD.format(count=len(official_rules()), told=told), *head, *rows, ""])
 
 
 def _table(rules: tuple[KnownRule, ...]) -> str:

@@ -26,7 +26,7 @@ timeout_multiplier = 6.0
 also_copy = ["configs", "docs", "scripts", "setup.py", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 pytest_add_cli_args = [
   "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "mutation.quick_properties", "--hypothesis-seed=0",
-  "-x", "-q", "-m", "not (slow or mpi or root)"{deselected}
+  "--timeout=3000", "-x", "-q", "-m", "not (slow or mpi or root)"{deselected}
 ]
 pytest_add_cli_args_test_selection = {tests}
 """
@@ -38,19 +38,20 @@ def main() -> None:
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"all when none is given: {' '.join(ROOMS)}")
     parser.add_argument("--sample", type=int, metavar="N", help="so many mutants of each room, not all of them")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample (default: 0)")
+    parser.add_argument("--returns", action="store_true", help="the only bugs: functions return another value")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.inside:
-        count(given.rooms[0], given.sample, given.seed)
+        count(given.rooms[0], given.sample, given.seed, given.returns)
         return
     for room in given.rooms or ROOMS:
         if room not in ROOMS:
             parser.error(f"no room {room}; wanted one of {', '.join(ROOMS)}")
     for room in given.rooms or ROOMS:
-        in_copy(room, given.sample, given.seed)
+        in_copy(room, given.sample, given.seed, given.returns)
 
 
-def in_copy(room: str, sample: int | None, seed: int) -> None:
+def in_copy(room: str, sample: int | None, seed: int, returns: bool) -> None:
     """Copy the tree and count there, in a process of its own: mutmut works in the current folder."""
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -62,7 +63,8 @@ def in_copy(room: str, sample: int | None, seed: int) -> None:
         with Path(folder, "pyproject.toml").open("a") as config:
             left_out = "".join(f', "--deselect={test}"' for test in tested.without_tests)
             config.write(CONFIG.format(code=list(tested.code), tests=list(tested.tests), deselected=left_out))
-        arguments = [room, "--inside", "--seed", str(seed), *(["--sample", str(sample)] if sample else [])]
+        drawn = ["--seed", str(seed), *(["--sample", str(sample)] if sample else [])]
+        arguments = [room, "--inside", *drawn, *(["--returns"] if returns else [])]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
         log, result = Path(folder, "mutmut.log"), Path(folder, RESULT)
         with log.open("w") as output:  # mutmut draws a line for each mutant
@@ -73,17 +75,18 @@ def in_copy(room: str, sample: int | None, seed: int) -> None:
         print(result.read_text(), end="\n\n", flush=True)
 
 
-def count(room: str, sample: int | None, seed: int) -> None:
+def count(room: str, sample: int | None, seed: int, returns: bool) -> None:
     """Plant the mutants of a room in the current folder and write what became of them."""
     from mutation.mutants import LEFT, change, outcomes, plant
 
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-    plant(sample, seed, ROOMS[room].without)
+    plant(sample, seed, ROOMS[room].without, returns)
     words = outcomes()
     left = [name for name, word in sorted(words.items()) if word in LEFT]
     found = len(words) - len(left)
     drawn = f" (sample of {sample}, seed {seed})" if sample else ""
-    told = [f"{room}{drawn}: {found} of {len(words)} mutants found, {100 * found / max(1, len(words)):.1f} %"]
+    kind = ", other values returned" if returns else ""
+    told = [f"{room}{kind}{drawn}: {found} of {len(words)} mutants found, {100 * found / max(1, len(words)):.1f} %"]
     told += [f"{words[name]}: {name}\n{change(name)}" for name in left]
     Path(RESULT).write_text("\n\n".join(told))
 

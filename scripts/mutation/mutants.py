@@ -30,11 +30,32 @@ def _keep_words(node: cst.BaseString) -> Iterable[cst.BaseString]:
     yield from mutators.operator_string(node)
 
 
-def plant(sample: int | None, seed: int, without: tuple[str, ...]) -> None:
-    """Make the mutants and run each one's tests; with `sample` so many of them, drawn by the seed."""
+_BLANK = cst.SimpleWhitespace(" ")
+_OTHER = (
+    "(lambda it: not it if type(it) is bool else it + 1 if isinstance(it, (int, float)) and it == it else "
+    "'' if isinstance(it, str) and it else 'other' if isinstance(it, str) else "
+    "type(it)() if isinstance(it, (bytes, list, tuple, dict, set)) and it else 1 if it is None else None)"
+)
+"""Another value: the other truth, one more, nothing where there was something, something where there was nothing."""
+
+
+def _other_result(node: cst.Return) -> Iterable[cst.Return]:
+    """Yield a return of another value."""
+    if node.value is not None:
+        call = cst.ensure_type(cst.parse_expression(f"{_OTHER}(0)"), cst.Call)
+        yield node.with_changes(value=call.with_changes(args=[cst.Arg(node.value)]), whitespace_after_return=_BLANK)
+
+
+def plant(sample: int | None, seed: int, without: tuple[str, ...], returns: bool) -> None:
+    """Make the mutants and run each one's tests; with `sample` so many of them, drawn by the seed.
+
+    `returns`: the only bugs are other values where functions return.
+    """
     operators: list[Any] = file_mutation.mutation_operators  # the very list that its visitor is given
     at = [operator for _, operator in operators].index(mutators.operator_string)
     operators[at] = (cst.BaseString, _keep_words)
+    if returns:
+        operators[:] = [(cst.Return, _other_result)]
     collect = mutmut_main.collect_source_file_mutation_data
 
     def draw(*, mutant_names: tuple[str, ...]) -> Any:
@@ -75,5 +96,5 @@ def outcomes() -> dict[str, str]:
 
 def change(name: str) -> str:
     """Return the lines that a mutant takes away and puts in their place."""
-    lines = get_diff_for_mutant(name).splitlines()
+    lines = get_diff_for_mutant(name).replace(_OTHER, "another").splitlines()
     return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("---", "+++"))

@@ -17,16 +17,29 @@ class Room:
     """Tests that count calls: each call of a function that can be changed is several."""
 
 
+OF_RESULTS = "analyse", "folder", "issues", "limits", "measured", "metrics", "result", "summary", "wording"
+"""What training and checkpoints, each in its folder, know of their results."""
+OF_PROBES = "kernel_aio", "object_gets", "probe_file", "requests", "result", "run", "thread_reads"
+"""All but the page and its figures, which goldens and a browser hold."""
 ROOMS = {
     "metrics": Room(("dlemu/metrics/*",), ("tests/metrics", "tests/results/test_published_numbers.py")),
     "plan": Room(("dlemu/plan/*",), ("tests/plan",)),
-    "results": Room(("dlemu/results/*",), ("tests/results",)),
+    "results": Room(
+        (
+            "dlemu/results/*",
+            *(f"dlemu/jobs/[ct]*/{name}.py" for name in OF_RESULTS),
+            "dlemu/jobs/training/activity.py",
+            "dlemu/jobs/training/older.py",
+            "dlemu/mlperf/audit/audit_answer.py",
+        ),
+        ("tests/results", "tests/jobs"),
+    ),
     "sizing": Room(
         (
-            "dlemu/sizing/search.py",
-            "dlemu/sizing/steady.py",
-            "dlemu/sizing/size_verdict.py",
-            "dlemu/sizing/compare_sides.py",
+            "dlemu/studies/size/search.py",
+            "dlemu/studies/size/steady.py",
+            "dlemu/studies/size/size_verdict.py",
+            "dlemu/studies/compare/compare_sides.py",
         ),
         (
             "tests/sizing/test_search.py",
@@ -36,12 +49,7 @@ ROOMS = {
         ),
     ),
     "comm": Room(
-        (
-            "dlemu/comm/tree.py",
-            "dlemu/comm/supervise.py",
-            "dlemu/comm/failure.py",
-            "dlemu/comm/comm_base.py",
-        ),
+        ("dlemu/comm/tree.py", "dlemu/comm/supervise.py", "dlemu/comm/failure.py", "dlemu/comm/comm_base.py"),
         (
             "tests/comm/test_tree.py",
             "tests/comm/test_supervise.py",
@@ -52,10 +60,10 @@ ROOMS = {
     ),
     "manifest": Room(("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")),
     "accelerators": Room(("dlemu/accelerators/*",), ("tests/accelerators",)),
-    "rules": Room(("dlemu/mlperf/rules.py",), ("tests/mlperf/test_rules.py",)),
-    "prediction": Room(("dlemu/prediction/*",), ("tests/prediction",)),
+    "rules": Room(("dlemu/mlperf/rules/training.py",), ("tests/mlperf/test_rules.py",)),
+    "prediction": Room(("dlemu/jobs/training/prediction/*",), ("tests/prediction",)),
     "probing": Room(
-        ("dlemu/probing/*",),
+        (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
         without=("main", "probe_pattern", "_level", "_received", "_read", "_loader_costs", "_answered", "_run_all"),
     ),
@@ -68,14 +76,16 @@ ROOMS = {
     ),
     "s3": Room(
         ("datagen/storage/s3.py", "datagen/storage/_s3_*.py", "datagen/storage/_http_exchange.py"),
-        ("tests/datagen/test_s3.py", "tests/datagen/test_s3_tls.py", "tests/datagen/test_http_exchange.py"),
+        (
+            "tests/datagen/test_s3.py",
+            "tests/datagen/test_s3_hostile.py",
+            "tests/datagen/test_s3_options.py",
+            "tests/datagen/test_s3_tls.py",
+            "tests/datagen/test_http_exchange.py",
+        ),
     ),
     "check": Room(
         ("dlemu/mlperf/check/*",),
-        (
-            "tests/mlperf/test_check.py",
-            "tests/mlperf/test_check_copies.py",
-            "tests/mlperf/test_check_checkpoints.py",
-        ),
+        ("tests/mlperf/test_check.py", "tests/mlperf/test_check_copies.py", "tests/mlperf/test_check_checkpoints.py"),
     ),
 }

@@ -1,16 +1,14 @@
-"""The runner: `scripts/validate [GROUP...]`. Prints and exits; so do only the programs it starts."""
+"""`scripts/validate [GROUP...]`: what dlemu says beside what must be true (docs/validation.md)."""
 
 from __future__ import annotations
 
 import argparse
-import signal
+import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator
 
-from benchmarks.processes import interrupt_once
+from measuring import evidence
+from measuring.main import Group, add_arguments, guarded, measure, wanted_names
 
-from datagen.errors import DlemuError
 from validation import (
     bandwidth,
     cached,
@@ -20,122 +18,71 @@ from validation import (
     coverage,
     fio,
     jitter,
+    kvcache,
     latency,
+    libraries,
     object_cases,
     prediction,
     probing,
     published,
+    real,
     short_epochs,
-    table,
+    sizes,
     verdicts,
 )
-from validation.bed import Bed, make_bed
-from validation.check import Check
+from validation.bed import make_bed
 from validation.drive import why_no_drive
 
-GROUPS: dict[str, Callable[[Bed], Iterator[Check]]] = {
-    "ratios": bandwidth.measure_ratios,
-    "shapes": bandwidth.measure_shapes,
-    "requests": bandwidth.measure_requests,
-    "client": client.measure,
-    "fio": fio.measure,
-    "latency": latency.measure,
-    "verdicts": verdicts.measure,
-    "short": short_epochs.measure,
-    "causes": causes.measure,
-    "checkpoints": checkpoints.measure,
-    "objects": object_cases.measure,
-    "cached": cached.measure,
-    "jitter": jitter.measure,
-    "coverage": coverage.measure,
-    "probe": probing.measure,
-    "prediction": prediction.measure,
-    "published": published.measure,
+GROUPS = {
+    "ratios": Group(bandwidth.measure_ratios),
+    "shapes": Group(bandwidth.measure_shapes),
+    "requests": Group(bandwidth.measure_requests),
+    "libraries": Group(libraries.measure),
+    "client": Group(client.measure),
+    "fio": Group(fio.measure, fio.why_no_fio),
+    "latency": Group(latency.measure, latency.why_no_model),
+    "verdicts": Group(verdicts.measure),
+    "short": Group(short_epochs.measure),
+    "causes": Group(causes.measure),
+    "checkpoints": Group(checkpoints.measure),
+    "objects": Group(object_cases.measure),
+    "cached": Group(cached.measure),
+    "jitter": Group(jitter.measure, latency.why_no_model),
+    "probe": Group(probing.measure, fio.why_no_fio),
+    "coverage": Group(coverage.measure, by_name=True),
+    "kvcache": Group(kvcache.measure, by_name=True),
+    "sizes": Group(sizes.measure, by_name=True),
+    "prediction": Group(prediction.measure, latency.why_no_model, by_name=True),
+    "published": Group(published.measure, published.why_no_published, by_name=True),
+    "real": Group(real.measure, real.why_no_real, by_name=True),
 }
-NEEDS = {
-    "fio": fio.why_no_fio,
-    "latency": latency.why_no_model,
-    "jitter": latency.why_no_model,
-    "prediction": prediction.why_no_prediction,
-    "probe": probing.why_no_probe,
-    "published": published.why_no_published,
-}
-"""What a group needs beside the drive: returns why it can't be measured, or None."""
-
-
-BY_NAME = ("coverage", "prediction", "published")
-"""Measured only when asked for by name: what takes long, or stands on another page."""
+"""A new group is a module with a generator of checks, which is given the bed, and its line here."""
+NO_DRIVE = {"published"}
+"""Groups that need no drive of known speed, and so no root; they are given None."""
+EVIDENCE = "docs/evidence/validation"
 
 
 def main() -> int:
-    """Measure and return the exit status: 0 all hold (or nothing can be measured here), 1 some do not."""
-    asked = _arguments()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt_once)
-    reason = why_no_drive()
+    """Measure what was asked for; return the exit status: 0 too where no drive can be made, with the reason."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/validate",
+        description="Compare what dlemu says with what must be true on drives of known speed. Needs root.",
+    )
+    add_arguments(parser, GROUPS, EVIDENCE)
+    asked = parser.parse_args()
+    names = wanted_names(parser, asked.names, GROUPS)
+    needs_drive = not set(names) <= NO_DRIVE
+    reason = why_no_drive() if needs_drive else None
     if reason:
         print(f"validate: skipped: {reason}")
         return 0
-    try:
-        return _measure(asked.groups, asked.table)
-    except DlemuError as error:
-        print(f"validate: {error}", file=sys.stderr)
-        return error.exit_status
-    except KeyboardInterrupt:
-        print("validate: interrupted; the drive is removed", file=sys.stderr)
-        return 130
 
+    def work() -> int:
+        kept = str(evidence.FOLDER / "validation") if asked.save else None
+        with make_bed() if needs_drive else contextlib.nullcontext() as bed:
+            return measure("validate", names, GROUPS, bed, folder=kept)
 
-def _measure(groups: list[str], page: str | None) -> int:
-    """Print every check as it is known; return the exit status. A group that fails does not keep the others from it."""
-    missed, worst = 0, 0
-    with make_bed() as bed:
-        for group in groups:
-            reason = NEEDS.get(group, lambda: None)()
-            if reason:
-                print(f"{group}: skipped: {reason}")
-                continue
-            print(f"{group}:", flush=True)
-            try:
-                checks = _checked(GROUPS[group](bed))
-            except DlemuError as error:
-                print(f"validate: {group}: {error}", file=sys.stderr, flush=True)
-                worst = max(worst, error.exit_status)
-                continue
-            missed += sum(not check.holds for check in checks)
-            if page:
-                table.put(page, group, table.markdown(checks))
-    print(f"{missed} missed" if missed else "all that was measured holds" if worst else "all hold")
-    return worst or (1 if missed else 0)
-
-
-def _checked(measured: Iterator[Check]) -> list[Check]:
-    """Print each check, and how long all of them took."""
-    checks, began = [], time.monotonic()
-    for check in measured:
-        checks.append(check)
-        print("  " + table.line(check), flush=True)
-    print(f"  {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
-    return checks
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scripts/validate",
-        description="Hold what dlemu says against drives of known speed (docs/validation.md). Needs root.",
-        epilog="Exit status: 0 all hold, or skipped with the reason; 1 some do not; 2 or 3 it could not run.",
-    )
-    parser.add_argument(
-        "groups", nargs="*", metavar="GROUP", help=f"which: {', '.join(GROUPS)}; default: all but {', '.join(BY_NAME)}"
-    )
-    parser.add_argument("--table", metavar="PAGE", help="write the tables into this page, such as docs/validation.md")
-    asked = parser.parse_args()
-    unknown = [group for group in asked.groups if group not in GROUPS]
-    if unknown:
-        parser.error(f"no group is called {unknown[0]}: wanted {', '.join(GROUPS)}")
-    asked.groups = asked.groups or [group for group in GROUPS if group not in BY_NAME]
-    table.check_argument(parser, asked.table, asked.groups)
-    return asked
+    return guarded("validate", work)
 
 
 if __name__ == "__main__":

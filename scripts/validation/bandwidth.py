@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from measuring.runs import section
+
 from validation.bed import Bed, Dataset, Ran
 from validation.check import Check
 from validation.drive import Speed
@@ -97,18 +99,11 @@ class Case:
     @property
     def settings(self) -> list[str]:
         return [
-            f"reader.data_loader={self.loader}",
-            f"reader.odirect={str(self.odirect).lower()}",
-            f"reader.batch_size={self.batch}",
-            f"reader.read_threads={self.threads}",
-            f"reader.prefetch_size={self.prefetch}",
-            "reader.file_shuffle=seed",
+            *section("reader", data_loader=self.loader, odirect=self.odirect, batch_size=self.batch),
+            *section("reader", read_threads=self.threads, prefetch_size=self.prefetch, file_shuffle="seed"),
             f"reader.sample_shuffle={'seed' if self.reads_per_second else 'off'}",  # else neighbours are one request
-            f"train.computation_time={self.compute_seconds}",
-            f"train.total_training_steps={self.steps}",
-            f"metric.exclude_start_steps={EDGE_STEPS}",
-            f"metric.exclude_end_steps={EDGE_STEPS}",
-            "metric.ceiling_seconds=0",
+            *section("train", computation_time=self.compute_seconds, total_training_steps=self.steps),
+            *section("metric", exclude_start_steps=EDGE_STEPS, exclude_end_steps=EDGE_STEPS, ceiling_seconds=0),
             f"ranks={self.ranks}",
         ]
 
@@ -157,9 +152,9 @@ def measure_requests(bed: Bed) -> Iterator[Check]:
 
 def check(case: Case, ran: Ran) -> Iterator[Check]:
     """What must hold for one case."""
-    yield Check(case=case.name, what="au", theory=case.au_percent, measured=ran.au_percent, unit="%", within=2)
+    yield Check(case.name, "au", case.au_percent, ran.au_percent, "%", within=2)
     limit = "storage" if case.ratio > 1 else "nothing"
-    yield Check(case=case.name, what="limited by", theory=limit, measured=ran.limited_by)
+    yield Check(case.name, "limited by", limit, ran.limited_by)
     if case.ratio > 1:
         yield _throughput(case, ran)
     if case.odirect:
@@ -169,10 +164,10 @@ def check(case: Case, ran: Ran) -> Iterator[Check]:
             ("drive's own count / bytes read", counted),
             ("device bytes / bytes read", device_percent),
         ):
-            yield Check(case=case.name, what=what, theory=100.0, measured=percent, unit="%", within=2)
+            yield Check(case.name, what, 100.0, percent, "%", within=2)
     if case.reads_per_second:
         requests = 100 * ran.watch_of_training.reads / float(ran.metrics["samples"])
-        yield Check(case=case.name, what="requests / samples", theory=100.0, measured=requests, unit="%", within=2)
+        yield Check(case.name, "requests / samples", 100.0, requests, "%", within=2)
 
 
 def _throughput(case: Case, ran: Ran) -> Check:
@@ -182,11 +177,5 @@ def _throughput(case: Case, ran: Ran) -> Check:
     else:
         cap, rate, unit = case.mb_per_second, "app_mb_per_second", "MB/s"
     return Check(
-        case=case.name,
-        what="throughput",
-        theory=cap * ran.read_share,
-        measured=float(ran.metrics[rate]["mean"]),
-        unit=unit,
-        within=2,
-        percent=True,
+        case.name, "throughput", cap * ran.read_share, float(ran.metrics[rate]["mean"]), unit, within=2, percent=True
     )

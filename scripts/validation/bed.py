@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import shutil
 import sys
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 from benchmarks.processes import run
+from measuring.runs import dlemu, run_job, section
 from numpy.typing import NDArray
 
-from dlemu.metrics.verdict import COMPLETED
 from validation.check import Check
 from validation.drive import KnownDrive, Speed, known_drive
 from validation.watch import Watch, watching
@@ -42,11 +41,9 @@ class Dataset:
         """Return dlemu's words for it."""
         return [
             "workload=default",
-            f"dataset.data_folder={os.path.join(folder, self.name)}",
-            f"dataset.format={self.format}",
-            f"dataset.record_length_bytes={self.sample_bytes}",
-            f"dataset.num_samples_per_file={self.samples_per_file}",
-            f"dataset.num_files_train={self.files}",
+            *section("dataset", data_folder=os.path.join(folder, self.name), format=self.format),
+            *section("dataset", record_length_bytes=self.sample_bytes, num_samples_per_file=self.samples_per_file),
+            *section("dataset", num_files_train=self.files),
             *([f"dataset.num_subfolders_train={self.subfolders}"] if self.subfolders else []),
         ]
 
@@ -144,24 +141,23 @@ class Bed:
 
     def train_on(self, folder: str, dataset: Dataset, *settings: str, prefix: Sequence[str] = ()) -> Ran:
         """Run `dlemu train` on a dataset that lies in `folder`."""
-        results = tempfile.mkdtemp(dir=self._results)
-        words = [*dataset.settings(folder), "workflow.checkpoint=false", *settings, f"output.folder={results}"]
+        words = [*dataset.settings(folder), "workflow.checkpoint=false", *settings]
         waited, began = _cpu_waits_us(), time.monotonic()
         with watching(self.drive.device) as watch:
-            ended = run(self.drive.command([*prefix, dlemu(), "train", *words]), accepted=COMPLETED)
-        with open(os.path.join(results, "summary.json")) as lines:
-            summary = json.load(lines)
-        return Ran(summary, watch, results, _share_percent(waited, _cpu_waits_us(), began), ended.status)
+            done = run_job("train", words, within=self._results, wrap=lambda argv: self.command([*prefix, *argv]))
+        return Ran(done.summary, watch, done.folder, _share_percent(waited, _cpu_waits_us(), began), done.status)
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Return the command line that runs a command on the drive, at its speed."""
+        return self.drive.command(argv)
 
     def checkpoint(self, *settings: str, speed: Speed) -> Mapping[str, Any]:
         """Run `dlemu checkpoint` on the drive at `speed`; return its summary. Nothing of it stays on the drive."""
         self.drive.set_speed(speed)
-        folder, results = os.path.join(self.drive.folder, "checkpoints"), tempfile.mkdtemp(dir=self._results)
-        words = [*settings, f"checkpoint.checkpoint_folder={folder}", f"output.folder={results}", "output.report=false"]
-        run(self.drive.command([dlemu(), "checkpoint", *words]))
+        folder = os.path.join(self.drive.folder, "checkpoints")
+        words = [*settings, f"checkpoint.checkpoint_folder={folder}"]
+        summary = run_job("checkpoint", words, within=self._results, wrap=self.command).summary
         shutil.rmtree(folder)
-        with open(os.path.join(results, "summary.json")) as lines:
-            summary: Mapping[str, Any] = json.load(lines)
         return summary
 
     def plain(self, dataset: Dataset, readers: int, *, speed: Speed, seconds: float = 3.0) -> float:
@@ -182,9 +178,14 @@ class Bed:
             self.generate(dataset, self.drive.folder)
             self._made.add(dataset.name)
 
+    def remove(self, dataset: Dataset) -> None:
+        """Make room: it is generated again where it is wanted."""
+        shutil.rmtree(os.path.join(self.drive.folder, dataset.name))
+        self._made.discard(dataset.name)
+
     def generate(self, dataset: Dataset, folder: str, *settings: str) -> None:
         """Generate a dataset in a folder."""
-        run([dlemu(), "datagen", *dataset.settings(folder), *settings])
+        run(dlemu("datagen", *dataset.settings(folder), *settings))
 
 
 @contextlib.contextmanager
@@ -196,11 +197,6 @@ def make_bed(size_bytes: int = DRIVE_BYTES) -> Iterator[Bed]:
             yield Bed(drive, results)
     finally:
         shutil.rmtree(results, ignore_errors=True)
-
-
-def dlemu() -> str:
-    """Return the command beside this interpreter."""
-    return os.path.join(os.path.dirname(sys.executable), "dlemu")
 
 
 def _cpu_waits_us() -> int | None:

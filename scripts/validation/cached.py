@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 from benchmarks.processes import run
+from measuring.runs import section
 
 from validation.bandwidth import MB
 from validation.bed import Bed, Dataset, Ran
@@ -22,12 +23,9 @@ DEMAND, GIVEN = 100.0, 61.0
 COMMON = (
     "train.epochs=1",
     "ranks=2",
-    "reader.batch_size=1",
-    "reader.read_threads=4",
-    "reader.file_shuffle=seed",
+    *section("reader", batch_size=1, read_threads=4, file_shuffle="seed"),
     f"train.computation_time={2 * MB / (DEMAND * MB)}",
-    "metric.ceiling_seconds=0",
-    "metric.scaling_seconds=0",
+    *section("metric", ceiling_seconds=0, scaling_seconds=0),
 )
 
 
@@ -69,7 +67,7 @@ def _half_cached(bed: Bed) -> Iterator[Check]:
         ran = _run(bed, FULL, *words, cold=False)
         # About half: the drive's own count from outside is exact, whatever the kernel dropped or read ahead.
         given = 100 * ran.watched_mb * MB / float(ran.metrics["app_bytes"])
-        yield Check(case=name, what="the drive's own count", theory=50.0, measured=given, unit="%", within=10)
+        yield Check(name, "the drive's own count", 50.0, given, "%", within=10)
         yield from ran.beside([*_judged(name, ran, verdict, given), _au(name, ran, 100.0)])
 
 
@@ -79,17 +77,17 @@ def _run(bed: Bed, dataset: Dataset, *settings: str, cold: bool = True) -> Ran:
 
 def _judged(name: str, ran: Ran, verdict: str, served: float) -> Iterator[Check]:
     """The word of the verdict, the exit status that says the same, and how much the storage served."""
-    yield Check(case=name, what="verdict", theory=verdict, measured=str(ran.summary["verdict"]).split(":")[0])
+    yield Check(name, "verdict", verdict, str(ran.summary["verdict"]).split(":")[0])
     status = 0.0 if verdict == "PASS" else 4.0
-    yield Check(case=name, what="exit status", theory=status, measured=float(ran.exit_status))
+    yield Check(name, "exit status", status, float(ran.exit_status))
     told = (ran.summary["page_cache"] or {}).get("served_percent")
-    yield Check(case=name, what="served by the storage", theory=served, measured=told, unit="%", within=2)
+    yield Check(name, "served by the storage", served, told, "%", within=2)
 
 
 def _au(name: str, ran: Ran, theory: float) -> Check:
     """Half of a set on 61 % of the speed that the whole needs keeps up with the accelerators."""
     sustained = float(ran.metrics["au_sustained_percent"]["mean"])
-    return Check(case=name, what="sustained AU", theory=theory, measured=sustained, unit="%", within=3)
+    return Check(name, "sustained AU", theory, sustained, "%", within=3)
 
 
 def _files(bed: Bed, dataset: Dataset) -> list[str]:

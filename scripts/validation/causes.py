@@ -63,15 +63,15 @@ def _changed(bed: Bed, name: str, before: int, after: int) -> Iterator[Check]:
 
 
 def _check_change(name: str, ran: Ran, acted: Acted) -> Iterator[Check]:
-    yield Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)
+    yield Check(name, "limited by", "storage", ran.limited_by)
     changes = ran.summary["speed_changes"]
-    yield Check(case=name, what="changes of speed", theory=1.0, measured=float(len(changes)))
+    yield Check(name, "changes of speed", 1.0, float(len(changes)))
     at = float(changes[0]["at_seconds"]) if changes else None
-    yield Check(case=name, what="when", theory=ran.seconds_of(acted.at_ns), measured=at, unit="s", within=1.0)
+    yield Check(name, "when", ran.seconds_of(acted.at_ns), at, "s", within=1.0)
     demand = PLAIN.step_bytes / MB / PLAIN.compute_seconds
     factor = 100 * SLOW / demand if name.startswith("slower") else 100 * demand / SLOW
     given = float(changes[0]["percent"]) if changes else None
-    yield Check(case=name, what="gives, of before", theory=factor, measured=given, unit="%", within=15, percent=True)
+    yield Check(name, "gives, of before", factor, given, "%", within=15, percent=True)
 
 
 def _stalled(bed: Bed) -> Iterator[Check]:
@@ -85,11 +85,11 @@ def _stalled(bed: Bed) -> Iterator[Check]:
     with _acting(bed, (PLAIN.steps * PLAIN.step_bytes // 3, stall)):
         ran = _run(bed, FAST)
     name = f"a stall of {STALL_SECONDS:g} s"
-    checks = [Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)]
+    checks = [Check(name, "limited by", "storage", ran.limited_by)]
     longest = max((float(one["seconds"]) for one in ran.summary["stalls"]), default=None)
-    checks.append(Check(case=name, what="stall", theory=STALL_SECONDS, measured=longest, unit="s", within=0.5))
+    checks.append(Check(name, "stall", STALL_SECONDS, longest, "s", within=0.5))
     changes = float(len(ran.summary["speed_changes"]))
-    checks.append(Check(case=name, what="changes of speed", theory=0.0, measured=changes))
+    checks.append(Check(name, "changes of speed", 0.0, changes))
     yield from ran.beside(checks)
 
 
@@ -106,17 +106,13 @@ def _ran_out(bed: Bed) -> Iterator[Check]:
         ran = _run(bed, FAST)
     name = f"a burst credit of {CREDIT_MB} MB"
     out = ran.summary["ran_out"]
-    checks = [Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)]
+    checks = [Check(name, "limited by", "storage", ran.limited_by)]
     times = float(out["times"]) if out else None
-    checks.append(Check(case=name, what="ran out, times", theory=float(epochs), measured=times))
+    checks.append(Check(name, "ran out, times", float(epochs), times))
     megabytes = 1000 * float(out["gb"]) if out else None
-    checks.append(
-        Check(case=name, what="after", theory=float(CREDIT_MB), measured=megabytes, unit="MB", within=15, percent=True)
-    )
+    checks.append(Check(name, "after", float(CREDIT_MB), megabytes, "MB", within=15, percent=True))
     lasts = float(out["mb_per_second_after"]) if out else None
-    checks.append(
-        Check(case=name, what="what lasts", theory=float(SLOW), measured=lasts, unit="MB/s", within=10, percent=True)
-    )
+    checks.append(Check(name, "what lasts", float(SLOW), lasts, "MB/s", within=10, percent=True))
     checks.append(advice(name, "a cache or a burst credit", ran.advice))
     yield from ran.beside(checks)
 
@@ -132,14 +128,14 @@ def _neighbour(bed: Bed) -> Iterator[Check]:
         stack.enter_context(running(bed.drive.command(argv)))
         ran = _run(bed, FAST, "metric.scaling_seconds=1", cold=False)
     name = "a neighbour on the drive"
-    checks = [Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)]
+    checks = [Check(name, "limited by", "storage", ran.limited_by)]
     others = 100 * (1 - float(ran.metrics["app_bytes"]) / (ran.watched_mb * MB))
     text = " ".join(ran.summary["limited_by"]["evidence"])
     named = "others read" if "others read" in text else text
-    checks.append(Check(case=name, what="evidence", theory="others read", measured=named))
+    checks.append(Check(name, "evidence", "others read", named))
     told = ran.summary["other_readers"]
     share = float(told["percent"]) if told else None
-    checks.append(Check(case=name, what="others' share", theory=others, measured=share, unit="%", within=5))
+    checks.append(Check(name, "others' share", others, share, "%", within=5))
     yield from ran.beside(checks)
 
 
@@ -154,7 +150,7 @@ def _quota(bed: Bed) -> Iterator[Check]:
             speed=Speed(),
             prefix=quota.command([]),
         )
-    yield from ran.beside([Check(case=name, what="limited by", theory="host CPU", measured=ran.limited_by)])
+    yield from ran.beside([Check(name, "limited by", "host CPU", ran.limited_by)])
 
 
 def _steady(bed: Bed) -> Iterator[Check]:
@@ -162,7 +158,7 @@ def _steady(bed: Bed) -> Iterator[Check]:
     ran = _run(bed, 90)
     checks = list(_check_steady("nothing happens", ran))
     others = "nobody" if ran.summary["other_readers"] is None else str(ran.summary["other_readers"])
-    checks.append(Check(case="nothing happens", what="others", theory="nobody", measured=others))
+    checks.append(Check("nothing happens", "others", "nobody", others))
     yield from ran.beside(checks)
 
 
@@ -186,16 +182,16 @@ def _slow_folder(bed: Bed) -> Iterator[Check]:
             ran = latency.run(bed, mount, channels, dataset=FOLDERS, latency_seconds=mean_seconds, channels=channels)
     told = ran.summary["slow_folders"]
     named = ", ".join(one["name"] for one in told)
-    checks = [Check(case=name, what="folders named", theory=SLOW_FOLDER, measured=named)]
+    checks = [Check(name, "folders named", SLOW_FOLDER, named)]
     times = told[0]["ms_per_sample"] / told[0]["others_ms_per_sample"] if told else None
-    checks.append(Check(case=name, what="times the others", theory=SLOW_TIMES, measured=times, within=20, percent=True))
+    checks.append(Check(name, "times the others", SLOW_TIMES, times, within=20, percent=True))
     yield from ran.beside(checks)
 
 
 def _check_steady(name: str, ran: Ran) -> Iterator[Check]:
-    yield Check(case=name, what="limited by", theory="storage", measured=ran.limited_by)
+    yield Check(name, "limited by", "storage", ran.limited_by)
     for what, key in (("changes of speed", "speed_changes"), ("stalls", "stalls")):
-        yield Check(case=name, what=what, theory=0.0, measured=float(len(ran.summary[key])))
+        yield Check(name, what, 0.0, float(len(ran.summary[key])))
 
 
 def _run(bed: Bed, mb_per_second: int, *settings: str, cold: bool = True) -> Ran:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
     """A number beside its truth, or a word beside the right one."""
 
@@ -16,6 +16,7 @@ class Check:
     measured: float | str | None
     """None when dlemu gave none."""
     unit: str = ""
+    _: KW_ONLY
     within: float = 0.0
     """How far apart they may be: in the unit, or in percent of the theory."""
     percent: bool = False
@@ -24,6 +25,7 @@ class Check:
     """Only too much is wrong."""
     cpu_wait_percent: float | None = None
     """Share of the run's time in which some task of the host wanted a core and had none."""
+    columns = ("case", "what", "theory", "measured", "off by", "CPU wait", "")
 
     @property
     def off(self) -> float | None:
@@ -50,8 +52,18 @@ class Check:
             _shown(self.measured, self.unit),
             self._distance(),
             "" if self.cpu_wait_percent is None else f"{self.cpu_wait_percent:.0f} %",
-            "ok" if self.holds else "MISSED",
+            self.status,
         ]
+
+    @property
+    def status(self) -> str:
+        return "ok" if self.holds else "MISSED"
+
+    @property
+    def text(self) -> str:
+        """The line in the terminal."""
+        case, what, theory, measured, off, cpu_wait, verdict = self.cells
+        return f"{case:<50} {what:<34} {measured:>14}   theory {theory:<14} {off:<28} CPU wait {cpu_wait:<6} {verdict}"
 
     def _distance(self) -> str:
         off = self.off
@@ -65,10 +77,7 @@ class Check:
 def advice(case: str, wanted: str, given: Sequence[str]) -> Check:
     """Hold that the advice given has the words wanted; shows all of it where it has not."""
     text = "; ".join(given)
-    return Check(case=case, what="advice", theory=wanted, measured=wanted if wanted in text else text)
-
-
-HEADER = ["case", "what", "theory", "measured", "off by", "CPU wait", ""]
+    return Check(case, "advice", wanted, wanted if wanted in text else text)
 
 
 def _shown(value: float | str | None, unit: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from measuring.runs import section
+
 from validation.bed import Bed
 from validation.check import Check
 from validation.drive import Speed
@@ -30,8 +32,8 @@ def measure(bed: Bed) -> Iterator[Check]:
     for phase, limit, cause in (("write", WRITE_MB, "storage write"), ("read", READ_MB, "storage read")):
         case = f"{RANKS} ranks {phase} 2 x 0.44 GB, direct"
         rate = 1000 * summary[phase]["wall_gb_per_second"]
-        yield Check(case=case, what="throughput", theory=limit, measured=rate, unit="MB/s", within=2, percent=True)
-        yield Check(case=case, what="limited by", theory=cause, measured=summary[phase]["limited_by"]["what"])
+        yield Check(case, "throughput", limit, rate, "MB/s", within=2, percent=True)
+        yield Check(case, "limited by", cause, summary[phase]["limited_by"]["what"])
     drain = summary["what"]["bytes"] / (WRITE_MB * MB)
     for compute in (1.5 * drain, 0.5 * drain):
         settings = ("checkpoint.asynchronous=true", "checkpoint.snapshot_gb_per_second=0.5")
@@ -41,9 +43,9 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 def _numbers(writes: int, reads: int, seconds: float) -> list[str]:
     return [
-        f"checkpoint.num_checkpoints_write={writes}",
-        f"checkpoint.num_checkpoints_read={reads}",
-        f"checkpoint.time_between_checkpoints={seconds}",
+        *section(
+            "checkpoint", num_checkpoints_write=writes, num_checkpoints_read=reads, time_between_checkpoints=seconds
+        )
     ]
 
 
@@ -52,4 +54,4 @@ def _asynchronous(summary: Mapping[str, Any], compute: float, drain: float) -> C
     behind = summary["asynchronous"]
     theory = 100 * compute / (behind["snapshot_seconds"] + max(compute, drain))
     case = f"asynchronous, {compute:.1f} s of training, {drain:.1f} s to drain"
-    return Check(case=case, what="AU", theory=theory, measured=behind["au_percent"], unit="%", within=2)
+    return Check(case, "AU", theory, behind["au_percent"], "%", within=2)

@@ -25,18 +25,8 @@ def measure(bed: Bed) -> Iterator[Check]:
     for case in CASES:
         free, one_core, beside = map(statistics.median, zip(*(_round(case, bed) for _ in range(ROUNDS)), strict=True))
         cores = len(os.sched_getaffinity(0))
-        yield Check(
-            case=case.name, what=f"au on 1 core / on {cores}", theory=free, measured=one_core, unit="%", within=1
-        )
-        yield Check(
-            case=case.name,
-            what="au beside CPU hogs / alone",
-            theory=free,
-            measured=beside,
-            unit="%",
-            within=NOISE,
-            at_most=True,
-        )
+        yield Check(case.name, f"au on 1 core / on {cores}", free, one_core, "%", within=1)
+        yield Check(case.name, "au beside CPU hogs / alone", free, beside, "%", within=NOISE, at_most=True)
 
 
 def _round(case: Case, bed: Bed) -> tuple[float, float, float]:

@@ -1,24 +1,15 @@
-"""Does U cover the truth? A hundred short runs on drives of known speed; and a long one: how wide U is there.
-
-    PYTHONPATH=scripts .venv/bin/python -m validation.coverage --log runs.jsonl FIRST COUNT    # root; some of them
-    PYTHONPATH=scripts .venv/bin/python -m validation.coverage --log runs.jsonl --table docs/validation.md
-
-The first form measures runs number FIRST to FIRST + COUNT - 1 and adds a line each to the log (number 100 is the long
-one); the second sums the log up. `scripts/validate coverage` measures all at once, in 25 minutes.
-"""
+"""Does U cover the truth? A hundred short runs on drives of known speed; and a long one: how wide U is there."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from validation import table
+from measuring.runs import section
+
 from validation.bandwidth import MB
-from validation.bed import Bed, Dataset, make_bed
+from validation.bed import Bed, Dataset
 from validation.check import Check
 from validation.drive import Speed
 
@@ -28,7 +19,6 @@ SLICE_SECONDS = 0.1
 """What a throttle lets pass at once when it was idle: at an epoch's start the drive gives so much more."""
 MOST_RUN_U = 3.0
 MOST_LONG_U = 1.0
-_GROUP = "coverage"
 
 
 @dataclass(frozen=True)
@@ -101,17 +91,12 @@ def told(bed: Bed, one: Case) -> Told:
     seconds = max(compute_seconds, step_bytes / (one.mb_per_second * MB))
     steps = int(one.seconds / seconds)
     settings = [
-        "reader.odirect=true",
-        "reader.batch_size=1",
-        f"reader.read_threads={one.readers}",
-        "reader.file_shuffle=seed",
-        f"train.computation_time={compute_seconds}",
-        f"train.total_training_steps={steps}",
-        f"train.epochs={one.epochs}",
-        f"train.seed={one.number}",
+        *section("reader", odirect=True, batch_size=1, read_threads=one.readers, file_shuffle="seed"),
+        *section(
+            "train", computation_time=compute_seconds, total_training_steps=steps, epochs=one.epochs, seed=one.number
+        ),
         f"ranks={one.ranks}",
-        "metric.ceiling_seconds=0",
-        "metric.scaling_seconds=0",
+        *section("metric", ceiling_seconds=0, scaling_seconds=0),
     ]
     ran = bed.train(DATASET, *settings, speed=Speed(read_bytes_per_second=one.mb_per_second * MB))
     return Told(
@@ -138,21 +123,13 @@ def checks(runs: Iterable[Told]) -> Iterator[Check]:
     without = f", {len(all_runs) - len(runs)} more have no U" if len(all_runs) > len(runs) else ""
     name = f"{len(runs)} short runs{without} ({plainly:.0f} % without an allowance for bursts and metadata)"
     share = 100 * sum(one.covered for one in runs) / len(runs)
-    yield Check(case=name, what="U covers the truth", theory=100.0, measured=share, unit="%", within=5)
+    yield Check(name, "U covers the truth", 100.0, share, "%", within=5)
     limited = sorted(one.u_percent for one in runs if one.truth_percent < 100)
     median = limited[len(limited) // 2] if limited else None
-    yield Check(
-        case=name,
-        what="U of those that storage limits, median",
-        theory=0.0,
-        measured=median,
-        unit="points",
-        within=MOST_RUN_U,
-        at_most=True,
-    )
+    yield Check(name, "U of those that storage limits, median", 0.0, median, "points", within=MOST_RUN_U, at_most=True)
     errors = [one.sustained_percent - one.truth_percent for one in runs]
     mean = sum(errors) / len(errors)
-    yield Check(case=name, what="mean error", theory=0.0, measured=mean, unit="points", within=1.0)
+    yield Check(name, "mean error", 0.0, mean, "points", within=1.0)
     for one in told_of:
         if one.number == RUNS:
             yield from _long(one)
@@ -162,37 +139,5 @@ def _long(one: Told) -> Iterator[Check]:
     """A run as long as a user's: U is no wider than a verdict at the pass line needs."""
     name = "five minutes at 90 %"
     what = "sustained AU"
-    yield Check(
-        case=name, what=what, theory=one.truth_percent, measured=one.sustained_percent, unit="%", within=MOST_LONG_U
-    )
-    yield Check(
-        case=name, what="U", theory=0.0, measured=one.u_percent, unit="points", within=MOST_LONG_U, at_most=True
-    )
-
-
-def main() -> int:
-    """Measure some runs, or sum them up; return the exit status."""
-    parser = argparse.ArgumentParser(prog="validation.coverage", description=__doc__.split("\n")[0])
-    parser.add_argument("numbers", nargs="*", type=int, metavar="FIRST COUNT")
-    parser.add_argument("--log", required=True, metavar="FILE")
-    parser.add_argument("--table", metavar="PAGE")
-    asked = parser.parse_args()
-    if asked.numbers:
-        first, count = asked.numbers
-        with make_bed() as bed, open(asked.log, "a") as log:
-            for number in range(first, first + count):
-                one = told(bed, case(number))
-                print(json.dumps(asdict(one)), file=log, flush=True)
-                print(f"{one} {'covered' if one.covered else 'NOT COVERED'}", flush=True)
-        return 0
-    with open(asked.log) as lines:
-        summed = list(checks(Told(**json.loads(line)) for line in lines))
-    for check in summed:
-        print(table.line(check))
-    if asked.table:
-        table.put(asked.table, _GROUP, table.markdown(summed))
-    return 0 if all(check.holds for check in summed) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    yield Check(name, what, one.truth_percent, one.sustained_percent, "%", within=MOST_LONG_U)
+    yield Check(name, "U", 0.0, one.u_percent, "points", within=MOST_LONG_U, at_most=True)

@@ -46,9 +46,7 @@ def measure(bed: Bed) -> Iterator[Check]:
             ("mean read latency / fio's", latency_ms, "mean_read_latency_ms", "ms"),
             ("MB/s / fio's", job["bw_bytes"] / 1e6, "read_mb_per_second", "MB/s"),
         ):
-            yield Check(
-                case=case, what=what, theory=theory, measured=device.get(metric), unit=unit, within=10, percent=True
-            )
+            yield Check(case, what, theory, device.get(metric), unit, within=10, percent=True)
     os.unlink(path)
 
 

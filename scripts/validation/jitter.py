@@ -69,16 +69,16 @@ def _check(case: Case, ran: Ran) -> Iterator[Check]:
     samples = float(ran.metrics["samples_per_second"]["mean"])
     tail = case.jitter == "pareto"
     yield Check(
-        case=case.name,
-        what="samples/s, at most" if tail else "samples/s",
-        theory=case.reads_per_second,
-        measured=samples,
-        unit="/s",
+        case.name,
+        "samples/s, at most" if tail else "samples/s",
+        case.reads_per_second,
+        samples,
+        "/s",
         within=15,
         percent=True,
         at_most=tail,
     )
     limit = "loader" if case.readers < case.channels else "storage"
-    yield Check(case=case.name, what="limited by", theory=limit, measured=ran.limited_by)
+    yield Check(case.name, "limited by", limit, ran.limited_by)
     for what, key in (("changes of speed", "speed_changes"), ("stalls", "stalls")):
-        yield Check(case=case.name, what=what, theory=0.0, measured=float(len(ran.summary[key])))
+        yield Check(case.name, what, 0.0, float(len(ran.summary[key])))

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 
 from benchmarks.processes import running
+from measuring.runs import section
 
 from datagen.errors import DlemuError, UserError
 from validation.bed import Bed, Dataset, Ran
@@ -88,13 +89,10 @@ def run(
     reads_per_second = min(threads, channels) / latency_seconds
     steps = int(seconds * reads_per_second / 2)
     settings = [
-        "reader.batch_size=2",
-        "reader.odirect=true",
-        f"reader.read_threads={threads}",
-        f"reader.prefetch_size={4 * threads}",
-        "reader.file_shuffle=seed",
-        f"train.computation_time={2 * latency_seconds / channels / 2}",
-        f"train.total_training_steps={steps}",
+        *section(
+            "reader", batch_size=2, odirect=True, read_threads=threads, prefetch_size=4 * threads, file_shuffle="seed"
+        ),
+        *section("train", computation_time=2 * latency_seconds / channels / 2, total_training_steps=steps),
     ]
     return bed.train_on(mount, dataset, *settings)
 
@@ -107,11 +105,11 @@ def check(threads: int, ran: Ran, plain_bytes_per_second: float) -> Iterator[Che
     case = f"{threads} readers, {CHANNELS} channels of {1000 * LATENCY_SECONDS:g} ms"
     rate = min(threads, CHANNELS) / LATENCY_SECONDS
     samples = float(ran.metrics["samples_per_second"]["mean"])
-    yield Check(case=case, what="samples/s", theory=rate, measured=samples, unit="/s", within=15, percent=True)
+    yield Check(case, "samples/s", rate, samples, "/s", within=15, percent=True)
     plain = plain_bytes_per_second / ran.bytes_per_sample
-    yield Check(case=case, what="samples/s / plain", theory=plain, measured=samples, unit="/s", within=5, percent=True)
+    yield Check(case, "samples/s / plain", plain, samples, "/s", within=5, percent=True)
     if threads != CHANNELS:  # with as many readers as channels either answer is right
         limit = "loader" if threads < CHANNELS else "storage"
-        yield Check(case=case, what="limited by", theory=limit, measured=ran.limited_by)
+        yield Check(case, "limited by", limit, ran.limited_by)
     if threads < CHANNELS:
         yield advice(case, "more reader.read_threads", ran.advice)

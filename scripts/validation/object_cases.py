@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from measuring.runs import section
+
 from datagen.files import files_of
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec
+from tests.object_server import Behaviour, ObjectServer, object_server
 from validation.bandwidth import MB, Case
 from validation.bed import Bed, Dataset, Ran
 from validation.check import Check, advice
-from validation.object_server import Behaviour, ObjectServer, object_server
 
 BUCKET = "bucket"
 SAMPLES = Dataset(name="objects-1mb", format="npz", sample_bytes=MB, files=400)
@@ -67,8 +69,7 @@ LATENCIES = (
 def words_of(server: ObjectServer) -> list[str]:
     """Return dlemu's words for a server's bucket."""
     return [
-        "storage.storage_type=s3",
-        f"storage.storage_root={BUCKET}",
+        *section("storage", storage_type="s3", storage_root=BUCKET),
         f"storage.storage_options.endpoint_url={server.endpoint}",
     ]
 
@@ -90,24 +91,22 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 
 def _checks(case: ObjectCase, ran: Ran) -> Iterator[Check]:
-    yield Check(case=case.name, what="au", theory=case.au_percent, measured=ran.au_percent, unit="%", within=2)
+    yield Check(case.name, "au", case.au_percent, ran.au_percent, "%", within=2)
     few = case.latency_seconds > 0 and case.ranks * case.threads * case.io_depth < ENOUGH_REQUESTS
     limited = "nothing" if case.ratio < 1 else "loader" if few else "storage"
-    yield Check(case=case.name, what="limited by", theory=limited, measured=ran.limited_by)
+    yield Check(case.name, "limited by", limited, ran.limited_by)
     if limited == "storage":
         where = (ran.summary["limited_by"] or {}).get("where")
-        yield Check(case=case.name, what="of it", theory="server", measured=where)
+        yield Check(case.name, "of it", "server", where)
     if limited == "loader":
         yield advice(case.name, "reader.io_depth", ran.advice)
     requests = ran.summary["requests"]
     percent = 100 * float(requests["get"]) / float(ran.metrics["samples"])
-    yield Check(case=case.name, what="GET / samples", theory=100.0, measured=percent, unit="%", within=2)
+    yield Check(case.name, "GET / samples", 100.0, percent, "%", within=2)
     if case.latency_seconds:
         first_ms = float(requests["first_byte_ms"]["p50"])
         wanted = 1000 * case.latency_seconds
-        yield Check(
-            case=case.name, what="first byte", theory=wanted, measured=first_ms, unit="ms", within=10, percent=True
-        )
+        yield Check(case.name, "first byte", wanted, first_ms, "ms", within=10, percent=True)
 
 
 def _listing() -> Iterator[Check]:
@@ -121,10 +120,10 @@ def _listing() -> Iterator[Check]:
         seconds = time.monotonic() - began
         lists = sum("list-type" in request.query for request in server.requests)
     case = f"{KEYS:,} keys"
-    yield Check(case=case, what="files found", theory=float(KEYS), measured=float(found.train.num_files))
+    yield Check(case, "files found", float(KEYS), float(found.train.num_files))
     pages = float(KEYS // LISTED_AT_A_TIME)
-    yield Check(case=case, what="list requests", theory=pages, measured=float(lists), within=8)
-    yield Check(case=case, what="seconds", theory=0.0, measured=seconds, unit="s", within=60)
+    yield Check(case, "list requests", pages, float(lists), within=8)
+    yield Check(case, "seconds", 0.0, seconds, "s", within=60)
 
 
 def _file_bytes(spec: DatasetSpec) -> int:

@@ -1,6 +1,6 @@
-"""The pictures of docs/sizing.md, made anew by the page's own commands on two drives of known speed. Needs root.
+"""The pictures of README.md and docs/sizing.md, made again by the pages' own commands on known drives. Needs root.
 
-    PYTHONPATH=scripts .venv/bin/python -m validation.pictures RESULTS      # about 6 minutes on an idle host
+    PYTHONPATH=scripts .venv/bin/python -m validation.pictures RESULTS      # about 15 minutes on an idle host
 
 Searches that are finished in RESULTS are not run again. Then looks at each picture's size and prints what each search
 found, which is what the page quotes.
@@ -15,7 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from validation.bed import dlemu
+from measuring.runs import dlemu
+
 from validation.drive import Speed, known_drive
 
 DRIVES = {"drive-a": 80_000_000, "drive-b": 45_000_000}
@@ -24,7 +25,17 @@ DRIVE_BYTES = 2 << 30
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 MOST_BYTES = 150_000
 QUESTION = ("workload=unet3d", "scale=laptop", "accelerator=h100")
+SWEEP = (
+    "ranks=1,2,3,4,5,6,7,8,9,10,12",
+    "reader.evict_page_cache=epochs",
+    "train.epochs=3",
+    "train.total_training_steps=90",
+    "metric.scaling_seconds=0",
+    "workflow.checkpoint=false",
+)
+"""Of the README's picture: every count on the first drive."""
 WANTED = {
+    "readme-au": ("sweep", "au_by_count"),
     "size-au": ("drive-a", "au_by_count"),
     "trial-throughput": ("trial", "throughput"),
     "trial-queue-depth": ("trial", "queue_depth"),
@@ -42,7 +53,18 @@ def find_size(name: str, bytes_per_second: int, results: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with known_drive(Speed(read_bytes_per_second=bytes_per_second), size_bytes=DRIVE_BYTES) as drive:
         asked = [*QUESTION, f"dataset.data_folder={drive.folder}/unet3d", "telemetry.interval_seconds=0.1"]
-        subprocess.run(drive.command([dlemu(), "size", *asked, "--make", f"output.folder={folder}"]), check=True)
+        subprocess.run(drive.command(dlemu("size", *asked, "--make", f"output.folder={folder}")), check=True)
+
+
+def sweep(results: Path) -> None:
+    """Run every count on the first drive, once."""
+    if (results / "sweep" / "sweep.json").exists():
+        return
+    with known_drive(Speed(), size_bytes=DRIVE_BYTES) as drive:
+        question = [*QUESTION, f"dataset.data_folder={drive.folder}/unet3d"]
+        subprocess.run(dlemu("datagen", *question), check=True)
+        drive.set_speed(Speed(read_bytes_per_second=DRIVES["drive-a"]))
+        subprocess.run(drive.command(dlemu("sweep", *question, *SWEEP, f"output.folder={results}/sweep")), check=True)
 
 
 def draw(results: Path) -> None:
@@ -50,12 +72,14 @@ def draw(results: Path) -> None:
     shutil.rmtree(results / "both", ignore_errors=True)
     sides = [str(results / name) for name in DRIVES]
     given = ("--price", "900,600", "--output", str(results / "both"))
-    subprocess.run([dlemu(), "compare", *sides, *given], check=True)
+    subprocess.run(dlemu("compare", *sides, *given), check=True)
     answer = json.loads((results / "drive-a" / "size.json").read_text())
     passing = next(one for one in answer["trials"] if one["accelerators"] == answer["max_accelerators"])
-    folders = {"trial": results / "drive-a" / passing["folder"]} | {name: results / name for name in (*DRIVES, "both")}
+    folders = {"trial": results / "drive-a" / passing["folder"]} | {
+        name: results / name for name in (*DRIVES, "both", "sweep")
+    }
     for folder in folders.values():
-        subprocess.run([dlemu(), "report", str(folder), "--svg"], check=True, capture_output=True)
+        subprocess.run(dlemu("report", str(folder), "--svg"), check=True, capture_output=True)
     os.makedirs(PICTURES, exist_ok=True)
     for picture, (of, figure) in WANTED.items():
         made = folders[of] / "figures" / f"{figure}.svg"
@@ -71,6 +95,7 @@ def main() -> None:
     results = Path(sys.argv[1]).absolute()
     for name, bytes_per_second in DRIVES.items():
         find_size(name, bytes_per_second, results)
+    sweep(results)
     draw(results)
     for name in DRIVES:
         print(json.loads((results / name / "size.json").read_text())["verdict"])

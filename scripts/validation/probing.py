@@ -12,12 +12,11 @@ from typing import Any
 
 from benchmarks.processes import run
 
-from dlemu.probing.probe_answers import PROBE
+from dlemu.jobs.probe.result import PROBE
+from tests.object_server import Behaviour, object_server
 from validation.bed import Bed
 from validation.check import Check
 from validation.drive import Speed
-from validation.fio import why_no_fio
-from validation.object_server import Behaviour, object_server
 
 CASES = (
     (Speed(read_bytes_per_second=100_000_000), "128k", 32),
@@ -31,11 +30,6 @@ FILE_BYTES = 512 << 20
 WITHIN_PERCENT = 3.0
 SERVER_PERCENT = 5.0
 """Of a rate by latency: arithmetic leaves out the 1 to 2 ms that the server takes beside it."""
-
-
-def why_no_probe() -> str | None:
-    """Return why it can't be measured here, or None when it can."""
-    return why_no_fio()
 
 
 def measure(bed: Bed) -> Iterator[Check]:
@@ -87,7 +81,7 @@ def _compare(bed: Bed, path: str, size: str, depth: int, case: str) -> Iterator[
 
 
 def _check(case: str, what: str, theory: float, own: float, unit: str, within: float = WITHIN_PERCENT) -> Check:
-    return Check(case=case, what=what, theory=theory, measured=own, unit=unit, within=within, percent=True)
+    return Check(case, what, theory, own, unit, within=within, percent=True)
 
 
 def _cell(bed: Bed, path: str, size: str, depth: int, engine: str) -> dict[str, Any]:

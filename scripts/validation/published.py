@@ -1,39 +1,31 @@
 """Published runs of DLIO and published times of two drives, predicted from a part of what was published of each.
 
-    PYTHONPATH=scripts .venv/bin/python -m validation.published [--folder FOLDER] [--table docs/prediction.md]
-
-FOLDER (by default `shared` beside the repository) has `published-runs/RUN/...` as DLIO leaves them and
-`seeds/kioxia_cm7.csv`. `scripts/validate published` does the same. Nothing is measured, so nothing needs root.
+The folder `shared` beside the repository, or the one that DLEMU_PUBLISHED names, has `published-runs/RUN/...` as DLIO
+leaves them and `seeds/kioxia_cm7.csv`. Nothing is measured.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 
 from dlemu.config import load
 from dlemu.config.schema import Workload
+from dlemu.jobs.training.prediction.calibration import Calibration
+from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.mlperf.audit.audited_run import audit_run, find_runs, shipped_pairs
-from dlemu.mlperf.foreign_times import foreign_run
-from dlemu.prediction.calibration import Calibration
-from dlemu.prediction.from_times import ForeignRun, calibrate_from_times
-from dlemu.prediction.make_prediction import predict
-from dlemu.prediction.model_run import Model
-from validation import table
-from validation.bed import Bed
+from dlemu.mlperf.audit.foreign_times import foreign_run
 from validation.check import Check
 
-FOLDER = Path(__file__).parents[3] / "shared"
+FOLDER = Path(os.environ.get("DLEMU_PUBLISHED", Path(__file__).parents[3] / "shared"))
 RUNS, DRIVES = "published-runs", os.path.join("seeds", "kioxia_cm7.csv")
-GROUP = "published"
 AU_POINTS, FIRST_PERCENT, FASTER_POINTS = 1.0, 10.0, 2.5
 EPOCHS = 5
 KNOWN, OTHERS = 18, (17, 16, 8)
@@ -46,7 +38,7 @@ def why_no_published(folder: Path = FOLDER) -> str | None:
     return f"{' and '.join(missing)} are not in {folder}" if missing else None
 
 
-def measure(_: Bed) -> Iterator[Check]:
+def measure(_: object) -> Iterator[Check]:
     """Predict all of them."""
     yield from checks(FOLDER)
 
@@ -70,15 +62,24 @@ def of_run(folder: str) -> Iterator[Check]:
     printed = audited.printed.au_percent
     if printed is not None:
         yield Check(
-            case=f"{case}, from its epochs' times", what="au_dlio_v1, predicted", theory=printed,
-            measured=of_epochs.au_dlio_v1_percent, unit="%", within=AU_POINTS,
-        )  # fmt: skip
+            f"{case}, from its epochs' times",
+            "au_dlio_v1, predicted",
+            printed,
+            of_epochs.au_dlio_v1_percent,
+            "%",
+            within=AU_POINTS,
+        )
     if known.first_seconds:
         first = float(np.mean(known.first_seconds))
         yield Check(
-            case=f"{case}, from its epochs' times", what="first batch, predicted", theory=first,
-            measured=of_epochs.time_to_first_batch_seconds, unit="s", within=FIRST_PERCENT, percent=True,
-        )  # fmt: skip
+            f"{case}, from its epochs' times",
+            "first batch, predicted",
+            first,
+            of_epochs.time_to_first_batch_seconds,
+            "s",
+            within=FIRST_PERCENT,
+            percent=True,
+        )
 
 
 def of_drives(path: Path) -> Iterator[Check]:
@@ -92,10 +93,13 @@ def of_drives(path: Path) -> Iterator[Check]:
     for count in OTHERS:
         fast, slow = (_seconds(workload, known[drive], count) for drive in ("kioxia_cm7r", "vendor_a"))
         yield Check(
-            case=f"KIOXIA CM7-R and vendor A at {count}, from their times at {KNOWN}", what="faster by, predicted",
-            theory=float(rows[f"faster_{count}acc_pct"]["kioxia_cm7r"]), measured=100 * (1 - fast / slow), unit="%",
+            f"KIOXIA CM7-R and vendor A at {count}, from their times at {KNOWN}",
+            "faster by, predicted",
+            float(rows[f"faster_{count}acc_pct"]["kioxia_cm7r"]),
+            100 * (1 - fast / slow),
+            "%",
             within=FASTER_POINTS,
-        )  # fmt: skip
+        )
 
 
 def _known_by(workload: Workload, seconds: float) -> Calibration:
@@ -107,38 +111,3 @@ def _known_by(workload: Workload, seconds: float) -> Calibration:
 def _seconds(workload: Workload, known: Calibration, ranks: int) -> float:
     asked = replace(workload, train=replace(workload.train, synchronous=True))
     return Model(asked, known).run(ranks, most_rows=20_000).outcome.training_seconds
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what is predicted of what was published; return the exit status."""
-    parser = argparse.ArgumentParser(prog="validation.published", description=__doc__.split("\n")[0])
-    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"default: {FOLDER.name} beside the repository")
-    parser.add_argument("--table", metavar="PAGE", help="write the table into this page, such as docs/prediction.md")
-    asked = parser.parse_args(arguments)
-    table.check_argument(parser, asked.table, [GROUP])
-    reason = why_no_published(asked.folder)
-    if reason:
-        print(f"{GROUP}: skipped: {reason}")
-        return 0
-    made = []
-    for check in checks(asked.folder):
-        made.append(check)
-        print(table.line(check), flush=True)
-    if asked.table:
-        held = sum(check.holds for check in made)
-        table.put(asked.table, GROUP, markdown(made, f"{held} of {len(made)} hold. {date.today()}."))
-    return 0 if all(check.holds for check in made) else 1
-
-
-def markdown(made: Sequence[Check], top: str) -> str:
-    """Return the checks as a table: published is what the others call theory."""
-    head = ["from what", "predicted", "published", "predicted value", "off", "verdict"]
-    rows = []
-    for check in made:
-        case, what, theory, measured, off, _, verdict = check.cells
-        rows.append([case, what.removesuffix(", predicted"), theory, measured, off, verdict])
-    return "\n".join([top, "", *(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from measuring.runs import section
+
 from validation.bandwidth import MB
 from validation.bed import Bed, Dataset, Ran
 from validation.check import Check
@@ -45,16 +47,10 @@ class Case:
         step_bytes = self.ranks * self.batch * SMALL.sample_bytes
         compute_seconds = step_bytes / (self.mb_per_second * MB) / self.ratio
         settings = [
-            "reader.odirect=true",
-            "reader.file_shuffle=seed",
-            f"reader.batch_size={self.batch}",
-            f"reader.read_threads={self.readers}",
-            f"train.computation_time={compute_seconds}",
-            f"train.epochs={self.epochs}",
-            f"train.seed={self.seed}",
+            *section("reader", odirect=True, file_shuffle="seed", batch_size=self.batch, read_threads=self.readers),
+            *section("train", computation_time=compute_seconds, epochs=self.epochs, seed=self.seed),
             f"ranks={self.ranks}",
-            "metric.ceiling_seconds=0",
-            "metric.scaling_seconds=0",
+            *section("metric", ceiling_seconds=0, scaling_seconds=0),
         ]
         return bed.train(SMALL, *settings, speed=Speed(read_bytes_per_second=int(self.mb_per_second * MB)))
 
@@ -76,10 +72,10 @@ def measure(bed: Bed) -> Iterator[Check]:
         u = float((ran.metrics["au_uncertainty"] or {}).get("expanded_percent", 0.0))
         # The drive is not exactly its name: metadata is read too (0.4 %), and each epoch begins with a burst.
         covered += abs(sustained - truth) <= u + 2.5
-        checks = [Check(case=case.name, what="sustained AU", theory=truth, measured=sustained, unit="%", within=2.5)]
+        checks = [Check(case.name, "sustained AU", truth, sustained, "%", within=2.5)]
         if abs(truth - 90) > 3:
             word, theory = str(ran.summary["verdict"]).split(":")[0], "PASS" if truth >= 90 else "FAIL"
-            checks.append(Check(case=case.name, what="verdict", theory=theory, measured=word))
+            checks.append(Check(case.name, "verdict", theory, word))
         yield from ran.beside(checks)
     share = 100 * covered / len(CASES)
-    yield Check(case="all", what="runs whose U covers theory", theory=100.0, measured=share, unit="%", within=10)
+    yield Check("all", "runs whose U covers theory", 100.0, share, "%", within=10)

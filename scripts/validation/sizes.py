@@ -1,39 +1,28 @@
 """`dlemu size` against truth: on drives of known speed it must find floor(bandwidth / (threshold x demand)).
 
-    PYTHONPATH=scripts .venv/bin/python -m validation.sizes [--table PAGE] [NUMBER...]     # root; 2 minutes a case
-
-Runs by itself: a case that fails is noted and the others go on. Prints a table in Markdown, and writes it into a page
-such as docs/validation.md. The demand is that of the bytes really read, which are the files' own. Exit status: 0 all
-but one in ten are exact, that one is off by one, and all took a fifth of the naive way's time or less; else 1.
+The demand is that of the bytes really read, which are the files' own. A case takes two minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import date
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from datagen.errors import DlemuError
-from dlemu.metrics.verdict import COMPLETED
-from validation import table
-from validation.drive import KnownDrive, Speed, known_drive
+from benchmarks.processes import run
+from measuring.runs import dlemu, section
 
-DRIVE_BYTES = 2 << 30
+from dlemu.metrics.verdict import COMPLETED
+from validation.bed import Bed
+from validation.check import Check
+from validation.drive import KnownDrive, Speed
+
 DATA_BYTES = 1_300_000_000
 THRESHOLD = 0.9
-CASE_SECONDS = 1800.0
-"""Far beyond what a search takes, on a busy host too."""
-DLEMU = (sys.executable, "-m", "dlemu")
-_GROUP = "sizes"
-"""What its table is called on a page."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +41,8 @@ class Case:
         """Overrides that say what the dataset is."""
         return [
             "workload=default",
-            "dataset.format=npz",
-            f"dataset.record_length_bytes={self.record_bytes}",
-            f"dataset.num_files_train={DATA_BYTES // self.record_bytes}",
+            *section("dataset", format="npz", record_length_bytes=self.record_bytes),
+            *section("dataset", num_files_train=DATA_BYTES // self.record_bytes),
         ]
 
     @property
@@ -68,13 +56,10 @@ class Case:
         """Overrides of the question."""
         return [
             *self.data_words,
-            f"reader.batch_size={self.batch_size}",
-            f"reader.read_threads={self.read_threads}",
-            f"reader.odirect={str(self.odirect).lower()}",
-            "reader.file_shuffle=seed",
+            *section("reader", batch_size=self.batch_size, read_threads=self.read_threads, odirect=self.odirect),
+            *section("reader", file_shuffle="seed"),
             f"train.computation_time={self.step_seconds}",
-            f"metric.au={THRESHOLD}",
-            "metric.ceiling_seconds=1",
+            *section("metric", au=THRESHOLD, ceiling_seconds=1),
         ]
 
 
@@ -98,17 +83,11 @@ def ask(case: Case, drive: KnownDrive) -> dict[str, Any]:
         if other.isdigit() and other != str(case.record_bytes):
             shutil.rmtree(os.path.join(drive.folder, other))
     folder = f"dataset.data_folder={drive.folder}/{case.record_bytes}"
-    made = subprocess.run([*DLEMU, "datagen", *case.data_words, folder], check=False, capture_output=True, text=True)
-    if made.returncode:
-        raise DlemuError(f"no dataset was made: {made.stderr}")
+    run(dlemu("datagen", *case.data_words, folder))
     drive.set_speed(Speed(read_bytes_per_second=case.mb_per_second * 1_000_000))
     with tempfile.TemporaryDirectory() as results:
-        question = [*DLEMU, "size", *case.words, folder, f"output.folder={results}/size"]
-        ended = subprocess.run(
-            drive.command(question), check=False, capture_output=True, text=True, timeout=CASE_SECONDS
-        )
-        if ended.returncode not in COMPLETED:
-            raise DlemuError(f"{' '.join(question)} ended with status {ended.returncode}: {ended.stderr}")
+        question = dlemu("size", *case.words, folder, f"output.folder={results}/size")
+        run(drive.command(question), accepted=COMPLETED)
         with open(os.path.join(results, "size", "size.json")) as lines:
             answer: dict[str, Any] = json.load(lines)
     return answer
@@ -120,116 +99,73 @@ def wanted(case: Case, answer: dict[str, Any]) -> float:
     return case.mb_per_second / (THRESHOLD * demand)
 
 
-HEAD = (
-    "drive, MB/s",
-    "a step of 0.1 s reads",
-    "B / (0.9 d)",
-    "found",
-    "AU % there",
-    "AU % of one more",
-    "limited by",
-    "trials",
-    "time",
-    "every count at full length",
-)
+@dataclass(frozen=True)
+class Answer:
+    """What a case gave, as a line of the evidence."""
 
-
-def row(case: Case, answer: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a line of the table."""
-    edge = [answer["edge"][side] for side in ("pass", "fail")]
-    edge_au = [f"{side['au_percent']:.1f} +- {side['half_width_percent']:.1f}" if side else "-" for side in edge]
-    return (
-        str(case.mb_per_second),
-        case.text,
-        f"{wanted(case, answer):.2f}",
-        str(answer["max_accelerators"]),
-        *edge_au,
-        answer["limited_by"]["what"],
-        str(len(answer["trials"])),
-        f"{answer['seconds']:.0f} s",
-        f"{answer['naive_seconds']:.0f} s, {answer['naive_seconds'] / answer['seconds']:.0f} times as long",
+    case: Case
+    answer: dict[str, Any]
+    columns = (
+        "drive, MB/s",
+        "a step of 0.1 s reads",
+        "B / (0.9 d)",
+        "found",
+        "AU % there",
+        "AU % of one more",
+        "limited by",
+        "trials",
+        "time",
+        "every count at full length",
     )
 
-
-@dataclass
-class Tally:
-    """Results so far."""
-
-    rows: list[tuple[str, ...]] = field(default_factory=list)
-    offs: list[int] = field(default_factory=list)
-    """By how many accelerators each answer is off."""
-    speedups: list[float] = field(default_factory=list)
-    failed: int = 0
-
-    def measure(self, case: Case, drive: KnownDrive) -> None:
-        """Ask one case; one that fails is a row that says so."""
-        try:
-            answer = ask(case, drive)
-        except (DlemuError, subprocess.SubprocessError) as error:
-            self.failed += 1
-            self.rows.append((str(case.mb_per_second), case.text, *["-"] * (len(HEAD) - 2)))
-            print(f"{case}: {error}", file=sys.stderr, flush=True)
-        else:
-            self.rows.append(row(case, answer))
-            self.offs.append(abs(answer["max_accelerators"] - int(wanted(case, answer))))
-            self.speedups.append(answer["naive_seconds"] / answer["seconds"])
-        print(_line(self.rows[-1]), flush=True)
+    @property
+    def off(self) -> int:
+        """By how many accelerators it is off."""
+        return abs(self.answer["max_accelerators"] - int(wanted(self.case, self.answer)))
 
     @property
-    def holds(self) -> bool:
-        """Whether it is as wanted."""
-        missed = sum(off > 0 for off in self.offs)
-        return not self.failed and 10 * missed <= len(self.offs) and max(self.offs) <= 1 and min(self.speedups) >= 5
+    def times_faster(self) -> float:
+        return float(self.answer["naive_seconds"] / self.answer["seconds"])
 
     @property
-    def summary(self) -> str:
-        """The same in words."""
-        exact = sum(off == 0 for off in self.offs)
-        text = f"{exact} of {len(self.rows)} are exact, the others off by {max(self.offs, default=0)} at most."
-        text = text if exact < len(self.offs) else f"{exact} of {len(self.rows)} are exact."
-        if self.failed:
-            text += f" {self.failed} could not be measured."
-        if self.speedups:
-            least, most = min(self.speedups), max(self.speedups)
-            text += f" Every count up to the edge at full length takes {least:.0f} to {most:.0f} times as long."
-        return f"{text} {date.today()}, {table.machine()}."
+    def status(self) -> str:
+        return "for information" if self.off else "ok"
+
+    @property
+    def cells(self) -> list[str]:
+        answer = self.answer
+        edge = [answer["edge"][side] for side in ("pass", "fail")]
+        return [
+            str(self.case.mb_per_second),
+            self.case.text,
+            f"{wanted(self.case, answer):.2f}",
+            str(answer["max_accelerators"]),
+            *(f"{side['au_percent']:.1f} +- {side['half_width_percent']:.1f}" if side else "-" for side in edge),
+            answer["limited_by"]["what"],
+            str(len(answer["trials"])),
+            f"{answer['seconds']:.0f} s",
+            f"{answer['naive_seconds']:.0f} s, {self.times_faster:.0f} times as long",
+        ]
+
+    @property
+    def text(self) -> str:
+        return " | ".join(self.cells)
 
 
-def main() -> int:
-    """Ask the cases whose numbers are given, or all; return the exit status."""
-    asked = arguments(sys.argv[1:])
-    print(_line(HEAD), _line(["---"] * len(HEAD)), sep="\n", flush=True)
-    tally = Tally()
-    with known_drive(Speed(), size_bytes=DRIVE_BYTES) as drive:
-        for case in asked.cases or CASES:
-            tally.measure(case, drive)
-    print(f"\n{tally.summary}")
-    if asked.table:
-        lines = [tally.summary, "", _line(HEAD), _line(["---"] * len(HEAD)), *map(_line, tally.rows)]
-        table.put(asked.table, _GROUP, "\n".join(lines))
-    return 0 if tally.holds else 1
+def measure(bed: Bed) -> Iterator[Answer | Check]:
+    """Ask every case; of all, one in ten may be off by one, and each takes a fifth of the time at most."""
+    answers = []
+    for case in CASES:
+        answers.append(Answer(case, ask(case, bed.drive)))
+        yield answers[-1]
+    yield from verdict(answers)
 
 
-def arguments(words: Sequence[str]) -> argparse.Namespace:
-    """Return `cases`, empty for all, and `table`."""
-    parser = argparse.ArgumentParser(prog="validation.sizes", description=__doc__.split("\n")[0])
-    parser.add_argument("cases", nargs="*", type=_case, metavar="NUMBER", help=f"0 to {len(CASES) - 1}; without: all")
-    parser.add_argument("--table", metavar="PAGE", help="write the table into this page, such as docs/validation.md")
-    asked = parser.parse_args(words)
-    table.check_argument(parser, asked.table, [_GROUP])
-    return asked
-
-
-def _case(number: str) -> Case:
-    try:
-        return dict(enumerate(CASES))[int(number)]
-    except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"no case {number}: wanted 0 to {len(CASES) - 1}") from None
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def verdict(answers: Sequence[Answer]) -> Iterator[Check]:
+    """What must hold of all cases."""
+    offs = [one.off for one in answers]
+    exact = 100 * offs.count(0) / len(offs)
+    yield Check("all", "exact", 100.0, exact, "%", within=10)
+    yield Check("all", "off by", 0.0, float(max(offs)), "accelerators", within=1)
+    share = 100 / min(one.times_faster for one in answers)
+    yield Check("all", "time, of every count at full length", 0.0, share, "%", within=20)

@@ -38,15 +38,13 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 
 def _check(name: str, right: str, ran: Ran) -> Iterator[Check]:
-    yield Check(case=name, what="limited by", theory=right, measured=ran.limited_by)
+    yield Check(name, "limited by", right, ran.limited_by)
     if name == "page cache":
         device_percent = float(ran.metrics["device_bytes_percent_of_app"]["mean"])
-        yield Check(
-            case=name, what="device bytes / bytes read", theory=0.0, measured=device_percent, unit="%", within=2
-        )
+        yield Check(name, "device bytes / bytes read", 0.0, device_percent, "%", within=2)
     if name == "one slow rank":
         ranks = ", ".join(str(one["rank"]) for one in ran.summary["stragglers"])
-        yield Check(case=name, what="stragglers", theory="1", measured=ranks)
+        yield Check(name, "stragglers", "1", ranks)
     if name in ADVICE:
         yield advice(name, ADVICE[name], ran.advice)
 
@@ -72,13 +70,7 @@ def _cpu_runs(bed: Bed) -> Iterator[Known]:
 
 
 def _other_runs(bed: Bed) -> Iterator[Known]:
-    steady = (
-        *COMMON,
-        "reader.batch_size=2",
-        "train.computation_time=0.02",
-        "ranks=2",
-        "train.total_training_steps=99",
-    )
+    steady = (*COMMON, "reader.batch_size=2", "train.computation_time=0.02", "ranks=2", "train.total_training_steps=99")
     slow_rank = ("reader.data_loader=validation.slow_rank", "reader.odirect=true")
     yield "one slow rank", "storage", bed.train(ONE_MB, *steady, *slow_rank, speed=UNLIMITED)
     cached = (*steady, "train.epochs=2")

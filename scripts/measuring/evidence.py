@@ -1,0 +1,73 @@
+"""What was measured, as data files of docs/evidence; scripts/docs makes the pages of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+FOLDER = Path(__file__).parents[2] / "docs" / "evidence"
+STATUSES = ("ok", "MISSED", "for information", "not compared")
+
+
+class Line(Protocol):
+    """One line of what was measured."""
+
+    @property
+    def text(self) -> str:
+        """The line in the terminal."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Heads of the cells; neighbouring lines with equal heads make a table."""
+
+    @property
+    def cells(self) -> Sequence[str]:
+        """The line in a table."""
+
+    @property
+    def status(self) -> str:
+        """One of `STATUSES`."""
+
+
+def save(folder: str, name: str, lines: Sequence[Line], *, minutes: float) -> None:
+    """Write the file of a group: when and where it was measured, what held, and its tables, a row a line."""
+    held, missed = (sum(line.status == status for line in lines) for status in ("ok", "MISSED"))
+    summary = f"{held} of {held + missed} hold. {machine()}, {minutes:.1f} minutes."
+    tables = [(list(columns), [list(line.cells) for line in rows]) for columns, rows in _tables(lines)]
+    write(Path(folder, f"{name}.json"), summary, tables)
+
+
+def write(path: Path, summary: str, tables: Sequence[tuple[list[str], list[list[str]]]]) -> None:
+    """Write a file of evidence so that a row that changed is a line that changed."""
+    texts = [
+        f'  {{"columns": {json.dumps(columns)}, "rows": [\n'
+        + ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
+        + "\n  ]}"
+        for columns, rows in tables
+    ]
+    whole = f'{{"summary": {json.dumps(summary, ensure_ascii=False)},\n "tables": [\n' + ",\n".join(texts) + "\n]}\n"
+    os.makedirs(path.parent, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(whole)
+    part.rename(path)
+
+
+def machine() -> str:
+    """Say when and where the figures hold, and how busy the machine was."""
+    memory_gb = psutil.virtual_memory().total / 1e9
+    return (
+        f"{datetime.now().astimezone():%Y-%m-%d %H:%M}, {len(os.sched_getaffinity(0))} cores, {memory_gb:.0f} GB, "
+        f"{platform.machine()}, Linux {platform.release()}, load of the last minute {os.getloadavg()[0]:.1f}"
+    )
+
+
+def _tables(lines: Sequence[Line]) -> list[tuple[tuple[str, ...], list[Line]]]:
+    return [(columns, list(rows)) for columns, rows in groupby(lines, key=lambda line: tuple(line.columns))]

@@ -1,0 +1,101 @@
+"""The main of `scripts/bench` and of `scripts/validate`: prints each line once it is known, and keeps it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.processes import interrupt_once
+
+from datagen.errors import DlemuError
+from measuring import evidence
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is measured under one name."""
+
+    measure: Callable[[Any], Iterator[evidence.Line]]
+    """Is given what the program made for all groups: a `Bench`, or a `Bed`."""
+    why_not: Callable[[], str | None] = _nothing
+    """Returns why it can't be measured on this host, or None when it can."""
+    by_name: bool = False
+    """Measured only when asked for by name: what takes long, or stands on another page."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, groups: Mapping[str, Group], evidence_folder: str) -> None:
+    """Add what both programs take."""
+    left_out = ", ".join(name for name, group in groups.items() if group.by_name)
+    default = f"all but {left_out}" if left_out else "all"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(groups)}; default: {default}")
+    parser.add_argument("--save", action="store_true", help=f"keep what is measured in {evidence_folder}")
+    parser.epilog = "Exit status: 0 nothing missed (or skipped, with the reason); 1 missed; 2 or 3 not measured."
+
+
+def wanted_names(parser: argparse.ArgumentParser, names: Sequence[str], groups: Mapping[str, Group]) -> list[str]:
+    """Return the groups asked for; without any those that need not be asked for by name."""
+    unknown = [name for name in names if name not in groups]
+    if unknown:
+        parser.error(f"there is no {unknown[0]}: wanted {', '.join(groups)}")
+    return list(names) or [name for name, group in groups.items() if not group.by_name]
+
+
+def guarded(prog: str, work: Callable[[], int]) -> int:
+    """Return the exit status of `work`; errors and signals end it with a message, once everything is cleaned up."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt_once)
+    try:
+        return work()
+    except DlemuError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted; its processes and data are removed", file=sys.stderr)
+        return 130
+
+
+def measure(
+    prog: str,
+    names: Sequence[str],
+    groups: Mapping[str, Group],
+    given: object,
+    *,
+    judged: bool = True,
+    folder: str | None = None,
+) -> int:
+    """Measure groups one after another, and return the exit status. One that fails does not keep the others from it."""
+    counts = dict.fromkeys(evidence.STATUSES, 0)
+    worst = 0
+    print(evidence.machine(), flush=True)
+    for name in names:
+        reason = groups[name].why_not()
+        if reason:
+            print(f"{name}: skipped: {reason}", flush=True)
+            continue
+        lines, began = [], time.monotonic()
+        try:
+            for line in groups[name].measure(given):
+                lines.append(line)
+                print(f"{name:<12} {line.text}", flush=True)
+        except DlemuError as error:
+            print(f"{prog}: {name}: {error}", file=sys.stderr, flush=True)
+            worst = max(worst, error.exit_status)
+            continue
+        for line in lines:
+            counts[line.status] += 1
+        if folder:
+            evidence.save(folder, name, lines, minutes=(time.monotonic() - began) / 60)
+    missed, unmeasured = counts["MISSED"] if judged else 0, counts["not compared"]
+    if judged or unmeasured:
+        without = f"; {unmeasured} not compared" if unmeasured else ""
+        print((f"{missed} missed" if missed else "nothing missed of what was measured") + without)
+    return worst or (1 if missed else 3 if unmeasured else 0)

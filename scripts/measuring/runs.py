@@ -1,0 +1,63 @@
+"""The one way in which a measurement runs dlemu: the installed command, into a results folder, to its summary."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.processes import Child, running
+
+from datagen.errors import UserError
+from dlemu.metrics.verdict import COMPLETED
+
+Wrap = Callable[[list[str]], list[str]]
+"""Puts words before a command, which limit what it runs on."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run of a job that ended."""
+
+    folder: str
+    summary: dict[str, Any]
+    status: int
+
+
+def dlemu(*words: str) -> list[str]:
+    """Return a command line of the dlemu that is installed beside this interpreter."""
+    path = os.path.join(os.path.dirname(sys.executable), "dlemu")
+    if not os.path.exists(path):
+        raise UserError(f"there is no {path}: run scripts/bench or scripts/validate, which install dlemu first")
+    return [path, *words]
+
+
+@contextlib.contextmanager
+def started(command: str, words: Sequence[str], *, within: str, wrap: Wrap = list) -> Iterator[tuple[Child, str]]:
+    """Start `dlemu COMMAND`; give the process and its results, a new folder in `within`, which stays."""
+    folder = tempfile.mkdtemp(prefix="run-", dir=within)
+    with running(wrap(dlemu(command, *words, f"output.folder={folder}", "output.report=false"))) as child:
+        yield child, folder
+
+
+def finished(child: Child, folder: str) -> Done:
+    """Wait until a job has ended with a result, and read that."""
+    status = child.end(COMPLETED)
+    with open(os.path.join(folder, "summary.json")) as lines:
+        return Done(folder, json.load(lines), status)
+
+
+def run_job(command: str, words: Sequence[str], *, within: str, wrap: Wrap = list) -> Done:
+    """Run `dlemu COMMAND` to its end."""
+    with started(command, words, within=within, wrap=wrap) as (child, folder):
+        return finished(child, folder)
+
+
+def section(name: str, **values: object) -> list[str]:
+    """Return dlemu's words for settings of one section."""
+    return [f"{name}.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]

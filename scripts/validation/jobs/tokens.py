@@ -1,0 +1,59 @@
+"""A language model on one mapped file of tokens, as in nanoGPT: windows anywhere in it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+BLOCK = 2048
+
+
+class Tokens(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Windows of the file, and what follows each of their tokens."""
+
+    def __init__(self, folder: str) -> None:
+        self.tokens = np.memmap(os.path.join(folder, "train.bin"), dtype=np.uint16, mode="r")
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // BLOCK
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        start = index * BLOCK
+        window = torch.from_numpy(self.tokens[start : start + BLOCK + 1].astype(np.int64))
+        return window[:-1], window[1:]
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("data")
+    asked.add_argument("--steps", type=int, required=True)
+    asked.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
+    asked.add_argument("--batch", type=int, default=32)
+    asked.add_argument("--workers", type=int, default=2)
+    words = asked.parse_args()
+    loader = DataLoader(
+        Tokens(words.data), batch_size=words.batch, shuffle=True, num_workers=words.workers, drop_last=True
+    )
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    began, step = time.perf_counter(), 0
+    while step < words.steps:
+        for _tokens, _targets in loader:
+            time.sleep(words.step_seconds)
+            loss = model(torch.zeros(1, 1)).sum()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step == words.steps:
+                break
+    print(f"{step * words.batch / (time.perf_counter() - began):.3f} samples/s")
+
+
+if __name__ == "__main__":
+    main()

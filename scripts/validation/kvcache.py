@@ -1,0 +1,335 @@
+"""`dlemu kvcache` beside queueing theory, on drives and servers of known speed; and beside MLPerf's own kv-cache.py.
+
+The official tool is used where DLEMU_KV_CACHE_BENCHMARK names a folder kv_cache_benchmark of mlcommons/storage or a
+fork of it (docs/kvcache.md says which, and what is mended in the copy that runs).
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+from benchmarks.processes import run
+from measuring.runs import Wrap, run_job
+from numpy.typing import NDArray
+
+from dlemu.jobs.kvcache.fifo import fifo_load_seconds
+from tests.object_server import Behaviour, ObjectServer, Request
+from validation.bed import Bed
+from validation.check import Check
+from validation.drive import Speed
+from validation.watch import Watch, watching
+
+OFFICIAL = "DLEMU_KV_CACHE_BENCHMARK"
+GIB = 2**30
+DRIVE_BYTES_PER_SECOND = 26_000_000
+WITHIN_PERCENT = 5.0
+SERVER_PERCENT = 8.0
+"""Of loads from the object server, which takes 1 to 3 ms beside what it is told to."""
+_BLOCK_SECONDS = 0.4
+"""What the server takes for a request: its own work, some milliseconds, is little beside it."""
+_STALL_SECONDS, _STALL_AT = 5.0, 40
+"""One request takes so much longer: the 40th."""
+_OFFICIAL_SECONDS, _OFFICIAL_USERS = 40, 8
+_TINY = ("kv.layers=12", "kv.kv_heads=4", "kv.head_dim=128")
+"""tiny-1b of the tool: 24,576 bytes a token."""
+_MENDED = (
+    "    def _print_summary(self, summary: Dict):\n",
+    "        cache_stats = summary['cache_stats']\n",
+)
+"""The line that the fork lacks: without it the tool dies with a NameError before it writes its results."""
+
+
+def measure(bed: Bed) -> Iterator[Check]:
+    """FIFO on a drive; what FIFO can't know, on servers; the official load, on a drive."""
+    yield from _on_a_drive(bed)
+    yield from _on_servers()
+    yield from _own_official(bed)
+    yield from _theirs(bed)
+
+
+# loads and theory
+
+
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """What a run measured of its loads, and what it asked the storage for."""
+
+    summary: Mapping[str, Any]
+    rows: Mapping[str, NDArray[np.int64]]
+
+    @property
+    def read(self) -> NDArray[np.bool_]:
+        there: NDArray[np.bool_] = (self.rows["prompt"] >= 0) & (self.rows["storage_blocks"] > 0)
+        return there
+
+    def measured(self) -> NDArray[np.float64]:
+        """Return how long each load took."""
+        seconds: NDArray[np.float64] = (self.rows["loaded_ns"] - self.rows["arrived_ns"])[self.read] / 1e9
+        return seconds
+
+    def fifo(self, bytes_per_second: float) -> NDArray[np.float64]:
+        """Return how long each takes by one pipe that knows of loads alone."""
+        arrived, sizes = self.rows["arrived_ns"][self.read] / 1e9, self.rows["read_bytes"][self.read]
+        order = np.argsort(arrived, kind="stable")
+        seconds = np.empty(len(order))
+        seconds[order] = fifo_load_seconds(arrived[order], sizes[order], bytes_per_second / 1e9)
+        return seconds
+
+    def theory(
+        self, servers: int, service_seconds: float, stall: tuple[float, float] = (0.0, 0.0)
+    ) -> NDArray[np.float64]:
+        """Return how long each load takes where each block keeps one of `servers` for so long, reads before writes.
+
+        Nothing is served from `stall[0]` to `stall[1]`, moments of CLOCK_MONOTONIC.
+        """
+        rows = self.rows
+        asked = [
+            (float(rows[at][place]) / 1e9, way, place, int(rows[blocks][place]))
+            for way, at, blocks in ((0, "arrived_ns", "storage_blocks"), (1, "computed_ns", "written_blocks"))
+            for place in np.flatnonzero((rows["prompt"] >= 0) & (rows[blocks] > 0) & (rows[at] > 0)).tolist()
+        ]
+        asked.sort()
+        free, done = [0.0] * servers, dict[int, float]()
+        waiting: list[tuple[int, float, int]] = []
+        upcoming = 0
+        while waiting or upcoming < len(asked):
+            first = waiting[0][1] if waiting else asked[upcoming][0]
+            begin = max(heapq.heappop(free), first)
+            while upcoming < len(asked) and asked[upcoming][0] <= begin:
+                at, way, place, blocks = asked[upcoming]
+                for _ in range(blocks):
+                    heapq.heappush(waiting, (way, at, place))
+                upcoming += 1
+            way, _, place = heapq.heappop(waiting)
+            end = begin + service_seconds
+            if begin < stall[1] and end > stall[0]:
+                end += stall[1] - max(begin, stall[0])
+            heapq.heappush(free, end)
+            if way == 0:
+                done[place] = max(done.get(place, 0.0), end)
+        places = np.flatnonzero(self.read).tolist()
+        return np.array([done[place] - rows["arrived_ns"][place] / 1e9 for place in places])
+
+
+def _run(words: Sequence[str], results: str, wrap: Wrap = list) -> Loads:
+    """Run `dlemu kvcache`, and read what it left."""
+    done = run_job("kvcache", [*words, "metric.ceiling_seconds=0"], within=results, wrap=wrap)
+    table = pyarrow.parquet.read_table(os.path.join(done.folder, "kvcache.parquet"))
+    return Loads(done.summary, {name: table[name].to_numpy() for name in table.column_names})
+
+
+def _percentiles(
+    case: str, measured: NDArray[np.float64], truth: NDArray[np.float64], within: float
+) -> Iterator[Check]:
+    for share in (50, 95):
+        yield Check(
+            case=case,
+            what=f"load p{share}",
+            theory=float(np.percentile(truth, share)),
+            measured=float(np.percentile(measured, share)),
+            unit="s",
+            within=within,
+            percent=True,
+        )
+
+
+def _better(case: str, measured: NDArray[np.float64], truth: NDArray[np.float64], fifo: NDArray[np.float64]) -> Check:
+    """How far dlemu's loads are from the truth on average, beside the FIFO model's: they must be nearer."""
+    own, model = (100 * float(np.abs(seconds - truth).mean() / truth.mean()) for seconds in (measured, fifo))
+    return Check(case, "off truth / the FIFO model's", model, own, "%", at_most=True)
+
+
+_LOAD = (
+    *(
+        "workload=llama3_1_8b",
+        "scale=laptop",
+        "kv.seconds=30",
+        "kv.users=8",
+        "kv.think_seconds=3",
+        "kv.system_prompts=1",
+    ),
+    *("kv.prefill_tokens_per_second=10000000", "kv.accelerators=64"),
+)
+
+
+_ONE_THREAD = (
+    *("kv.threads=1", "kv.users=2", "kv.think_seconds=5", "kv.seconds=60"),
+    *("kv.block_tokens=2048", "kv.system_tokens=2048"),
+)
+
+
+def _on_a_drive(bed: Bed) -> Iterator[Check]:
+    bed.drive.set_speed(Speed(read_bytes_per_second=DRIVE_BYTES_PER_SECOND))
+    for case, words in (
+        ("drive, 26 MB/s, 16 threads", ()),
+        ("drive, 26 MB/s, tp 2", ("kv.tp=2", "kv.seed=3")),
+        ("drive, 26 MB/s, 4 threads, longer prompts", ("kv.threads=4", "kv.prompt_tokens=8192", "kv.users=3")),
+    ):
+        with tempfile.TemporaryDirectory() as results, watching(bed.drive.device) as watch:
+            folder = f"kv.folder={os.path.join(bed.drive.folder, 'kv')}"
+            loads = _run([*_LOAD, folder, *words], results, bed.drive.command)
+        truth = loads.fifo(DRIVE_BYTES_PER_SECOND)
+        yield from _percentiles(case, loads.measured(), truth, WITHIN_PERCENT)
+        yield _bytes(case, watch, loads.summary["read_bytes"])
+
+
+def _bytes(case: str, watch: Watch, app_bytes: float, within: float = 2.0) -> Check:
+    percent = 100 * watch.bytes / app_bytes
+    return Check(
+        case=case, what="drive's own count / bytes read", theory=100.0, measured=percent, unit="%", within=within
+    )
+
+
+def _on_servers() -> Iterator[Check]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # the server takes any
+        os.environ.setdefault(name, "validation")
+    yield from _deep()
+    yield from _shared()
+    yield from _stalled()
+
+
+def _served(latency_seconds: float, fault: Callable[[Request], None], *words: str) -> Loads:
+    """Run on a server whose requests take so long each, until the blocks are removed."""
+    behaviour = Behaviour(latency_seconds=latency_seconds)
+
+    def look(request: Request) -> None:
+        if request.method == "DELETE":
+            behaviour.latency_seconds = 0
+        fault(request)
+
+    behaviour.fault = look
+    with ObjectServer(behaviour) as server, tempfile.TemporaryDirectory() as results:
+        where = ("storage.storage_type=s3", "kv.folder=s3://bucket/kv", "kv.odirect=false", "kv.shrink=1024")
+        return _run([*_LOAD, *where, f"storage.storage_options.endpoint_url={server.endpoint}", *words], results)
+
+
+def _deep() -> Iterator[Check]:
+    """8 requests at a time: a lone prompt of 4 blocks gets half of the rate of many."""
+    threads, case = 8, f"server, {_BLOCK_SECONDS:g} s a block, 8 threads"
+    words = (f"kv.threads={threads}", "kv.users=3", "kv.block_tokens=1024")
+    loads = _served(_BLOCK_SECONDS, lambda request: None, *words)
+    yield from _beside(case, loads, loads.theory(threads, _BLOCK_SECONDS), threads)
+
+
+_WRITES = ("kv.prompt_tokens=8192", "kv.turns=3", "kv.system_prompts=0")
+"""Long first prompts that nobody shares: more is written than read."""
+
+
+def _shared() -> Iterator[Check]:
+    """Writes take as long as reads, by the same thread: the FIFO model of loads knows nothing of them."""
+    loads = _served(_BLOCK_SECONDS, lambda request: None, *_ONE_THREAD, *_WRITES)
+    case = f"server, {_BLOCK_SECONDS:g} s a block, writes beside reads"
+    yield from _beside(case, loads, loads.theory(1, _BLOCK_SECONDS), 1)
+
+
+def _stalled() -> Iterator[Check]:
+    """One request takes 5 s longer than the others."""
+    case = f"server, {_BLOCK_SECONDS:g} s a block, a stall of {_STALL_SECONDS:g} s"
+    began: list[float] = []
+
+    def stall(request: Request) -> None:
+        if request.method in ("GET", "PUT") and request.number >= _STALL_AT and not began:
+            began.append(time.monotonic())
+            time.sleep(_STALL_SECONDS)
+
+    loads = _served(_BLOCK_SECONDS, stall, *_ONE_THREAD)
+    truth = loads.theory(1, _BLOCK_SECONDS, (began[0], began[0] + _STALL_SECONDS))
+    yield from _beside(case, loads, truth, 1)
+
+
+def _beside(case: str, loads: Loads, truth: NDArray[np.float64], servers: int) -> Iterator[Check]:
+    yield from _percentiles(case, loads.measured(), truth, SERVER_PERCENT)
+    rate = servers * loads.summary["what"]["block_bytes"] / _BLOCK_SECONDS
+    yield _better(case, loads.measured(), truth, loads.fifo(rate))
+
+
+# the official load
+
+
+_FAST_BYTES_PER_SECOND = 150_000_000
+_CASE = f"tiny-1b, {_OFFICIAL_USERS} users, {_OFFICIAL_SECONDS} s, drive of {_FAST_BYTES_PER_SECOND / 1e6:g} MB/s"
+
+
+def _own_official(bed: Bed) -> Iterator[Check]:
+    """What dlemu says is true does not exceed the drive; what it says the tool would publish does."""
+    bed.drive.set_speed(Speed(read_bytes_per_second=_FAST_BYTES_PER_SECOND))
+    with tempfile.TemporaryDirectory() as results, watching(bed.drive.device) as watch:
+        words = [
+            *("workload=mlperf_kv", f"kv.folder={os.path.join(bed.drive.folder, 'kv')}", *_TINY),
+            *(f"kv.users={_OFFICIAL_USERS}", f"kv.seconds={_OFFICIAL_SECONDS}"),
+        ]
+        loads = _run(words, results, bed.drive.command)
+    official, rate = loads.summary["official"], _FAST_BYTES_PER_SECOND / GIB
+    yield _at_most(f"dlemu, {_CASE}", "true read / drive", rate, official["true_read_gib_per_second"], 1)
+    yield _above(f"dlemu, {_CASE}", "read by the tool's formula above drive", rate, official["read_gib_per_second"])
+    # A read that is under way when the tool counts has brought some of its bytes, and the run has none of them.
+    read, begun = loads.summary["read_bytes"], int(loads.rows["begun_bytes"].sum())
+    yield _bytes(f"dlemu, {_CASE}", watch, min(max(watch.bytes, read), read + begun))
+
+
+def _theirs(bed: Bed) -> Iterator[Check]:
+    """The official tool on the same drive."""
+    source = os.environ.get(OFFICIAL)
+    if not source:
+        print(f"  kv-cache.py: skipped: {OFFICIAL} does not name a folder kv_cache_benchmark (docs/kvcache.md)")
+        return
+    bed.drive.forget_cache()
+    with tempfile.TemporaryDirectory() as work, watching(bed.drive.device) as watch:
+        tool, told = os.path.join(work, "tool"), os.path.join(work, "result.json")
+        shutil.copytree(source, tool)
+        _mend(os.path.join(tool, "kv_cache", "benchmark.py"))
+        flags = {
+            "model": "tiny-1b",
+            "num-users": _OFFICIAL_USERS,
+            "duration": _OFFICIAL_SECONDS,
+            "gpu-mem-gb": 0,
+            "cpu-mem-gb": 0,
+            "max-concurrent-allocs": 4,
+            "generation-mode": "none",
+            "seed": 42,
+            "cache-dir": os.path.join(bed.drive.folder, "official"),
+            "output": told,
+        }
+        words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        run(bed.drive.command([sys.executable, os.path.join(tool, "kv-cache.py"), *words]))
+        with open(told) as text:
+            result = json.load(text)
+    shutil.rmtree(os.path.join(bed.drive.folder, "official"), ignore_errors=True)
+    stats, case = result["summary"]["cache_stats"], f"kv-cache.py, {_CASE}"
+    published = stats["tier_storage_read_bandwidth_gbps"]
+    yield _above(case, "published read above drive", _FAST_BYTES_PER_SECOND / GIB, published)
+    # It counts a read when it begins, and its last ones never end.
+    yield _bytes(case, watch, stats["tier_storage_kv_bytes_read_gb"] * GIB, within=10)
+
+
+def _mend(path: str) -> None:
+    with open(path) as lines:
+        text = lines.read()
+    before, line = _MENDED
+    if text.count(before) == 1 and line not in text.split('"""\n        # Printing')[0].split(before)[1]:
+        head, rest = text.split(before)
+        with open(path, "w") as lines:
+            lines.write(head + before + line + rest)
+
+
+def _at_most(case: str, what: str, most: float, measured: float, percent: float) -> Check:
+    return Check(
+        case=case, what=what, theory=most, measured=measured, unit="GiB/s", within=percent, percent=True, at_most=True
+    )
+
+
+def _above(case: str, what: str, least: float, measured: float, unit: str = "GiB/s") -> Check:
+    """A word that says whether the measured is above, with the figure beside it."""
+    word = "yes" if measured > least else "no"
+    return Check(case=case, what=f"{what} ({measured:.3f} {unit})", theory="yes", measured=word)
